@@ -70,19 +70,6 @@ def slurm() -> Iterator[Sandbox]:
             yield sandbox
 
 
-@pytest.fixture(scope="module")
-def empty_sandbox() -> Iterator[Sandbox]:
-    """A sandbox of at most four nodes whose cluster nobody has created yet, for a file's tests.
-
-    Its agents and daemon are left out; what is in its AWS tells `Sandbox.aws`. See
-    tests/integration/provision.py.
-    """
-    with _short_directory() as base:
-        settings = {"nodes": 4, "agents": False, "empty": True, "retry_time": 0.5}
-        with Sandbox("empty", state_dir=base / "e", **settings) as sandbox:
-            yield sandbox
-
-
 @pytest.fixture
 def sandbox_factory() -> Iterator[SandboxFactory]:
     """Makes sandboxes of a test's own, up unless `up=False`, and ends them after it.

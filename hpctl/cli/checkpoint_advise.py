@@ -16,7 +16,6 @@ from hpctl.cli import output
 from hpctl.cli.arguments import DurationType, complete_file
 from hpctl.cli.gather import fold
 from hpctl.core import job_recovery
-from hpctl.core.journal import State
 from hpctl.core.model import JobId, SlurmJob, Urgency
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.job_comment import decode
@@ -197,13 +196,7 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
     directory, nodes = _place(asked, config)
-    try:
-        saves = measure(directory, asked.newest)
-    except OSError as error:
-        raise Unavailable(
-            f"cannot read {directory}: {error.strerror or error}",
-            "is it mounted here, and may you read it?",
-        ) from error
+    saves = _measured(directory, asked.newest)
     save_s, save_from = _save(asked, saves)
     history = _history(config)
     restart_s, restart_from = _restart(asked, history)
@@ -283,6 +276,16 @@ def _job(config: str, wanted: JobId) -> SlurmJob:
     return job
 
 
+def _measured(directory: Path, newest: int) -> MeasuredSaves:
+    try:
+        return measure(directory, newest)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "is it mounted here, and may you read it?",
+        ) from error
+
+
 def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
     if asked.save_s is not None:
         return asked.save_s, "as given (--save-cost)"
@@ -320,16 +323,12 @@ def _history(config: str) -> History:
         nodes=max(len(health), len({node.node for node in state.nodes.values()})),
         # An operator's own order is no failure; one that lets the jobs end first costs none.
         failures=sum(n.urgency is Urgency.NOW and not n.by for n in state.nodes.values()),
-        restarts_s=_restarts(state),
-    )
-
-
-def _restarts(state: State) -> tuple[float, ...]:
-    return tuple(
-        (move.at - job.opened).total_seconds()
-        for job in state.jobs.values()
-        for move in job.trail
-        if move.signal == job_recovery.Signal.RUNNING_SEEN
+        restarts_s=tuple(
+            (move.at - job.opened).total_seconds()
+            for job in state.jobs.values()
+            for move in job.trail
+            if move.signal == job_recovery.Signal.RUNNING_SEEN
+        ),
     )
 
 

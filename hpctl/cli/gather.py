@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.clusters.joining import joined_now
-from hpctl.clusters.progress import understand
 from hpctl.core import model
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
@@ -97,7 +95,9 @@ def gather(
             health, daemon = store.health(), store.daemon()
         slurm_view, slurm_error = nodes.result()
         cloud_view, cloud_error = instances.result()
-    cloud_view, joined = joined_now(cloud_view, slurm_view) if cloud_view else (None, Joined())
+    joined = Joined()
+    if cloud_view is not None:
+        cloud_view, joined = _joined(cloud_view, slurm_view)
     rules = _patient(make_rules(config), config)
     left = _left(state, health, slurm_view, joined)
     recent = at - rules.silent_after
@@ -136,8 +136,18 @@ def with_cloud(world: World, config: Config) -> World:
     from hpctl.wiring import make_provider
 
     view, error = _read(True, lambda: make_provider(config).view())
-    view, joined = joined_now(view, world.slurm) if view else (None, Joined())
+    if view is None:
+        return replace(world, cloud=None, cloud_error=error, joined=Joined())
+    view, joined = _joined(view, world.slurm)
     return replace(world, cloud=view, cloud_error=error, joined=joined)
+
+
+def _joined(
+    cloud: model.ProviderView, slurm: model.SchedulerView | None
+) -> tuple[model.ProviderView, Joined]:
+    from hpctl.clusters.joining import joined_now
+
+    return joined_now(cloud, slurm)
 
 
 def _left(
@@ -203,6 +213,8 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
     said = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
     if instance.status is not model.InstanceStatus.FAILURE:
         return said
+    from hpctl.clusters.progress import understand
+
     trouble = understand(instance.message)
     return f"{said} This means: {trouble.meaning}. Mend: {trouble.mend}"
 

@@ -7,7 +7,6 @@ with the commands' own).
 
 import gc
 import os
-import signal
 
 import click
 
@@ -148,6 +147,8 @@ def completion(shell: str) -> None:
 
 def _complete_quietly() -> None:
     """Whoever presses Tab waits for seconds at most, and sees no traceback for Ctrl-C."""
+    import signal  # 2 ms, for completion alone
+
     for number in (signal.SIGALRM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
     signal.alarm(COMPLETED_IN_S)

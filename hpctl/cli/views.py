@@ -13,10 +13,9 @@ from msgspec import Struct
 from hpctl.cli.tables import BAD, DIM, WARN, heading, styled, table, word, wrapped
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.journal import HoldNoted, JobReported, State
+from hpctl.core.journal import RECENT_S, HoldNoted, JobReported, State
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.recovery import StepRecord, Trail
-from hpctl.core.retire import RECENT_S
 from hpctl.core.timeline import change_text, duration, headline
 from hpctl.core.trouble import Trouble
 

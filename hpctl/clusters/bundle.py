@@ -19,6 +19,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -201,7 +202,6 @@ def _copy(source: Path, target: Path) -> None:
 
 
 TRIES = 3
-"""A put that may have been taken is simply put again: the second is the same as the first."""
 
 _URI = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
 
@@ -289,17 +289,19 @@ def _put(s3: Service, bundle: Bundle, to: S3Prefix, path: str) -> None:
     content = (bundle.directory / path).read_bytes()
     # S3 itself compares: what arrives otherwise is refused.
     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
-    for attempt in range(1, TRIES + 1):
+    key = to.key(path)
+    repeated(s3, "put_object", Bucket=to.bucket, Key=key, Body=content, ChecksumSHA256=digest)
+
+
+def repeated(s3: Service, operation: str, **request: Any) -> None:
+    """An order that is sent again where it may have been taken: the second is the same as the
+    first. Raises Refused, and InDoubt in the end.
+    """
+    for left in range(TRIES, 0, -1):
         try:
-            s3.order(
-                "put_object",
-                Bucket=to.bucket,
-                Key=to.key(path),
-                Body=content,
-                ChecksumSHA256=digest,
-            )
+            s3.order(operation, **request)
         except InDoubt:
-            if attempt == TRIES:
+            if left == 1:
                 raise
         else:
             return

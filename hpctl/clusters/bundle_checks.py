@@ -36,7 +36,9 @@ class Problem(Struct, frozen=True):
 
 def problems(directory: Path) -> tuple[Problem, ...]:
     """Everything that is wrong with a bundle's files."""
-    found = [Problem(name, "is not there") for name in ENTRY_POINTS if not _is(directory / name)]
+    found = [
+        Problem(name, "is not there") for name in ENTRY_POINTS if not (directory / name).is_file()
+    ]
     total = 0
     for path in sorted(p for p in directory.rglob("*") if p.is_file()):
         name = path.relative_to(directory).as_posix()
@@ -51,10 +53,6 @@ def problems(directory: Path) -> tuple[Problem, ...]:
     if not found:
         found += _of_settings(directory)
     return tuple(found)
-
-
-def _is(path: Path) -> bool:
-    return path.is_file()
 
 
 def _of_file(path: Path, name: str) -> Iterator[str]:
@@ -110,10 +108,9 @@ _OF_TEXT = {".py": _of_python, ".json": _of_json}
 
 
 def _of_wheels(directory: Path) -> Iterator[str]:
-    names = [path.name for path in directory.glob("*")]
-    for name in names:
-        if not name.endswith(".whl"):
-            yield f"{name} is no wheel: a node has nothing to build it with"
+    for path in directory.glob("*"):
+        if path.suffix != ".whl":
+            yield f"{path.name} is no wheel: a node has nothing to build it with"
 
 
 def _of_packed_python(packed: Path) -> Iterator[str]:
@@ -263,19 +260,15 @@ def _groups(bundle: Path) -> dict[str, str]:
     given = _object(bundle / "provisioning_parameters.json") or {}
     workers = given.get("worker_groups") or [{}]
     roles = (_object(bundle / "config.json") or {}).get("roles") or {}
+    if not given:
+        named = {its: group for group, its in reversed(roles.items())}
+        return {role: str(named.get(role) or role) for role in ROLES}
     named = {
-        role: next((group for group, its in roles.items() if its == role), None) for role in ROLES
+        "controller": given.get("controller_group"),
+        "login": given.get("login_group"),
+        "compute": workers[0].get("instance_group_name"),
     }
-    named = (
-        named
-        if not given
-        else {
-            "controller": given.get("controller_group"),
-            "login": given.get("login_group"),
-            "compute": workers[0].get("instance_group_name"),
-        }
-    )
-    return {role: str(name or role) for role, name in named.items() if name or not given}
+    return {role: str(name) for role, name in named.items() if name}
 
 
 def roles(bundle: Path) -> tuple[str, ...]:

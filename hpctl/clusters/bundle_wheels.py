@@ -171,12 +171,17 @@ class _Wheels:
                 yield f"{need.name}{need.specifier}"
 
     def _metadata(self, name: str) -> Message:
-        try:
-            with zipfile.ZipFile(self._house / name) as wheel:
-                path = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
-                return HeaderParser().parsestr(wheel.read(path).decode(errors="replace"))
-        except (zipfile.BadZipFile, OSError, StopIteration):
-            return Message()
+        return _metadata(self._house / name)
+
+
+def _metadata(path: Path) -> Message:
+    """A wheel's; nothing of a file that is none."""
+    try:
+        with zipfile.ZipFile(path) as wheel:
+            name = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+            return HeaderParser().parsestr(wheel.read(name).decode(errors="replace"))
+    except (zipfile.BadZipFile, OSError, StopIteration):
+        return Message()
 
 
 PLATFORMS = {
@@ -253,7 +258,8 @@ def installed(target: Path, python: str) -> None:
             "--wheels fetches the right ones",
         )
     target.mkdir(parents=True, exist_ok=True)
-    with_needs(["pip", *_needs(_metadata(_own(target)))], target)
+    needed = _metadata(_own(target)).get_all("Requires-Dist") or []
+    with_needs(["pip", *_needs(needed)], target)
 
 
 def with_needs(names: Sequence[str], target: Path) -> None:
@@ -261,7 +267,7 @@ def with_needs(names: Sequence[str], target: Path) -> None:
     todo, seen = list(names), set[str]()
     while todo:
         name = todo.pop()
-        key = re.sub(r"[-_.]+", "-", name).lower()
+        key = canonicalize_name(name)
         if key in seen:
             continue
         seen.add(key)
@@ -271,14 +277,6 @@ def with_needs(names: Sequence[str], target: Path) -> None:
             continue  # a marker that is not for this machine
         repack(found, target)
         todo += _needs(found.requires or [])
-
-
-def _metadata(wheel: Path) -> list[str]:
-    with zipfile.ZipFile(wheel) as file:
-        name = next(n for n in file.namelist() if n.endswith(".dist-info/METADATA"))
-        lines = file.read(name).decode().partition("\n\n")[0].splitlines()
-    head = "Requires-Dist: "
-    return [line.removeprefix(head) for line in lines if line.startswith(head)]
 
 
 def _needs(requirements: Sequence[str]) -> list[str]:

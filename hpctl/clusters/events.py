@@ -103,11 +103,7 @@ def _event(said: Mapping[str, Any]) -> ClusterEvent:
 
 
 def _detailed(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterEvent:
-    try:
-        answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event.id)
-    except (Refused, Unavailable):
-        return event
-    metadata = answer.get("EventDetails", {}).get("EventDetails", {}).get("EventMetadata", {})
+    metadata = metadata_of(sagemaker, cluster, event.id)
     instance, health = metadata.get("Instance", {}), metadata.get("SlurmHealth", {})
     return replace(
         event,
@@ -116,6 +112,17 @@ def _detailed(sagemaker: Service, cluster: str, event: ClusterEvent) -> ClusterE
         failure=failure_message(metadata),
         slurm=" ".join(filter(None, map(health.get, ("Component", "Status", "Reason")))),
     )
+
+
+def metadata_of(sagemaker: Service, cluster: str, event: str) -> Mapping[str, Any]:
+    """An event's details; none where they cannot be read."""
+    try:
+        answer = sagemaker.read("describe_cluster_event", ClusterName=cluster, EventId=event)
+    except (Refused, Unavailable):
+        return {}
+    details = answer.get("EventDetails", {}).get("EventDetails", {})
+    metadata: Mapping[str, Any] = details.get("EventMetadata", {})
+    return metadata
 
 
 def failure_message(metadata: Mapping[str, Any]) -> str:

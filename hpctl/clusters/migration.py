@@ -14,13 +14,10 @@ from urllib.parse import quote
 
 from msgspec import Struct, field
 
-from hpctl.clusters.bundle import MANIFEST
+from hpctl.clusters.bundle import MANIFEST, repeated
 from hpctl.clusters.request import FILE, LARGEST, NODE_TYPES, places, read_back, read_object
-from hpctl.errors import Absent, HpctlError, InDoubt
+from hpctl.errors import Absent, HpctlError
 from hpctl.ports import Aws
-
-TRIES = 3
-"""An order for S3 that may have been taken is given again: the second is the same as the first."""
 
 
 class Legacy(Struct, frozen=True):
@@ -54,15 +51,16 @@ class Migration(Struct, frozen=True):
 
     def remove(self, aws: Aws) -> None:
         """Delete the files from S3."""
+        s3 = aws.service("s3")
         for file in self.files:
             if file.there:
-                _order(aws, "delete_object", Bucket=file.bucket, Key=file.key)
+                repeated(s3, "delete_object", Bucket=file.bucket, Key=file.key)
 
     def restore(self, aws: Aws) -> None:
         """Put every file back where it was."""
+        s3 = aws.service("s3")
         for file in self.files:
-            where = {"Bucket": file.bucket, "Key": file.key}
-            _order(aws, "put_object", **where, Body=file.content)
+            repeated(s3, "put_object", Bucket=file.bucket, Key=file.key, Body=file.content)
 
 
 def begin(
@@ -155,17 +153,6 @@ def _check_manifest(aws: Aws, file: Legacy) -> None:
             "push a bundle of the new cluster file first: `hpctl lifecycle bundle --spec FILE`, "
             "`hpctl lifecycle push` without --prune",
         )
-
-
-def _order(aws: Aws, operation: str, **request: Any) -> None:
-    for left in range(TRIES, 0, -1):
-        try:
-            aws.service("s3").order(operation, **request)
-        except InDoubt:
-            if left == 1:
-                raise
-        else:
-            return
 
 
 def jobs_in_the_way(strategy: str, running: Sequence[int] | None) -> None:

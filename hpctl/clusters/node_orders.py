@@ -280,11 +280,6 @@ class Plan(Struct, frozen=True):
         """Whether anything speaks against it: an order is given for all of its nodes or none."""
         return bool(self.refusal) or any(target.refusal for target in self.targets)
 
-    @property
-    def jobs(self) -> tuple[SlurmJob, ...]:
-        """Every job that is on any of its nodes."""
-        return tuple({job.id: job for target in self.targets for job in target.jobs}.values())
-
 
 def mark(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
     """The Reason of a drain: what was ordered, for which instance, by whom.

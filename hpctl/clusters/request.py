@@ -81,7 +81,7 @@ def create_request(spec: ClusterSpec) -> dict[str, Any]:
         "AccountingDatabase": _api(spec.accounting_database),
     }
     slurm = {key: value for key, value in slurm.items() if value is not None}
-    otherwise = {
+    otherwise: dict[str, Any] = {
         "InstanceGroups": [group_request(spec, group) for group in spec.groups],
         "VpcConfig": spec.vpc and _vpc(spec.vpc.subnets, spec.vpc.security_groups),
         "Tags": [{"Key": key, "Value": value} for key, value in spec.tags.items()],

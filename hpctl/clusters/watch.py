@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.clusters import failures
-from hpctl.clusters.events import failure_message
+from hpctl.clusters.events import failure_message, metadata_of
 from hpctl.clusters.progress import (
     DELETED,
     RUNNING,
@@ -217,26 +217,16 @@ class _View(Struct):
     def _event(self, sagemaker: Service, event: Mapping[str, Any]) -> EventLine:
         level, text = str(event.get("EventLevel", "Info")), str(event.get("Description", ""))
         if level == "Error" and self._may_describe():
-            text = f"{text} {_failure_of(sagemaker, self.cluster, event)}".strip()
+            text = (
+                f"{text} {failure_message(metadata_of(sagemaker, self.cluster, event['EventId']))}"
+            )
         return EventLine(
             _utc(event["EventTime"], self.began),
             level,
-            text,
+            text.strip(),
             str(event.get("InstanceGroupName", "")),
             str(event.get("InstanceId", "")),
         )
-
-
-def _failure_of(sagemaker: Service, cluster: str, event: Mapping[str, Any]) -> str:
-    """The FailureMessage of an event: it stands in one of several subtrees of its metadata."""
-    try:
-        answer = sagemaker.read(
-            "describe_cluster_event", ClusterName=cluster, EventId=event["EventId"]
-        )
-    except (Refused, Unavailable):
-        return ""
-    metadata = answer.get("EventDetails", {}).get("EventDetails", {}).get("EventMetadata", {})
-    return failure_message(metadata)
 
 
 def _group(group: Mapping[str, Any]) -> GroupProgress:

@@ -8,7 +8,7 @@ stands is corruption, and corruption stops the daemon.
 import gc
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -200,6 +200,11 @@ EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(
 
 class Corrupt(Exception):
     """An event that cannot follow those before it."""
+
+
+RECENT_S: Final = 90 * 86400.0
+"""Nothing younger is past. No shipped window looks back further, and a lemon's points are worth a
+tenth by then."""
 
 
 class State(Struct):

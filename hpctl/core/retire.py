@@ -9,7 +9,6 @@ What has not ended stays, and so does the last that was done to each node.
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
 
 from msgspec import Struct
 
@@ -19,6 +18,7 @@ from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import (
+    RECENT_S,
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -31,10 +31,6 @@ from hpctl.core.journal import (
 from hpctl.core.model import JobId, NodeName, RecoveryId
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Policy
-
-RECENT_S: Final = 90 * 86400.0
-"""Nothing younger is past. No shipped window looks back further, and a lemon's points are worth a
-tenth by then."""
 
 
 def window_s(policy: Policy, rules: Rules) -> float:

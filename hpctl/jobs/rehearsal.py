@@ -97,14 +97,14 @@ class Played(Struct, frozen=True):
 
     at_s: float
     event: str
-    node: str
-    rank: int | None
-    action: str
-    after_s: float
-    save_first_s: float
-    exclude: tuple[str, ...]
-    nodes: int
-    why: str
+    node: str = ""
+    rank: int | None = None
+    action: str = "none"
+    after_s: float = 0.0
+    save_first_s: float = 0.0
+    exclude: tuple[str, ...] = ()
+    nodes: int = 0
+    why: str = ""
     signature: str = ""
 
 
@@ -142,13 +142,14 @@ def _one(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Played:
     if event.returned:
         return _nodes_returned(run, at_s, event)
     if event.released:
-        if not run.past or run.past[-1].action is not Action.HOLD:
-            return _played(run, at_s, "released", why="nothing is held")
-        why, run.over = run.over, ""
-        _fresh(run, ())
-        return _played(run, at_s, "released", why=f"let go again: {why}")
+        why = "nothing is held"
+        if run.past and run.past[-1].action is Action.HOLD:
+            why, run.over = f"let go again: {run.over}", ""
+            _fresh(run, ())
+        return Played(at_s, "released", nodes=len(run.running), why=why)
     if run.over or event.kind is None:
-        return _played(run, at_s, str(event.kind), event, why=f"nothing runs: {run.over}")
+        why = f"nothing runs: {run.over}"
+        return Played(at_s, str(event.kind), event.node or "", event.rank, why=why)
     return _trouble(run, at_s, event, event.kind)
 
 
@@ -227,37 +228,29 @@ def _nodes_returned(run: _RehearsedRun, at_s: float, event: ScenarioEvent) -> Pl
     names = set(map(NodeName, event.returned))
     run.down -= names
     run.returned |= names
+    action, why = _after_return(run)
+    node = event.node or ",".join(event.returned)
+    return Played(at_s, "returned", node, event.rank, action, nodes=len(run.running), why=why)
+
+
+def _after_return(run: _RehearsedRun) -> tuple[str, str]:
+    """What the run does with the nodes that are back, and why."""
     if not run.running and not run.over:
         _fresh(run, ())
-        return _played(run, at_s, "returned", event, why="the job that waited for nodes starts")
+        return "none", "the job that waited for nodes starts"
     have, size = len(run.running), run.scenario.nodes
     inside = min(size, len(_means(run, None).names))
     could = min(size, sum(n not in run.down for n in run.scenario.cluster))
     cost, left = run.scenario.restart_cost_s, run.scenario.remaining_s
     if not have or not worth_growing(run.policy, have, could, left, cost):
-        return _played(run, at_s, "returned", event, why="nothing to do")
+        return "none", "nothing to do"
     how = "at its next checkpoint"
     if inside < could:
         # Slurm gives a running job no further node: it has to come back.
         _fresh(run, ())
         how += ", by a requeue"
     run.running = [n for n in run.allocation if n not in run.down][:could]
-    why = f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
-    return _played(run, at_s, "returned", event, why=why, action="grow")
-
-
-def _played(
-    run: _RehearsedRun,
-    at_s: float,
-    what: str,
-    event: ScenarioEvent | None = None,
-    *,
-    why: str,
-    action: str = "none",
-) -> Played:
-    node = "" if event is None else event.node or ",".join(event.returned)
-    rank = None if event is None else event.rank
-    return Played(at_s, what, node, rank, action, 0.0, 0.0, (), len(run.running), why)
+    return "grow", f"grows from {have} to {could} nodes {how}: the gain is worth the restart"
 
 
 def restarts(played: Sequence[Played]) -> int:

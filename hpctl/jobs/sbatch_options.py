@@ -97,9 +97,15 @@ def needs_value(name: str, place: str) -> HpctlError:
     return HpctlError(f"{place} needs a value", f"Write --{name} {HPCTL_OPTIONS[name].example}.")
 
 
-def parse_directive(arguments: Sequence[str], place: str) -> dict[str, tuple[OptionValue, ...]]:
+def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]:
     """The options of one `#HPCTL` line. Raises HpctlError for anything else in it."""
-    left, found = list(arguments), dict[str, tuple[OptionValue, ...]]()
+    found: dict[str, tuple[OptionValue, ...]] = {}
+    try:
+        left = shlex.split(rest, comments=True)
+    except ValueError as error:
+        raise HpctlError(
+            f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
+        ) from None
     if not left:
         raise HpctlError(f"{place}: #HPCTL says nothing", f"hpctl knows {_directive_names()}.")
     while left:
@@ -432,7 +438,7 @@ def read(name: str, text: str) -> BatchScript:
             het = het or _HET.match(line[7:]) is not None
             options += _split(line[7:])
         elif line.startswith("#HPCTL"):
-            for option, values in _directive(f"{name}:{number}", line[6:]).items():
+            for option, values in parse_directive(line[6:], f"{name}:{number}").items():
                 own[option] = (*own.get(option, ()), *values)
     return BatchScript(
         name=name,
@@ -461,16 +467,6 @@ def _split(rest: str) -> list[str]:
         return shlex.split(rest, comments=True)
     except ValueError:
         return []  # an open quote: sbatch names file and line itself
-
-
-def _directive(place: str, rest: str) -> dict[str, tuple[OptionValue, ...]]:
-    try:
-        options = shlex.split(rest, comments=True)
-    except ValueError as error:
-        raise HpctlError(
-            f"{place}: #HPCTL{rest.rstrip()}: {error}", "Close the quotation mark."
-        ) from None
-    return parse_directive(options, place)
 
 
 def wrapped(command: str) -> BatchScript:

@@ -9,8 +9,6 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
 from hpctl.errors import HpctlError
 from hpctl.jobs import preamble
 from hpctl.jobs.sbatch_options import SHELLS, BatchScript, CommandLine
@@ -146,25 +144,19 @@ _STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.M
 _PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
 
 
-class ScriptLine(Struct, frozen=True):
-    """A command as far as a line shows: continuations joined, comments left out."""
-
-    number: int
-    text: str
-
-
 def supervised(script: BatchScript | None) -> bool:
     """Whether the script starts its program with `hpctl run`."""
-    return script is not None and any(_SUPERVISED.search(line.text) for line in commands(script))
+    return script is not None and any(_SUPERVISED.search(text) for _, text in commands(script))
 
 
 def launches(script: BatchScript | None) -> bool:
     """Whether the script starts job steps (or something else that does)."""
-    return script is not None and any(_LAUNCH.search(line.text) for line in commands(script))
+    return script is not None and any(_LAUNCH.search(text) for _, text in commands(script))
 
 
-def commands(script: BatchScript) -> Iterator[ScriptLine]:
-    """The lines with commands in them, after the leading comments."""
+def commands(script: BatchScript) -> Iterator[tuple[int, str]]:
+    """The lines with commands in them, after the leading comments: number and text, continuations
+    joined, comments left out."""
     held, start = "", 0
     for number, raw in enumerate(script.lines[script.block :], start=script.block + 1):
         text = raw.strip()
@@ -175,23 +167,16 @@ def commands(script: BatchScript) -> Iterator[ScriptLine]:
             continue
         text, held = (held + text).strip(), ""
         if text and not text.startswith("#"):
-            yield ScriptLine(start, text)
+            yield start, text
     if held.strip():
-        yield ScriptLine(start, held.strip())
+        yield start, held.strip()
 
 
 def script_warnings(script: BatchScript) -> list[str]:
     """What the script's own lines would break."""
-    found: list[str] = []
     lines = list(commands(script))
-    for line in lines:
-        found += [
-            f"{script.name}:{line.number}: {warning}"
-            for warning in _line_warnings(line.text, script)
-        ]
-    return found + [
-        f"{script.name}:{number}: {warning}" for number, warning in _end_warnings(lines, script)
-    ]
+    found = [(number, why) for number, text in lines for why in _line_warnings(text, script)]
+    return [f"{script.name}:{n}: {why}" for n, why in [*found, *_end_warnings(lines, script)]]
 
 
 def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
@@ -230,20 +215,19 @@ def _literal(value: str) -> str:
     return host
 
 
-def _end_warnings(lines: list[ScriptLine], script: BatchScript) -> Iterator[tuple[int, str]]:
+def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator[tuple[int, str]]:
     """An ending that turns every failure before it into exit code 0."""
-    started = any(_LAUNCH.search(line.text) or _SUPERVISED.search(line.text) for line in lines)
-    if not started or not lines:
+    if not any(_LAUNCH.search(text) or _SUPERVISED.search(text) for _, text in lines):
         return
-    last = lines[-1]
-    background = any(re.search(r"[^&]&\s*$", line.text) for line in lines)
-    if last.text == "wait" and background:
-        yield last.number, "`wait` alone ends with 0 whatever it waited for; write `wait $pid`"
+    number, last = lines[-1]
+    background = any(re.search(r"[^&]&\s*$", text) for _, text in lines)
+    if last == "wait" and background:
+        yield number, "`wait` alone ends with 0 whatever it waited for; write `wait $pid`"
     strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
-    if _ENDS_WELL.match(last.text) and not strict and not _LAUNCH.search(last.text):
+    if _ENDS_WELL.match(last) and not strict and not _LAUNCH.search(last):
         yield (
-            last.number,
-            f"the script ends with `{last.text[:40]}`, which hides the exit code of what it"
+            number,
+            f"the script ends with `{last[:40]}`, which hides the exit code of what it"
             " started: a crash would look like success; add `set -e` at the top",
         )
 

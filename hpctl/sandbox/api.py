@@ -201,8 +201,8 @@ class Sandbox:
             **more,
         )
         if check and done.returncode != 0:
-            said = (done.stderr or done.stdout).strip()
-            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {said}")
+            output = (done.stderr or done.stdout).strip()
+            raise HpctlError(f"{' '.join(arguments)} exited with {done.returncode}: {output}")
         return done
 
     def scontrol(self, *arguments: str) -> str:
@@ -314,8 +314,8 @@ class Sandbox:
             seen = len(lines)
             if over:
                 log = wanted.layout.logs / "supervisor.log"
-                said = log.read_text().strip().splitlines() or ["(nothing)"]
-                raise HpctlError(f"the supervisor died: {said[-1]}", f"Its log: {log}")
+                output = log.read_text().strip().splitlines() or ["(nothing)"]
+                raise HpctlError(f"the supervisor died: {output[-1]}", f"Its log: {log}")
             time.sleep(0.05)
 
     def _detach(self) -> None:

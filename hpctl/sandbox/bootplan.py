@@ -35,7 +35,7 @@ def plan(
     *,
     alone: bool = False,
 ) -> dict[str, Any]:
-    """What an instance's init does, in its own words (see hpctl.sandbox.init).
+    """What an instance's init does, in its own form (see hpctl.sandbox.init).
 
     `alone`: it runs the lifecycle script and nothing else.
     """
@@ -94,8 +94,8 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         "plugins": spec.plugins or directory / "checks.d",
         "hma-log": directory / "hma.log",
     }
-    words = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *words]
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *arguments]
 
 
 def expect_spot(spec: Spec, machine: Machine, metadata_url: str) -> None:

@@ -264,10 +264,10 @@ class Demo:
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "train.sbatch"
         script.write_text(_script(sys.executable, directory, step_s), encoding="utf-8")
-        words = ["sbatch"] if not resumable else [sys.executable, *SAFE_PATH, "hpctl", "sbatch"]
+        command = ["sbatch"] if not resumable else [sys.executable, *SAFE_PATH, "hpctl", "sbatch"]
         mine = ["--checkpoint-dir", str(directory)] if resumable else ["--requeue"]
         log = f"--output={directory}/job.log"
-        done = sandbox.run([*words, *mine, "--parsable", log, str(script)], cwd=directory)
+        done = sandbox.run([*command, *mine, "--parsable", log, str(script)], cwd=directory)
         return int(done.stdout.strip().split(";")[0])
 
     def _runs(self, sandbox: Sandbox, name: str) -> Path:
@@ -357,33 +357,33 @@ class Demo:
     ) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
         story = _Story(self._healed, self._fault_at)
-        told: set[str] = set()
+        noted: set[str] = set()
         limit = time.monotonic() + 170
         while time.monotonic() < limit:
             for line in story.news():
                 seconds = (line.at - self._fault_at).total_seconds()
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
-            if "drained" not in told and healed.seen("drained"):
+            if "drained" not in noted and healed.seen("drained"):
                 healed.expect("returned", in_service(victim))
-            self._note(healed, "drained", "fault_to_drained_s", told)
-            self._note(healed, "again", "fault_to_job_running_s", told)
-            self._note(healed, "returned", "fault_to_node_returned_s", told)
-            if self._note(plain, "again", "plain_requeue_s", told, key="plain"):
+            self._note(healed, "drained", "fault_to_drained_s", noted)
+            self._note(healed, "again", "fault_to_job_running_s", noted)
+            self._note(healed, "returned", "fault_to_node_returned_s", noted)
+            if self._note(plain, "again", "plain_requeue_s", noted, key="plain"):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
                 self._plain.run(["scancel", str(theirs)], check=False)
             self._screen.progress(self._standing(healed, plain, mine, theirs, victim, directory))
-            if len(told) == 4 and _final(directory) and not story.open:
+            if len(noted) == 4 and _final(directory) and not story.open:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
         self.result.fault_to_first_step_s = self._first_step(directory)
 
-    def _note(self, watch: Watch, mark: str, name: str, told: set[str], key: str = "") -> bool:
+    def _note(self, watch: Watch, mark: str, name: str, noted: set[str], key: str = "") -> bool:
         seen = watch.seen(mark)
-        if seen is None or (key or mark) in told:
+        if seen is None or (key or mark) in noted:
             return False
-        told.add(key or mark)
+        noted.add(key or mark)
         setattr(self.result, name, round(seen - self._fault, 3))
         return True
 

@@ -51,10 +51,10 @@ class Slurm:
         self._scontrol = programs["scontrol"]
         self._env = child_env(spec) | {"TZ": "UTC"}
 
-    def scontrol(self, *words: str) -> str:
-        """What it printed. Raises HpctlError with its words where it failed."""
+    def scontrol(self, *arguments: str) -> str:
+        """What it printed. Raises HpctlError with its message where it failed."""
         done = subprocess.run(
-            [self._scontrol, *words],
+            [self._scontrol, *arguments],
             capture_output=True,
             text=True,
             timeout=30,
@@ -62,7 +62,7 @@ class Slurm:
             env=self._env,
         )
         if done.returncode != 0:
-            raise HpctlError(f"scontrol {' '.join(words)}: {done.stderr.strip()}")
+            raise HpctlError(f"scontrol {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
     def nodes(self) -> dict[NodeName, SlurmNode]:
@@ -351,7 +351,7 @@ def change_script(script: Path, answers: Mapping[str, str]) -> None:
 
 
 def append_kmsg(layout: Layout, node: str, line: str) -> None:
-    """Append a record to the node's kernel-log stand-in, as /dev/kmsg words it."""
+    """Append a record to the node's kernel-log stand-in, as /dev/kmsg formats it."""
     path = layout.of_node(node) / "kmsg"
     booted = float((layout.of_node(node) / "boot_time").read_text())
     with path.open("r+b") as log:

@@ -105,9 +105,9 @@ def _last_words(log: Path) -> str:
     """The last two lines that a service wrote: the second often only says that it gave up."""
     for path in (log, log.with_suffix(".log")):
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        if said := [line.rpartition("] ")[2] for line in lines if line.strip()]:
-            return " / ".join(said[-2:])
-    return "(it said nothing)"
+        if last := [line.rpartition("] ")[2] for line in lines if line.strip()]:
+            return " / ".join(last[-2:])
+    return "(it wrote nothing)"
 
 
 def prepare(spec: Spec, programs: Programs) -> None:

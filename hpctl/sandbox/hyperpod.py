@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CREATE_TIMEOUT_S = 180.0
 WATCH_INTERVAL_S = 1.0
 
-# What the issue of a fault is called on the command line -> the emulator's kind and its defaults.
+# What a fault is called on the command line -> the emulator's kind and its defaults.
 _MUTATIONS = ("BatchReplaceClusterNodes", "BatchRebootClusterNodes")
 API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "throttle": ("throttle", {"for_s": 30.0}),
@@ -48,16 +48,6 @@ API_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "no-dns": ("no_dns", {}),
     "unpatched": ("unpatched", {"operations": ("BatchReplaceClusterNodes",)}),
     "list-lag": ("list_lag", {"seconds": 10.0}),
-}
-
-_READ: dict[str, Callable[[str], Any]] = {
-    "calls": int,
-    "probability": float,
-    "seconds": float,
-    "for_s": float,
-    "accepted": lambda text: text.lower() in ("1", "true", "yes"),
-    "operations": lambda text: tuple(text.split(",")),
-    "nodes": lambda text: tuple(text.split(",")),
 }
 
 
@@ -127,10 +117,10 @@ class HyperPod:
         with tempfile.TemporaryDirectory() as directory:
             try:
                 self._aws.fetch(uri, Path(directory))
-                told = json.loads((Path(directory) / FILE).read_text())
+                found = json.loads((Path(directory) / FILE).read_text())
             except (HpctlError, OSError, ValueError):
                 return None
-        return told if isinstance(told, dict) else None
+        return found if isinstance(found, dict) else None
 
     def _resource_config(self, machine: Machine) -> dict[str, Any]:
         """resource_config.json: all groups and instances of the machine's cluster as of now."""
@@ -171,10 +161,10 @@ class HyperPod:
             )
             raise HpctlError(f"unknown fault of the API: {kind!r}", f"There are: {kinds}.")
         name, defaults = API_KINDS[kind]
-        try:
-            given = {k: _READ.get(k, str)(v) if isinstance(v, str) else v for k, v in how.items()}
-        except ValueError as error:
-            raise HpctlError(f"api {kind}: {error}") from error
+        given = {
+            k: v.split(",") if k in ("operations", "nodes") and isinstance(v, str) else v
+            for k, v in how.items()
+        }
         return _describe(kind, self.emulator.faults.add(name, **{**defaults, **given}))
 
     def _capacity(self, how: dict[str, Any]) -> str:

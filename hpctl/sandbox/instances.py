@@ -275,13 +275,13 @@ class LocalMachines:
     def _tell(self, machine: Machine, directory: Path, failure: str) -> None:
         """Bring the script's output to the service's log, in HyperPod's frame."""
         path = directory / "lifecycle.log"
-        said = path.read_text(errors="replace").splitlines() if path.exists() else []
+        output = path.read_text(errors="replace").splitlines() if path.exists() else []
         last = f"failed: {failure}" if failure else "succeeded."
         self.service.log(
             machine,
             [
                 f"[SageMaker] Downloading lifecycle scripts from {machine.source_s3_uri}",
-                *said,
+                *output,
                 f"[SageMaker] Lifecycle scripts {last}",
             ],
         )
@@ -289,7 +289,7 @@ class LocalMachines:
     def _start(self, machine: Machine, plan: dict[str, Any], directory: Path) -> None:
         (directory / "boot_id").write_text(f"{uuid.uuid4()}\n")
         (directory / "kmsg").write_bytes(b"")
-        # It stands for the journal of this boot. Its reader cannot tell by the machine's own boot.
+        # The journal of this boot: its reader cannot know it by the machine's own boot.
         (directory / "hma.log").unlink(missing_ok=True)
         (directory / "boot_time").write_text(str(time.time()))
         path = directory / "boot.json"
@@ -346,5 +346,5 @@ class LocalMachines:
 
 
 def has_imds(spec: Spec, machine: Machine) -> bool:
-    """Whether an instance's agent is told where its metadata service is: on loopback only."""
+    """Whether an instance's agent's settings name its metadata service: on loopback only."""
     return machine.spot and not spec.netns

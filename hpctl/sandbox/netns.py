@@ -18,13 +18,13 @@ HEAD = "10.77.0.1"
 
 def make_head(programs: Programs) -> None:
     """Give this process's own, fresh namespace its loopback and the bridge."""
-    for words in (
+    for arguments in (
         ["link", "set", "lo", "up"],
         ["link", "add", BRIDGE, "type", "bridge"],
         ["addr", "add", f"{HEAD}/16", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
     ):
-        _ip([programs["ip"], *words])
+        _ip([programs["ip"], *arguments])
 
 
 def connect(programs: Programs, pid: int, address: str) -> None:

@@ -34,11 +34,11 @@ def complete_file_systems() -> None:
 
 def _completed(to_dict: Any) -> Any:
     def whole(self: Any) -> dict[str, Any]:
-        described: dict[str, Any] = to_dict(self)
-        described |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
-        if (lustre := described.get("LustreConfiguration")) is not None:
-            described["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
-        return described
+        description: dict[str, Any] = to_dict(self)
+        description |= {"Lifecycle": "AVAILABLE", "FileSystemTypeVersion": "2.15"}
+        if (lustre := description.get("LustreConfiguration")) is not None:
+            description["LustreConfiguration"] = {**lustre, "MountName": self.file_system_id[-8:]}
+        return description
 
     return whole
 

@@ -60,7 +60,7 @@ def _stat(pid: int) -> tuple[int, str, str] | None:
 
 
 def start_time(pid: int) -> str:
-    """What tells this process from a later one with the same pid; "" when it is gone."""
+    """What differs between this process and a later one with the same pid; "" when it is gone."""
     stat = _stat(pid)
     return "" if stat is None or stat[1] == "Z" else stat[2]
 

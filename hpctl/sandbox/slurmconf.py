@@ -75,15 +75,15 @@ def own_epilog(spec: Spec) -> Path:
 
 
 def render_epilog(spec: Spec) -> str:
-    """The shipped EpilogSlurmctld, told of this sandbox's daemon; "" where it is not wanted.
+    """The EpilogSlurmctld of slurm_plugins/, with this sandbox's daemon; "" where it is not wanted.
 
     Without a daemon to wake Slurm is left as it comes.
     """
-    shipped = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
-    if not spec.daemon or not shipped.exists():
+    script = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
+    if not spec.daemon or not script.exists():
         return ""
     daemon = shlex.quote(str(spec.layout.daemon))
-    return f"#!/bin/sh\nHPCTL_STATE_DIR={daemon} exec {shlex.quote(str(shipped))}\n"
+    return f"#!/bin/sh\nHPCTL_STATE_DIR={daemon} exec {shlex.quote(str(script))}\n"
 
 
 def _user() -> str:
@@ -129,7 +129,7 @@ def render_gres(devices: Sequence[Path]) -> str:
 def render_cgroup(programs: Programs) -> str:
     """cgroup.conf, or "" where the release reads none without a cgroup plugin.
 
-    From 24.11 slurmd insists on a mounted cgroup v2 unless told that there is none.
+    From 24.11 slurmd insists on a mounted cgroup v2 unless cgroup.conf says that there is none.
     """
     return "CgroupPlugin=disabled\n" if programs.version >= (24, 11, 0) else ""
 
@@ -218,15 +218,15 @@ class Slots:
         part.replace(conf)
         self._scontrol("reconfigure")
 
-    def _scontrol(self, *words: str) -> None:
+    def _scontrol(self, *arguments: str) -> None:
         """A slurmctld that just reads its configuration may hang up (22.05): ask it again.
 
         Without one nothing is lost: it reads slurm.conf when it is started again.
         """
-        said = ""
+        output = ""
         for pause_s in PAUSES_S:
             done = subprocess.run(
-                [self._programs["scontrol"], *words],
+                [self._programs["scontrol"], *arguments],
                 capture_output=True,
                 text=True,
                 timeout=TIMEOUT_S,
@@ -236,9 +236,9 @@ class Slots:
             )
             if done.returncode == 0:
                 return
-            said = (done.stderr or done.stdout).strip()
+            output = (done.stderr or done.stdout).strip()
             time.sleep(pause_s)
-        log.warning("scontrol %s: %s", " ".join(words), said)
+        log.warning("scontrol %s: %s", " ".join(arguments), output)
 
 
 def _partitions(text: str) -> list[str]:

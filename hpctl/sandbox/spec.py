@@ -22,7 +22,7 @@ MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""
 
 ADAPTER = "HPCTL_SANDBOX_ADAPTER"
-"""The `adapter` of sandboxes that are not told: those of the tests, the soak and the matrix."""
+"""The `adapter` of sandboxes that do not name one: those of the tests, the soak and the matrix."""
 
 SOCKET_PATH_MAX = 107
 """sun_path holds 108 bytes with the closing zero (unix(7))."""
@@ -53,7 +53,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     a directory that stands for the groups' S3 prefix, "" for the one that hpctl ships.
     `adapter` is the daemon's `slurm.adapter`, which $HPCTL_SANDBOX_ADAPTER gives where nobody does.
     `slurm_conf` is text appended to slurm.conf, `config` keys merged over hpctl.yaml's.
-    `epilog_slurmctld` is a script, "" for the shipped one where there is a daemon to wake.
+    `epilog_slurmctld` is a script, "" for that of slurm_plugins/ where there is a daemon to wake.
     `access_key` and `secret_key` are what the emulated AWS takes, and no others: what lies in its
     buckets is run as whoever started the sandbox.
     `slots` is how many nodes there may be in all when groups grow, 0 for just `nodes`. `empty`: no

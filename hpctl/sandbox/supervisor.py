@@ -242,7 +242,7 @@ class Supervisor:
         }
 
     def live(self) -> None:
-        """Reap what the tree loses, until told to end."""
+        """Reap what the tree loses, until it is to end."""
         while not self.ended.wait(1.0):
             reap_adopted(self.head.pids().values(), self.machines.init_pids())
 

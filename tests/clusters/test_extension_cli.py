@@ -1,4 +1,4 @@
-"""`hpctl cluster extension` over HTTP: convergent, refused in time, and told as it is."""
+"""`hpctl cluster extension` over HTTP: convergent, refused in time, and shown as it is."""
 
 import json
 from collections.abc import Iterator
@@ -117,8 +117,8 @@ def test_settings_and_version_are_brought_to_what_is_wanted(there: Shell) -> Non
     file = there.file.with_name("settings.json")
     file.write_text('{"metricsProvider": {"nodeMetrics": {"level": "ADVANCED"}}}')
     there.said("extension", "add", NAME, "--version", "1.0.0", *HERE)
-    said = there.said("extension", "add", NAME, "--settings", str(file), *HERE)
-    assert '{"metricsProvider":{"nodeMetrics":{"level":"ADVANCED"}}}' in said
+    output = there.said("extension", "add", NAME, "--settings", str(file), *HERE)
+    assert '{"metricsProvider":{"nodeMetrics":{"level":"ADVANCED"}}}' in output
     assert f"{NAME} 1.1.0" in there.said("extension", "add", NAME, "--version", "1.1.0", *HERE)
     back = there.run("extension", "add", NAME, "--version", "1.0.0", *HERE)
     assert isinstance(back.exception, Refused)
@@ -140,9 +140,9 @@ def test_what_fails_on_nodes_is_told_and_tried_again(there: Shell, service: Exte
     """UpdateClusterExtension: a request that changes nothing retries where it failed."""
     issue = {"Code": "AccessDenied", "Message": "aps:RemoteWrite is denied", "NodeCount": 2}
     service.issues = [issue]
-    said = there.said("extension", "add", NAME, *HERE, code=1)
-    assert "Degraded, 3 of 5 nodes" in said
-    assert "2 nodes: AccessDenied: aps:RemoteWrite is denied" in said
+    output = there.said("extension", "add", NAME, *HERE, code=1)
+    assert "Degraded, 3 of 5 nodes" in output
+    assert "2 nodes: AccessDenied: aps:RemoteWrite is denied" in output
     there.said("extension", "describe", NAME, *HERE, code=1)
     service.issues = []
     service.one["Status"] = "CreateFailed"
@@ -155,29 +155,29 @@ def test_it_is_removed_after_a_question(there: Shell) -> None:
     there.said("extension", "add", NAME, *HERE)
     there.said("extension", "remove", NAME, *HERE, code=1, stdin="n\n")
     there.bed.emulator.faults.add("drop_reply", operations=["DeleteClusterExtension"], calls=1)
-    said = there.said("extension", "remove", NAME, *HERE, "--yes", "--json")
-    told = json.loads(said)
-    assert (told["outcome"], told["extensions"]) == ("done", [])
+    output = there.said("extension", "remove", NAME, *HERE, "--yes", "--json")
+    answer = json.loads(output)
+    assert (answer["outcome"], answer["extensions"]) == ("done", [])
     assert there.said("extension", "list", *HERE) == f"{CLUSTER}: It has no extension.\n"
     gone = there.run("extension", "remove", NAME, *HERE, "--yes")
     assert "has no extension" in str(gone.exception)
 
 
 @pytest.mark.parametrize(
-    ("change", "words", "mend"),
+    ("change", "message", "hint"),
     [
         ({"NodeProvisioningMode": ""}, "no continuous provisioning", "node_provisioning_mode"),
         ({"Orchestrator": {"Eks": {"ClusterArn": "x"}}}, "orchestrated by EKS", "add-on"),
     ],
 )
 def test_a_cluster_that_takes_none_is_refused_before_the_call(
-    there: Shell, change: dict[str, object], words: str, mend: str
+    there: Shell, change: dict[str, object], message: str, hint: str
 ) -> None:
     """CreateClusterExtension: Slurm with NodeProvisioningMode Continuous alone."""
     from hpctl.clusters.extensions import fit
 
-    described = there.bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
-    with pytest.raises(Refused, match=words) as refused:
-        fit({**described, **change})
-    assert mend in refused.value.hint
-    fit(described)
+    description = there.bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
+    with pytest.raises(Refused, match=message) as refused:
+        fit({**description, **change})
+    assert hint in refused.value.hint
+    fit(description)

@@ -30,7 +30,6 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk: Desk) -> 
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.run(7, name)
     order = desk.plan(Verb.REPLACE, name)
-    assert [job.id for job in order.jobs] == [7]
     seen: list[tuple[Phase, str, list[str]]] = []
 
     def look() -> None:

@@ -76,15 +76,15 @@ class Seller:
         return {"TrainingPlanExtensions": self.extensions}
 
     def describe(self, request: Body) -> Body:
-        told = self.capacity.describe_plan(request)
-        self.look(self.capacity.plans[told["TrainingPlanArn"]])
-        return told
+        answer = self.capacity.describe_plan(request)
+        self.look(self.capacity.plans[answer["TrainingPlanArn"]])
+        return answer
 
     def history(self, _request: Body) -> Body:
-        told = [dict(one) for one in self.extensions]
+        answer = [dict(one) for one in self.extensions]
         for one in self.extensions:
             self.look(one)
-        return {"TrainingPlanExtensions": told}
+        return {"TrainingPlanExtensions": answer}
 
     def look(self, order: Body) -> None:
         self.looks -= 1

@@ -6,13 +6,14 @@ one input of at most MOST bytes.
 
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl import config, policies
 from hpctl.agent import kmsg
@@ -42,6 +43,7 @@ from hpctl.protocol.heads import explained
 from hpctl.slurm import cli, parse
 from hpctl.slurm.records import Hostlists
 from hpctl.store.rows import decode
+from tests import intakes
 from tests.contract.journal.events import signal, taken
 from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
@@ -105,18 +107,8 @@ def _iso(raw: bytes) -> object:
 
 
 def _report() -> model.Report:
-    generation = ("ip-10-0-0-7", "i-0abc", "boot-1")
     found = model.Finding("kernel.xid", model.Verdict.FAIL, NOW, NOW, "gpu0", "79", "gone", "NVRM")
-    node, instance, boot = generation
-    return model.Report(
-        node=model.NodeName(node),
-        instance=model.InstanceId(instance),
-        boot=model.BootId(boot),
-        seq=1,
-        sent_at=NOW,
-        agent_start=NOW - timedelta(hours=1),
-        findings=(found,),
-    )
+    return replace(intakes.report(), findings=(found,))
 
 
 def _ras(release: str, say: Callable[[Job, str], str]) -> bytes:

@@ -1,12 +1,13 @@
 """A node that is back before slurmctld has called it DOWN: Slurm requeues its job by itself."""
 
 import time
+from typing import Any
 
+import boto3
 import pytest
 
 from tests.integration.chaos import cluster
 from tests.integration.live import until
-from tests.integration.provision import client
 
 pytestmark = pytest.mark.slurm
 
@@ -19,10 +20,15 @@ def test_a_job_whose_node_boots_under_it_is_started_without_slurms_delay() -> No
         job = live.start("sleep 600", "--requeue")
         host = str(live.job(job).batch_host)
         time.sleep(MISSING_AFTER_S)
-        instance = live.instance(host)
-        client(live.sandbox, "sagemaker").batch_reboot_cluster_nodes(
-            ClusterName=live.sandbox.spec.cluster, NodeIds=[instance]
+        sandbox, instance = live.sandbox, live.instance(host)
+        sagemaker: Any = boto3.client(
+            "sagemaker",
+            endpoint_url=sandbox.endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id=sandbox.spec.access_key,
+            aws_secret_access_key=sandbox.spec.secret_key,
         )
+        sagemaker.batch_reboot_cluster_nodes(ClusterName=sandbox.spec.cluster, NodeIds=[instance])
         until(lambda: live.job(job).restarts == 1, 60, "Slurm requeues it")
         until(lambda: live.job(job).state == "RUNNING", 60, "it runs again")
         (recovery,) = [r for r in live.job_recoveries() if r.attempt.job == job]

@@ -203,27 +203,6 @@ wait()
     assert group.account().restarts == 0
 
 
-def test_every_rank_resumes_from_the_checkpoint_that_the_first_node_chose(start: Start) -> None:
-    body = """
-if first and rank == 0:
-    from hpctl.jobs.checkpoints import manifest
-    new = save / ".tmp-1"
-    new.mkdir()
-    (new / "data").write_text("x")
-    manifest.write(new, step=5, world_size=4, files=[manifest.describe(new / "data", new)])
-    new.rename(save / "step-5")
-    (save / "step-9").mkdir()
-    (save / "step-9" / "manifest.json").write_text("{}")
-    fail(1)
-"""
-    group = start(body)
-    assert group.wait() == [0, 0]
-    assert environment_of(group, 0, 0)["resume"] is None
-    assert {environment_of(group, rank, 1)["resume"] for rank in range(4)} == {
-        str(group.save / "step-5")
-    }
-
-
 def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path: Path) -> None:
     bad = tmp_path / "group/save/step-1"
     bad.mkdir(parents=True)

@@ -21,16 +21,16 @@ def ask(service: Service, deadline_s: float = 10.0) -> object:
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_each_release_is_understood(release: str) -> None:
-    reported = job()
-    reported.communicators[0].step(but=(5,))
-    with Service(reported, release) as service:
+    state = job()
+    state.communicators[0].step(but=(5,))
+    with Service(state, release) as service:
         report = query(Address("localhost", service.port))
     assert report.nccl_version == release
     assert report.communicators[0].whole is RELEASES[release].json
     groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
     assert [member.rank for member in groups[0].members] == [5]
-    output = "CLIENT PROTOCOL 2, TIMEOUT 5, SET FORMAT json, VERBOSE STATUS"
-    assert service.commands == output.split(", ")
+    sent = "CLIENT PROTOCOL 2, TIMEOUT 5, SET FORMAT json, VERBOSE STATUS"
+    assert service.commands == sent.split(", ")
 
 
 @pytest.mark.parametrize("fault", [Fault.MUTE, Fault.MUTE_STATUS])
@@ -44,15 +44,15 @@ def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault, release: s
 
 
 @pytest.mark.parametrize(
-    ("fault", "output"),
+    ("fault", "text"),
     [
         (Fault.CLOSES, "closed the connection"),
         (Fault.NO_NEWLINE, "without an end of line"),
         (Fault.OTHER, "no RAS service"),
     ],
 )
-def test_what_else_may_listen_there(fault: Fault, output: str) -> None:
-    with Service(job(), fault=fault) as service, pytest.raises(RasError, match=output):
+def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
+    with Service(job(), fault=fault) as service, pytest.raises(RasError, match=text):
         ask(service, 5.0)
 
 

@@ -1,4 +1,4 @@
-"""A hang that a book shows, explained by a RAS service on a socket. Short waits stand for long."""
+"""A hang in the ranks' notes, explained by a RAS service on a socket, with short waits."""
 
 import time
 from datetime import datetime
@@ -19,38 +19,38 @@ HOSTS = {"10.0.0.1": "node-1", "10.0.0.2": "node-2"}
 APART_S = 0.3
 
 
-def hung(reported: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
+def hung(state: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
     """All eight ranks stepped in lockstep, and say no more."""
     began = time.monotonic() - 100.0
     policy = RunPolicy(hang_floor_s=bound, hang_factor=3.0)
-    store = RunProgress(policy, began, datetime.now(UTC))
+    progress = RunProgress(policy, began, datetime.now(UTC))
     for step in range(20):
-        for rank, process in enumerate(reported.processes):
+        for rank, process in enumerate(state.processes):
             pid = process.pid if notes else None
             node = f"node-{process.host[-1]}" if notes else None
-            store.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)  # type: ignore[arg-type]
-    return store
+            progress.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)  # type: ignore[arg-type]
+    return progress
 
 
-def trouble_of(store: RunProgress) -> Trouble:
-    trouble = store.trouble(time.monotonic())
+def trouble_of(progress: RunProgress) -> Trouble:
+    trouble = progress.trouble(time.monotonic())
     assert trouble.kind is Kind.HANG
     return trouble
 
 
 @pytest.fixture
-def reported() -> Job:
+def state() -> Job:
     made = job()
     made.communicators[0].step(times=100)
     return made
 
 
-def test_the_rank_behind_is_named_with_node_and_gpu(reported: Job) -> None:
-    reported.communicators[0].step(but=(5,))
-    store = hung(reported)
-    with Service(reported) as service:
+def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
+    state.communicators[0].step(but=(5,))
+    progress = hung(state)
+    with Service(state) as service:
         inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)  # type: ignore[arg-type]
-        trouble = inquiry.explain(store, trouble_of(store))
+        trouble = inquiry.explain(progress, trouble_of(progress))
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == "hang: behind"
     assert trouble.why.startswith("rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 (")
@@ -58,64 +58,64 @@ def test_the_rank_behind_is_named_with_node_and_gpu(reported: Job) -> None:
     assert '"nccl_version"' in trouble.evidence
 
 
-def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(reported: Job) -> None:
-    store = hung(reported)
+def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> None:
+    progress = hung(state)
     for rank in range(1, 8):
-        store.add(Note(step=20, rank=rank), store.started + 0.3)
-    with Service(reported) as service:
+        progress.add(Note(step=20, rank=rank), progress.started + 0.3)
+    with Service(state) as service:
         inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
-        trouble = inquiry.explain(store, trouble_of(store))
+        trouble = inquiry.explain(progress, trouble_of(progress))
     assert (trouble.rank, trouble.node) == (0, "node-1")
     assert "all ranks launched the same collectives" in trouble.why
 
 
-def test_counts_that_grow_clear_the_run(reported: Job) -> None:
-    store = hung(reported, bound=2.0)
-    with Service(reported) as service:
+def test_counts_that_grow_clear_the_run(state: Job) -> None:
+    progress = hung(state, bound=2.0)
+    with Service(state) as service:
         inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
-        hang = trouble_of(store)
+        hang = trouble_of(progress)
         now = time.monotonic()
-        inquiry.watch(store, now)
+        inquiry.watch(progress, now)
         deadline = now + 10
         while not service.queries and time.monotonic() < deadline:
             time.sleep(0.01)
-        reported.communicators[0].step()
-        assert inquiry.explain(store, hang) is None
-    assert store.hang(time.monotonic()) is None
-    assert store.trouble(time.monotonic()) is None
-    assert store.hang(time.monotonic() + 60) is not None
+        state.communicators[0].step()
+        assert inquiry.explain(progress, hang) is None
+    assert progress.hang(time.monotonic()) is None
+    assert progress.trouble(time.monotonic()) is None
+    assert progress.hang(time.monotonic() + 60) is not None
 
 
-def test_counts_that_grow_for_ever_without_a_step_do_not(reported: Job) -> None:
-    store = hung(reported)
-    store.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
-    with Service(reported) as service:
+def test_counts_that_grow_for_ever_without_a_step_do_not(state: Job) -> None:
+    progress = hung(state)
+    progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
+    with Service(state) as service:
         inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
-        hang = trouble_of(store)
-        inquiry.watch(store, time.monotonic())
+        hang = trouble_of(progress)
+        inquiry.watch(progress, time.monotonic())
         inquiry._thread.join(10)
-        reported.communicators[0].step()
-        explained = inquiry.explain(store, hang)
+        state.communicators[0].step()
+        explained = inquiry.explain(progress, hang)
     assert "without steps" in explained.why
 
 
 def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
-    reported = job()
-    store = hung(reported)
+    state = job()
+    progress = hung(state)
     for rank in range(8):
         if rank != 3:
-            store.add(Note(step=20, rank=rank), store.started + 0.3)
+            progress.add(Note(step=20, rank=rank), progress.started + 0.3)
     begun = time.monotonic()
-    trouble = Inquiry(Address("127.0.0.1", 1)).explain(store, trouble_of(store))
+    trouble = Inquiry(Address("127.0.0.1", 1)).explain(progress, trouble_of(progress))
     assert time.monotonic() - begun < 5.0
     assert (trouble.rank, trouble.node) == (3, "node-1")
     assert "NCCL RAS: cannot ask" in trouble.evidence
 
 
 @pytest.mark.parametrize("fault", [Fault.HALF, Fault.GARBAGE, Fault.OTHER, Fault.CLOSES])
-def test_a_broken_service_leaves_the_trouble_as_it_is(reported: Job, fault: Fault) -> None:
-    store = hung(reported)
-    hang = trouble_of(store)
-    with Service(reported, fault=fault) as service:
-        explained = Inquiry(Address("localhost", service.port)).explain(store, hang)
+def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) -> None:
+    progress = hung(state)
+    hang = trouble_of(progress)
+    with Service(state, fault=fault) as service:
+        explained = Inquiry(Address("localhost", service.port)).explain(progress, hang)
     assert explained.why == hang.why

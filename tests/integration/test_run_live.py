@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
-from tests.integration.test_training import ROOT, Run, final
+from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
 RANK = """#!/bin/sh
@@ -169,26 +169,3 @@ sleep 60
         slurm.inject(victim, "thaw-node")
     job.ended()
     assert f"node {victim}" in job.log()
-
-
-def test_training_through_two_faults_ends_with_the_same_bits(slurm: Sandbox, job: Job) -> None:
-    words = ("--steps", "60", "--checkpoint-every", "8", "--step-s", "0.05")
-    calm = Run(job.dir / "calm", 2, *words)
-    setting = 'export HPCTL_CHECKPOINT_DIR="$DIR/ck"; mkdir -p "$DIR/ck"'
-    command = f"{sys.executable} -m hpctl.sandbox.training {' '.join(words)}"
-    job.submit_command(command, batch=setting)
-    until(lambda: "\nstep 12 " in job.log(), SETTLED_S, "it trains")
-    slurm.run(["scancel", "--signal=KILL", f"{job.id}.0"], check=False)
-    until(lambda: "attempt 2" in job.log(), SETTLED_S, "it trains again")
-    until(lambda: len(re.findall(r"\nstep 2\d ", job.log())) > 0, SETTLED_S, "it gets on")
-    nodes = re.findall(r"attempt 2 on .*, (ip\S+), resuming", job.log())[-1]
-    names = slurm.scontrol("show", "hostnames", nodes).split()
-    quarantine(slurm, next(n for n in names if n != job.field("BatchHost")))
-    job.ended(timeout=40)
-    try:
-        assert calm.wait()[0] == [0, 0]
-    finally:
-        calm.kill()
-    got = final(job.dir / "ck")
-    assert got["sha256"] == final(job.dir / "calm")["sha256"]
-    assert len(got["resumed_from"]) == 2

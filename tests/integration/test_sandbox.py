@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 def test_a_job_of_two_nodes_and_sixteen_gpus_runs(slurm: Sandbox, tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = "srun sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'"
-    words = ["sbatch", "--parsable", "-N2", "--gres=gpu:8", "-D", "/", "-o", str(out)]
-    wait(slurm, slurm.run([*words, "--wrap", script]).stdout.strip(), "COMPLETED", timeout=20)
+    arguments = ["sbatch", "--parsable", "-N2", "--gres=gpu:8", "-D", "/", "-o", str(out)]
+    wait(slurm, slurm.run([*arguments, "--wrap", script]).stdout.strip(), "COMPLETED", timeout=20)
     gpus = ",".join(map(str, range(8)))
     assert sorted(out.read_text().split()) == sorted([*slurm.nodes[:2], gpus, gpus])
 

@@ -32,14 +32,14 @@ def processes_of(state: Path) -> list[int]:
     found = []
     for pid in pids():
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_text()
+            arguments = Path(f"/proc/{pid}/cmdline").read_text()
         except OSError:
             continue
         env = " ".join(environ(pid).values())
         if (
             pid != mine
             and start_time(pid)
-            and (f"{state}/" in words + env or f"{state}\0" in words)
+            and (f"{state}/" in arguments + env or f"{state}\0" in arguments)
         ):
             found.append(pid)
     return found
@@ -167,8 +167,8 @@ def test_an_ordinary_user_can_run_one(state: Path) -> None:
     code = (
         "from hpctl.sandbox.api import Sandbox\n"
         f"with Sandbox('x', state_dir={str(state)!r}, **{SMALL!r}) as one:\n"
-        "    words = ['srun', '-N2', '--gres=gpu:8', 'id', '-u']\n"
-        "    print(one.run(words).stdout)"
+        "    arguments = ['srun', '-N2', '--gres=gpu:8', 'id', '-u']\n"
+        "    print(one.run(arguments).stdout)"
     )
     # It may read our interpreter and checkout, which may lie in root's home, and nothing more.
     read = "+dac_read_search"
@@ -189,8 +189,8 @@ def test_the_command_line_starts_shows_and_ends_one(tmp_path: Path) -> None:
     home.chmod(0o755)
     env = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
 
-    def hpctl(*words: str, code: int = 0) -> str:
-        line = [sys.executable, "-m", "hpctl", "sandbox", *words]
+    def hpctl(*arguments: str, code: int = 0) -> str:
+        line = [sys.executable, "-m", "hpctl", "sandbox", *arguments]
         done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + (done.stderr if code else "")

@@ -1,6 +1,5 @@
 """hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -12,14 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.core.run_policy import parted
 from hpctl.jobs import sbatch_options as scripts
-from hpctl.jobs.job_comment import LONGEST, decode
+from hpctl.jobs.job_comment import LONGEST
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
 from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
-from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
+from tests.integration.test_training_slurm import field, requeue, wait_for_text
 
 pytestmark = pytest.mark.slurm
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -111,46 +109,6 @@ def hpctl_sbatch(
         env={"PYTHONPATH": ROOT, **environment},
         input=stdin,
     )
-
-
-def test_a_job_is_registered_and_told(slurm: Sandbox, shared: Path) -> None:
-    script, policy = shared / "job.sh", shared / "policy.yaml"
-    policy.write_text("restarts: 3\non:\n  hang: hold\n")
-    script.write_text(
-        "#!/bin/sh -eu\n#SBATCH --nodes=2\n"
-        f"#HPCTL --checkpoint-dir {shared}/{{job_id}} --spares 1\n"
-        f"#HPCTL --policy {policy} --log-rules megatron\n"
-        f'#HPCTL --tier "local:/nvme/it\'s"  # a local disk\n'
-        "#HPCTL --save-signal USR2@90\n"
-        'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_TIERS" "$HPCTL_SPARES" "$HPCTL_SAVE_SIGNAL" '
-        '"$HPCTL_CHECKPOINT_DIR" "$SLURM_NNODES"\n'
-        "# hpctl run -- train\n"
-    )
-    out = shared / "out"
-    done = hpctl_sbatch(slurm, "--comment", "what I do", "-o", str(out), "--spares=2", str(script))
-    job = done.stdout.strip()
-    comment = field_with_spaces(slurm, job, "Comment")
-    ticket = decode(comment)
-    assert ticket.fields() == {
-        "ckpt": f"{shared}/{{job_id}}",
-        "tiers": ["local:/nvme/it's"],
-        "policy": {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "log_rules": ["megatron"]},
-        "spares": 2,
-        "save_signal": "USR2",
-    }
-    registered = parted(comment)
-    assert registered[1] == "what I do"
-    assert field(slurm, job, "Requeue") == "1"
-    assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
-    lines = out.read_text().splitlines()[-6:]
-    assert json.loads(lines[0]) == dict(ticket.policy)
-    assert json.loads(lines[1]) == ["local:/nvme/it's"]
-    assert lines[2:] == ["2", "USR2", f"{shared}/{job}", "4"]
-
-
-def field_with_spaces(slurm: Sandbox, job: str, name: str) -> str:
-    text = slurm.run(["scontrol", "show", "job", job]).stdout
-    return re.findall(rf"^ +{name}=(.*?) *$", text, re.MULTILINE)[0]
 
 
 def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Path) -> None:

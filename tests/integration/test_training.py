@@ -21,7 +21,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 class Run:
     """One attempt: `size` ranks as srun would start them."""
 
-    def __init__(self, directory: Path, size: int, *words: str, restart: int = 0) -> None:
+    def __init__(self, directory: Path, size: int, *arguments: str, restart: int = 0) -> None:
         self.directory = directory
         found = last_complete(directory).found if directory.exists() else None
         resume = {"HPCTL_RESUME_FROM": str(found.path)} if found else {}
@@ -35,7 +35,7 @@ class Run:
             "SLURM_NTASKS": str(size),
             **resume,
         }
-        command = [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *words]
+        command = [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *arguments]
         out, self.ranks = subprocess.PIPE, []
         for rank in range(size):
             own = {"SLURM_PROCID": str(rank), "SLURMD_NODENAME": f"ip-127-0-1-{1 + rank % 2}"}
@@ -86,8 +86,8 @@ def final(directory: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_killed_and_resumed_gives_the_same_bits(tmp_path: Path, runs: list[Run], size: int) -> None:
-    words = ("--steps", "60", "--checkpoint-every", "7")
-    runs.append(Run(tmp_path / "calm", size, *words))
+    arguments = ("--steps", "60", "--checkpoint-every", "7")
+    runs.append(Run(tmp_path / "calm", size, *arguments))
     codes, output = runs[-1].wait()
     assert codes == [0] * size, output
     want = final(tmp_path / "calm")
@@ -95,7 +95,7 @@ def test_killed_and_resumed_gives_the_same_bits(tmp_path: Path, runs: list[Run],
 
     randomness, restarts, lost = random.Random(size), 0, []
     while True:
-        runs.append(Run(tmp_path / "hit", size, *words, "--step-s", "0.02", restart=restarts))
+        runs.append(Run(tmp_path / "hit", size, *arguments, "--step-s", "0.02", restart=restarts))
         if restarts == 3:
             break
         runs[-1].wait_for_step(runs[-1].start_step + randomness.randint(3, 18))

@@ -26,9 +26,10 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def submit(slurm: Sandbox, *words: str) -> str:
+def submit(slurm: Sandbox, *arguments: str) -> str:
     done = slurm.run(
-        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *words], env={"PYTHONPATH": ROOT}
+        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *arguments],
+        env={"PYTHONPATH": ROOT},
     )
     return done.stdout.strip()
 
@@ -92,13 +93,13 @@ def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     script.write_text(MEET)
     # Not the first nodes: an address that is made up from the rank would pass there.
     last = slurm.nodes[1:]
-    words = [f"--nodelist={','.join(last)}", f"--checkpoint-dir={shared}/save"]
-    job = submit(slurm, *words, "-o", str(out), str(script))
+    arguments = [f"--nodelist={','.join(last)}", f"--checkpoint-dir={shared}/save"]
+    job = submit(slurm, *arguments, "-o", str(out), str(script))
     assert wait(slurm, job, "COMPLETED", "FAILED") == "COMPLETED", out.read_text()
     address = field_of_node(slurm, last[0], "NodeAddr")
     assert address.startswith("127.0.1.")
-    said = sorted(line for line in out.read_text().splitlines() if line.startswith("rank "))
-    assert said == [f"rank {rank} meets at {address}" for rank in (0, 1)]
+    output = sorted(line for line in out.read_text().splitlines() if line.startswith("rank "))
+    assert output == [f"rank {rank} meets at {address}" for rank in (0, 1)]
     assert "done: 3 steps" in out.read_text()
 
 

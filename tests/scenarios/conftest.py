@@ -36,10 +36,10 @@ class World:
 
     # --- hpctl --------------------------------------------------------------------------------
 
-    def hpctl(self, *words: str, code: int = 0, timeout: float = 60.0) -> str:
+    def hpctl(self, *arguments: str, code: int = 0, timeout: float = 60.0) -> str:
         """What `hpctl WORDS` prints, both streams as a terminal shows them."""
         done = subprocess.run(
-            [sys.executable, "-m", "hpctl", *words],
+            [sys.executable, "-m", "hpctl", *arguments],
             env=self.env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -47,15 +47,15 @@ class World:
             timeout=timeout,
             check=False,
         )
-        assert done.returncode == code, f"{done.returncode} of {words}:\n{done.stdout}"
+        assert done.returncode == code, f"{done.returncode} of {arguments}:\n{done.stdout}"
         return done.stdout
 
-    def seen(self, *words: str) -> Any:
+    def seen(self, *arguments: str) -> Any:
         """The JSON that `hpctl WORDS --json` prints."""
-        return json.loads(self.hpctl(*words, "--json"))
+        return json.loads(self.hpctl(*arguments, "--json"))
 
-    def create(self, *words: str, **how: Any) -> str:
-        return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *words, **how)
+    def create(self, *arguments: str, **how: Any) -> str:
+        return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *arguments, **how)
 
     @property
     def env(self) -> dict[str, str]:
@@ -76,8 +76,8 @@ class World:
         out = self.file.parent / "job-%j.log"
         script = self.file.parent / "job.sh"
         script.write_text(f"#!/bin/sh\n{body}\n")
-        words = ["sbatch", "--parsable", f"--output={out}", *options, str(script)]
-        return int(self.sandbox.run(words, cwd=self.file.parent).stdout)
+        arguments = ["sbatch", "--parsable", f"--output={out}", *options, str(script)]
+        return int(self.sandbox.run(arguments, cwd=self.file.parent).stdout)
 
     def job(self, number: int) -> str:
         """A job's state, "" once Slurm has forgotten it, and its nodes."""

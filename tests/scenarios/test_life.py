@@ -14,25 +14,25 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
 ) -> None:
     if node_names == "group":
         world.sandbox.inject_api("no-dns")
-    said = world.create()
+    output = world.create()
     prefix = {"ip": "ip-127-0-1-", "group": "gpu-compute-"}[node_names]
     assert all(name.startswith(prefix) for name in world.slurm())
-    assert "create demo: done; InService, controller 1/1, workers 2/2" in said
+    assert "create demo: done; InService, controller 1/1, workers 2/2" in output
     assert world.slurm() == {node["node"]: "idle" for node in world.nodes()}
     assert len(world.slurm()) == 2
     # Two jobs on two nodes; a third one waits for a node that is not there yet.
     first, second, third = (world.submit("sleep 600", "-N1", "--exclusive") for _ in range(3))
     until(lambda: world.runs(first) and world.runs(second), 20)
     assert world.job(third).startswith("PENDING")
-    said = world.hpctl("cluster", "scale", "workers", "3", "--yes", *EVERY)
-    assert "scale demo: done; InService, controller 1/1, workers 3/3" in said
+    output = world.hpctl("cluster", "scale", "workers", "3", "--yes", *EVERY)
+    assert "scale demo: done; InService, controller 1/1, workers 3/3" in output
     until(lambda: world.runs(third), 30)
     # One fewer: the node that idles, not one that the service picks.
     idle, *_ = world.where(first)
     world.sandbox.run(["scancel", str(first)])
     until(lambda: world.slurm()[idle] == "idle", 20)
-    said = world.hpctl("cluster", "scale", "workers", "2", "--yes", *EVERY)
-    assert f"{idle}: done: deleted" in said
+    output = world.hpctl("cluster", "scale", "workers", "2", "--yes", *EVERY)
+    assert f"{idle}: done: deleted" in output
     assert sorted(world.slurm()) == sorted(world.where(second) + world.where(third))
     # One more fewer, and both work: the one that goes is drained, and its job ends in its own time.
     world.sandbox.run(["scancel", str(third)])
@@ -42,10 +42,10 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     replaced(world, other, moves=node_names == "group")
     short = world.submit("sleep 15", "-N1", f"--nodelist={other}")
     until(lambda: world.runs(short), 20)
-    words = ("cluster", "scale", "workers", "1", "--nodes", other)
-    assert "1 job(s) run there" in world.hpctl(*words, "--dry-run")
+    arguments = ("cluster", "scale", "workers", "1", "--nodes", other)
+    assert "1 job(s) run there" in world.hpctl(*arguments, "--dry-run")
     assert len(world.nodes()) == 2
-    world.hpctl(*words, "--yes", *EVERY)
+    world.hpctl(*arguments, "--yes", *EVERY)
     assert list(world.slurm()) == [kept]
     assert world.job(short).startswith("COMPLETED")
     assert world.runs(second)
@@ -54,9 +54,9 @@ def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
     assert (
         world.hpctl("cluster", "update", str(world.file)) == "update demo: there is nothing to do\n"
     )
-    said = world.hpctl("cluster", "delete", "demo", "--yes", *EVERY)
-    assert f"{second} job.sh of root on 1 node(s)" in said
-    assert "delete demo: done; Deleted" in said
+    output = world.hpctl("cluster", "delete", "demo", "--yes", *EVERY)
+    assert f"{second} job.sh of root on 1 node(s)" in output
+    assert "delete demo: done; Deleted" in output
     assert world.seen("cluster", "list")["clusters"] == []
     assert world.slurm() == {}
 

@@ -1,4 +1,4 @@
-"""A lifecycle script that fails: the message names the node, the step and its last words."""
+"""A lifecycle script that fails: the message names the node, the step and its last line."""
 
 import json
 from pathlib import Path
@@ -22,11 +22,11 @@ def test_the_message_names_the_step_and_the_mend_is_taken(world: World, tmp_path
     world.hpctl("lifecycle", "bundle", "-o", bundle, "--config", str(config), "--add", str(site))
     world.hpctl("lifecycle", "push", bundle, prefix)
     world.write(lifecycle={"source_s3_uri": prefix, "on_create": "on_create.sh"})
-    said = " ".join(world.create("--patience", "1s", code=1).split())
-    assert "means: a lifecycle script ended with an error on the node" in said
-    assert "log: hpctl lifecycle: FAILED step=site node=ip-127-0-1-1 after 2 tries" in said
-    assert "site.d/10-licence.sh: exit code 7: licence.example: no route" in said
-    assert "rest: aws logs tail /aws/sagemaker/Clusters/demo/" in said
+    output = " ".join(world.create("--patience", "1s", code=1).split())
+    assert "means: a lifecycle script ended with an error on the node" in output
+    assert "log: hpctl lifecycle: FAILED step=site node=ip-127-0-1-1 after 2 tries" in output
+    assert "site.d/10-licence.sh: exit code 7: licence.example: no route" in output
+    assert "rest: aws logs tail /aws/sagemaker/Clusters/demo/" in output
     # Mended and pushed, the service's next try takes it.
     (site / "10-licence.sh").write_text("#!/bin/sh\necho licence at hand\n")
     world.hpctl("lifecycle", "bundle", "-o", bundle, "--config", str(config), "--add", str(site))

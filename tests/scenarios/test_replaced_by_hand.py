@@ -27,16 +27,16 @@ def live() -> Iterator[Live]:
         yield Live(sandbox)
 
 
-def start(live: Live, *words: str) -> subprocess.Popen[str]:
+def start(live: Live, *arguments: str) -> subprocess.Popen[str]:
     env = {**os.environ, **live.sandbox.env, "HPCTL_CONFIG": str(live.sandbox.config_path)}
-    command = [sys.executable, "-m", "hpctl", "cluster", *words]
+    command = [sys.executable, "-m", "hpctl", "cluster", *arguments]
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def hpctl(live: Live, *words: str, code: int = 0) -> tuple[str, str]:
-    program = start(live, *words)
+def hpctl(live: Live, *arguments: str, code: int = 0) -> tuple[str, str]:
+    program = start(live, *arguments)
     out, err = program.communicate(timeout=120)
     assert program.returncode == code, out + err
     return out, err
@@ -68,23 +68,6 @@ def test_a_replacement_waits_for_the_job_and_the_daemon_stays_out_of_it(live: Li
     assert after["logical_id"] == before["logical_id"]
     until(lambda: row(live, name)["slurm_flags"] == [], 30)
     assert not [r for r in live.state().nodes.values() if r.node == name]
-
-
-def test_now_has_the_job_run_elsewhere_at_once(live: Live) -> None:
-    job = live.submit("sleep 300")
-    until(lambda: live.job(job).state == "RUNNING", 60)
-    (name,) = live.job(job).nodes
-    asked = start(live, "replace", name, "--now", "--direct", "--json", *QUICK)
-    out, err = asked.communicate(timeout=120)
-    assert asked.returncode == 0, err
-    assert "will be requeued" in err
-    (one,) = json.loads(out)["nodes"]
-    assert one["phase"] == "done", one
-    assert live.job(job).restarts == 1
-    node = live.node(name)
-    assert (node.down, node.drained) == (False, False)
-    live.sandbox.run(["scancel", str(job)])
-    until(lambda: not live.job(job).running, 60)
 
 
 def test_an_interrupted_order_goes_on_and_the_same_command_picks_it_up(live: Live) -> None:

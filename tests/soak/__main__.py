@@ -16,10 +16,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000))
     parser.add_argument("--steps", type=int, default=300, help="of each job (0.15 s each)")
     parser.add_argument("--pause", type=float, nargs=2, default=(4.0, 16.0), metavar="S")
-    parser.add_argument("--even", action="store_true", help="every kind as often as the others")
     given = parser.parse_args()
     least, most = given.pause
-    account = soak(given.minutes, given.seed, given.steps, (least, most), _say, even=given.even)
+    account = soak(given.minutes, given.seed, given.steps, (least, most), _say)
     wrong = [*account.twice, *account.other_weights, *account.status.misses]
     for line in [*account.lines(), *account.twice, *account.other_weights]:
         print(line, flush=True)

@@ -15,7 +15,7 @@ What `hpctl status` has to name of each kind until it is over, and who says that
 | throttle, latency, drop-reply, no-capacity | each node that waits meanwhile | the cloud answers |
 
 A torn checkpoint harms nobody while the job runs: the next one is whole a moment later, and
-`hpctl explain JOB` names it. A cloud that errs is no trouble of its own: its own words stand in the
+`hpctl explain JOB` names it. A cloud that errs is no trouble of its own: its own text stands in the
 lines of the nodes that wait for it.
 """
 
@@ -68,14 +68,14 @@ def ranks_of(job: Job) -> list[int]:
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         environment = _environment(int(entry.name))
-        # srun and `hpctl run` have the environment too, and the words; a rank is the interpreter
-        # that runs the training itself.
-        python = b"python" in words[0].rpartition(b"/")[2]
-        training = words[1:3] == [b"-m", b"hpctl.sandbox.training"]
+        # srun and `hpctl run` have the environment and the arguments, too; a rank is the
+        # interpreter that runs the training itself.
+        python = b"python" in arguments[0].rpartition(b"/")[2]
+        training = arguments[1:3] == [b"-m", b"hpctl.sandbox.training"]
         mine = environment.get("HPCTL_CHECKPOINT_DIR") == str(job.directory)
         if python and training and mine and "SLURM_PROCID" in environment:
             found.append(int(entry.name))

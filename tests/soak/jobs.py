@@ -58,8 +58,8 @@ class Job(Struct):
         shown = live.sandbox.run(
             ["scontrol", "--oneliner", "show", "job", str(self.number)], check=False
         )
-        words = dict(w.partition("=")[::2] for w in shown.stdout.split() if "=" in w)
-        state = words.get("JobState", "")
+        fields = dict(w.partition("=")[::2] for w in shown.stdout.split() if "=" in w)
+        state = fields.get("JobState", "")
         done = self.directory / "final.json"
         if state in ("", "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED"):
             return False
@@ -78,13 +78,13 @@ def submit(live: Chaos, base: Path, shape: Shape, steps: int, turn: int) -> Job:
     train = f"{TRAIN} --steps {steps} --step-s {STEP_S} {' '.join(WORDS)}"
     script = base / f"{directory.name}.sh"
     script.write_text(f"#!/bin/sh\nset -e\n{shape.body.replace('@train@', train)}\n")
-    words = [
+    arguments = [
         sys.executable, "-m", "hpctl", "sbatch", "--parsable", f"--checkpoint-dir={directory}",
         f"--nodes={shape.ranks}", "--ntasks-per-node=1", "--gres=gpu:8",
         f"--output={base}/%x-%j.log", *shape.options, str(script),
     ]  # fmt: skip
     env = {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
-    done = live.sandbox.run(words, env=env)
+    done = live.sandbox.run(arguments, env=env)
     return Job(shape, int(done.stdout.strip()), directory, steps, time.time())
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
-from tests.soak.faults import FAULTS, Fault, Scene
+from tests.soak.faults import FAULTS, Scene
 from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
 from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
 from tests.soak.watch import Writers
@@ -97,15 +97,12 @@ def soak(
     steps: int,
     pause_s: tuple[float, float],
     say: Say,
-    *,
-    even: bool = False,
     named_s: float = NAMED_S,
 ) -> Account:
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
-    `even` has every kind come as often as the others; `named_s` is how soon `status` must
-    name a fault.
+    `named_s` is how soon `status` must name a fault.
     """
     account = Account(seed, minutes)
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
@@ -117,7 +114,7 @@ def soak(
             Writers() as writers,
             StatusWatch(live, named_s) as status,
         ):
-            soaker = _Soaker(live, base, steps, account, writers, status, say, even)
+            soaker = _Soaker(live, base, steps, account, writers, status, say)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
@@ -163,7 +160,6 @@ class _Soaker(Struct):
     _writers: Writers
     _status: StatusWatch
     _say: Say
-    _even: bool
     _running: dict[str, Job] = field(default_factory=dict)
     _struck: list[Struck] = field(default_factory=list)
 
@@ -220,19 +216,14 @@ class _Soaker(Struct):
     def _strike(self, chance: random.Random) -> None:
         kinds = [f for f in FAULTS if not (self._struck and f.name in ("slurmctld", "daemon"))]
         fault = chance.choices(kinds, [f.weight for f in kinds])[0]
-        turns = [fault]
-        if self._even:
-            turns = sorted(kinds, key=lambda f: (self._account.struck[f.name], chance.random()))
-        any(self._done(fault, chance) for fault in turns if self._up())
-
-    def _done(self, fault: Fault, chance: random.Random) -> bool:
-        """Do it; whether there was anything to break."""
+        if not self._up():
+            return
         struck, began = None, time.time()
         # A node that was hit a moment ago may have nothing left that could break.
         with contextlib.suppress(HpctlError):
             struck = fault.strike(Scene(self._live, list(self._running.values()), chance))
         if struck is None:
-            return False
+            return
         self._account.struck[fault.name] += 1
         self._say(f"fault: {struck.line}")
         if struck.end is not None:
@@ -241,7 +232,6 @@ class _Soaker(Struct):
         struck.kind, struck.began, struck.latent = fault.name, began, fault.latent
         struck.over = struck.over or (lambda _: struck not in self._struck)
         self._status.watch(struck)
-        return True
 
     def _operate(self) -> None:
         """What an operator does whom `status` tells that a node waits for a person, or that its

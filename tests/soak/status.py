@@ -112,7 +112,7 @@ class Verdict(Struct):
 
     def text(self) -> list[str]:
         """It for a person."""
-        return [*(row.text() for row in self.rows), *self.misses]
+        return [*(row.text() for row in self.rows if row.n), *self.misses]
 
 
 class StatusWatch:
@@ -124,9 +124,12 @@ class StatusWatch:
         self.answers: list[Answer] = []
         self._watched: list[Struck] = []
         self._looked = self._acted = 0.0
-        words = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
+        arguments = [sys.executable, "-m", "tests.soak.status", str(live.sandbox.config_path)]
         self._asker = subprocess.Popen(
-            words, env={**live.sandbox.env, "PYTHONPATH": ROOT}, stdout=subprocess.PIPE, text=True
+            arguments,
+            env={**live.sandbox.env, "PYTHONPATH": ROOT},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._reader = threading.Thread(target=self._read, name="status", daemon=True)
 

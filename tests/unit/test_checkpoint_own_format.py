@@ -70,29 +70,6 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Pa
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
 
 
-def warnings(tmp_path: Path, *words: str) -> str:
-    script = tmp_path / "job.sh"
-    script.write_text("#!/bin/sh -e\ntrue\n")
-    (tmp_path / "bin").mkdir(exist_ok=True)
-    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "bin/sbatch").chmod(0o755)
-    told = ["sbatch", "--slurm-bin", str(tmp_path / "bin"), "--dry-run", *words, str(script)]
-    result = CliRunner().invoke(cli, told)
-    assert result.exit_code == 0, result.stderr
-    return " ".join(line for line in result.stderr.splitlines() if "warning" in line)
-
-
-def test_a_submission_over_such_files_is_warned_of(tmp_path: Path) -> None:
-    ck = tmp_path / "ck"
-    own(ck / "step-5")
-    assert "11 files in" in warnings(tmp_path, f"--checkpoint-dir={ck}")
-    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={ck}", "--no-resume")
-    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={tmp_path}/new")
-    with hpctl_checkpoint.saving(7, ck, ranks=1) as save:
-        save.path("data").write_bytes(b"x")
-    assert "known format" not in warnings(tmp_path, f"--checkpoint-dir={ck}")
-
-
 def test_root_does_not_look_into_a_users_directory_when_it_submits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

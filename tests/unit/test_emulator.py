@@ -1,6 +1,6 @@
 """The emulator's wire and its walks: the service model held against it, faults, shortages.
 
-What AWS's pages tell of the service stands with its page; "the guide" is SageMaker's own.
+The rest of the service's behavior is shown by the provider's contract and by tests/clusters.
 """
 
 import json
@@ -27,18 +27,9 @@ def until(api: Client, done: Callable[[], bool]) -> None:
     assert api.emulator.wait_until(done, 10), "it never came to pass"
 
 
-def settled(api: Client) -> None:
+def created(api: Client, *groups: dict[str, Any]) -> None:
+    api.emulator.create(cluster("demo", **({"InstanceGroups": list(groups)} if groups else {})))
     api.emulator.wait_in_service("demo", 10)
-
-
-def created(api: Client, *groups: dict[str, Any], continuous: bool = True, **more: Any) -> None:
-    spec = cluster("demo", **more)
-    if groups:
-        spec["InstanceGroups"] = list(groups)
-    if not continuous:
-        del spec["NodeProvisioningMode"]
-    api.emulator.create(spec)
-    settled(api)
 
 
 def update(api: Client, *groups: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -56,7 +47,7 @@ def shown(api: Client) -> dict[str, Any]:
     return api("DescribeCluster", ClusterName="demo")
 
 
-def described(api: Client, name: str = "workers") -> dict[str, Any]:
+def group_of(api: Client, name: str = "workers") -> dict[str, Any]:
     return next(g for g in shown(api)["InstanceGroups"] if g["InstanceGroupName"] == name)
 
 
@@ -70,20 +61,11 @@ def machines() -> NullMachines:
 
 
 @pytest.fixture
-def prefix() -> dict[str, Any]:
-    """What lies beside the scripts; without `file` no provisioning_parameters.json does."""
-    return {}
-
-
-@pytest.fixture
-def make(machines: NullMachines, prefix: dict[str, Any]) -> Iterator[Make]:
+def make(machines: NullMachines) -> Iterator[Make]:
     made: list[Emulator] = []
 
     def one(**more: Any) -> Client:
-        def parameters(spec: Any) -> Any:
-            return prefix.get("file") if "LifeCycleConfig" in spec else None
-
-        made.append(Emulator(machines, **{"boot_time_s": 0.02, "parameters": parameters, **more}))
+        made.append(Emulator(machines, **{"boot_time_s": 0.02, **more}))
         made[-1].start()
         return Client(made[-1])
 
@@ -199,16 +181,6 @@ def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
     assert set(booted) <= destroyed, "no machine may outlive its cluster"
 
 
-def test_deep_checks_on_start_come_before_running(make: Make) -> None:
-    api = make(health_check_time_s=0.1)
-    workers = group("workers", "Compute", 1, OnStartDeepHealthChecks=["InstanceConnectivity"])
-    api.emulator.create(
-        cluster("demo", InstanceGroups=[group("controller", "Controller", 1), workers])
-    )
-    for status in ("DeepHealthCheckInProgress", "Running"):
-        until(api, lambda: {n["InstanceStatus"]["Status"] for n in nodes(api)} == {status})  # noqa: B023
-
-
 # --- capacity -----------------------------------------------------------------------------------
 
 
@@ -216,7 +188,7 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) ->
     api = make(retry_time_s=0.05)
     api.emulator.capacity.set({"groups": {"demo/workers": 3}})
     api.emulator.create(cluster("demo"))
-    until(api, lambda: (counts(api)["workers"], described(api)["Status"]) == ((3, 4), "Degraded"))
+    until(api, lambda: (counts(api)["workers"], group_of(api)["Status"]) == ((3, 4), "Degraded"))
 
     def waiting() -> list[dict[str, Any]]:
         return [n["InstanceStatus"] for n in nodes(api, IncludeNodeLogicalIds=True)
@@ -226,15 +198,6 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) ->
     assert [w["Status"] for w in waiting()] == ["Pending"]
     api.emulator.capacity.set({"groups": {"demo/workers": None}})
     until(api, lambda: counts(api)["workers"] == (4, 4))
-
-
-def test_a_flexible_group_takes_its_types_in_order(make: Make) -> None:
-    api, types = make(), ["ml.p5.48xlarge", "ml.p5e.48xlarge"]
-    api.emulator.capacity.set({"types": {types[0]: 1}})
-    flexible = group("workers", "Compute", 3, InstanceRequirements={"InstanceTypes": types})
-    del flexible["InstanceType"]
-    created(api, group("controller", "Controller", 1), flexible)
-    assert sorted(n["InstanceType"] for n in nodes(api)) == [types[0], types[1], types[1]]
 
 
 def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
@@ -312,135 +275,10 @@ def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     update(demo, group("workers", "Compute", 6))
     assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
     assert counts(demo)["workers"] == (4, 6)
-    assert described(demo)["Status"] == "Updating"
+    assert group_of(demo)["Status"] == "Updating"
     update(demo, group("workers", "Compute", 8))
     gate.set()
     until(demo, lambda: counts(demo)["workers"] == (8, 8))
-
-
-BOTH = (
-    "The LifeCycleConfig cannot include both a SLURM Orchestrator Config and a "
-    "provisioning_parameters.json file simultaneously."
-)
-SCRIPTS = {"SourceS3Uri": "s3://sagemaker-x/scripts", "OnCreate": "on_create.sh"}
-FILE = {
-    "controller_group": "controller",
-    "login_group": "login",
-    "worker_groups": [{"instance_group_name": "workers", "partition_name": "gpu"}],
-}
-
-
-def legacy(**more: Any) -> list[dict[str, Any]]:
-    """A controller and workers as before the API configured Slurm."""
-    made = [group("controller", "Controller", 1), group("workers", "Compute", 2)]
-    for one in made:
-        del one["SlurmConfig"]
-        one["LifeCycleConfig"] = SCRIPTS
-    return [{**one, **more} for one in made]
-
-
-def with_slurm(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    slurm = [{"NodeType": "Controller"}, {"NodeType": "Compute", "PartitionNames": ["gpu"]}]
-    return [{**g, "SlurmConfig": s} for g, s in zip(groups, slurm, strict=True)]
-
-
-def rolled_back(api: Client) -> str:
-    """Wait for the end of an update that was taken; its FailureMessage, and its way."""
-    seen = []
-
-    def done() -> bool:
-        status = api.emulator.world.cluster("demo").status
-        if not seen or seen[-1] != status:
-            seen.append(status)
-        return "RollingBack" in seen and status == "InService"
-
-    until(api, done)
-    return str(shown(api)["FailureMessage"])
-
-
-# --- the migration to API-driven Slurm configuration ------------------------------------------
-
-
-def test_groups_that_are_there_are_given_slurm_config(make: Make, prefix: dict[str, Any]) -> None:
-    """The guide, sagemaker-hyperpod-slurm-api-config-migration, steps 4 and 5; its request names
-    no ThreadsPerCore.
-    """
-    prefix["file"] = FILE
-    api = make()
-    groups = legacy(ThreadsPerCore=1)
-    created(api, *groups, continuous=False)
-    machines = {m.name: (m.role, m.partition) for m in api.emulator.machines_of("demo")}
-    assert machines["controller-1"] == ("controller", "")
-    assert machines["workers-2"] == ("compute", "gpu")
-    prefix.clear()
-    ids = {n["InstanceId"] for n in nodes(api)}
-    update(api, *with_slurm(legacy()), Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
-    assert shown(api)["ClusterStatus"] == "Updating"
-    settled(api)
-    worker = described(api)
-    assert worker["SlurmConfig"] == {"NodeType": "Compute", "PartitionNames": ["gpu"]}
-    assert worker["ThreadsPerCore"] == 1
-    assert "FailureMessage" not in shown(api)
-    assert {n["InstanceId"] for n in nodes(api)} == ids
-
-
-def test_both_styles_roll_an_update_back(make: Make, prefix: dict[str, Any]) -> None:
-    """The same page: "If the file is still present when you call UpdateCluster, the update fails
-    and rolls back"; "DescribeCluster reports this message in FailureMessage".
-    """
-    prefix["file"] = FILE
-    api = make()
-    created(api, *legacy(), continuous=False)
-    assert code(update(api, *with_slurm(legacy()))) == ""
-    assert rolled_back(api) == BOTH
-    assert not any("SlurmConfig" in g for g in shown(api)["InstanceGroups"])
-    prefix.clear()
-    update(api, *with_slurm(legacy()))
-    settled(api)
-    assert all("SlurmConfig" in g for g in shown(api)["InstanceGroups"])
-    assert "FailureMessage" not in shown(api)
-
-
-@pytest.mark.parametrize("managed", [True, False])
-@pytest.mark.parametrize("strategy", ["Managed", "Overwrite", "Merge", None])
-def test_drift_under_managed_rolls_back(
-    make: Make, machines: NullMachines, strategy: str | None, managed: bool
-) -> None:
-    """The same page on the strategies: with Managed "the next UpdateCluster fails and rolls back,
-    and DescribeCluster reports the drift in FailureMessage". Which one is the default, two pages
-    tell in two ways.
-    """
-    api = make()
-    api.emulator.world.managed_by_default = managed
-    chosen = {"Orchestrator": {"Slurm": {"SlurmConfigStrategy": strategy}}} if strategy else {}
-    created(api, continuous=False, **chosen)
-    machines.edited = True
-    update(api, group("workers", "Compute", 5))
-    if strategy == "Managed" or (strategy is None and managed):
-        assert rolled_back(api) == "Partition configuration drift detected."
-        assert counts(api)["workers"] == (4, 4)
-        # Its options 1 and 2: Overwrite forces the API's view, Merge keeps the edits.
-        update(api, Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
-        update(api, group("workers", "Compute", 5))
-    settled(api)
-    assert counts(api)["workers"] == (5, 5)
-    assert machines.edited == (strategy != "Overwrite")
-
-
-def test_a_cluster_moves_to_continuous(make: Make) -> None:
-    """The same page: "If you plan to later migrate the cluster to continuous provisioning ... keep
-    the default Merge strategy". It needs SlurmConfig (sagemaker-hyperpod-scaling-slurm).
-    """
-    api = make()
-    created(api, *legacy(), continuous=False)
-    assert code(update(api, NodeProvisioningMode="Continuous")) == "ValidationException"
-    update(api, *with_slurm(legacy()), Orchestrator={"Slurm": {"SlurmConfigStrategy": "Managed"}})
-    settled(api)
-    assert code(update(api, NodeProvisioningMode="Continuous")) == "ValidationException"
-    assert code(api("ListClusterEvents", ClusterName="demo")) == "ValidationException"
-    update(api, Orchestrator={"Slurm": {"SlurmConfigStrategy": "Merge"}})
-    assert code(update(api, NodeProvisioningMode="Continuous")) == ""
-    assert code(api("ListClusterEvents", ClusterName="demo")) == ""
 
 
 def test_a_login_group_that_fails_keeps_a_cluster_from_service(

@@ -67,14 +67,14 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     done = shell.run("--parsable", "--checkpoint-dir", "ck", "-J", "n", "job.sh", "--lr", "1")
     assert done.returncode == 0
     assert done.stdout == "77;there\n"
-    said = done.stderr.splitlines()
-    assert said[:3] == [
+    stderr = done.stderr.splitlines()
+    assert stderr[:3] == [
         "hpctl: added --requeue --open-mode=append",
         "hpctl: registered in the job's Comment: ckpt",
         f"hpctl: resumes from the last complete checkpoint in {shell.tmp}/ck",
     ]
-    assert said[3].startswith(f"hpctl: warning: {shell.tmp}/ck is ")
-    assert said[4:] == ["sbatch: warning: of its own"]
+    assert stderr[3].startswith(f"hpctl: warning: {shell.tmp}/ck is ")
+    assert stderr[4:] == ["sbatch: warning: of its own"]
     got = shell.recorded()
     copy = got["script"]
     comment = f'--comment=hpctl:{{"ckpt":"{shell.tmp}/ck"}}'

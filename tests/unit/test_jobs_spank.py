@@ -48,12 +48,6 @@ def test_a_submission(answers: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "hpctl: added --requeue" in said.err
 
 
-def test_a_submission_that_changes_no_script(answers: Path) -> None:
-    assert spank.main(["sbatch", str(answers), "", "job.sh"]) == 0
-    assert words(answers) == ["sbatch", "--requeue", "--open-mode=append", "job.sh"]
-    assert [path.name for path in answers.iterdir()] == [spank.ANSWER]
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -80,13 +74,3 @@ def test_a_step(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert words(answers) == [*python, "--", "-n2", "python", "x.py", "--", "y"]
     assert spank.main(["srun", str(answers), "policy.yaml", "true"]) == 0
     assert words(answers) == [*python, "--policy", f"{answers.parent}/policy.yaml", "--", "true"]
-
-
-@pytest.mark.parametrize("typed", [["-w", "n1", "true"], ["-n2"]])
-def test_a_step_that_cannot_be_supervised(
-    answers: Path, monkeypatch: pytest.MonkeyPatch, typed: list[str]
-) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
-    assert spank.main(["srun", str(answers), "", *typed]) == 1
-    assert list(answers.iterdir()) == []

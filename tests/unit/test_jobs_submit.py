@@ -18,17 +18,17 @@ from hpctl.jobs.submit_context import Runtime, SubmitContext
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
 
-@pytest.mark.parametrize(("words", "script", "arguments"), CASES["command lines"])
-def test_the_script_is_found(words: str, script: str | None, arguments: list[str]) -> None:
-    line = parse_command_line(words.split())
+@pytest.mark.parametrize(("options", "script", "arguments"), CASES["command lines"])
+def test_the_script_is_found(options: str, script: str | None, arguments: list[str]) -> None:
+    line = parse_command_line(options.split())
     assert (line.script, list(line.arguments)) == (script, arguments)
 
 
 def test_words_go_through_untouched_but_hpctls_own() -> None:
-    words = ["-N2", "--checkpoint-dir=/c", "--mem", "3G", "--dry-run", "-J", "a b", "job.sh", "x"]
-    line = parse_command_line(words)
+    options = ["-N2", "--checkpoint-dir=/c", "--mem", "3G", "--dry-run", "-J", "a b", "job.sh", "x"]
+    line = parse_command_line(options)
     assert line.passed == ["-N2", "--mem", "3G", "-J", "a b"]
-    assert {name: [each.value for each in said] for name, said in line.own.items()} == {
+    assert {name: [each.value for each in found] for name, found in line.own.items()} == {
         "checkpoint-dir": ["/c"],
         "dry-run": [""],
     }
@@ -54,10 +54,10 @@ def test_hpctls_own_typos_are_not_sbatchs_business(typo: str) -> None:
     assert "Did you mean" in caught.value.hint
 
 
-@pytest.mark.parametrize("words", [["--checkpoint-dir"], ["--checkpoint-dir="]])
-def test_a_missing_value_is_named(words: list[str]) -> None:
+@pytest.mark.parametrize("options", [["--checkpoint-dir"], ["--checkpoint-dir="]])
+def test_a_missing_value_is_named(options: list[str]) -> None:
     with pytest.raises(HpctlError, match="needs a value"):
-        parse_command_line(words)
+        parse_command_line(options)
 
 
 RUN = "#!/bin/sh\n#SBATCH -t 60\nhpctl run -- python train.py\n"
@@ -66,9 +66,9 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 
 def submit(
-    words: str = "", text: str = PLAIN, environment: dict[str, str] | None = None, **around: Any
+    options: str = "", text: str = PLAIN, environment: dict[str, str] | None = None, **around: Any
 ) -> Submission:
-    typed = shlex.split(words)
+    typed = shlex.split(options)
     line = parse_command_line(
         typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"]
     )
@@ -77,36 +77,36 @@ def submit(
     return plan(line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around))
 
 
-def refused(words: str = "", text: str = PLAIN) -> HpctlError:
+def refused(options: str = "", text: str = PLAIN) -> HpctlError:
     with pytest.raises(HpctlError) as caught:
-        submit(words, text)
+        submit(options, text)
     return caught.value
 
 
-@pytest.mark.parametrize(("words", "text", "environment", "absent"), CASES["what the user set"])
+@pytest.mark.parametrize(("options", "text", "environment", "absent"), CASES["what the user set"])
 def test_what_the_user_set_is_left(
-    words: str, text: str, environment: dict[str, str], absent: str
+    options: str, text: str, environment: dict[str, str], absent: str
 ) -> None:
-    added = submit(words, text, environment).options[: -len(words.split()) or None]
+    added = submit(options, text, environment).options[: -len(options.split()) or None]
     assert absent not in added
     assert len(added) == 1
-    assert not any(absent in note for note in submit(words, text, environment).notes)
+    assert not any(absent in note for note in submit(options, text, environment).notes)
 
 
-@pytest.mark.parametrize(("words", "environment", "warned"), CASES["begin anew"])
+@pytest.mark.parametrize(("options", "environment", "warned"), CASES["begin anew"])
 def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(
-    words: str, environment: dict[str, str], warned: bool
+    options: str, environment: dict[str, str], warned: bool
 ) -> None:
-    said = submit(f"--checkpoint-dir /c {words}", environment=environment).warnings
-    assert any("holds for every start" in each for each in said) == warned
+    found = submit(f"--checkpoint-dir /c {options}", environment=environment).warnings
+    assert any("holds for every start" in each for each in found) == warned
 
 
 def test_the_users_comment_stays_behind_the_registration() -> None:
-    for words, text in (
+    for options, text in (
         ("--comment='my own'", PLAIN),
         ("", "#!/bin/sh\n#SBATCH --comment 'my own'\n"),
     ):
-        got = submit(f"--checkpoint-dir /c {words}", text)
+        got = submit(f"--checkpoint-dir /c {options}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
         assert comment == 'hpctl:{"ckpt":"/c"} my own'
         assert decode(comment) == got.registered
@@ -145,9 +145,9 @@ def test_a_late_directive_is_pointed_at() -> None:
     assert any(each.startswith("job.sh:3: #HPCTL after the first") for each in got.warnings)
 
 
-@pytest.mark.parametrize(("words", "text", "message", "hint"), CASES["refused"])
-def test_what_cannot_resume_is_refused(words: str, text: str, message: str, hint: str) -> None:
-    error = refused(words, text)
+@pytest.mark.parametrize(("options", "text", "message", "hint"), CASES["refused"])
+def test_what_cannot_resume_is_refused(options: str, text: str, message: str, hint: str) -> None:
+    error = refused(options, text)
     assert message in str(error)
     assert hint in error.hint
 
@@ -180,12 +180,12 @@ def test_wrap_becomes_a_script() -> None:
 
 
 def test_spares_are_added_to_the_nodes() -> None:
-    for words, text, nodes in (
+    for options, text, nodes in (
         ("-N 4", RUN, "5"),
         ("--nodes=4-6", RUN, "5-7"),
         ("", RUN.replace("-t", "-N 2 -t"), "3"),
     ):
-        got = submit(f"--spares 1 {words}", text)
+        got = submit(f"--spares 1 {options}", text)
         assert got.options[-3:-1] == (f"--nodes={nodes}", "--no-kill")
         assert (got.registered.spares, got.registered.supervised) == (1, True)
         assert got.text is not None
@@ -203,12 +203,12 @@ def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
     assert got.registered.policy == {"nodes": "7-8"}
 
 
-@pytest.mark.parametrize(("words", "text", "signal"), CASES["save signals"])
+@pytest.mark.parametrize(("options", "text", "signal"), CASES["save signals"])
 def test_a_save_is_asked_for_before_the_time_limit(
-    words: str, text: str, signal: str | None
+    options: str, text: str, signal: str | None
 ) -> None:
-    added = [w for w in submit(f"--checkpoint-dir /c {words}", text).options if "--signal" in w]
-    assert added == ([signal] if signal else ["--signal=USR2@5"] if words else [])
+    added = [w for w in submit(f"--checkpoint-dir /c {options}", text).options if "--signal" in w]
+    assert added == ([signal] if signal else ["--signal=USR2@5"] if options else [])
 
 
 def test_everything_is_registered() -> None:

@@ -16,7 +16,7 @@ BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
 
 
-def book(policy: RunPolicy = POLICY) -> RunProgress:
+def new_run(policy: RunPolicy = POLICY) -> RunProgress:
     return RunProgress(policy, 1000.0, BEGAN)
 
 
@@ -27,11 +27,11 @@ def run(
     for step in range(start, start + steps):
         at += every
         for rank in range(ranks):
-            b.add(said(rank, step), at + rank / 1000)
+            b.add(note_of(rank, step), at + rank / 1000)
     return at
 
 
-def said(rank: int, step: int | None = None, **more: object) -> Note:
+def note_of(rank: int, step: int | None = None, **more: object) -> Note:
     return Note(
         step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
     )  # type: ignore[arg-type]
@@ -66,13 +66,13 @@ SILENCES: dict[str, tuple[list[int | tuple[float, dict[str, object]]], float, st
 @pytest.mark.parametrize("name", SILENCES)
 def test_a_silence_is_a_hang_at_its_bound_and_not_before(name: str) -> None:
     before, bound, says = SILENCES[name]
-    b, at = book(), 1000.0
+    b, at = new_run(), 1000.0
     for each in before:
         if isinstance(each, int):
             at = run(b, each, 1.0, at=at, start=(b.step or 0) + 1)
         else:
             at += each[0]
-            b.add(said(0, **each[1]), at)  # type: ignore[arg-type]
+            b.add(note_of(0, **each[1]), at)  # type: ignore[arg-type]
     trouble = hang(b, at + bound + 0.5, none_at=at + bound - 0.5)
     assert trouble.at == BEGAN + timedelta(seconds=at + bound + 0.5 - 1000.0)
     assert trouble.step == b.step
@@ -80,21 +80,21 @@ def test_a_silence_is_a_hang_at_its_bound_and_not_before(name: str) -> None:
 
 
 def test_a_hang_is_told_once_until_something_moves() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 100, 1.0)
     hang(b, last + 61)
     assert b.trouble(last + 62) is None
     assert b.hang(last + 62) is not None
-    b.add(said(0, 101), last + 70)
+    b.add(note_of(0, 101), last + 70)
     hang(b, last + 70 + 200, none_at=last + 71)
 
 
 def test_the_rank_at_the_lowest_step_is_named() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0, ranks=8)
     for rank in range(8):
         if rank != 5:
-            b.add(said(rank, 51), last + 1)
+            b.add(note_of(rank, 51), last + 1)
     trouble = hang(b, last + 62)
     assert trouble.rank == 5
     assert trouble.node == "n2"
@@ -104,36 +104,36 @@ def test_the_rank_at_the_lowest_step_is_named() -> None:
 
 
 def test_two_ranks_of_one_node_name_the_node() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0, ranks=8)
     for rank in (0, 1, 4, 5, 6, 7):
-        b.add(said(rank, 51), last + 1)
+        b.add(note_of(rank, 51), last + 1)
     trouble = hang(b, last + 62)
     assert trouble.rank is None
     assert trouble.node == "n1"
 
 
 def test_at_equal_steps_the_rank_in_another_phase_is_named() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0, ranks=4)
     for step in range(51, 54):
         for phase in ("data", "backward"):
             last += 0.5
             for rank in range(4):
-                b.add(said(rank, phase=phase), last)
+                b.add(note_of(rank, phase=phase), last)
         for rank in range(4):
-            b.add(said(rank, step), last)
+            b.add(note_of(rank, step), last)
     for rank in range(4):
-        b.add(said(rank, phase="data"), last + 0.1)
+        b.add(note_of(rank, phase="data"), last + 0.1)
     for rank in (0, 1, 3):
-        b.add(said(rank, phase="backward"), last + 0.2)
+        b.add(note_of(rank, phase="backward"), last + 0.2)
     trouble = hang(b, last + 62)
     assert trouble.rank == 2
     assert "rank 2 on n1 (GPU 0) is in data, the other 3 in backward" in trouble.why
 
 
 def test_where_all_are_equal_nobody_is_named() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0, ranks=4)
     trouble = hang(b, last + 62)
     assert (trouble.rank, trouble.node) == (None, None)
@@ -142,119 +142,119 @@ def test_where_all_are_equal_nobody_is_named() -> None:
 
 
 def test_what_a_rank_did_before_the_run_went_back_is_not_compared() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 100, 1.0, ranks=4)
     b.add(Note(step=90, rank=0, pid=900), last + 5)
     assert hang(b, last + 5 + 2000).rank is None
 
 
 def test_steps_counted_anew_each_epoch_are_progress() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 100, 1.0, ranks=2)
     last = run(b, 50, 1.0, ranks=2, at=last)
     assert b.step == 50
     assert b.trouble(last + 59) is None
-    b.add(said(1, 51), last + 1)
+    b.add(note_of(1, 51), last + 1)
     assert hang(b, last + 62).rank == 0
 
 
 def test_a_datagram_that_was_overtaken_is_no_restart() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0)
-    b.add(said(0, 49), last + 0.01)
+    b.add(note_of(0, 49), last + 0.01)
     assert b.step == 50
 
 
 def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0)
-    b.add(said(3, 51, loss=float("nan")), last + 1)
-    b.add(said(0, 51, loss=0.5), last + 1)
-    b.add(said(3, 52, loss=float("inf")), last + 2)
+    b.add(note_of(3, 51, loss=float("nan")), last + 1)
+    b.add(note_of(0, 51, loss=0.5), last + 1)
+    b.add(note_of(3, 52, loss=float("inf")), last + 2)
     trouble = b.trouble(last + 2)
     assert (trouble.kind, trouble.rank, trouble.node) == (Kind.NAN, 3, "n1")
     assert b.trouble(last + 2) is None
-    b.add(said(3, 53, loss=1.0), last + 3)
-    b.add(said(3, 54, loss=float("nan")), last + 4)
+    b.add(note_of(3, 53, loss=1.0), last + 3)
+    b.add(note_of(3, 54, loss=float("nan")), last + 4)
     assert b.trouble(last + 4) is not None
 
 
 def test_a_loss_far_over_its_past_is_told() -> None:
-    b, at = book(), 1000.0
+    b, at = new_run(), 1000.0
     for step in range(100):
         at += 1
-        b.add(said(0, step, loss=2.0 + step % 5 / 100), at)
+        b.add(note_of(0, step, loss=2.0 + step % 5 / 100), at)
     for step in range(100, 103):
         at += 1
-        b.add(said(0, step, loss=9.0), at)
+        b.add(note_of(0, step, loss=9.0), at)
     trouble = b.trouble(at)
     assert trouble.kind is Kind.SPIKE
 
 
 @pytest.mark.parametrize("tokens", [None, 4096.0])
 def test_a_run_far_under_its_own_throughput_is_told(tokens: float | None) -> None:
-    b, at = book(), 1000.0
+    b, at = new_run(), 1000.0
     for step in range(100):
         at += 1.0 + step % 3 / 100
-        b.add(said(0, step, tokens=tokens), at)
+        b.add(note_of(0, step, tokens=tokens), at)
     for step in range(100, 110):
         at += 2.0
-        b.add(said(0, step, tokens=tokens), at)
+        b.add(note_of(0, step, tokens=tokens), at)
     trouble = b.trouble(at)
     assert trouble.kind is Kind.SLOW
     assert ("tokens/s" in trouble.why) is (tokens is not None)
 
 
 def test_the_last_checkpoint_is_the_troubles_progress() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0)
-    b.add(said(0, checkpoint="/c/40", step=40), last)
+    b.add(note_of(0, checkpoint="/c/40", step=40), last)
     assert b.step == 50
     last = run(b, 5, 1.0, at=last, start=51)
     assert hang(b, last + 61).progress == 40
 
 
 def test_long_saves_stretch_the_bound_and_outlive_a_restart() -> None:
-    b = book()
+    b = new_run()
     last = run(b, 50, 1.0)
-    b.add(said(0, checkpoint="/c/50", step=50, seconds=400.0), last + 1)
+    b.add(note_of(0, checkpoint="/c/50", step=50, seconds=400.0), last + 1)
     renewed = RunProgress(POLICY, 5000.0, BEGAN, pace=b.pace.renewed())
     last = run(renewed, 50, 1.0, at=5000.0)
-    renewed.add(said(0, saving=True), last)
+    renewed.add(note_of(0, saving=True), last)
     hang(renewed, last + 1201, none_at=last + 1190)
 
 
 def test_phases_within_each_step_do_not_loosen_the_bound() -> None:
-    b, at = book(), 1000.0
+    b, at = new_run(), 1000.0
     for step in range(1, 50):
         for phase in ("data", "forward", "backward"):
             at += 0.3
-            b.add(said(0, phase=phase), at)
+            b.add(note_of(0, phase=phase), at)
         at += 0.1
-        b.add(said(0, step), at)
-    b.add(said(0, phase="data"), at)
+        b.add(note_of(0, step), at)
+    b.add(note_of(0, phase="data"), at)
     hang(b, at + 61)
 
 
 def test_a_second_start_is_judged_by_the_first() -> None:
-    first = book()
-    first.add(said(0, 1), 1000.0 + 90)
+    first = new_run()
+    first.add(note_of(0, 1), 1000.0 + 90)
     run(first, 20, 2.0, at=1090.0, start=2)
     second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
     hang(second, 5000.0 + 601, none_at=5000.0 + 599)
     second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
-    second.add(said(0, 10), 5050.0)
+    second.add(note_of(0, 10), 5050.0)
     hang(second, 5050.0 + 61, none_at=5050.0 + 59)
 
 
 def test_slow_first_steps_may_be_slow_again() -> None:
-    first = book()
-    first.add(said(0, 1), 1001.0)
-    first.add(said(0, 2), 1101.0)
+    first = new_run()
+    first.add(note_of(0, 1), 1001.0)
+    first.add(note_of(0, 2), 1101.0)
     run(first, 20, 2.0, at=1101.0, start=3)
     assert first.trouble(1141.0 + 61) is not None
     second = RunProgress(POLICY, 5000.0, BEGAN, pace=first.pace.renewed())
-    second.add(said(0, 10), 5050.0)
+    second.add(note_of(0, 10), 5050.0)
     hang(second, 5050.0 + 301, none_at=5050.0 + 299)
 
 
@@ -276,47 +276,47 @@ NOTES = st.builds(
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 
-def told(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
-    book, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
+def played(talk: list[tuple[Note, float]]) -> tuple[RunProgress, list[object]]:
+    progress, at, troubles = RunProgress(POLICY, 0.0, BEGAN), 0.0, []
     for note, pause in talk:
         at += pause
-        book.add(note, at)
-        troubles.append(book.trouble(at))
+        progress.add(note, at)
+        troubles.append(progress.trouble(at))
     end = at + 1e6
-    troubles += [book.trouble(end) for _ in range(40)]
-    return book, troubles
+    troubles += [progress.trouble(end) for _ in range(40)]
+    return progress, troubles
 
 
 @given(TALK)
 @settings(deadline=None)
 def test_whatever_is_said_it_ends_in_one_hang_and_no_error(talk: list[tuple[Note, float]]) -> None:
-    book, troubles = told(talk)
+    progress, troubles = played(talk)
     hangs = [one for one in troubles[len(talk) :] if getattr(one, "kind", None) is Kind.HANG]
     assert len(hangs) <= 1
     # It was told already if the silence before the end was the same one.
-    assert hangs or book.hang(1e9) is not None
+    assert hangs or progress.hang(1e9) is not None
     assert troubles[-1] is None
-    assert len(book.ranks) <= 6
+    assert len(progress.ranks) <= 6
 
 
 @given(TALK, st.floats(0.0, 59.9))
 @settings(deadline=None)
 def test_nothing_is_a_hang_within_the_floor(talk: list[tuple[Note, float]], wait: float) -> None:
-    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
+    progress, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for note, pause in talk:
         at += pause
-        book.add(note, at)
-    assert at - book.moved > 0 or book.hang(at + wait) is None
+        progress.add(note, at)
+    assert at - progress.moved > 0 or progress.hang(at + wait) is None
 
 
 @given(st.floats(0.01, 500.0), st.integers(5, 80))
 @settings(deadline=None)
 def test_a_steady_run_is_told_within_three_steps_or_the_floor(step_s: float, steps: int) -> None:
-    book, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
+    progress, at = RunProgress(POLICY, 0.0, BEGAN), 0.0
     for step in range(steps):
         at += step_s
-        book.add(Note(step=step, rank=0), at)
-        assert book.trouble(at) is None
+        progress.add(Note(step=step, rank=0), at)
+        assert progress.trouble(at) is None
     bound = max(60.0, 3 * step_s)
-    assert book.hang(at + bound * 0.99) is None
-    assert book.hang(at + bound * 1.01) is not None
+    assert progress.hang(at + bound * 0.99) is None
+    assert progress.hang(at + bound * 1.01) is not None

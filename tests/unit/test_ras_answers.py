@@ -46,13 +46,13 @@ def test_the_documented_text() -> None:
 
 @pytest.mark.parametrize("release", ["2.24.3", "2.26.2", "2.28.3"])
 def test_each_releases_text(release: str) -> None:
-    told = job(nodes=2, gpus=4, reverse=True)
-    one = told.communicators[0]
+    state = job(nodes=2, gpus=4, reverse=True)
+    one = state.communicators[0]
     one.step(times=5)
     one.step(times=1, but=(6,))
     one.errors = {2: 2, 3: 6, 4: 6}
-    told.processes[7].unresponsive = True
-    report = read_text(as_text(told, release).encode())
+    state.processes[7].unresponsive = True
+    report = read_text(as_text(state, release).encode())
     (found,) = report.communicators
     operation = "collective" if release == "2.24.3" else "AllReduce"
     low, high = found.counts[operation]
@@ -69,9 +69,9 @@ def test_each_releases_text(release: str) -> None:
 
 @pytest.mark.parametrize("upto", ["NCCL", "Job summary", "Communicators", "Errors\n", "Warnings\n"])
 def test_a_torn_text_is_an_error(upto: str) -> None:
-    told = job()
-    told.communicators[0].step(but=(1,))
-    whole = as_text(told, "2.26.2")
+    state = job()
+    state.communicators[0].step(but=(1,))
+    whole = as_text(state, "2.26.2")
     with pytest.raises(RasError, match="not whole"):
         read_text(whole.partition(upto)[0].encode())
 
@@ -83,9 +83,9 @@ def test_a_torn_json_is_an_error(cut: int) -> None:
 
 
 def test_fields_of_a_later_release_are_passed_over() -> None:
-    said = json.loads(DOCUMENTED_JSON)
-    said["new"] = {"a": [1]}
-    said["communicators"][0]["ranks"][0]["collective_counts"]["AllToAll"] = 3
-    said["communicators"][0]["ranks"][0]["status"]["extra"] = 1
-    report = read_json(json.dumps(said).encode())
+    document = json.loads(DOCUMENTED_JSON)
+    document["new"] = {"a": [1]}
+    document["communicators"][0]["ranks"][0]["collective_counts"]["AllToAll"] = 3
+    document["communicators"][0]["ranks"][0]["status"]["extra"] = 1
+    report = read_json(json.dumps(document).encode())
     assert report.communicators[0].counts["AllToAll"][0].count == 3

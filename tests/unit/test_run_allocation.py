@@ -24,15 +24,15 @@ from hpctl.slurm.run import Runner
 PROGRAM = """#!/bin/sh
 case "$*" in
 *version*) echo "slurm 25.11.7" ;;
-*) echo "{said}" >&2; exit 1 ;;
+*) echo "{message}" >&2; exit 1 ;;
 esac
 """
 
 
-def asked(directory: Path, said: str) -> Unavailable:
+def asked(directory: Path, message: str) -> Unavailable:
     for name in ("scontrol", "squeue"):
         path = directory / name
-        path.write_text(PROGRAM.format(said=said))
+        path.write_text(PROGRAM.format(message=message))
         path.chmod(0o755)
     with pytest.raises(Unavailable) as error:
         AllocationQueries(JobId(999), Runner(bin_dir=directory)).allocation()
@@ -103,19 +103,19 @@ def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
 
 
 @pytest.mark.parametrize(
-    ("later", "said"),
+    ("later", "message"),
     [
         (replace(OURS, restarts=2, submit=NOW + timedelta(minutes=3)), "is at restart 2 by now"),
         (replace(OURS, submit=NOW + timedelta(days=9)), "is not the one"),
     ],
 )
-def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, said: str) -> None:
+def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, message: str) -> None:
     left = asking(OURS, later)
     assert left.glance()
     before = left.alive
     assert left.glance()
     assert (before, left.alive) == (True, False)
-    assert said in left.over
+    assert message in left.over
 
 
 def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing() -> None:
@@ -127,22 +127,22 @@ def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing() -
 
 
 def test_a_signal_ends_the_wait_for_slurmctld() -> None:
-    said: list[str] = []
+    message: list[str] = []
     # The first question is asked, and the wait after it is under way.
     failing = Slurmctld(Unavailable("nobody answers"))
-    left = AllocationState(failing, said.append, stopped=lambda: bool(said))
+    left = AllocationState(failing, message.append, stopped=lambda: bool(message))
     began = time.monotonic()
     assert left.look().healthy == ()
     assert time.monotonic() - began < 1
     assert not left.alive
-    assert said == ["waiting for slurmctld: nobody answers"]
+    assert message == ["waiting for slurmctld: nobody answers"]
 
 
 def test_a_job_that_was_never_known_is_not_waited_for() -> None:
-    said: list[str] = []
+    message: list[str] = []
     with pytest.raises(NoSuchJob):
-        AllocationState(Slurmctld(NoSuchJob("no job 999")), said.append).look()
-    assert said == []
+        AllocationState(Slurmctld(NoSuchJob("no job 999")), message.append).look()
+    assert message == []
 
 
 FINE = SlurmNode(A, "ALLOCATED")

@@ -51,15 +51,6 @@ def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path: Path) -
         assert JobHistory.open(path).records == [*torn.records]
 
 
-def test_no_bytes_of_a_damaged_file_keep_a_run_from_its_start(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(b'{"type":"ended","attempt":1,"why":"\xff"}\n\0\0\0\n')
-    history = JobHistory.open(path)
-    assert history.records == []
-    history.add(START)
-    assert JobHistory.open(path).records == [START]
-
-
 def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
     away = tmp_path / "mount" / "ck"
     history = JobHistory.open(away / ".hpctl" / "run.jsonl")

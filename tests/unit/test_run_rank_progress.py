@@ -18,25 +18,25 @@ HERE = {"127.0.0.1": NodeName("n1")}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 
-def looked(ranks: RankProgress, told: list[Trouble], seconds: float = 5.0) -> list[Trouble]:
+def looked(ranks: RankProgress, troubles: list[Trouble], seconds: float = 5.0) -> list[Trouble]:
     limit = time.monotonic() + seconds
-    while not told and time.monotonic() < limit:
+    while not troubles and time.monotonic() < limit:
         if (trouble := ranks.look()) is not None:
-            told.append(trouble)
+            troubles.append(trouble)
         time.sleep(0.02)
-    return told
+    return troubles
 
 
 @pytest.mark.parametrize("here", [True, False])
 def test_silence_after_steps_is_a_hang(here: bool) -> None:
-    told: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, told.append)
+    troubles: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=here), "RANK": "3"})
     for step in range(3):
         rank.step(step, None, None, {})
         time.sleep(0.02)
     rank.close()
-    (trouble,) = looked(ranks, told)
+    (trouble,) = looked(ranks, troubles)
     assert trouble.kind is Kind.HANG
     assert trouble.step == 2
     assert ranks.step == 2
@@ -46,8 +46,8 @@ def test_silence_after_steps_is_a_hang(here: bool) -> None:
 def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, told.append)
+    troubles: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=True), "RANK": "0"})
     rank.step(1, None, None, {})
     rank.close()
@@ -56,7 +56,7 @@ def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
     slept, monotonic = 3600.0, time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + slept)
     assert ranks.look() is None
-    assert told == []
+    assert troubles == []
     ranks.end()
 
 
@@ -73,25 +73,25 @@ def test_an_older_steps_ranks_are_not_heard() -> None:
 
 
 def test_silence_after_steps_in_the_log_is_a_hang() -> None:
-    told: list[Trouble] = []
-    ranks = RankProgress(EAGER, NOBODY, told.append)
+    troubles: list[Trouble] = []
+    ranks = RankProgress(EAGER, NOBODY, troubles.append)
     ranks.begin(HERE, here=True)
     for note in in_log(b"hpctl-progress step=1\nhpctl-progress step=2 loss=0.5\n"):
         ranks.logged(note)
-    (trouble,) = looked(ranks, told)
+    (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (Kind.HANG, 2)
     ranks.begin(HERE, here=True)
-    told.clear()
-    (trouble,) = looked(ranks, told)
+    troubles.clear()
+    (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (Kind.HANG, None), "the next step never reports anything"
     ranks.end()
 
 
 def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_path: Path) -> None:
-    told: list[Trouble] = []
+    troubles: list[Trouble] = []
     file = tmp_path / "progress"
     file.write_text("step=99\n")
-    ranks = RankProgress(EAGER, NOBODY, told.append)
+    ranks = RankProgress(EAGER, NOBODY, troubles.append)
     address = ranks.begin(HERE, here=False, file=file)
     assert address == f"file:{file}"
     assert ranks.look() is None
@@ -99,6 +99,6 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     rank = progress.Reporter({"HPCTL_PROGRESS": address, "RANK": "0"})
     rank.step(4, None, None, {})
     rank.close()
-    (trouble,) = looked(ranks, told)
+    (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (Kind.HANG, 4)
     ranks.end()

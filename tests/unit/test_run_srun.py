@@ -8,7 +8,6 @@ from hpctl.jobs.run.launch import blocked, step_of
 from hpctl.jobs.run.srun import (
     NotLaunched,
     TaskEnd,
-    TaskLayout,
     lines,
     parse_srun,
     root_end,
@@ -22,13 +21,13 @@ AB = (NodeName("n1"), NodeName("n2"))
 
 
 def test_options_end_where_the_command_begins() -> None:
-    words = parse_srun(
+    parsed = parse_srun(
         ["-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2", "train", "-x", "1"]
     )
-    assert words.command == ("train", "-x", "1")
-    assert words.options == ("-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2")
-    assert words.given["ntasks"] == "4"
-    assert words.given["cpus-per-task"] == "2"
+    assert parsed.command == ("train", "-x", "1")
+    assert parsed.options == ("-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2")
+    assert parsed.given["ntasks"] == "4"
+    assert parsed.given["cpus-per-task"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -44,20 +43,20 @@ def test_a_step_pinned_to_nodes_is_refused(pin: list[str]) -> None:
     [(["-un", "4"], "4"), (["-luln4"], "4"), (["-lQn", "4", "-K"], "4"), (["-lK0"], None)],
 )
 def test_letters_in_one_word_are_read_as_srun_does(options: list[str], given: str | None) -> None:
-    words = parse_srun([*options, "train", "a"])
-    assert words.command == ("train", "a")
-    assert words.options == tuple(options)
-    assert words.given.get("ntasks") == given
-    assert words.lives_on == (given is None)
+    parsed = parse_srun([*options, "train", "a"])
+    assert parsed.command == ("train", "a")
+    assert parsed.options == tuple(options)
+    assert parsed.given.get("ntasks") == given
+    assert parsed.lives_on == (given is None)
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command() -> None:
-    line = step_arguments(parse_srun(["-K1", "train", "a"]), TaskLayout(8), AB, overlap=False)
+    line = step_arguments(parse_srun(["-K1", "train", "a"]), 8, AB, overlap=False)
     assert line == [
         "-K1", "--kill-on-bad-exit=0", "--nodes=2", "--nodelist=n[1-2]", "--ntasks=16",
         "--ntasks-per-node=8", "train", "a",
     ]  # fmt: skip
-    assert "--overlap" in step_arguments(parse_srun(["train"]), TaskLayout(), AB, overlap=True)
+    assert "--overlap" in step_arguments(parse_srun(["train"]), None, AB, overlap=True)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_the_supervisors_words_stand_after_the_users_and_before_the_command() ->
 def test_tasks_of_the_allocation_become_tasks_of_a_node(
     options: list[str], environ: dict[str, str], expected: int | None
 ) -> None:
-    assert task_layout(parse_srun([*options, "x"]), environ, 5, 4).tasks_per_node == expected
+    assert task_layout(parse_srun([*options, "x"]), environ, 5, 4) == expected
 
 
 def test_tasks_that_do_not_come_out_even_are_refused() -> None:

@@ -72,12 +72,12 @@ def refused(text: str) -> Evidence:
 
 
 def handler(
-    said: list[str] | None = None, *, nodes: str = "n[1-2]", recoverable: bool = True
+    lines: list[str] | None = None, *, nodes: str = "n[1-2]", recoverable: bool = True
 ) -> TroubleHandler:
     given = settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
     state = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
     return TroubleHandler(
-        given, state, JobHistory(None), None, [].append if said is None else said.append
+        given, state, JobHistory(None), None, [].append if lines is None else lines.append
     )
 
 
@@ -129,7 +129,7 @@ def test_who_proved_bad_within_the_window_is_avoided() -> None:
     assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
-def told(*replies: DaemonReply | None) -> list[float]:
+def waits_of(*replies: DaemonReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
     persist(JobReport(JobId(7), 0), lambda _: left.pop(0), waits.append)
@@ -138,23 +138,23 @@ def told(*replies: DaemonReply | None) -> list[float]:
 
 
 def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
-    assert told(DaemonReply(True)) == []
-    assert told(None, DaemonReply(False, again=True), DaemonReply(True)) == list(PAUSES[:2])
-    assert told(DaemonReply(False, text="404 unknown_job")) == []
-    assert told(*[None] * (len(PAUSES) + 1)) == list(PAUSES)
+    assert waits_of(DaemonReply(True)) == []
+    assert waits_of(None, DaemonReply(False, again=True), DaemonReply(True)) == list(PAUSES[:2])
+    assert waits_of(DaemonReply(False, text="404 unknown_job")) == []
+    assert waits_of(*[None] * (len(PAUSES) + 1)) == list(PAUSES)
     assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
 
 
 def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, reports = list[str](), list[JobReport]()
-    one = handler(said, nodes="n[1-3]")
+    lines, reports = list[str](), list[JobReport]()
+    one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(one, "_report", reports.append)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
         one.unaffected([NodeName(node) for node in gone])
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
     ]
-    assert said == whys
+    assert lines == whys
     assert [(r.job, r.restarts, r.trouble, r.action, r.why) for r in reports] == [
         (7, 0, None, Action.NONE, why) for why in whys
     ]
@@ -162,13 +162,13 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
 def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Action) -> None:
-    said = list[str]()
-    one = handler(said)
+    lines = list[str]()
+    one = handler(lines)
     trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
     answer = one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused)
     assert answer.action is action
     assert [each.action for each in one._history.past] == [action]
-    assert any("not restarted in their step: deaf" in line for line in said) == bool(refused)
+    assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
 
 
 def test_nothing_is_sent_after_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,8 +215,8 @@ def test_it_is_near_when_a_save_and_a_requeue_just_fit(
 
 
 def test_it_is_told_once_and_only_to_who_can_save(tmp_path: Path) -> None:
-    ground = limits(50.0, 7200.0)
+    allocation = limits(50.0, 7200.0)
     clocks = StepTimers(given(tmp_path))
-    assert clocks.time_limit(ground, NOW) is not None
-    assert clocks.time_limit(ground, NOW) is None
-    assert StepTimers(given(tmp_path, saves=False)).time_limit(ground, NOW) is None
+    assert clocks.time_limit(allocation, NOW) is not None
+    assert clocks.time_limit(allocation, NOW) is None
+    assert StepTimers(given(tmp_path, saves=False)).time_limit(allocation, NOW) is None

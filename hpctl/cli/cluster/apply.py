@@ -13,15 +13,7 @@ from msgspec import Struct
 from hpctl.cli import output
 from hpctl.cli.arguments import aws_options, open_aws, spec_argument, validate_option
 from hpctl.cli.cluster.at_hand import Known, Place, here_options, known, no_cluster, place
-from hpctl.cli.cluster.change import (
-    CallView,
-    ClusterChangeView,
-    RemovalView,
-    draw_diff,
-    draw_removals,
-    followed,
-    tell,
-)
+from hpctl.cli.cluster.change import CallView, RemovalView, draw_diff, draw_removals, followed, tell
 from hpctl.cli.cluster.node_orders import (
     ended,
     need_slurm,
@@ -90,9 +82,7 @@ def create(
             apply.adopt(request, found)
         orders = () if found else (CallView("CreateCluster", request),)
         outcome = "dry_run" if orders else "unchanged"
-        return tell(
-            ClusterChangeView(output.now(), "create", name, outcome, orders=orders), as_json
-        )
+        return tell("create", name, as_json, outcome=outcome, orders=orders)
     if found is None:
         confirm(f"Create cluster {name} with {_bill(request)}? They are paid for from now on.", yes)
     made = apply.create(aws, request, waiting.patience)
@@ -100,14 +90,8 @@ def create(
         output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
     judge = in_service(apply.counts(request), waiting.patience_s)
     last = follow(aws, name, judge, waiting) if waiting.wait else None
-    view = ClusterChangeView(
-        as_of=output.now(),
-        command="create",
-        cluster=name,
-        pick_up=f"hpctl cluster wait {name}",
-        **{"arn": made.arn, **followed(last)},
-    )
-    return tell(view, as_json)
+    fields = {"arn": made.arn, **followed(last), "pick_up": f"hpctl cluster wait {name}"}
+    return tell("create", name, as_json, **fields)
 
 
 def _bill(request: Mapping[str, Any]) -> str:
@@ -314,15 +298,9 @@ class _Run(Struct):
 
     def tell(self, outcome: str, **fields: Any) -> None:
         """Print the end, and leave with its exit code."""
-        view = ClusterChangeView(
-            as_of=output.now(),
-            command="update",
-            cluster=self.changes.cluster,
-            outcome=outcome,
-            pick_up=f"hpctl cluster wait {self.changes.cluster}",
-            **fields,
-        )
-        tell(view, self.as_json)
+        name = self.changes.cluster
+        fields |= {"outcome": outcome, "pick_up": f"hpctl cluster wait {name}"}
+        tell("update", name, self.as_json, **fields)
 
 
 def _tags(

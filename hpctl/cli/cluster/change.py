@@ -343,8 +343,9 @@ def followed(p: Progress | None) -> dict[str, Any]:
     }
 
 
-def tell(view: ClusterChangeView, as_json: bool) -> None:
-    """Print the view, and leave with the exit code of its outcome."""
+def tell(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
+    """Print how a command ended, and leave with the exit code of its outcome."""
+    view = ClusterChangeView(output.now(), command, cluster, **fields)
     output.show("cluster-change", view, as_json, draw)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)

@@ -16,7 +16,7 @@ from hpctl.cli.cluster.at_hand import (
     no_cluster,
     place,
 )
-from hpctl.cli.cluster.change import CallView, ClusterChangeView, followed, tell
+from hpctl.cli.cluster.change import CallView, followed, tell
 from hpctl.cli.cluster.waiting import (
     Waiting,
     answered,
@@ -97,25 +97,19 @@ def delete(
         if not if_exists:
             raise absent
         why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
-        return tell(ClusterChangeView(output.now(), "delete", name, "unchanged", why), as_json)
+        return tell("delete", name, as_json, outcome="unchanged", why=why)
     for line in lost(first, here):
         output.echo(output.folded(line), err=True)
     if dry_run:
         order = CallView("DeleteCluster", {"ClusterName": here.cluster})
-        view = ClusterChangeView(output.now(), "delete", name, "dry_run", orders=(order,))
-        return tell(view, as_json)
+        return tell("delete", name, as_json, outcome="dry_run", orders=(order,))
     if not yes and first.status != "Deleting":
         _typed(first.cluster)
     apply.delete(here.aws, here.cluster, waiting.patience)
     last = follow(here.aws, here.cluster, progress.deleted, waiting) if waiting.wait else None
-    view = ClusterChangeView(
-        as_of=output.now(),
-        command="delete",
-        cluster=first.cluster,
-        pick_up=f"hpctl cluster wait {first.cluster} --deleted",
-        **{**followed(last), "arn": first.arn},
-    )
-    return tell(view, as_json)
+    fields = {**followed(last), "arn": first.arn}
+    fields["pick_up"] = f"hpctl cluster wait {first.cluster} --deleted"
+    return tell("delete", first.cluster, as_json, **fields)
 
 
 def lost(first: Progress, here: Place) -> list[str]:

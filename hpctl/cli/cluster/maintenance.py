@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.cli import output
-from hpctl.cli.arguments import DurationType
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
@@ -25,7 +24,15 @@ from hpctl.cli.cluster.at_hand import (
     place,
     place_options,
 )
-from hpctl.cli.cluster.waiting import confirm
+from hpctl.cli.cluster.waiting import (
+    FOLLOW,
+    GIVE_UP,
+    all_of,
+    confirm,
+    duration_option,
+    wait_option,
+    yes_option,
+)
 from hpctl.cli.lazy import INTERRUPTED
 from hpctl.cli.output import DRY_RUN, Exit
 from hpctl.cli.tables import BAD, DIM, GOOD, WARN, columns, styled, word, wrapped
@@ -40,7 +47,6 @@ if TYPE_CHECKING:
 
 
 EVERY_S = maintenance.EVERY_S
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class CheckedNode(Struct, frozen=True):
@@ -69,24 +75,15 @@ class MaintenanceView(Struct, frozen=True):
     nodes: tuple[CheckedNode, ...]
 
 
-def _looking(command: F) -> F:
-    """`--wait/--no-wait`, `--timeout`, `--every`, as the other commands have them."""
-    for option in (
-        click.option(
-            "--every", "every_s", type=DurationType(), default=f"{EVERY_S:g}s", show_default=True,
-            help="How often to look.",
-        ),
-        click.option(
-            "--timeout", "timeout_s", type=DurationType(), default="6h", show_default=True,
-            help="When to give up waiting; the work goes on.",
-        ),
-        click.option(
-            "--wait/--no-wait", default=True, show_default=True,
-            help="Follow the work until it is done, or leave as soon as it is ordered.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_common = all_of(
+    click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
+    yes_option,
+    wait_option(FOLLOW),
+    duration_option("timeout", "6h", GIVE_UP),
+    duration_option("every", f"{EVERY_S:g}s", "How often to look."),
+    output.json_option,
+    place_options,
+)
 
 
 @click.command("software-update")
@@ -96,20 +93,11 @@ def _looking(command: F) -> F:
 @click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
 @click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
 @click.option("--rollback-batch", default="", metavar="N|P%", help="The same for a rollback.")
-@click.option(
-    "--interval",
-    "interval_s",
-    type=DurationType(most="1h"),
-    help="How long a batch must be fine before the next.",
-)
+@duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
 @click.option(
     "--alarm", "alarms", multiple=True, help="A CloudWatch alarm that rolls back; repeatable."
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_looking
-@output.json_option
-@place_options
+@_common
 def software_update(
     name: str | None, groups: tuple[str, ...], release: str, image: str, batch: str,
     rollback_batch: str, interval_s: float | None, alarms: tuple[str, ...], dry_run: bool,
@@ -149,7 +137,8 @@ def software_update(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
         before=fleet.described,
     )  # fmt: skip
-    return _finish(view, following.software() if wait else None, as_json)
+    view = _followed(view, following.software()) if wait else _with(view, outcome="ordered")
+    return _show(view, as_json)
 
 
 @click.command("health-check")
@@ -162,11 +151,7 @@ def software_update(
     type=click.Choice(CHECKS, case_sensitive=False),
     help="Which checks; repeatable. [default: InstanceStress and InstanceConnectivity]",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-@_looking
-@output.json_option
-@place_options
+@_common
 def health_check(
     names: tuple[str, ...], groups: tuple[str, ...], checks: tuple[str, ...], dry_run: bool,
     yes: bool, wait: bool, every_s: float, timeout_s: float, as_json: bool, **where: Any,
@@ -204,9 +189,9 @@ def health_check(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
     )
     if not wait:
-        return _finish(view, None, as_json)
-    view, interrupted = _followed(view, following.health())
-    if not interrupted:
+        return _show(_with(view, outcome="ordered"), as_json)
+    view = _followed(view, following.health())
+    if view.outcome != "interrupted":
         after = fleet_of(here)
         became = checked(rows, after.rows)
         view = _with(view, nodes=tuple(_told(aws, after, node, ordered) for node in became))
@@ -227,20 +212,13 @@ def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[Checke
             ),
             None,
         )
-        result = "gone"
-        if now is not None:
-            failed = now.status in ("Failure", "Failed")
+        result, new, why = "gone", "", ""
+        if now is not None and now.status in ("Failure", "Failed"):
+            result, why = "failed", now.message
+        elif now is not None:
             same = now.instance_id == old.instance_id
-            result = "failed" if failed else ("passed" if same else "replaced")
-        results.append(
-            CheckedNode(
-                node=old.shown,
-                instance_id=old.instance_id,
-                new_instance_id=now.instance_id if now and result == "replaced" else "",
-                result=result,
-                message=now.message if now and result == "failed" else "",
-            )
-        )
+            result, new = ("passed", "") if same else ("replaced", now.instance_id)
+        results.append(CheckedNode(old.shown, old.instance_id, new, result, why))
     return tuple(results)
 
 
@@ -303,31 +281,23 @@ def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
         output.echo(f"  jobs there: {running}", err=True)
 
 
-def _followed(view: MaintenanceView, looks: Iterator[Work]) -> tuple[MaintenanceView, bool]:
-    """Tell of each change on standard error; the view at the end, and whether it is the end."""
-    told: list[str] = []
+def _followed(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
+    """Tell of each change on standard error; the view at the end."""
+    before: list[str] = []
     last = Work("", ())
     try:
         for last in looks:
-            said = work_lines(last)
-            if said != told:
-                for line in said:
-                    output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
-                told = said
+            lines = work_lines(last)
+            for line in lines if lines != before else ():
+                output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+            before = lines
     except KeyboardInterrupt:
-        return _with(view, outcome="interrupted", groups=last.groups), True
+        return _with(view, outcome="interrupted", groups=last.groups)
     outcome = "failed" if last.failed else "done"
-    return _with(view, outcome=outcome, failed=last.failed, groups=last.groups), False
-
-
-def _finish(view: MaintenanceView, looks: Iterator[Work] | None, as_json: bool) -> None:
-    if looks is None:
-        return _show(_with(view, outcome="ordered"), as_json)
-    return _show(_followed(view, looks)[0], as_json)
+    return _with(view, outcome=outcome, failed=last.failed, groups=last.groups)
 
 
 def _show(view: MaintenanceView, as_json: bool) -> None:
-
     output.show("cluster-maintenance", view, as_json, draw)
     if view.outcome == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)

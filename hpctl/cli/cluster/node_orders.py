@@ -8,16 +8,16 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
 
 from hpctl.cli import output
-from hpctl.cli.arguments import NODES, DurationType, now_option
+from hpctl.cli.arguments import NODES, now_option
 from hpctl.cli.cluster.at_hand import (
     Known,
     Place,
@@ -28,11 +28,12 @@ from hpctl.cli.cluster.at_hand import (
     place_options,
 )
 from hpctl.cli.cluster.change import PHASES, RemovalView
-from hpctl.cli.cluster.waiting import confirm
+from hpctl.cli.cluster.waiting import all_of, confirm, duration_option, wait_option, yes_option
 from hpctl.cli.lazy import INTERRUPTED
 from hpctl.cli.output import DRY_RUN, Exit
 from hpctl.cli.requests import JobHere, fate, invoking_user
 from hpctl.cli.tables import BAD, DIM, GOOD, WARN, columns, indented, styled, word, wrapped
+from hpctl.cli.views import copied
 from hpctl.clusters.names import resolve_all
 from hpctl.clusters.node_orders import Plan, Target, Verb, plan
 from hpctl.core.model import NodeName
@@ -53,11 +54,9 @@ HEARTBEAT_S = 60.0
 """How often a walk on which nothing moves says that it still waits."""
 
 
-def removal_now_option(command: F) -> F:
-    """`--now`, as the commands for named nodes have it."""
-    return click.option(
-        "--now", is_flag=True, help="Do not wait for the jobs on nodes that go: they end."
-    )(command)
+removal_now_option = click.option(
+    "--now", is_flag=True, help="Do not wait for the jobs on nodes that go: they end."
+)
 
 
 def order_for(fleet: Fleet, picks: Sequence[Pick], told: Known) -> Plan:
@@ -155,22 +154,15 @@ def removals(
     picks: Sequence[Pick], done: dict[str, NodeProgress] | None = None
 ) -> tuple[RemovalView, ...]:
     """Nodes picked, with what became of them where they were ordered away."""
-    views = []
-    for pick in picks:
-        row = pick.row
-        one = (done or {}).get(row.instance_id or row.logical_id)
-        views.append(
-            RemovalView(
-                node=row.node,
-                instance_id=row.instance_id,
-                logical_id=row.logical_id,
-                group=row.group,
-                why=pick.why,
-                jobs=row.jobs,
-                **_became(one),
-            )
+    return tuple(
+        copied(
+            RemovalView,
+            pick.row,
+            why=pick.why,
+            **_became((done or {}).get(pick.row.instance_id or pick.row.logical_id)),
         )
-    return tuple(views)
+        for pick in picks
+    )
 
 
 def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
@@ -197,9 +189,6 @@ def _line(one: NodeProgress) -> str:
     if one.new_instance_id:
         said += f" [{one.new_instance_id}]"
     return f"{said}: {one.text}" if one.text else said
-
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class OrderedNode(Struct, frozen=True):
@@ -252,17 +241,13 @@ def order_view(
 
 
 def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
-    row = target.row
-    return OrderedNode(
-        node=row.shown,
+    jobs = sorted(target.jobs, key=lambda job: job.id)
+    return copied(
+        OrderedNode,
+        target.row,
+        node=target.row.shown,
         instance_id=target.instance,
-        group=row.group,
-        status=row.status,
-        slurm_state=row.slurm_state,
-        jobs=tuple(
-            JobHere(int(j.id), j.user, j.name, j.state, len(j.nodes), j.recoverable)
-            for j in sorted(target.jobs, key=lambda j: j.id)
-        ),
+        jobs=tuple(copied(JobHere, job, nodes=len(job.nodes)) for job in jobs),
         refusal=target.refusal,
         warning=target.warning,
         under_way=target.under_way,
@@ -277,51 +262,34 @@ def _became(one: NodeProgress | None) -> dict[str, str]:
     return {word: str(getattr(one, word, "")) for word in words}
 
 
-def order_options(command: F) -> F:
-    """What every order takes."""
-    command = place_options(command)
-    command = output.json_option(command)
-    for option in (
-        click.option(
-            "--every",
-            "every_s",
-            type=DurationType(),
-            default="5s",
-            show_default=True,
-            help="How often to look.",
-        ),
-        click.option(
-            "--timeout",
-            "timeout_s",
-            type=DurationType(),
-            help="When to give up waiting, from the order on."
-            " [default: replace 90min, others 30min]",
-        ),
-        click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
-        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
-        click.option(
-            "--wait/--no-wait",
-            default=True,
-            help="Wait until the node is back and give it to Slurm again. [default: wait]",
-        ),
-        now_option,
-    ):
-        command = option(command)
-    return click.argument(
+order_options = all_of(
+    click.argument(
         "names",
         metavar="NODE...",
         type=NODES,
         nargs=-1,
         required=True,
         shell_complete=complete_node,
-    )(command)
-
-
-def direct_option(command: F) -> F:
-    """`--direct`: for the orders that the daemon takes, too."""
-    return click.option(
-        "--direct", is_flag=True, help="Do it from here even where hpctl's daemon would."
-    )(command)
+    ),
+    now_option,
+    wait_option(
+        "Wait until the node is back and give it to Slurm again. [default: wait]", show=False
+    ),
+    yes_option,
+    click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
+    duration_option(
+        "timeout",
+        None,
+        "When to give up waiting, from the order on. [default: replace 90min, others 30min]",
+    ),
+    duration_option("every", "5s", "How often to look."),
+    output.json_option,
+    place_options,
+)
+direct_option = click.option(
+    "--direct", is_flag=True, help="Do it from here even where hpctl's daemon would."
+)
+"""For the orders that the daemon takes, too."""
 
 
 @click.command()

@@ -11,14 +11,7 @@ from msgspec import Struct
 from hpctl.cli import output
 from hpctl.cli.arguments import GROUP, NODES
 from hpctl.cli.cluster.at_hand import Place, complete_group, fleet_of, known, place, place_options
-from hpctl.cli.cluster.change import (
-    CallView,
-    ClusterChangeView,
-    RemovalView,
-    draw_removals,
-    followed,
-    tell,
-)
+from hpctl.cli.cluster.change import CallView, RemovalView, draw_removals, followed, tell
 from hpctl.cli.cluster.node_orders import (
     ended,
     need_slurm,
@@ -41,15 +34,103 @@ if TYPE_CHECKING:
     from hpctl.clusters.node_orders import Pick
 
 
-class Asked(Struct, frozen=True):
-    """What the command was asked for."""
+class _Scale(Struct):
+    """One group's change under way, and how its end is told."""
 
+    here: Place
+    fleet: Fleet
     group: str
+    target: int
+    now: bool
     dry_run: bool
     yes: bool
-    now: bool
     waiting: Waiting
     as_json: bool
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+        return str(self.fleet.described["ClusterName"])
+
+    def up(self, count: int) -> None:
+        """More instances, or as many."""
+        from hpctl.clusters import apply
+
+        more = count - self.target
+        if self.dry_run:
+            orders = apply.grow_orders(self.fleet.described, self.group, count)
+            views = tuple(CallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
+            return self.tell("dry_run" if views else "unchanged", orders=views)
+        if more:
+            where = f"{self.group} of {self.name}"
+            confirm(f"Add {more} instance(s) to {where}, paid for from now on?", self.yes)
+            apply.grow(self.here.aws, self.here.cluster, self.group, count, self.waiting.patience)
+        return self.end(count, changed=bool(more))
+
+    def down(self, count: int | None, names: str | None) -> None:
+        """Fewer, by name."""
+        told = known(self.here)
+        picks = self.picks(told.join(self.fleet.rows, self.here), count, names)
+        going = removals(picks)
+        order = order_for(self.fleet, picks, told)
+        if self.dry_run:
+            return self.tell("dry_run", removals=going)
+        need_slurm(self.here, told, self.now)
+        self.ask(going)
+        floor = {} if count is None else {self.group: count}
+        done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+        outcome, why = ended(done, interrupted)
+        going = removals(picks, done)
+        if outcome:
+            pick_up = f"hpctl cluster wait {self.name}"
+            return self.tell(outcome, why=why, removals=going, pick_up=pick_up)
+        return self.end(self.target - len(picks) if count is None else count, going=going)
+
+    def picks(
+        self, rows: Sequence[NodeRow], count: int | None, names: str | None
+    ) -> tuple[Pick, ...]:
+        """The nodes that go. Raises UsageError where names and count contradict each other."""
+        from hpctl.clusters.names import resolve_all
+        from hpctl.clusters.node_orders import named, pick
+
+        if names is None:
+            assert count is not None
+            return pick(rows, self.group, self.target, count)
+        chosen = named(resolve_all(rows, [names]), self.group)
+        left = self.target - len(chosen)
+        if count not in (None, left):
+            raise click.UsageError(
+                f"{self.group} has {self.target}: without these {len(chosen)} it has {left}, "
+                f"not {count}"
+            )
+        return chosen
+
+    def ask(self, going: tuple[RemovalView, ...]) -> None:
+        """Show on standard error what goes and what runs there, and ask."""
+        if self.yes or not going:
+            return
+        output.on_stderr(draw_removals, going)
+        jobs = {job for r in going for job in r.jobs}
+        about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
+        confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
+
+    def end(self, count: int, *, changed: bool = True, going: tuple[RemovalView, ...] = ()) -> None:
+        """Follow the group to its count, and tell."""
+        from hpctl.clusters.progress import in_service
+
+        last = None
+        if self.waiting.wait:
+            # Of this group alone: others may be scaled by others meanwhile.
+            judge = in_service({self.group: count}, self.waiting.patience_s)
+            last = follow(self.here.aws, self.here.cluster, judge, self.waiting)
+        fields = {**followed(last), "removals": going, "pick_up": f"hpctl cluster wait {self.name}"}
+        if not changed and fields["outcome"] in ("ordered", "reached"):
+            fields["outcome"] = "unchanged"
+        self.tell(**fields)
+
+    def tell(self, outcome: str, **fields: Any) -> None:
+        """Print the end, and leave with its exit code."""
+        tell("scale", self.name, self.as_json, outcome=outcome, **fields)
 
 
 @click.command()
@@ -87,116 +168,12 @@ def scale(
     """
     from hpctl.clusters.names import find_group
 
-    asked = Asked(group, dry_run, yes, now, waiting, as_json)
     here = place(**where)
     fleet = fleet_of(here)
     target = int(find_group(fleet.described, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError("say how many instances the group shall have, or --nodes")
-    if names is not None or (count is not None and count < target):
-        return _down(here, fleet, target, count, names, asked)
-    assert count is not None
-    return _up(here, fleet, target, count, asked)
-
-
-def _up(here: Place, fleet: Fleet, target: int, count: int, asked: Asked) -> None:
-    from hpctl.clusters import apply
-
-    name = str(fleet.described["ClusterName"])
-    more = count - target
-    if asked.dry_run:
-        orders = apply.grow_orders(fleet.described, asked.group, count)
-        views = tuple(CallView(call, {"ClusterName": name, **request}) for call, request in orders)
-        outcome = "dry_run" if views else "unchanged"
-        view = ClusterChangeView(output.now(), "scale", name, outcome, orders=views)
-        return tell(view, asked.as_json)
-    if more:
-        question = f"Add {more} instance(s) to {asked.group} of {name}, paid for from now on?"
-        confirm(question, asked.yes)
-        apply.grow(here.aws, here.cluster, asked.group, count, asked.waiting.patience)
-    return _end(here, fleet, count, asked, changed=bool(more))
-
-
-def _down(
-    here: Place, fleet: Fleet, target: int, count: int | None, names: str | None, asked: Asked
-) -> None:
-    told = known(here)
-    rows = told.join(fleet.rows, here)
-    picks = _picks(rows, target, count, names, asked.group)
-    name = str(fleet.described["ClusterName"])
-    going = removals(picks)
-    order = order_for(fleet, picks, told)
-    if asked.dry_run:
-        view = ClusterChangeView(output.now(), "scale", name, "dry_run", removals=going)
-        return tell(view, asked.as_json)
-    need_slurm(here, told, asked.now)
-    _agreed(going, asked)
-    floor = {} if count is None else {asked.group: count}
-    done, interrupted = take_out(here, order, asked.waiting, asked.now, floor)
-    outcome, why = ended(done, interrupted)
-    going = removals(picks, done)
-    if outcome:
-        more: dict[str, Any] = {"removals": going, "pick_up": f"hpctl cluster wait {name}"}
-        view = ClusterChangeView(output.now(), "scale", name, outcome, why, **more)
-        return tell(view, asked.as_json)
-    count = target - len(picks) if count is None else count
-    return _end(here, fleet, count, asked, changed=True, going=going)
-
-
-def _picks(
-    rows: Sequence[NodeRow], target: int, count: int | None, names: str | None, group: str
-) -> tuple[Pick, ...]:
-    from hpctl.clusters.names import resolve_all
-    from hpctl.clusters.node_orders import named, pick
-
-    if names is None:
-        assert count is not None
-        return pick(rows, group, target, count)
-    chosen = named(resolve_all(rows, [names]), group)
-    if count is not None and count != target - len(chosen):
-        raise click.UsageError(
-            f"{group} has {target}: without these {len(chosen)} it has {target - len(chosen)}, "
-            f"not {count}"
-        )
-    return chosen
-
-
-def _agreed(going: tuple[RemovalView, ...], asked: Asked) -> None:
-    """Show on standard error what goes and what runs there, and ask."""
-    if asked.yes or not going:
-        return
-    output.on_stderr(draw_removals, going)
-    jobs = {job for r in going for job in r.jobs}
-    about = f"; {len(jobs)} job(s) {'END' if asked.now else 'are waited for'}" if jobs else ""
-    confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", asked.yes)
-
-
-def _end(
-    here: Place,
-    fleet: Fleet,
-    count: int,
-    asked: Asked,
-    *,
-    changed: bool,
-    going: tuple[RemovalView, ...] = (),
-) -> None:
-    from hpctl.clusters.progress import in_service
-
-    name = str(fleet.described["ClusterName"])
-    last = None
-    if asked.waiting.wait:
-        # Of this group alone: others may be scaled by others meanwhile.
-        judge = in_service({asked.group: count}, asked.waiting.patience_s)
-        last = follow(here.aws, here.cluster, judge, asked.waiting)
-    fields = followed(last)
-    if not changed and fields["outcome"] in ("ordered", "reached"):
-        fields["outcome"] = "unchanged"
-    view = ClusterChangeView(
-        as_of=output.now(),
-        command="scale",
-        cluster=name,
-        removals=going,
-        pick_up=f"hpctl cluster wait {name}",
-        **fields,
-    )
-    tell(view, asked.as_json)
+    scaling = _Scale(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
+    if names is not None or count is None or count < target:
+        return scaling.down(count, names)
+    return scaling.up(count)

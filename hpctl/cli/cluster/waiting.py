@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from hpctl.cli import output
 from hpctl.cli.arguments import DurationType
 from hpctl.cli.cluster.at_hand import cluster_argument, no_cluster, place, place_options
-from hpctl.cli.cluster.change import ClusterChangeView, followed, tell
+from hpctl.cli.cluster.change import followed, tell
 from hpctl.cli.lazy import INTERRUPTED, by_ctrl_c
 from hpctl.cli.output import Exit
 from hpctl.errors import Absent
@@ -49,14 +49,43 @@ class Waiting(Struct, frozen=True):
         return Patience(time.sleep, every_s=min(5.0, self.every_s))
 
 
+GIVE_UP = "When to give up waiting; the work goes on."
+FOLLOW = "Follow the work until it is done, or leave as soon as it is ordered."
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done; do nothing."
+)
+
+
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """These options, in this order."""
+
+    def with_options(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
+    """`--wait/--no-wait` as `name`."""
+    return click.option("--wait/--no-wait", name, default=True, show_default=show, help=text)
+
+
+def duration_option(
+    name: str, default: str | None, text: str, *, most: str = ""
+) -> Callable[[F], F]:
+    """`--<name>` as `<name>_s`."""
+    return click.option(
+        f"--{name}", f"{name}_s", type=DurationType(most=most), default=default,
+        show_default=default is not None, help=text,
+    )  # fmt: skip
+
+
 def wait_options(command: F) -> F:
     """`--wait/--no-wait` and the `looking_options`: the command gets them as `waiting`."""
-    return click.option(
-        "--wait/--no-wait",
-        default=True,
-        show_default=True,
-        help="Follow the work until it is done, or leave as soon as it is ordered.",
-    )(looking_options(command))
+    return wait_option(FOLLOW)(looking_options(command))
 
 
 def looking_options(command: F) -> F:
@@ -69,59 +98,29 @@ def looking_options(command: F) -> F:
         try:
             return command(waiting=Waiting(wait, timeout_s, patience_s, every_s), **others)
         except KeyboardInterrupt:
-            said = (
+            text = (
                 "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
                 "`hpctl cluster wait`."
             )
-            output.echo(output.folded(said), err=True)
+            output.echo(output.folded(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
-    duration = DurationType()
-    for name, default, text in (
-        ("every", "10s", "How often to look."),
-        (
-            "patience",
-            "15min",
-            "How long only failed nodes may be missing before this gives up on them.",
-        ),
-        ("timeout", "3h", "When to give up waiting; the work goes on."),
-    ):
-        with_waiting = click.option(
-            f"--{name}", f"{name}_s", type=duration, default=default, show_default=True, help=text
-        )(with_waiting)
-    return with_waiting  # type: ignore[return-value]
-
-
-def yes_option(command: F) -> F:
-    """`--yes`: nothing is asked."""
-    return click.option("--yes", is_flag=True, help="Do not ask for confirmation.")(command)
-
-
-def dry_run_option(command: F) -> F:
-    """`--dry-run`: nothing is ordered."""
-    return click.option("--dry-run", is_flag=True, help="Show what would be done; do nothing.")(
-        command
-    )
+    patience = "How long only failed nodes may be missing before this gives up on them."
+    return all_of(
+        duration_option("timeout", "3h", GIVE_UP),
+        duration_option("patience", "15min", patience),
+        duration_option("every", "10s", "How often to look."),
+    )(with_waiting)  # type: ignore[return-value]
 
 
 def until_options(goal: str) -> Callable[[F], F]:
     """`--wait/--no-wait` as `waits`, `--timeout`, `--dry-run` and `--json`, of one order."""
-
-    def with_options(command: F) -> F:
-        for option in (
-            click.option(
-                "--timeout", "timeout_s", type=DurationType(), default="30min", show_default=True,
-                help="When to give up waiting; the work goes on.",
-            ),
-            click.option(
-                "--wait/--no-wait", "waits", default=True, show_default=True, help=goal
-            ),
-            dry_run_option, output.json_option,
-        ):  # fmt: skip
-            command = option(command)
-        return command
-
-    return with_options
+    return all_of(
+        output.json_option,
+        dry_run_option,
+        wait_option(goal, "waits"),
+        duration_option("timeout", "30min", GIVE_UP),
+    )
 
 
 def settled(
@@ -235,11 +234,6 @@ def wait(
     if first.status == DELETED:
         gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
         last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
-    view = ClusterChangeView(
-        as_of=output.now(),
-        command="wait",
-        cluster=last.cluster or short,
-        pick_up=f"hpctl cluster wait {here.cluster}" + " --deleted" * going,
-        **followed(last),
-    )
-    tell(view, as_json)
+    fields = followed(last)
+    fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going
+    tell("wait", last.cluster or short, as_json, **fields)

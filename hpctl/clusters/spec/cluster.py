@@ -364,7 +364,3 @@ class ClusterSpec(Section):
     def groups(self) -> tuple[GroupSpec, ...]:
         """The instance groups, in the file's order."""
         return self.instance_groups
-
-    def group(self, name: str) -> GroupSpec | None:
-        """The group of that name."""
-        return next((group for group in self.instance_groups if group.name == name), None)

@@ -156,7 +156,6 @@ def between(least: int, most: int) -> Any:
 
 
 InstanceCount = Annotated[int, between(0, 6758)]
-Seconds = Annotated[int, between(0, 2_160_000)]
 Raw = Mapping[str, Any]
 """Merged into the request as it stands: the API's own words."""
 

@@ -12,17 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.clusters.validate import (
-    bucket,
-    capacity,
-    living,
-    network,
-    role,
-    scripts,
-    security_groups,
-    spec_rules,
-    storage,
-)
+from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
 from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
 from hpctl.clusters.validate.wanted import Level, Verdict, Wanted, of_spec
 from hpctl.ports import Aws
@@ -34,10 +24,10 @@ FAMILIES: tuple[Family, ...] = (
     scripts.FAMILY,
     living.FAMILY,
     network.FAMILY,
-    security_groups.FAMILY,
+    network.GROUPS,
     capacity.CAPACITY,
     storage.FAMILY,
-    bucket.FAMILY,
+    scripts.BUCKET,
     role.FAMILY,
     capacity.QUOTAS,
 )
@@ -46,7 +36,7 @@ FAMILIES: tuple[Family, ...] = (
 GATHERS: Mapping[str, Callable[[Aws, Wanted], Any]] = {
     "network": network.gather,
     "storage": storage.gather,
-    "bucket": bucket.gather,
+    "bucket": scripts.gather_bucket,
     "role": role.gather,
     "quota": capacity.gather_quotas,
     "capacity": capacity.gather,

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from hpctl.clusters import policies
 from hpctl.clusters.policies import SERVICE
-from hpctl.clusters.validate.bucket import parsed
 from hpctl.clusters.validate.facts import Facts, Family, Role, Simulated, ask
+from hpctl.clusters.validate.scripts import parsed
 from hpctl.clusters.validate.wanted import (
     Finding,
     Place,

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpctl.clusters.validate import security_groups
 from hpctl.clusters.validate.facts import (
     Facts,
     Family,
@@ -13,7 +12,7 @@ from hpctl.clusters.validate.facts import (
     listed,
     rows,
 )
-from hpctl.clusters.validate.security_groups import Peers
+from hpctl.clusters.validate.network import Peers, ports_open_to
 from hpctl.clusters.validate.wanted import (
     FileSystem,
     Finding,
@@ -229,7 +228,7 @@ def _shut(kind: str, permissions: list[Any], peers: Peers) -> str:
     closed = [
         f"{protocol} {_ports(wanted)}"
         for protocol, wanted in PORTS[kind]
-        if not security_groups.ports(permissions, protocol, wanted, peers)
+        if not ports_open_to(permissions, protocol, wanted, peers)
     ]
     return ", ".join(closed)
 

@@ -121,12 +121,6 @@ class Wanted(Struct, frozen=True):
     secret_place: Place = ()
 
     @property
-    def slurm(self) -> Mapping[str, Any]:
-        """Orchestrator.Slurm, empty where it is not given."""
-        found: Mapping[str, Any] = self.request.get("Orchestrator", {}).get("Slurm") or {}
-        return found
-
-    @property
     def by_api(self) -> bool:
         """Whether Slurm is configured through the API: any group has a SlurmConfig."""
         return any("SlurmConfig" in group.raw for group in self.groups)

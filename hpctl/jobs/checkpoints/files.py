@@ -186,10 +186,6 @@ class Remote:
             raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
         return Remote(self.objects, self.key, ObjectSnapshot(listed))
 
-    def of(self, listed: ObjectInfo) -> Remote:
-        """An object that a listing of this place showed, with that as its snapshot."""
-        return Remote(self.objects, listed.key, ObjectSnapshot({listed.key: listed}))
-
     def names(self) -> frozenset[str] | None:
         """What lies directly below, None for a single object. Raises as taken."""
         snapshot = self._snapshot()
@@ -210,7 +206,7 @@ class Remote:
                 if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
                     found.append(Remote(self.objects, _joined(self.key, name)))
             else:
-                found.append(self.of(each))
+                found.append(Remote(self.objects, each.key, ObjectSnapshot({each.key: each})))
         return found
 
     def has(self, name: str) -> bool:

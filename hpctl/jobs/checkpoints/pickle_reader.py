@@ -378,60 +378,37 @@ def _forget(reader: PickleReader) -> None:
 
 
 RARE: dict[int, Callable[[PickleReader], None]] = {
-    opcode[0]: action
-    for opcode, action in {
-        b"\x80": lambda m: m.skip(1),  # PROTO
-        b"\x95": lambda m: m.skip(8),  # FRAME
-        b"(": lambda m: m.mark(),
-        b"0": _pop,
-        b"1": _forget,  # POP_MARK
-        b"2": lambda m: m.stack.append(m.stack[-1]),  # DUP
-        b"N": _push(None),
-        b"\x88": _push(True),
-        b"\x89": _push(False),
-        b")": _push(OTHER),  # EMPTY_TUPLE
-        b"]": _push(OTHER),  # EMPTY_LIST
-        b"\x8f": _push(OTHER),  # EMPTY_SET
-        b"}": lambda m: m.new_dict(),
-        b"d": _new_filled_dict,
-        b"s": _set_item,
-        b"\x85": lambda m: m.drop(1),  # TUPLE1
-        b"\x86": lambda m: m.drop(2),
-        b"\x87": lambda m: m.drop(3),
-        b"\x81": _make,  # NEWOBJ
-        b"\x92": lambda m: m.drop(3),  # NEWOBJ_EX
-        b"R": _make,  # REDUCE
-        b"b": _build,
-        b"\x93": lambda m: m.drop(2),  # STACK_GLOBAL
-        b"Q": lambda m: m.drop(1),  # BINPERSID
-        b"a": _pop,  # APPEND
-        b"e": _forget,  # APPENDS
-        b"\x90": _forget,  # ADDITEMS
-        b"t": lambda m: m.collapse(),
-        b"l": lambda m: m.collapse(),
-        b"\x91": lambda m: m.collapse(),  # FROZENSET
-        b"c": _global,
-        b"P": _wordy,
-        b"S": _wordy,
-        b"F": _wordy,
-        b"V": lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),
-        b"I": _integer,
-        b"L": _integer,
-        b"g": lambda m: m.stack.append(m.recall(int(m.line()))),
-        b"p": lambda m: m.put_in(int(m.line())),
-        b"q": lambda m: m.put_in(m.number(1)),
-        b"r": lambda m: m.put_in(m.number(4)),
-        b"X": lambda m: m.text(m.number(4)),
-        b"\x8c": lambda m: m.text(m.number(1)),
-        b"\x8d": lambda m: m.text(m.number(8)),
-        b"\x8a": lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
-        b"\x8b": _skipping(4),  # LONG4: no offset has more than 255 bytes
-        b"G": _skipping(0, 8),
-        b"U": _skipping(1),
-        b"T": _skipping(4),
-        b"C": _skipping(1),
-        b"B": _skipping(4),
-        b"\x8e": _skipping(8),
-        b"\x96": _skipping(8),
-    }.items()
+    **dict.fromkeys(b")]\x8f", _push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
+    **{code: _push(value) for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)},
+    **dict.fromkeys(b"0a", _pop),  # POP, APPEND
+    **dict.fromkeys(b"1e\x90", _forget),  # POP_MARK, APPENDS, ADDITEMS
+    **dict.fromkeys(b"tl\x91", lambda m: m.collapse()),  # TUPLE, LIST, FROZENSET
+    **dict.fromkeys(b"\x81R", _make),  # NEWOBJ, REDUCE
+    **dict.fromkeys(b"PSF", _wordy),  # PERSID, STRING, FLOAT
+    **dict.fromkeys(b"IL", _integer),
+    **dict.fromkeys(b"UC", _skipping(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
+    **dict.fromkeys(b"TB\x8b", _skipping(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
+    **dict.fromkeys(b"\x8e\x96", _skipping(8)),  # BINBYTES8, BYTEARRAY8
+    **dict.fromkeys(b"\x85Q", lambda m: m.drop(1)),  # TUPLE1, BINPERSID
+    **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
+    **dict.fromkeys(b"\x87\x92", lambda m: m.drop(3)),  # TUPLE3, NEWOBJ_EX
+    0x80: lambda m: m.skip(1),  # PROTO
+    0x95: lambda m: m.skip(8),  # FRAME
+    0x28: lambda m: m.mark(),
+    0x32: lambda m: m.stack.append(m.stack[-1]),  # DUP
+    0x7D: lambda m: m.new_dict(),
+    0x64: _new_filled_dict,  # DICT
+    0x73: _set_item,
+    0x62: _build,
+    0x63: _global,
+    0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
+    0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
+    0x70: lambda m: m.put_in(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
+    0x71: lambda m: m.put_in(m.number(1)),
+    0x72: lambda m: m.put_in(m.number(4)),
+    0x58: lambda m: m.text(m.number(4)),  # BINUNICODE, and with 1 and 8 bytes of length
+    0x8C: lambda m: m.text(m.number(1)),
+    0x8D: lambda m: m.text(m.number(8)),
+    0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
+    0x47: _skipping(0, 8),  # BINFLOAT
 }

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +123,6 @@ class RankProcesses:
         adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
-    def start(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Start one rank for each environment."""
-        for local, environment in enumerate(environments):
-            self._spawn(local, environment)
-
     def signal_who_catch(self, number: int) -> None:
         """Send a signal to the ranks that have a handler for it: others it would end."""
         for pid in self._alive:
@@ -165,7 +160,8 @@ class RankProcesses:
     def _left(self) -> set[int]:
         return descendants(os.getpid()) | set(self._alive)
 
-    def _spawn(self, local: int, environment: Mapping[str, str]) -> None:
+    def start(self, local: int, environment: Mapping[str, str]) -> None:
+        """Start one rank."""
         parent = os.getpid()
         try:
             self._program.check()
@@ -324,20 +320,17 @@ class NodeLauncher:
     async def _start(self, order: wire.Message) -> None:
         self._generation, self._base = int(order["start"]), int(order["base"])
         self._stopping = False
-        environments = []
         for local in range(self._options.nproc):
             self._error_file(local).unlink(missing_ok=True)
-            environments.append(
-                rank_environment(
-                    self._environment,
-                    order,
-                    self._place,
-                    local=local,
-                    locals_=self._options.nproc,
-                    error_file=self._error_file(local),
-                )
+            environment = rank_environment(
+                self._environment,
+                order,
+                self._place,
+                local=local,
+                locals_=self._options.nproc,
+                error_file=self._error_file(local),
             )
-        self._ranks.start(environments)
+            self._ranks.start(local, environment)
 
     async def _stop(self, grace_s: float) -> None:
         self._stopping = True

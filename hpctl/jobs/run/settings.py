@@ -17,7 +17,7 @@ from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.ras.client import Address, address, address_of_job
 from hpctl.jobs.run.history import HISTORIES
-from hpctl.jobs.run.srun import SrunCommand, TaskLayout, task_layout
+from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.policies import PolicyFile, merged
 
 
@@ -30,7 +30,7 @@ class RunSettings:
 
     job: JobId
     srun: SrunCommand
-    layout: TaskLayout
+    tasks_per_node: int | None
     allocated: tuple[NodeName, ...]
     wanted: int
     policy: RunPolicy
@@ -114,14 +114,12 @@ def settings(
     requested = nodes or srun.given.get("nodes", "")
     policy = merged(own)
     policy, wanted = _size(policy, requested, len(allocated), _spares(spares, environ, policy))
-    directory = environ.get("HPCTL_CHECKPOINT_DIR", "")
-    saved = Path(directory) if directory else None
+    saved = Path(where) if (where := environ.get("HPCTL_CHECKPOINT_DIR")) else None
+    tasks = 1 if torch is not None else task_layout(srun, environ, len(allocated), wanted)
     return RunSettings(
         job=JobId(int(job)),
         srun=srun,
-        layout=(
-            task_layout(srun, environ, len(allocated), wanted) if torch is None else TaskLayout(1)
-        ),
+        tasks_per_node=tasks,
         allocated=allocated,
         wanted=wanted,
         policy=policy,

@@ -98,29 +98,24 @@ def _option(word: str) -> tuple[str, str | None]:
     return name, rest
 
 
-class TaskLayout(Struct, frozen=True):
-    """How many tasks a step has: so many a node, or as the user's own options say (None)."""
-
-    tasks_per_node: int | None = None
-
-
 def task_layout(
     srun: SrunCommand, environ: Mapping[str, str], allocated: int, wanted: int
-) -> TaskLayout:
-    """Tasks of a step, where the batch script's own options speak of the whole allocation.
+) -> int | None:
+    """Tasks a node of a step, where the batch script's own options speak of the whole allocation;
+    None: as the user's own options say.
 
     `sbatch -N 5 -n 40` with a spare means 40 tasks on 5 nodes: 8 a node, 32 in a step of 4.
     Raises HpctlError where that does not come out even.
     """
     if {"ntasks", "ntasks-per-node", "tasks-per-node", "ntasks-per-gpu"} & set(srun.given):
-        return TaskLayout()
+        return None
     if environ.get("SLURM_NTASKS_PER_NODE") or "SLURM_NTASKS" not in environ:
-        return TaskLayout()
+        return None
     tasks = int(environ["SLURM_NTASKS"])
     if tasks % allocated == 0:
-        return TaskLayout(tasks // allocated)
+        return tasks // allocated
     if tasks % wanted == 0:
-        return TaskLayout(tasks // wanted)
+        return tasks // wanted
     raise HpctlError(
         f"{tasks} tasks do not spread evenly over {allocated} nodes, nor over {wanted}",
         "Say how many a node has: #SBATCH --ntasks-per-node=N, or -- --ntasks-per-node=N ...",
@@ -128,7 +123,7 @@ def task_layout(
 
 
 def step_arguments(
-    srun: SrunCommand, layout: TaskLayout, nodes: Sequence[NodeName], *, overlap: bool
+    srun: SrunCommand, tasks_per_node: int | None, nodes: Sequence[NodeName], *, overlap: bool
 ) -> list[str]:
     """The arguments of `srun` for one step on just these nodes.
 
@@ -138,9 +133,9 @@ def step_arguments(
     and no SIGKILL shortens that (seen on 22.05).
     """
     place = ["--kill-on-bad-exit=0", f"--nodes={len(nodes)}", f"--nodelist={fold(nodes)}"]
-    if layout.tasks_per_node is not None:
-        place.append(f"--ntasks={len(nodes) * layout.tasks_per_node}")
-        place.append(f"--ntasks-per-node={layout.tasks_per_node}")
+    if tasks_per_node is not None:
+        place.append(f"--ntasks={len(nodes) * tasks_per_node}")
+        place.append(f"--ntasks-per-node={tasks_per_node}")
     if overlap:
         place.append("--overlap")
     return [*srun.options, *place, *srun.command]

@@ -266,7 +266,7 @@ class Steps:
         env = step_environment(given.environ, nodes, given.allocated)
         env.pop("HPCTL_RESUME_FROM", None)
         line = step_arguments(
-            with_step_nodes(srun, nodes), given.layout, nodes, overlap=self._overlap
+            with_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
         )
         sinks = self._output.begin()
         try:

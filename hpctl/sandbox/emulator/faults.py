@@ -3,7 +3,7 @@
 A fault holds for a number of calls (or instances), or until it is cleared. The random draw of a
 fault with a probability is seeded, so a run can be repeated.
 
-The errors that the emulated API answers with, in SageMaker's words.
+The errors that the emulated API answers with, in SageMaker's codes and texts.
 
 Only the codes of botocore's SageMaker model and the common AWS ones appear: a client cannot meet
 a word here that the service would not say.
@@ -90,9 +90,9 @@ class Faults:
         self._released = threading.Event()
 
     def add(self, kind: FaultKind | str, **settings: Any) -> Fault:
-        """Put a fault in force; `settings` are the fields of Fault."""
+        """Put a fault in force; `settings` are the fields of Fault, numbers perhaps as text."""
         try:
-            fault = msgspec.convert({"kind": str(kind), **settings}, Fault)
+            fault = msgspec.convert({"kind": str(kind), **settings}, Fault, strict=False)
         except msgspec.ValidationError as error:
             kinds = ", ".join(FaultKind)
             raise HpctlError(f"not a fault: {error}", f"kinds are: {kinds}") from error

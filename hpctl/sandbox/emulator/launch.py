@@ -44,7 +44,7 @@ LIFECYCLE = (
     "are accessible, and run without errors. Please see CloudWatch logs for lifecycle script "
     "execution details."
 )
-"""All that the service tells (awsome-distributed-ai, issue 188): why, is in the log stream."""
+"""All that the service reports (awsome-distributed-ai, issue 188): why, is in the log stream."""
 
 
 class Timings(Struct, frozen=True):
@@ -159,7 +159,7 @@ class Launches(Struct):
         *,
         fresh: bool = False,
     ) -> None:
-        """Give a node a new status, with `fresh` a new instance as well, and tell it."""
+        """Give a node a new status, with `fresh` a new instance as well, and record it."""
         state = replace(node.state, status=status)
         if fresh:
             state = replace(state, instance_id=new_instance_id(), launched=self.world.now())
@@ -419,7 +419,7 @@ class Walks(Struct):
 
 
 class Scaling(Struct):
-    """Growth of groups, with the events and operations that tell of it."""
+    """Growth of groups, with the events that report it."""
 
     launches: Launches
     walks: Walks
@@ -449,7 +449,7 @@ class Scaling(Struct):
                 )
 
     def settle(self, cluster: Cluster, status: str, failure: str = "", trouble: str = "") -> None:
-        """Give a cluster its status and what is told of its failure."""
+        """Give a cluster its status and the message of its failure."""
         with self.launches.world.changed:
             if cluster.status == status and cluster.failure == failure:
                 return

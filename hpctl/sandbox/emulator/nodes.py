@@ -4,8 +4,6 @@ Answers are per node: a call that is accepted may hold refusals. None but BatchA
 token, so a repeated call is a second order; what protects the fresh machine is its fresh id.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
@@ -176,7 +174,7 @@ class BatchOperations(Struct):
             if node.group.role == "controller":
                 return "InvalidNodeStatus", "Slurm controller nodes cannot be deleted."
             waits = node.operation == "Create" and not node.state.instance_id
-            return ("NodeIdInUse", _busy_text(node)) if node.operation and not waits else None
+            return None if waits else _busy(node)
 
         def begin(node: Node) -> None:
             if not node.operation:
@@ -280,13 +278,16 @@ class BatchOperations(Struct):
         """Order what can be ordered, refuse the rest, and answer for every id named."""
         old = self.walks.launches.faults.holds(FaultKind.UNPATCHED, operation=operation)
         if old and not any(node.updated for node in cluster.nodes.values()):
-            # Its words are not known: nobody has published them.
+            # Its text is not known: nobody has published them.
             raise validation(f"Cluster {cluster.name} does not support {operation} yet.")
         if not any(request.get(key) for key, _ in _BY):
             raise validation("Either NodeIds or NodeLogicalIds must be provided.")
         if request.get("NodeLogicalIds") and not cluster.continuous:
             raise validation(CONTINUOUS_ONLY.format("NodeLogicalIds"))
-        words = _Words.of(operation)
+        # BatchDelete says the same things in codes of its own.
+        deletes = operation == "BatchDeleteClusterNodes"
+        key_of_code, codes = ("Code", _DELETE_CODES) if deletes else ("ErrorCode", {})
+        absent = "InstanceIdNotFound"
         body: Body = {}
         for key, suffix in _BY:
             for name in dict.fromkeys(request.get(key, ())):
@@ -294,46 +295,27 @@ class BatchOperations(Struct):
                 fault = self.walks.launches.faults.take(
                     FaultKind.FAIL_NODES, operation=operation, names=node.names if node else (name,)
                 )
-                refusal = check(node) if node else (words.not_found, f"Node {name} not found.")
+                refusal = check(node) if node else (absent, f"Node {name} not found.")
                 if node and refusal is None and (fault is None or fault.accepted):
                     begin(node)
                 if fault:
-                    code = words.of_code.get(fault.code, fault.code)
-                    refusal = (code, "The operation on this node failed.")
+                    refusal = (fault.code, "The operation on this node failed.")
                 if refusal is None:
                     body.setdefault(f"Successful{suffix}", []).append(name)
                 elif refusal[0]:
-                    entry = {words.id[key]: name, words.code: refusal[0], "Message": refusal[1]}
+                    code = codes.get(refusal[0], refusal[0])
+                    entry = {key[:-1]: name, key_of_code: code, "Message": refusal[1]}
                     body.setdefault(f"Failed{suffix}", []).append(entry)
         return body
-
-
-class _Words(Struct, frozen=True):
-    """BatchDelete says the same things in other words."""
-
-    code: str
-    not_found: str
-    id: dict[str, str]
-    of_code: dict[str, str]
-
-    @classmethod
-    def of(cls, operation: str) -> _Words:
-        ids = {"NodeIds": "NodeId", "NodeLogicalIds": "NodeLogicalId"}
-        if operation == "BatchDeleteClusterNodes":
-            return cls("Code", "NodeIdNotFound", ids, _DELETE_CODES)
-        return cls("ErrorCode", "InstanceIdNotFound", ids, {})
 
 
 def _find(cluster: Cluster, key: str, name: str) -> Node | None:
     return cluster.of_instance(name) if key == "NodeIds" else cluster.nodes.get(LogicalId(name))
 
 
-def _busy_text(node: Node) -> str:
-    return f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
-
-
 def _busy(node: Node) -> Refusal | None:
-    return ("InstanceIdInUse", _busy_text(node)) if node.operation else None
+    text = f"Another operation ({node.operation}) is in progress for this node. Wait or retry."
+    return ("InstanceIdInUse", text) if node.operation else None
 
 
 def _status(node: Node, allowed: tuple[InstanceStatus, ...], what: str) -> Refusal | None:

@@ -389,7 +389,7 @@ class Emulator:
             return cluster.automatic and self.act_by_itself(instance_id)
 
     def interrupt(self, instance_id: str, notice_s: float = 120.0) -> bool:
-        """Spot capacity is taken back, `notice_s` after an event has said so.
+        """Spot capacity is taken back, `notice_s` after an event that announces it.
 
         False where that is no spot instance.
         """

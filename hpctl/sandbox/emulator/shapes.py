@@ -8,8 +8,6 @@ against without saying so.
 What the service checks of a cluster's specification beyond its shape.
 """
 
-import base64
-import binascii
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,7 +49,7 @@ def operation_model(name: str, service: str = SAGEMAKER) -> OperationModel | Non
 
 
 def enumeration(shape: str) -> tuple[str, ...]:
-    """The words of one of SageMaker's enumerations."""
+    """The values of one of SageMaker's enumerations."""
     return tuple(service_model().shape_for(shape).metadata["enum"])
 
 
@@ -177,20 +175,14 @@ def paged(
     start = _start(request.get("NextToken"))
     body: Body = {key: [show(one) for one in items[start : start + size]]}
     if start + size < len(items):
-        body["NextToken"] = base64.urlsafe_b64encode(f"at:{start + size}".encode()).decode()
+        body["NextToken"] = str(start + size)
     return body
 
 
 def _start(token: str | None) -> int:
-    if not token:
-        return 0
-    try:
-        word, _, number = base64.urlsafe_b64decode(token).decode().partition(":")
-        if word == "at":
-            return int(number)
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        pass
-    raise validation("Invalid NextToken.")
+    if token and not token.isdecimal():
+        raise validation("Invalid NextToken.")
+    return int(token or 0)
 
 
 ROLES: Mapping[str, Role] = {"Controller": "controller", "Login": "login", "Compute": "compute"}
@@ -221,8 +213,8 @@ def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software
         role = ROLES[slurm["NodeType"]]
     else:
         roles, _ = read_back(parameters(spec) or {})
-        told, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
-        role = ROLES[told.capitalize()]
+        name, partition = roles.get(spec["InstanceGroupName"], ("compute", None))
+        role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
     image = str(spec.get("ImageId", software.image or "default"))
     return Group(

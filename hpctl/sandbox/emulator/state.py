@@ -79,7 +79,7 @@ class Group(Struct):
     """The status that an operation gives the group while it lasts, "" for none."""
     software: Software = field(default_factory=Software)
     legacy_partition: str = ""
-    """What provisioning_parameters.json said when the group was made, "" with SlurmConfig."""
+    """What provisioning_parameters.json named when the group was made, "" with SlurmConfig."""
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Node(Struct, eq=False):
 
     `doomed` is set when the cluster or group goes away under an operation, which then gives up.
     `wanting` is set while the service means to try a launch that failed again. `trouble` is what
-    really went wrong last, which the API does not tell.
+    really went wrong last, which the API does not show.
     """
 
     group: Group
@@ -203,7 +203,7 @@ class Cluster(Struct, eq=False):
     status: str = "Creating"
     failure: str = ""
     trouble: str = ""
-    """What really went wrong, which the API does not tell."""
+    """What really went wrong, which the API does not show."""
     groups: dict[str, Group] = field(default_factory=dict)
     nodes: dict[LogicalId, Node] = field(default_factory=dict)
     deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
@@ -264,7 +264,7 @@ class World:
         """Whether a cluster that names no SlurmConfigStrategy is Managed (the guide's
         sagemaker-hyperpod-ref), or Merge (its sagemaker-hyperpod-slurm-api-config-migration)."""
         self.zones: dict[str, str] = {}
-        """Availability zones by subnet, where a test has told them."""
+        """Availability zones by subnet, where they are known."""
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""
@@ -292,8 +292,8 @@ class World:
         """Where a node's instance stands."""
         zone = self.zone_of(cluster, node.group)
         number = ord(zone[-1]) - ord("a") + 1
-        words = self.region.split("-")
-        short = words[0] + "".join(w[0] for w in words[1:-1]) + words[-1]
+        parts = self.region.split("-")
+        short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
     def zone_of(self, cluster: Cluster, group: Group) -> str:

@@ -39,7 +39,7 @@ class PeerLost(Exception):
 
 
 class Place(Struct, frozen=True):
-    """Where this process stands, in Slurm's words. `attempt` is `<job>.<restart>.<step>`."""
+    """Where this process stands, as Slurm names it. `attempt` is `<job>.<restart>.<step>`."""
 
     rank: int
     size: int

@@ -28,7 +28,7 @@ VECTORS = ("weights", "mean", "square")
 
 
 class CannotResume(Exception):
-    """The checkpoint that the job was told to start from cannot be used."""
+    """The checkpoint that the job is to start from cannot be used."""
 
 
 def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> Path:
@@ -48,8 +48,8 @@ def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> P
         os.fsync(file.fileno())
     files = group.gather(msgspec.json.encode(manifest.describe(shard, mine)))
     if rank == 0:
-        described = [msgspec.json.decode(each, type=ManifestFile) for each in files]
-        manifest.write(mine, step=state.step, world_size=size, files=described, meta=meta)
+        entries = [msgspec.json.decode(each, type=ManifestFile) for each in files]
+        manifest.write(mine, step=state.step, world_size=size, files=entries, meta=meta)
         publish(mine, final)
     group.broadcast(b"saved")
     return final

@@ -142,7 +142,7 @@ class Recorder:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         temporary.rename(self._directory / FINAL)
         # A fault may come between this line and the program's end: the attempt after it resumes at
-        # the last step, trains nothing, and is told from a failure by nothing else.
+        # the last step, trains nothing, and differs from a failure in nothing else.
         progress.done()
         print(f"done: {step} steps, weights sha256 {document['sha256']}", flush=True)
 

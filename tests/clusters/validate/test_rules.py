@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpctl.clusters.validate.security_groups import Peers, everything, ports
+from hpctl.clusters.validate.network import Peers, everything, ports_open_to
 
 NODES = Peers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
 RULES = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text())
@@ -20,7 +20,7 @@ def test_all_traffic(case: Any) -> None:
 
 @pytest.mark.parametrize("case", RULES["ports"])
 def test_ports(case: Any) -> None:
-    assert ports(case["rules"], "tcp", range(1018, 1024), NODES) is case["open"]
+    assert ports_open_to(case["rules"], "tcp", range(1018, 1024), NODES) is case["open"]
 
 
 def test_ipv6_nodes_are_let_in_by_ipv6_blocks() -> None:

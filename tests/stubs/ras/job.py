@@ -65,9 +65,9 @@ class Job(Struct):
     communicators: list[Communicator]
 
     def there(self, one: Communicator) -> list[int]:
-        return [r for r in range(len(one.members)) if self._told(one, r)]
+        return [r for r in range(len(one.members)) if self._answers(one, r)]
 
-    def _told(self, one: Communicator, rank: int) -> bool:
+    def _answers(self, one: Communicator, rank: int) -> bool:
         process = self.processes[one.members[rank]]
         return not process.dead and not process.unresponsive
 
@@ -89,11 +89,11 @@ def job(nodes: int = 2, gpus: int = 4, reverse: bool = False) -> Job:
     return Job(processes, [Communicator(0xAE94423CFBB2EF4A, everyone)])
 
 
-def as_json(told: Job, release: str) -> str:
+def as_json(state: Job, release: str) -> str:
     communicators = []
-    for one in told.communicators:
-        ranks = [_json_rank(told, one, rank) for rank in told.there(one)]
-        missing = [_json_missing(told, one, rank) for rank in told.absent(one)]
+    for one in state.communicators:
+        ranks = [_json_rank(state, one, rank) for rank in state.there(one)]
+        missing = [_json_missing(state, one, rank) for rank in state.absent(one)]
         communicators.append(
             {
                 "hash": f"0x{one.hash:x}",
@@ -117,12 +117,12 @@ def as_json(told: Job, release: str) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _json_process(told: Job, one: Communicator, rank: int) -> dict[str, object]:
-    p = told.processes[one.members[rank]]
+def _json_process(state: Job, one: Communicator, rank: int) -> dict[str, object]:
+    p = state.processes[one.members[rank]]
     return {"rank": rank, "host": p.host, "pid": p.pid, "cuda_dev": p.cuda, "nvml_dev": p.nvml}
 
 
-def _json_rank(told: Job, one: Communicator, rank: int) -> dict[str, object]:
+def _json_rank(state: Job, one: Communicator, rank: int) -> dict[str, object]:
     status = {
         "init_state": 0,
         "async_error": one.errors.get(rank, 0),
@@ -131,20 +131,20 @@ def _json_rank(told: Job, one: Communicator, rank: int) -> dict[str, object]:
         "abort_flag": False,
     }
     counts = one.launched(rank)
-    return {**_json_process(told, one, rank), "status": status, "collective_counts": counts}
+    return {**_json_process(state, one, rank), "status": status, "collective_counts": counts}
 
 
-def _json_missing(told: Job, one: Communicator, rank: int) -> dict[str, object]:
-    process = told.processes[one.members[rank]]
+def _json_missing(state: Job, one: Communicator, rank: int) -> dict[str, object]:
+    process = state.processes[one.members[rank]]
     gone = process.dead or process.unresponsive
     status = {"unresponsive": gone, "considered_dead": process.dead}
-    return {**_json_process(told, one, rank), "status": status}
+    return {**_json_process(state, one, rank), "status": status}
 
 
-def as_text(told: Job, release: str) -> str:
+def as_text(state: Job, release: str) -> str:
     """A section for each communicator with something to say, each a group of its own."""
     r = RELEASES[release]
-    hosts = {process.host for process in told.processes}
+    hosts = {process.host for process in state.processes}
     lines = [
         f"NCCL version {release} compiled with CUDA 12.8",
         "CUDA runtime version 12080, driver version 12080",
@@ -154,8 +154,8 @@ def as_text(told: Job, release: str) -> str:
         "",
         "  Nodes  Processes         GPUs  Processes     GPUs",
         "(total)   per node  per process    (total)  (total)",
-        f"{len(hosts):7d}  {len(told.processes) // len(hosts):9d}  {1:11d}"
-        f"  {len(told.processes):9d}  {len(told.processes):7d}",
+        f"{len(hosts):7d}  {len(state.processes) // len(hosts):9d}  {1:11d}"
+        f"  {len(state.processes):9d}  {len(state.processes):7d}",
         "",
         f"Communicators... ({0.01:.{r.digits}f}s)",
         "=============",
@@ -163,61 +163,61 @@ def as_text(told: Job, release: str) -> str:
         "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
         "    #  in group  per comm  per node  per comm  in group",
     ]
-    for number, one in enumerate(told.communicators):
+    for number, one in enumerate(state.communicators):
         status = "FINALIZE" if one.finalizing else "RUNNING"
         lines.append(
             f"{number:5d}  {1:8d}  {len(hosts):8d}  {'4':>8s}  {len(one.members):8d}"
-            f"  {len(told.there(one)):8d}  {status:>8s}  {_flags(told, one):>6s}"
+            f"  {len(state.there(one)):8d}  {status:>8s}  {_flags(state, one):>6s}"
         )
-    lines += ["", "Errors", "======", "", *_dead(told)]
-    for number, one in enumerate(told.communicators):
-        lines += _incomplete(told, one, number, r) + _failed(told, one, number)
+    lines += ["", "Errors", "======", "", *_dead(state)]
+    for number, one in enumerate(state.communicators):
+        lines += _incomplete(state, one, number, r) + _failed(state, one, number)
     lines += ["Warnings", "========", ""]
-    if any(process.unresponsive for process in told.processes):
+    if any(process.unresponsive for process in state.processes):
         lines += ["TIMEOUT", "  Encountered 2 communication timeouts while gathering data", ""]
-    for number, one in enumerate(told.communicators):
-        lines += _mismatch(told, one, number, r)
+    for number, one in enumerate(state.communicators):
+        lines += _mismatch(state, one, number, r)
     return "\n".join(lines) + "\n"
 
 
-def _flags(told: Job, one: Communicator) -> str:
-    flags = ["INCOMPLETE"] if told.absent(one) else []
+def _flags(state: Job, one: Communicator) -> str:
+    flags = ["INCOMPLETE"] if state.absent(one) else []
     flags += ["ERROR"] if one.errors else []
-    differs = len({tuple(one.launched(rank).items()) for rank in told.there(one)}) > 1
+    differs = len({tuple(one.launched(rank).items()) for rank in state.there(one)}) > 1
     flags += ["MISMATCH"] if differs else []
     return ",".join(flags) or "OK"
 
 
-def _managed(told: Job, one: Communicator, rank: int) -> str:
-    p = told.processes[one.members[rank]]
+def _managed(state: Job, one: Communicator, rank: int) -> str:
+    p = state.processes[one.members[rank]]
     gpu = f"{p.cuda}" if p.cuda == p.nvml else f"{p.cuda} (NVML {p.nvml})"
     return f"GPU {gpu} managed by process {p.pid} on node {p.host}"
 
 
-def _dead(told: Job) -> list[str]:
-    dead = [process for process in told.processes if process.dead]
+def _dead(state: Job) -> list[str]:
+    dead = [process for process in state.processes if process.dead]
     if not dead:
         return []
-    said = f"  {len(dead)} job process is considered dead (unreachable via the RAS network)"
+    text = f"  {len(dead)} job process is considered dead (unreachable via the RAS network)"
     rows = [f"  Process {p.pid} on node {p.host} managing GPU {p.cuda}" for p in dead]
-    return ["DEAD", said, *rows, ""]
+    return ["DEAD", text, *rows, ""]
 
 
-def _incomplete(told: Job, one: Communicator, number: int, r: Release) -> list[str]:
-    gone = told.absent(one)
+def _incomplete(state: Job, one: Communicator, number: int, r: Release) -> list[str]:
+    gone = state.absent(one)
     if not gone:
         return []
     s = "s" if len(gone) > 1 else ""
     head = f"#{number}-0 ({one.hash:016x}) INCOMPLETE"
     lines = [head, f"  Missing communicator data from {len(gone)} rank{s}"]
     if r.per_operation:
-        lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in gone]
+        lines += [f"  Rank {rank} -- {_managed(state, one, rank)}" for rank in gone]
     else:
         lines += [f"  The missing rank{s}: {','.join(map(str, gone))}"]
     return [*lines, ""]
 
 
-def _failed(told: Job, one: Communicator, number: int) -> list[str]:
+def _failed(state: Job, one: Communicator, number: int) -> list[str]:
     if not one.errors:
         return []
     s = "s" if len(one.errors) > 1 else ""
@@ -229,16 +229,16 @@ def _failed(told: Job, one: Communicator, number: int) -> list[str]:
     for code, ranks in by_code.items():
         if len(ranks) > 1:
             lines.append(f"  {len(ranks)} ranks reported {ERRORS[code]}")
-            lines += [f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in ranks]
+            lines += [f"  Rank {rank} -- {_managed(state, one, rank)}" for rank in ranks]
         else:
-            whose = _managed(told, one, ranks[0])
+            whose = _managed(state, one, ranks[0])
             lines.append(f"  Rank {ranks[0]} reported {ERRORS[code]} -- {whose}")
     return [*lines, ""]
 
 
-def _mismatch(told: Job, one: Communicator, number: int, r: Release) -> list[str]:
+def _mismatch(state: Job, one: Communicator, number: int, r: Release) -> list[str]:
     lines: list[str] = []
-    there = told.there(one)
+    there = state.there(one)
     for name in FUNCTIONS if r.per_operation else ("collective",):
         groups: dict[int, list[int]] = defaultdict(list)
         for rank in there:
@@ -248,18 +248,18 @@ def _mismatch(told: Job, one: Communicator, number: int, r: Release) -> list[str
             continue
         lines.append(f"  Communicator ranks have different {name} operation counts")
         for count, ranks in sorted(groups.items(), key=lambda g: -len(g[1])):
-            lines += _group(told, one, count, ranks, r)
+            lines += _group(state, one, count, ranks, r)
         lines.append("")
     return [f"#{number}-0 ({one.hash:016x}) MISMATCH", *lines] if lines else []
 
 
-def _group(told: Job, one: Communicator, count: int, ranks: list[int], r: Release) -> list[str]:
+def _group(state: Job, one: Communicator, count: int, ranks: list[int], r: Release) -> list[str]:
     some = count or not r.per_operation
     did = f"launched up to operation {count}" if some else "not launched any operations"
     if len(ranks) == 1:
-        return [f"  Rank {ranks[0]} has {did} -- {_managed(told, one, ranks[0])}"]
+        return [f"  Rank {ranks[0]} has {did} -- {_managed(state, one, ranks[0])}"]
     few = ranks if 2 * len(ranks) < len(one.members) else []
     return [
         f"  {len(ranks)} ranks have {did}",
-        *(f"  Rank {rank} -- {_managed(told, one, rank)}" for rank in few),
+        *(f"  Rank {rank} -- {_managed(state, one, rank)}" for rank in few),
     ]

@@ -1,30 +1,30 @@
-"""EC2's notice to a spot instance, in its own words, moves the job before the instance is gone."""
+"""EC2's notice moves the job off a spot instance before that is taken back."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import SandboxFactory
-from tests.integration import provision
 from tests.integration.live import EAGER, FAST, Live, until
+from tests.scenarios.conftest import World
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
-def test_a_notice_moves_the_job_and_orders_nothing(sandbox_factory: SandboxFactory) -> None:
+def test_a_notice_moves_the_job_and_orders_nothing(
+    sandbox_factory: SandboxFactory, tmp_path: Path
+) -> None:
     settings = {"mode": "own", "daemon": True, "config": FAST, "slurm_conf": EAGER}
-    sandbox = sandbox_factory(empty=True, nodes=3, **settings)
-    provision.script(sandbox, "#!/bin/sh\necho fine\n")
-    spot = provision.group(sandbox, "h100", 3, CapacityRequirements={"Spot": {}})
-    controller = provision.group(sandbox, "controller", 1)
-    provision.create(sandbox, InstanceGroups=[controller, spot])
-    provision.until(lambda: list(provision.states(sandbox).values()) == ["idle"] * 3, "three nodes")
-    live = Live(sandbox)
+    world = World(sandbox_factory(empty=True, nodes=3, **settings), tmp_path)
+    world.write(workers=3, capacity="spot")
+    world.create()
+    live = Live(world.sandbox)
     job = live.submit("srun sleep 600", "--nodes=2")
     until(lambda: live.running(job), 20, "job runs")
     victim = str(live.job(job).nodes[-1])
     begun = time.monotonic()
-    sandbox.inject_api("spot-interruption", node=victim, seconds=120)
+    world.sandbox.inject_api("spot-interruption", node=victim, seconds=120)
     until(lambda: live.running(job, restarts=1), 60, "job runs elsewhere")
     assert time.monotonic() - begun < 60
     assert victim not in live.job(job).nodes
