@@ -14,7 +14,7 @@ from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
 from hpctl.agent.kmsg import format_record
 from hpctl.core.model import Report
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.server import IntakeServer

@@ -185,15 +185,3 @@ def test_a_task_in_state_d_is_seen_with_its_age_and_place(
         finally:
             os.close(writer)
     assert stuck() == []
-
-
-def test_this_machine_passes_every_host_check() -> None:
-    """As `hpctl agent check` runs them. A WARN may be so; nothing here is broken."""
-    rows = {
-        row.check: row
-        for row in look([load(spec) for spec in CHECKS if spec.name.startswith("host.")], Machine())
-    }
-    assert [row for row in rows.values() if row.state == Verdict.FAIL.value] == []
-    assert "absent" not in {
-        rows[name].state for name in ("host.disk", "host.zombies", "host.memory")
-    }

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import plugins
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
@@ -270,7 +269,7 @@ def test_one_that_describes_itself_badly_is_refused(checks_d: Path, body: str, s
 def test_those_that_hang_at_describe_are_asked_at_the_same_time(
     checks_d: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "DESCRIBE_S", 0.5)
+    monkeypatch.setattr(children, "DESCRIBE_S", 0.5)
     for number in range(8):
         put(checks_d, f"hang{number}", "exec sleep 64")
     put(checks_d, "well", printing({"findings": []}))
