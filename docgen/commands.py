@@ -110,7 +110,8 @@ def _flags(option: click.Option) -> str:
     names = ", ".join(option.opts) + "".join(f"/{o}" for o in option.secondary_opts)
     if option.is_flag or option.count:
         return names
-    return f"{names} {option.make_metavar(click.Context(click.Command('')))}"
+    metavar = option.make_metavar(click.Context(click.Command("")))
+    return f"{names} {metavar.removesuffix(' RANGE')}"
 
 
 def _text(text: str | None) -> str:

@@ -232,10 +232,8 @@ def _plugins(directory: Path) -> list[Check]:
 
 
 def _no_check(word: str, names: list[str]) -> click.UsageError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, [*names, *{n.partition(".")[0] for n in names}], n=3)
-    hint = f"did you mean {' or '.join(near)}?" if near else "docs/checks.md names all of them"
+    every = [*names, *{n.partition(".")[0] for n in names}]
+    hint = output.nearest(word, every, "docs/checks.md names all of them")
     return click.UsageError(f"no check is called {word!r}: {hint}")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
@@ -43,8 +44,8 @@ class Reading(click.ParamType):  # type: ignore[type-arg]
         try:
             return self.read(value)
         except (ValueError, HpctlError) as error:
-            said = ": ".join(filter(None, (str(error), getattr(error, "hint", ""))))
-            self.fail(said, param, ctx)
+            message = ": ".join(filter(None, (str(error), getattr(error, "hint", ""))))
+            self.fail(message, param, ctx)
 
 
 class NameType(Reading):
@@ -106,6 +107,15 @@ class PrefixType(Reading):
 def usage(error: HpctlError) -> click.UsageError:
     """The usage error for an argument that the domain says is none."""
     return click.UsageError(": ".join(filter(None, (str(error), error.hint))))
+
+
+@contextmanager
+def as_typed() -> Iterator[None]:
+    """What is wrong with the command line, or with a file named in it, is an error of usage."""
+    try:
+        yield
+    except HpctlError as error:
+        raise click.UsageError("\n".join(filter(None, (str(error), error.hint)))) from error
 
 
 CLUSTER = NameType(
@@ -217,59 +227,39 @@ validate_option = click.option(
 )
 
 
-def _names(ctx: click.Context, pick: Callable[[State], list[str]], incomplete: str) -> list[str]:
-    from hpctl.cli.gather import fold
-    from hpctl.wiring import open_store
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
-    path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
-    try:
-        store = open_store(load_config(path))
+
+def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = False) -> Complete:
+    """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from hpctl.cli.gather import fold
+        from hpctl.wiring import open_store
+
+        path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
         try:
-            names = pick(fold(store.events()))
-            names += [str(n) for n in store.health()] if pick is _nodes else []
-        finally:
-            store.close()
-    except (HpctlError, OSError):
-        return []
-    return sorted({n for n in names if n.startswith(incomplete)})
+            with closing(open_store(load_config(path))) as store:
+                names = {*map(str, pick(fold(store.events())))}
+                names |= {*map(str, store.health())} if agents else set()
+        except (HpctlError, OSError):
+            return []
+        return sorted(n for n in names if n.startswith(incomplete))
+
+    return complete
 
 
-def _nodes(state: State) -> list[str]:
-    return [str(r.node) for r in state.nodes.values()]
-
-
-def _open(state: State) -> list[str]:
-    return [*map(str, state.open_nodes.values()), *map(str, state.open_jobs.values())]
-
-
-def _holds(state: State) -> list[str]:
-    return [t for t, hold in state.holds.items() if hold.approvable]
-
-
-def _any(state: State) -> list[str]:
-    jobs = [str(r.attempt.job) for r in state.jobs.values()]
-    ids = [*map(str, state.nodes), *map(str, state.jobs), *map(str, state.changes)]
-    return [*ids, *state.holds, *_nodes(state), *jobs]
-
-
-def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Node names that agents or recoveries speak of."""
-    return _names(ctx, _nodes, incomplete)
-
-
-def complete_open(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Ids of open recoveries."""
-    return _names(ctx, _open, incomplete)
-
-
-def complete_hold(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Targets of holds that an approval lifts."""
-    return _names(ctx, _holds, incomplete)
-
-
-def complete_any(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+def _any(state: State) -> list[object]:
     """Whatever `explain` can explain."""
-    return _names(ctx, _any, incomplete)
+    jobs = [r.attempt.job for r in state.jobs.values()]
+    nodes = [r.node for r in state.nodes.values()]
+    return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
+
+
+complete_node = _completes(lambda state: (r.node for r in state.nodes.values()), agents=True)
+complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.open_jobs.values()])
+complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() if hold.approvable))
+complete_any = _completes(_any)
 
 
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

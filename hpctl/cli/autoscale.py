@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.autoscale import Decision, Group
     from hpctl.core.model import NodeName
-    from hpctl.core.view import View
 
 
 class GroupScaleView(Struct, frozen=True):
@@ -95,7 +94,8 @@ def explain(config: str, as_json: bool) -> None:
 
 
 def _show(config: str, as_json: bool, *, explain: bool) -> None:
-    from hpctl.cli.gather import gather
+    from hpctl.cli.gather import attempt, gather
+    from hpctl.wiring import make_scheduler
 
     loaded = output.load_config(config)
     journal = loaded.state_dir / "journal.db"
@@ -107,22 +107,12 @@ def _show(config: str, as_json: bool, *, explain: bool) -> None:
             "start it (`hpctl daemon run`), or name the configuration of one that runs in --config",
         )
     world = gather(loaded, output.now(), slurm=True, cloud=True)
-    reservations, why = _reservations(loaded)
-    view = autoscale_view(loaded, world, reservations, explain=explain)
+    reservations, why = attempt(True, make_scheduler(loaded).reservations)
+    view = autoscale_view(loaded, world, reservations or {}, explain=explain)
     if why:
-        view = replace(view, unknown=(*view.unknown, why))
+        view = replace(view, unknown=(*view.unknown, f"Slurm's reservations: {why}"))
     output.show("autoscale", view, as_json, draw)
     output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
-
-
-def _reservations(config: Config) -> tuple[Mapping[str, tuple[NodeName, ...]], str]:
-    from hpctl.errors import HpctlError
-    from hpctl.wiring import make_scheduler
-
-    try:
-        return make_scheduler(config).reservations(), ""
-    except HpctlError as error:
-        return {}, f"Slurm's reservations: {error}"
 
 
 def autoscale_view(
@@ -138,7 +128,7 @@ def autoscale_view(
     from hpctl.core.plan_capacity import scale_decisions
 
     policy = w.policy
-    seen = _view(w, reservations)
+    seen = replace(w.view(), reservations=reservations)
     scale = scale_view(seen, policy, w.now)
     # Where the world cannot be read whole, no answer is made up from the part that can.
     decided = scale_decisions(seen, policy, w.now) if w.slurm and w.cloud else ()
@@ -165,23 +155,6 @@ def autoscale_view(
         ),
         changes=tuple(map(change_view, shown)),
         unknown=tuple(unread),
-    )
-
-
-def _view(w: World, reservations: Mapping[str, tuple[NodeName, ...]]) -> View:
-    from hpctl.core.model import ProviderView, SchedulerView
-    from hpctl.core.view import View
-
-    return View(
-        scheduler=w.slurm or SchedulerView(as_of=w.now),
-        provider=w.cloud or ProviderView(as_of=w.now),
-        health=w.health,
-        assessments=w.assessments,
-        state=w.state,
-        instances=w.joined.instances,
-        current=w.slurm is not None,
-        stopped=w.stopped,
-        reservations=reservations,
     )
 
 

@@ -25,23 +25,10 @@ from hpctl.errors import Absent, HpctlError, Refused
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.cli.cluster.at_hand import Place
     from hpctl.clusters.capacity import CapacityView
-    from hpctl.core.model import NodeName
 
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "offers": (
-        "hpctl.cli.capacity:offers",
-        "Search reserved capacity to buy for a cluster, with its price.",
-    ),
-    "plans": ("hpctl.cli.capacity:plans", "List the training plans, or show one with its parts."),
-    "buy": ("hpctl.cli.capacity:buy", "Buy a training plan."),
-    "extend": ("hpctl.cli.capacity:extend", "Extend a training plan."),
-}
-
-
-@click.command(cls=LazyGroup, table=COMMANDS, invoke_without_command=True)
+@click.group(cls=LazyGroup, invoke_without_command=True)
 @output.json_option
 @place_options
 @click.pass_context
@@ -52,7 +39,9 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     what is spare, idle, busy and out. Exit code: 0, 1 where a group is Failed or Degraded or an
     instance has failed, 3 where something that is at hand could not be read.
     """
+    from hpctl.cli.gather import attempt
     from hpctl.clusters.capacity import capacity_of, read_plans
+    from hpctl.wiring import make_scheduler
 
     if ctx.invoked_subcommand:
         given = [p for p in where if ctx.get_parameter_source(p) is ParameterSource.COMMANDLINE]
@@ -62,9 +51,11 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     here = place(**where)
     fleet = fleet_of(here, details=True)
     plans, unread = read_plans(here.aws, fleet.described)
-    told = known(here)
-    rows = told.join(fleet.rows, here)
-    reservations, why = (None, told.slurm_error) if told.slurm is None else _reservations(here)
+    slurm_view = known(here)
+    rows = slurm_view.join(fleet.rows, here)
+    reservations, why = None, slurm_view.slurm_error
+    if slurm_view.slurm is not None:
+        reservations, why = attempt(True, make_scheduler(here.settings()).reservations)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
     view = capacity_of(fleet.described, rows, plans, reservations, output.now(), unknown)
     output.show("capacity", view, as_json, draw)
@@ -72,16 +63,6 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
     if view.problems:
         output.leave(Exit.PROBLEM)
     output.leave(Exit.CANNOT_TELL if blind or any(row.unread for row in rows) else Exit.FINE)
-
-
-def _reservations(here: Place) -> tuple[Mapping[str, tuple[NodeName, ...]] | None, str]:
-    from hpctl.errors import HpctlError
-    from hpctl.wiring import make_scheduler
-
-    try:
-        return make_scheduler(here.settings()).reservations(), ""
-    except HpctlError as error:
-        return None, f"{error} {error.hint}".strip()
 
 
 def draw(out: Console, view: CapacityView) -> None:
@@ -199,8 +180,12 @@ _searching = output.together(
     click.option(
         "--ultraserver-type", "ultra_type", type=ULTRA, help="Whole UltraServers of this type."
     ),
-    click.option("--after", type=_DAY, help="It starts after this day or time (UTC)."),
-    click.option("--before", type=_DAY, help="It ends before this day or time (UTC)."),
+    click.option(
+        "--after", type=_DAY, metavar="DATE", help="It starts after this day or time (UTC)."
+    ),
+    click.option(
+        "--before", type=_DAY, metavar="DATE", help="It ends before this day or time (UTC)."
+    ),
 )
 """What SearchTrainingPlanOfferings is asked for: give the values to `_request`."""
 
@@ -231,7 +216,7 @@ def _hours(for_s: float | None) -> dict[str, Any]:
     return {"DurationHours": math.ceil(for_s / 3600)} if for_s else {}
 
 
-@click.command()
+@capacity.command()
 @_searching
 @_duration
 @click.option(
@@ -256,7 +241,7 @@ def offers(
     output.leave(Exit.FINE if found else Exit.PROBLEM)
 
 
-@click.command()
+@capacity.command()
 @click.argument("name", metavar="[PLAN]", type=PLAN, required=False, shell_complete=complete_plan)
 @output.json_option
 @aws_options
@@ -276,7 +261,7 @@ def plans(name: str | None, as_json: bool, **account: str | None) -> None:
     output.leave(Exit.CANNOT_TELL if view.unknown else Exit.FINE)
 
 
-@click.command()
+@capacity.command(short_help="Buy a training plan.")
 @click.argument("name", metavar="NAME", type=NEW_PLAN)
 @click.argument("offer", metavar="OFFER", type=OFFER)
 @_searching
@@ -304,8 +289,8 @@ def buy(
     chosen = None if there is not None else _chosen(found, offer)
 
     def status() -> tuple[str, str]:
-        told = training_plans.described(aws, name) or {}
-        return str(told.get("Status", "Pending")), str(told.get("StatusMessage", ""))
+        answer = training_plans.described(aws, name) or {}
+        return str(answer.get("Status", "Pending")), str(answer.get("StatusMessage", ""))
 
     patience = Waiting(every_s=EVERY_S).patience
     _order(
@@ -313,7 +298,7 @@ def buy(
     )
 
 
-@click.command()
+@capacity.command(short_help="Extend a training plan.")
 @click.argument("name", metavar="PLAN", type=PLAN, shell_complete=complete_plan)
 @click.argument("offer", metavar="OFFER", type=OFFER)
 @_duration
@@ -339,9 +324,9 @@ def extend(
 
     def status() -> tuple[str, str]:
         one = training_plans.bought(training_plans.extensions(aws, of), offer)
-        told = one or {"PaymentStatus": "Failed"}
-        paid = "Pending" in told.get("PaymentStatus", "")
-        return ("Pending" if paid else str(told.get("Status") or "Failed")), ""
+        answer = one or {"PaymentStatus": "Failed"}
+        paid = "Pending" in answer.get("PaymentStatus", "")
+        return ("Pending" if paid else str(answer.get("Status") or "Failed")), ""
 
     patience = Waiting(every_s=EVERY_S).patience
     _order(

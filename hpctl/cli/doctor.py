@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # beside it: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
 
 UNIT = "hpctl-daemon.service"
-MEND = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
+FIX = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
 _CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
 
 
@@ -53,7 +53,7 @@ def closed(user: str, paths: Iterable[Path]) -> list[Path]:
     try:
         one = pwd.getpwnam(user)
     except KeyError:
-        raise HpctlError(f"the daemon's user {user} has no account here", MEND) from None
+        raise HpctlError(f"the daemon's user {user} has no account here", FIX) from None
     there = (str(path) for path in paths if path.exists())
     who: Any = {"user": one.pw_uid, "group": one.pw_gid}
     who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
@@ -103,11 +103,11 @@ def slurms_user(config: Config | None) -> str:
 def unit_user() -> str | None:
     """Whom the installed unit runs the daemon as; None where there is none."""
     words = ("systemctl", "show", "--property=LoadState,User", UNIT)
-    said = ""
+    shown = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
-    named = re.search(r"(?m)^User=(.+)$", said)
-    return None if "LoadState=loaded" not in said else named[1] if named else "root"
+        shown = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
+    named = re.search(r"(?m)^User=(.+)$", shown)
+    return None if "LoadState=loaded" not in shown else named[1] if named else "root"
 
 
 # --- the checks -------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
     missing = [c for c in SLURM_COMMANDS if shutil.which(c, path=where) is None]
     place = where or "PATH"
     if missing:
-        mend = "install slurm-client, or set slurm.bin to the folder that has them"
-        yield CheckView("slurm commands", "fail", f"not in {place}: {', '.join(missing)}", mend)
+        hint = "install slurm-client, or set slurm.bin to the folder that has them"
+        yield CheckView("slurm commands", "fail", f"not in {place}: {', '.join(missing)}", hint)
     else:
         found = Path(str(shutil.which(SLURM_COMMANDS[0], path=where))).parent
         yield CheckView("slurm commands", "ok", f"all in {where or found}", "")
@@ -234,8 +234,8 @@ def releases(commands: Version, slurmctld: Version, *, answers: bool) -> Iterato
     if commands[:2] == slurmctld[:2]:
         return
     what = f"the commands are of Slurm {_dotted(commands)}, slurmctld of {_dotted(slurmctld)}"
-    mend = "name the folder with slurmctld's own release in slurm.bin, or upgrade the older one"
-    yield CheckView("slurm release", "warn" if answers else "fail", what, mend)
+    hint = "name the folder with slurmctld's own release in slurm.bin, or upgrade the older one"
+    yield CheckView("slurm release", "warn" if answers else "fail", what, hint)
 
 
 def _dotted(version: Version) -> str:
@@ -258,7 +258,7 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
             "slurm.conf", "ok", f"Slurm {_dotted(version)}: nothing that harms recovery", ""
         )
     for h in found:
-        yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
+        yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
     yield _rights(shown.get("SlurmUser", ""))
 
 
@@ -282,8 +282,8 @@ def _rights(slurm_user: str) -> CheckView:
         me = str(uid)
     if uid == 0 or me == owner:
         return CheckView("slurm rights", "ok", f"{me} may drain nodes and requeue jobs", "")
-    mend = f"run the daemon as root or {owner or 'SlurmUser'}, or make {me} a Slurm operator"
-    return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", mend)
+    hint = f"run the daemon as root or {owner or 'SlurmUser'}, or make {me} a Slurm operator"
+    return CheckView("slurm rights", "unknown", f"whether {me} may drain nodes is not known", hint)
 
 
 def munge(socket_path: Path | None) -> Iterator[CheckView]:
@@ -302,12 +302,8 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
     good = credential.payload == payload and credential.uid == os.geteuid()
     verdict = "ok" if good else "fail"
     what = f"a credential of uid {credential.uid} from {credential.address}"
-    mend = "" if good else "restart munged: it answers with what was not asked"
-    yield CheckView("munge", verdict, what, mend)
-
-
-def _munge(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
-    return munge(config.intake.munge_socket)
+    hint = "" if good else "restart munged: it answers with what was not asked"
+    yield CheckView("munge", verdict, what, hint)
 
 
 def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
@@ -318,13 +314,13 @@ def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     with contextlib.closing(open_store(config)) as store:
         info, state = store.daemon(), fold(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
-    mend = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
+    hint = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
     if info is None:
-        yield CheckView("daemon", "fail", "none has ever run on this state directory", mend)
+        yield CheckView("daemon", "fail", "none has ever run on this state directory", hint)
     elif now > info.until:
         silent = duration((now - info.heartbeat).total_seconds())
         what = f"pid {info.pid} on {info.host} has been silent for {silent}"
-        yield CheckView("daemon", "fail", what, mend)
+        yield CheckView("daemon", "fail", what, hint)
     else:
         what = f"pid {info.pid} on {info.host}, mode {info.mode}, hpctl {info.version}"
         if info.trouble:
@@ -350,8 +346,8 @@ def _intake(listen: str) -> CheckView:
     try:
         socket.create_connection((target, int(port)), timeout=2).close()
     except OSError as error:
-        mend = "look into the daemon's log; is another program on that port?"
-        return CheckView("intake", "fail", f"nobody listens on {listen}: {error}", mend)
+        hint = "look into the daemon's log; is another program on that port?"
+        return CheckView("intake", "fail", f"nobody listens on {listen}: {error}", hint)
     return CheckView("intake", "ok", f"agents can report on {listen}", "")
 
 
@@ -370,11 +366,11 @@ def state_dir(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: AR
         return
     kind = filesystem(path, Path("/proc/self/mountinfo").read_text())
     if config.database_url is None and (kind in NETWORK_FILESYSTEMS or kind.startswith("fuse.")):
-        mend = "put state_dir on a local disk, or use database_url with a database server"
-        yield CheckView("state directory", "fail", f"{path} is on {kind}", mend)
+        hint = "put state_dir on a local disk, or use database_url with a database server"
+        yield CheckView("state directory", "fail", f"{path} is on {kind}", hint)
     elif not os.access(path, os.W_OK):
-        mend = "run as root: requests are written there"
-        yield CheckView("state directory", "warn", f"{path} is not writable for this user", mend)
+        hint = "run as root: requests are written there"
+        yield CheckView("state directory", "warn", f"{path} is not writable for this user", hint)
     elif (free := shutil.disk_usage(path).free) < ROOM:
         what = f"{path} has {free // 2**20} MiB left"
         yield CheckView("state directory", "fail", what, "make room: the journal must be written")
@@ -400,9 +396,9 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     from hpctl.wiring import make_provider
 
     if config.cluster.provider == "none":
-        mend = "set cluster.provider to have hpctl reboot and replace"
+        hint = "set cluster.provider to have hpctl reboot and replace"
         verdict = "warn" if config.mode is Mode.OWN else "ok"
-        yield CheckView("cloud", verdict, "none: drain and requeue only", mend)
+        yield CheckView("cloud", verdict, "none: drain and requeue only", hint)
         return
     view = make_provider(config).view()
     what = f"cluster {config.cluster.name}: {len(view.instances)} instances"
@@ -428,8 +424,8 @@ def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noq
     if lost:
         why = join.unjoined.get(lost[0], "no NodeAddr or name fits")
         what = f"{len(lost)} instances have no Slurm node, {lost[0]} for one: {why}"
-        mend = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
-        yield CheckView("instance names", "warn", what, mend)
+        hint = "compare `scontrol show node` (NodeAddr) with `hpctl cluster nodes --details`"
+        yield CheckView("instance names", "warn", what, hint)
 
 
 def unpatched(view: ProviderView, config: Config) -> CheckView:
@@ -440,8 +436,8 @@ def unpatched(view: ProviderView, config: Config) -> CheckView:
     what = (
         f"older than {', '.join(view.unpatched)}, and its software was never updated since: {harm}"
     )
-    mend = f"when no jobs run: `hpctl cluster software-update {config.cluster.name}`"
-    return CheckView("software update", "warn", what, mend)
+    hint = f"when no jobs run: `hpctl cluster software-update {config.cluster.name}`"
+    return CheckView("software update", "warn", what, hint)
 
 
 def _in_file(recovery: str) -> str:
@@ -456,11 +452,11 @@ def one_doctor(view: ProviderView, mode: Mode) -> CheckView:
     """Exactly one of hpctl and HyperPod replaces: both is a fight, none is a dead node."""
     automatic = f"NodeRecovery is {'Automatic' if view.automatic else 'None'}, mode {mode}"
     if view.automatic and mode is Mode.OWN:
-        mend = f"{_in_file('None')}, or run in mode assist"
-        return CheckView("node recovery", "fail", f"{automatic}: both would replace", mend)
+        hint = f"{_in_file('None')}, or run in mode assist"
+        return CheckView("node recovery", "fail", f"{automatic}: both would replace", hint)
     if not view.automatic and mode is not Mode.OWN:
-        mend = f"run in mode own, or {_in_file('Automatic')}"
-        return CheckView("node recovery", "warn", f"{automatic}: nobody replaces", mend)
+        hint = f"run in mode own, or {_in_file('Automatic')}"
+        return CheckView("node recovery", "warn", f"{automatic}: nobody replaces", hint)
     return CheckView("node recovery", "ok", automatic, "")
 
 
@@ -474,21 +470,17 @@ def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
 
     for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
         try:
-            told = HANG_RULES in path.read_text(errors="replace")
+            is_set = HANG_RULES in path.read_text(errors="replace")
         except OSError:
             continue
-        if told:
+        if is_set:
             what = f"{path} sets {HANG_RULES} for every job: HyperPod's agent may cancel hung ones"
-            mend = "take it out: hpctl run finds hangs and restarts, and a cancelled job stays so"
-            yield CheckView("hung-job agent", "warn", what, mend)
+            hint = "take it out: hpctl run finds hangs and restarts, and a cancelled job stays so"
+            yield CheckView("hung-job agent", "warn", what, hint)
     if (root / HYPERPOD).is_dir():
         what = "srun --auto-resume=1 has HyperPod requeue a job that hpctl requeues as well"
-        mend = "leave it out of job scripts: hpctl sbatch warns of it"
-        yield CheckView("auto-resume", "note", what, mend)
-
-
-def _other_doctors(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
-    return other_doctors()
+        hint = "leave it out of job scripts: hpctl sbatch warns of it"
+        yield CheckView("auto-resume", "note", what, hint)
 
 
 def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
@@ -511,15 +503,15 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
         what = f"only root can tell what {owner} may read"
         yield CheckView(name, "unknown", what, "sudo hpctl doctor")
         return
-    what, mend = f"{owner}, SlurmUser, reads what the daemon must", ""
+    what, hint = f"{owner}, SlurmUser, reads what the daemon must", ""
     if lost:
-        mend = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
+        hint = f"chown root: {config.state_dir}; systemctl restart hpctl-daemon (it gets it all)"
     elif wrong:
-        mend = MEND
-    if mend:
+        hint = FIX
+    if hint:
         named = ", ".join(map(str, lost or wrong))
         what = f"{owner} must read, and nobody beside where it is a secret: {named}"
-    yield CheckView(name, "fail" if mend else "ok", what, mend)
+    yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
 def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
@@ -544,8 +536,8 @@ def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
         wrong = True
     if not view.continuous:
         what = "NodeProvisioningMode is not Continuous: groups grow by UpdateCluster"
-        mend = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as autoscale`"
-        yield CheckView("autoscale", "warn", what, mend)
+        hint = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as autoscale`"
+        yield CheckView("autoscale", "warn", what, hint)
     elif not wrong:
         what = f"{len(config.autoscale.groups)} group(s) within their bounds"
         yield CheckView("autoscale", "ok", what, "")
@@ -565,15 +557,15 @@ def clock() -> Iterator[CheckView]:
         return
     max_error_us = struct.unpack_from(_TIMEX, buffer)[3]
     if state == TIME_ERROR:
-        mend = "run chrony or systemd-timesyncd: credentials of skewed hosts are refused"
-        yield CheckView("clock", "warn", "nobody keeps this host's clock right", mend)
+        hint = "run chrony or systemd-timesyncd: credentials of skewed hosts are refused"
+        yield CheckView("clock", "warn", "nobody keeps this host's clock right", hint)
     else:
         what = f"synchronised, at most {max_error_us / 1000:.0f} ms off"
         yield CheckView("clock", "ok", what, "")
 
 
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("munge", _munge),
+    ("munge", lambda config, _: munge(config.intake.munge_socket)),
     ("slurm commands", commands),
     ("slurmctld", controller),
     ("slurm.conf", settings),
@@ -582,12 +574,12 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("daemon", daemon),
     ("cloud", cloud),
     ("instance names", instance_names),
-    ("other doctors", _other_doctors),
+    ("other doctors", lambda *_: other_doctors()),
 )
 
 
 def draw_checks(out: Console, view: DoctorView) -> None:
-    """The checklist of `hpctl doctor`: what is not in order says how to mend it."""
+    """The checklist of `hpctl doctor`: what is not in order says how to fix it."""
     labels = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown": "CANNOT TELL"}
     table = grid("", "")
     for check in view.checks:

@@ -450,7 +450,7 @@ def draw(out: Console, view: ExplainView) -> None:
             table.add_row(clock(e.first), text)
         out.print(indented(table))
     if view.trouble is not None and view.trouble.evidence:
-        heading(out, "What the run said last")
+        heading(out, "Last output of the run")
         out.print(indented(styled(view.trouble.evidence, DIM)))
     if view.rule is not None:
         heading(out, f"The rule: {view.rule.id}")

@@ -58,16 +58,16 @@ class World(Struct, frozen=True):
         return self.daemon is not None and self.now <= self.daemon.until
 
     def view(self) -> View:
-        """What the daemon would plan on. Needs Slurm; without the cloud's word, its gates pass."""
-        assert self.slurm is not None
+        """What the daemon would plan on; without the cloud's word, its gates pass."""
         return View(
-            scheduler=self.slurm,
+            scheduler=self.slurm or model.SchedulerView(self.now),
             provider=self.cloud or model.ProviderView(self.now),
             health=self.health,
             assessments=self.assessments,
             state=self.state,
             instances=self.joined.instances,
             unjoined=self.joined.unjoined,
+            current=self.slurm is not None,
             stopped=self.stopped,
         )
 
@@ -88,13 +88,12 @@ def gather(
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
-        nodes = pool.submit(_read, slurm, lambda: make_scheduler(config).view())
-        instances = pool.submit(_read, cloud, lambda: make_provider(config).view())
+        nodes = pool.submit(attempt, slurm, lambda: make_scheduler(config).view())
+        instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
             health, daemon = store.health(), store.daemon()
-        slurm_view, slurm_error = nodes.result()
-        cloud_view, cloud_error = instances.result()
+        (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
     joined = Joined()
     if cloud_view is not None:
         cloud_view, joined = _joined(cloud_view, slurm_view)
@@ -135,7 +134,7 @@ def with_cloud(world: World, config: Config) -> World:
     """The same with the cloud's word, which an earlier look showed to be worth a call."""
     from hpctl.wiring import make_provider
 
-    view, error = _read(True, lambda: make_provider(config).view())
+    view, error = attempt(True, lambda: make_provider(config).view())
     if view is None:
         return replace(world, cloud=None, cloud_error=error, joined=Joined())
     view, joined = _joined(view, world.slurm)
@@ -178,7 +177,8 @@ def fold(events: Iterable[Event]) -> State:
         ) from error
 
 
-def _read(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+def attempt(wanted: bool, ask: Callable[[], T]) -> tuple[T | None, str]:
+    """What Slurm or the cloud answers; None, with why, where it was not asked or cannot answer."""
     if not wanted:
         return None, "not asked"
     try:
@@ -210,13 +210,13 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
     instance = _instance(w, rec) if rec.phase in _AWAITED else None
     if instance is None or not instance.message:
         return ""
-    said = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
+    status = f"the cloud says {instance.status} of {instance.id}: {instance.message}"
     if instance.status is not model.InstanceStatus.FAILURE:
-        return said
+        return status
     from hpctl.clusters.progress import understand
 
     trouble = understand(instance.message)
-    return f"{said} This means: {trouble.meaning}. Mend: {trouble.mend}"
+    return f"{status} This means: {trouble.meaning}. Mend: {trouble.mend}"
 
 
 def _instance(w: World, rec: NodeRecovery) -> model.Instance | None:

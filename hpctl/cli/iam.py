@@ -82,8 +82,8 @@ def _command(who: str, text: str, *, trusted: bool = True) -> None:
     @iam.command(who, help=text)
     @scope_options
     @output.json_option
-    def command(as_json: bool, trust: bool = False, **said: str) -> None:
-        _print(who, said, trusted=trusted, trust=trust, as_json=as_json)
+    def command(as_json: bool, trust: bool = False, **narrowed: str) -> None:
+        _print(who, narrowed, trusted=trusted, trust=trust, as_json=as_json)
 
     if who in ("head-node", "autoscale"):
         meant = "The secret of an accounting database of your own."
@@ -151,10 +151,12 @@ def check(
     output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
 
 
-def _print(who: str, said: dict[str, str], *, trusted: bool, trust: bool, as_json: bool) -> None:
+def _print(
+    who: str, narrowed: dict[str, str], *, trusted: bool, trust: bool, as_json: bool
+) -> None:
     from hpctl.clusters import policies
 
-    to = _scope(**said)
+    to = _scope(**narrowed)
     view = IamView(
         who, policies.document(policies.PERSONAS[who](to)), policies.trust() if trusted else None
     )
@@ -166,12 +168,12 @@ def _print(who: str, said: dict[str, str], *, trusted: bool, trust: bool, as_jso
         output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
 
-def _scope(**said: str) -> Scope:
+def _scope(**narrowed: str) -> Scope:
     from hpctl.clusters import policies
     from hpctl.errors import HpctlError
 
     try:
-        return policies.scope(**said)
+        return policies.scope(**narrowed)
     except HpctlError as error:
         raise usage(error) from error
 
@@ -198,10 +200,10 @@ def draw_check(out: Console, view: IamCheckView) -> None:
         out.print(f"{view.role} allows what {view.who} needs")
     denied = [(one.action, one.resource) for one in view.denied]
     unsure = [(one.action, one.keys) for one in view.unsure]
-    for said, head, found in (
+    for finding, head, found in (
         (f"does not allow all that {view.who} needs:", "ON", denied),
         ("has conditions that only a real request meets:", "DEPENDS ON", unsure),
     ):
         if found:
-            out.print(f"{view.role} {said}")
+            out.print(f"{view.role} {finding}")
             table(out, ("ACTION", wrapped(head)), found)

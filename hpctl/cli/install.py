@@ -112,10 +112,10 @@ def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
             elif dry_run:
                 yield StepView(step.name, "would", step.what)
             else:
-                with redirect_stdout(StringIO()) as told:
+                with redirect_stdout(StringIO()) as printed:
                     step.run()
-                words = "; ".join([step.what, *told.getvalue().splitlines()])
-                yield StepView(step.name, "done", words)
+                what = "; ".join([step.what, *printed.getvalue().splitlines()])
+                yield StepView(step.name, "done", what)
         except (Failure, HpctlError, OSError) as error:
             yield StepView(step.name, "failed", f"{step.what}: {error}")
             return
@@ -196,12 +196,12 @@ def _environment(machine: Machine, changed: list[str]) -> None:
         base = getattr(sys, "_base_executable", sys.executable)
         machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
         pip = next(wheels.glob("pip-*.whl"))
-        words = ["--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
-        words += ["--force-reinstall"]  # what a run that was killed left may be half a package
+        options = ["--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        options += ["--force-reinstall"]  # what a run that was killed left may be half a package
         env = {"PIP_CONFIG_FILE": os.devnull}
         find = ("--find-links", room, "hpctl")
         python = f"{HOME}/bin/python"
-        machine.run(python, f"{pip}/pip", "install", *words, *find, timeout=500, env=env)
+        machine.run(python, f"{pip}/pip", "install", *options, *find, timeout=500, env=env)
     changed.append(HOME)
 
 
@@ -242,8 +242,8 @@ def _on_hyperpod(machine: Machine) -> tuple[str, str]:
     """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
     path = machine.path("/opt/ml/config/resource_config.json")
     try:
-        told = json.loads(path.read_text())["ClusterConfig"]
-        return str(told["ClusterName"]), str(told["ClusterArn"]).split(":")[3]
+        cluster = json.loads(path.read_text())["ClusterConfig"]
+        return str(cluster["ClusterName"]), str(cluster["ClusterArn"]).split(":")[3]
     except (OSError, ValueError, LookupError, TypeError):
         return "", ""
 
@@ -286,12 +286,12 @@ def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
             lambda: not changed and machine.up(unit),
             lambda: machine.start(unit, again=bool(changed)),
         )
-    words = (f"--root={machine.root}", "--quiet")
+    options = (f"--root={machine.root}", "--quiet")
     return Step(
         "service",
         f"{unit} enabled",
-        lambda: machine.works("systemctl", *words, "is-enabled", unit),
-        lambda: machine.run("systemctl", *words, "enable", unit),
+        lambda: machine.works("systemctl", *options, "is-enabled", unit),
+        lambda: machine.run("systemctl", *options, "enable", unit),
     )
 
 
@@ -630,8 +630,8 @@ def _reached(url: str) -> CheckView:
     try:
         socket.create_connection((parts.hostname or "", parts.port or PORT), timeout=5).close()
     except OSError as error:
-        mend = "install the daemon there, and let this node reach its port"
-        return CheckView("head", "fail", f"nobody listens at {url}: {error}", mend)
+        hint = "install the daemon there, and let this node reach its port"
+        return CheckView("head", "fail", f"nobody listens at {url}: {error}", hint)
     return CheckView("head", "ok", f"a daemon listens at {url}", "")
 
 

@@ -73,13 +73,11 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
+            from hpctl.cli.output import nearest
 
-            near = get_close_matches(args[0], self.list_commands(ctx), n=2)
-            mend = (
-                f"did you mean {' or '.join(near)}?" if near else f"see {ctx.command_path} --help"
-            )
-            raise click.UsageError(f"{error.message} {mend[0].upper()}{mend[1:]}", ctx) from None
+            known = self.list_commands(ctx)
+            hint = nearest(args[0], known, f"see {ctx.command_path} --help", n=2)
+            raise click.UsageError(f"{error.message} {hint[0].upper()}{hint[1:]}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the table's own helps: asking each command for its help would import it."""

@@ -1,4 +1,4 @@
-"""`hpctl lifecycle`: a table of commands, each in a module of its own."""
+"""`hpctl lifecycle`: the bundle of scripts that nodes run at birth."""
 
 from __future__ import annotations
 
@@ -30,18 +30,8 @@ if TYPE_CHECKING:
     from hpctl.clusters.bundle_wheels import Target
 
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "bundle": ("hpctl.cli.lifecycle:bundle", "Pack what nodes run at birth, and check it."),
-    "push": ("hpctl.cli.lifecycle:push", "Upload a bundle to S3, what changed of it."),
-    "test": ("hpctl.cli.lifecycle:test", "Run a bundle before a node is paid for it."),
-    "show": ("hpctl.cli.lifecycle:show", "What became of each step on this node."),
-}
-
-
-@click.command(
-    cls=LazyGroup,
-    table=COMMANDS,
-    epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
+@click.group(
+    cls=LazyGroup, epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell."
 )
 def lifecycle() -> None:
     """Make, try and send what runs on a node at birth."""
@@ -49,6 +39,8 @@ def lifecycle() -> None:
 
 FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
 DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
+
+_bundle = click.argument("directory", metavar="BUNDLE", type=ThereType(path_type=Path, exists=True))
 
 DEFAULT_SPEC = "cluster.yaml"
 
@@ -65,7 +57,7 @@ class BundleView(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-@click.command()
+@lifecycle.command()
 @click.option(
     "--output",
     "-o",
@@ -151,13 +143,13 @@ def bundle(
                 bundle_wheels.installed(house, target.python)
         packed = bundle_wheels.given(house) if house else ()
         bundles.lay(made, settings, add, packed, python, asdict(target))
-        told = _told(made, spec_file)
+        note = _with_roles(made, spec_file)
         found = bundle_checks.problems(made)
         signed = bundles.sign(made)
         if not found:
             made.chmod(0o755)
             bundles.replace(made, directory)
-    view = _view(directory, signed, found, target, told)
+    view = _view(directory, signed, found, target, note)
     output.show("lifecycle-bundle", view, as_json, draw_bundle)
     leave(Exit.PROBLEM if found else Exit.FINE)
 
@@ -189,8 +181,8 @@ def _room_beside(output: Path) -> Iterator[Path]:
         ) from error
 
 
-def _told(made: Path, spec_file: Path | None) -> str:
-    """Give the bundle the roles of the groups; what is said of it. Raises HpctlError."""
+def _with_roles(made: Path, spec_file: Path | None) -> str:
+    """Give the bundle the roles of the groups; the note on it. Raises HpctlError."""
     from hpctl.clusters import spec
     from hpctl.clusters.request import write_roles
 
@@ -202,9 +194,9 @@ def _told(made: Path, spec_file: Path | None) -> str:
 
 
 def _view(
-    output: Path, signed: Bundle, found: tuple[Problem, ...], target: Target, told: str
+    output: Path, signed: Bundle, found: tuple[Problem, ...], target: Target, note: str
 ) -> BundleView:
-    notes = [told] if told else []
+    notes = [note] if note else []
     if not signed.wheels:
         notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
     else:
@@ -225,8 +217,8 @@ class PushView(Struct, frozen=True):
     pruned: bool
 
 
-@click.command()
-@click.argument("directory", metavar="BUNDLE", type=ThereType(path_type=Path, exists=True))
+@lifecycle.command()
+@_bundle
 @click.argument("target", metavar="S3://BUCKET/PREFIX", type=PrefixType())
 @click.option("--prune", is_flag=True, help="Delete what lies in the prefix and in no bundle.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
@@ -264,11 +256,11 @@ def push(
         confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
     if not dry_run:
 
-        def told(path: str) -> None:
+        def report(path: str) -> None:
             if not as_json:
                 output.echo(f"sending {path}", err=True)
 
-        bundles.push(aws, read, target, plan, told)
+        bundles.push(aws, read, target, plan, report)
         if deletes:
             bundles.prune(aws, target, plan)
     pruned = deletes and not dry_run
@@ -289,8 +281,8 @@ class TestView(Struct, frozen=True):
     passed: bool
 
 
-@click.command()
-@click.argument("directory", metavar="BUNDLE", type=ThereType(path_type=Path, exists=True))
+@lifecycle.command()
+@_bundle
 @click.option(
     "--mode",
     type=click.Choice(["OnCreate", "OnInitComplete"]),
@@ -350,7 +342,7 @@ def _with_slurm(directory: Path) -> str:
         box.down()
 
 
-@click.command()
+@lifecycle.command()
 @click.option(
     "--root",
     type=ThereType(path_type=Path, exists=True, file_okay=False),

@@ -10,7 +10,7 @@ import click
 from msgspec import Struct
 
 from hpctl.cli import output
-from hpctl.cli.arguments import complete_preset
+from hpctl.cli.arguments import as_typed, complete_preset
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import moment, table, wrapped
 from hpctl.cli.views import copied
@@ -116,12 +116,10 @@ def preset(name: str | None) -> None:
 
 def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
     """All rules that were named. What is wrong with them is a usage error, exit code 2."""
-    from hpctl.jobs.logs.rules import NoSuchPreset, RulesError, RuleSet, load, preset
+    from hpctl.jobs.logs.rules import RuleSet, load, preset
 
-    try:
+    with as_typed():
         sets = [preset(name) for name in names] + [load(Path(path)) for path in files]
-    except (RulesError, NoSuchPreset) as error:
-        raise click.UsageError(f"{error}\n{error.hint}") from error
     return RuleSet(tuple(rule for one in sets for rule in one.rules))
 
 

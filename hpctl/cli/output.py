@@ -213,10 +213,15 @@ class SinceType(click.ParamType):  # type: ignore[type-arg]
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def no_such(what: str, name: str, known: list[str]) -> HpctlError:
-    """The error for a name that nothing has, with the nearest ones that something has."""
+def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
+    """`did you mean a or b?`, of what there is; `otherwise` where nothing is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, known, n=3, cutoff=0.6)
-    mend = f"did you mean {' or '.join(near)}?" if near else f"`hpctl {what}` lists what there is"
-    return HpctlError(f"nothing is known of {name!r}", mend)
+    near = get_close_matches(name, [*known], n=n)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
+    """The error for a name that nothing has, with the nearest ones that something has."""
+    hint = nearest(name, known, f"`hpctl {what}` lists what there is")
+    return HpctlError(f"nothing is known of {name!r}", hint)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from hpctl.cli import output
+from hpctl.cli.arguments import as_typed
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import table, wrapped
 
@@ -83,12 +84,9 @@ def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
     """
     from hpctl.jobs import rehearsal
     from hpctl.policies import merged, read
-    from hpctl.yaml.errors import FileProblems
 
-    try:
+    with as_typed():
         files, story = [read(path) for path in policies], rehearsal.read(scenario)
-    except FileProblems as error:
-        raise click.UsageError(f"{error}\n{error.hint}") from error
     played = rehearsal.play(merged(files), story)
     held = next((p.why for p in reversed(played) if p.action == "hold"), "")
     held = held if played[-1].nodes == 0 else ""
@@ -141,12 +139,10 @@ def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> 
     from FILE; the later wins. On a machine without that configuration, such as a login node, it
     says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
     """
-    from hpctl.policies import PolicyError, read
+    from hpctl.policies import read
 
-    try:
+    with as_typed():
         own = [read(path) for path in files]
-    except PolicyError as error:
-        raise click.UsageError(f"{error}\n{error.hint}") from error
     layers = [*_of_the_cluster(config, partition), *own]
     names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
     view = PolicyShowView(partition, _keys(layers, [*names, *files]))

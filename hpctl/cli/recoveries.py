@@ -112,7 +112,7 @@ def jobs_view(w: World, *, ended: bool = False, since: datetime | None = None) -
 
 
 def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
-    newest = [told[-1] for told in w.state.reports.values()]
+    newest = [reports[-1] for reports in w.state.reports.values()]
     lately = sorted((t for t in newest if t.at >= since), key=lambda t: t.at, reverse=True)
     return tuple(map(views.job_report_view, lately))
 

@@ -77,7 +77,7 @@ _strict = click.option(
 )
 @_socket
 @_strict
-def report(for_s: float | None, socket: str, strict: bool, **said: str) -> None:
+def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None:
     """Tell this node's agent what a script has found.
 
     For NHC, prologs, epilogs and scripts of the site's own, as root. The head node shows what was
@@ -86,11 +86,11 @@ def report(for_s: float | None, socket: str, strict: bool, **said: str) -> None:
 
     Exits 0 also where no agent runs, so that a prolog never fails because of it.
     """
-    if for_s is not None and said["clears"] != "gone":
-        raise click.UsageError(f"--for goes with --clears gone, not with {said['clears']}")
+    if for_s is not None and found["clears"] != "gone":
+        raise click.UsageError(f"--for goes with --clears gone, not with {found['clears']}")
     most = {"evidence": _EVIDENCE_CHARS}
-    words = {name: text[: most.get(name, _WORD_CHARS)] for name, text in said.items()}
-    request = {"op": "report", **words, **({} if for_s is None else {"for_s": for_s})}
+    texts = {name: text[: most.get(name, _WORD_CHARS)] for name, text in found.items()}
+    request = {"op": "report", **texts, **({} if for_s is None else {"for_s": for_s})}
     answer = _ask(socket, request, strict)
     if answer and answer.get("stays"):
         stays = f"{answer['stays']} finding(s) stay: only `hpctl return` on the head node"
@@ -110,17 +110,17 @@ def verdict(as_json: bool, socket: str, strict: bool) -> None:
     answer = _ask(socket, {"op": "verdict"}, strict)
     if answer is None:
         return
-    told = answer["verdict"]
+    judged = answer["verdict"]
     if as_json:
         import json
 
-        output.echo(json.dumps({"schema": "hpctl.verdict/1", **told}, indent=2))
+        output.echo(json.dumps({"schema": "hpctl.verdict/1", **judged}, indent=2))
     else:
-        why = f": {told['why']}" if told["why"] else ""
-        output.echo(f"{told['node']} is {told['condition']}{why}")
-    if told["condition"] == "faulty":
+        why = f": {judged['why']}" if judged["why"] else ""
+        output.echo(f"{judged['node']} is {judged['condition']}{why}")
+    if judged["condition"] == "faulty":
         raise SystemExit(1)
-    if told["condition"] == "unknown" and strict:
+    if judged["condition"] == "unknown" and strict:
         raise SystemExit(3)
 
 

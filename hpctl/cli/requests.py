@@ -120,14 +120,14 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
     try:
-        status, said = head.post(wire.REQUESTS_PATH, body, until, config.intake.munge_socket)
+        status, answer = head.post(wire.REQUESTS_PATH, body, until, config.intake.munge_socket)
     except (OSError, http.client.HTTPException, Unavailable) as error:
         return _leave(config, verb, target, by, f"{head.host}:{head.port}: {error}")
     if status == http.client.OK:
-        return int(json.loads(said)["request"])
+        return int(json.loads(answer)["request"])
     if status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unavailable(f"the daemon cannot take the request: {explained(said)}")
-    raise HpctlError(f"the daemon refuses: {explained(said)}")
+        raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
+    raise HpctlError(f"the daemon refuses: {explained(answer)}")
 
 
 def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
@@ -244,15 +244,15 @@ def fate(job: JobHere, *, now: bool) -> str:
 
 def preview_lines(view: PreviewsView) -> list[str]:
     """The same for people: one paragraph a node."""
-    said = []
+    lines = []
     for p in view.previews:
-        said.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
-        said += [f"  {fate(job, now=p.now)}" for job in p.jobs]
+        lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
+        lines += [f"  {fate(job, now=p.now)}" for job in p.jobs]
         if not p.jobs:
-            said.append("  no job is on it")
+            lines.append("  no job is on it")
         if not p.would_open:
-            said.append(f"  the daemon would refuse now: {p.answer}")
-    return said
+            lines.append(f"  the daemon would refuse now: {p.answer}")
+    return lines
 
 
 request_options = output.together(

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
 
-from hpctl.cli.arguments import complete_rules
+from hpctl.cli.arguments import as_typed, complete_rules
 from hpctl.core.bounds import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
     from hpctl.jobs.logs.rules import RuleSet
@@ -69,7 +68,7 @@ def run(
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
 
-    with _as_typed():
+    with as_typed():
         asked, own = parse_srun(arguments), _policy(policy)
         watched = _rules((*merged(own).log_rules, *log_rules))
     given = settings(
@@ -86,17 +85,6 @@ def run(
     where = os.environ.get("HPCTL_SLURM_BIN")
     launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
     raise SystemExit(StepSupervisor(given, launcher, classify, _say).run())
-
-
-@contextmanager
-def _as_typed() -> Iterator[None]:
-    """What is wrong with the command line, or with a file named in it, is an error of usage."""
-    from hpctl.errors import HpctlError
-
-    try:
-        yield
-    except HpctlError as error:
-        raise click.UsageError("\n".join(filter(None, (str(error), error.hint)))) from error
 
 
 def _ranks_a_node() -> int:

@@ -119,10 +119,10 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
         return
     hint = "" if name == "default" else f" --name {name}"
     if settings["empty"]:
-        told = f"no cluster yet, up to {len(one.nodes)} nodes"
+        state = f"no cluster yet, up to {len(one.nodes)} nodes"
     else:
-        told = f"{len(one.nodes)} nodes idle"
-    output.echo(f"Sandbox {name} is up: {told}, state in {one.state_dir}")
+        state = f"{len(one.nodes)} nodes idle"
+    output.echo(f"Sandbox {name} is up: {state}, state in {one.state_dir}")
     output.echo(f'Use it:  eval "$(hpctl sandbox env{hint})"')
     if settings["empty"]:
         output.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
@@ -149,7 +149,7 @@ def _span(text: str) -> tuple[float, float]:
 
 
 def _yaml(file: str | None) -> dict[str, Any]:
-    """The agent's file, so that a slip is told here and not in six agents' logs."""
+    """The agent's file, so that a mistake shows here and not in six agents' logs."""
     if not file:
         return {}
     import yaml
@@ -211,7 +211,7 @@ def mode(name: str, mode: str) -> None:
 @click.option("--count", type=int, help="How many of it the node has from now on.")
 @click.option("--index", type=int, help="Which GPU; without it, the node or `gpu*.`.")
 @click.option("--set", "answers", multiple=True, metavar="NAME=VALUE", help="What NVML answers.")
-@click.option("--lasting", is_flag=True, help="A reboot does not mend it, only a replacement.")
+@click.option("--lasting", is_flag=True, help="A reboot does not fix it, only a replacement.")
 def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     """Break something: NODE FAULT, or api FAULT [KEY=VALUE ...].
 

@@ -172,10 +172,10 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
         for r in nodes
     ]
     found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
-    told = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
+    covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
     seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.untreated}
     shown = dict(_out_of_reach(w)) | seen_at
-    found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in told]
+    found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     for name, hold in sorted(w.state.holds.items()):
         what = f"job {name}" if name.isdecimal() else name
@@ -186,19 +186,19 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
 
 
 def _restarting(w: World) -> list[tuple[JobId, str]]:
-    """The jobs whose own supervisor told a moment ago that it restarts them, and why.
+    """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
 
-    That they run again is told by nobody: for as long as the daemon would wait for a supervisor.
+    That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
     """
     found = []
-    for job, told in sorted(w.state.reports.items()):
-        said, job_now = told[-1].report, w.slurm.jobs.get(job) if w.slurm else None
-        runs = job_now is not None and job_now.running and job_now.restarts == said.restarts
-        late = w.now > later(told[-1].at, w.policy.job.supervisor_grace_s)
-        if said.trouble is None or said.action not in _INSIDE or not runs or late:
+    for job, reports in sorted(w.state.reports.items()):
+        last, job_now = reports[-1].report, w.slurm.jobs.get(job) if w.slurm else None
+        runs = job_now is not None and job_now.running and job_now.restarts == last.restarts
+        late = w.now > later(reports[-1].at, w.policy.job.supervisor_grace_s)
+        if last.trouble is None or last.action not in _INSIDE or not runs or late:
             continue
         if job not in w.state.open_jobs:
-            found.append((job, f"Job {job}: {said.trouble.why}; its own supervisor restarts it"))
+            found.append((job, f"Job {job}: {last.trouble.why}; its own supervisor restarts it"))
     return found
 
 
@@ -282,10 +282,10 @@ def draw(out: Console, view: StatusView) -> None:
         heading(out, "Capacity: autoscaling and spares")
         views.change_table(out, view.changes)
     bad, unsure = ("Problems", view.problems, BAD), ("Cannot tell", view.unknowns, WARN)
-    for title, said, style in (bad, unsure):
-        if said:
+    for title, rows, style in (bad, unsure):
+        if rows:
             heading(out, title)
-            for line in said:
+            for line in rows:
                 out.print(indented(styled(line, style)))
     if not (view.node_recoveries or view.job_recoveries or view.problems or view.unknowns):
         out.print()

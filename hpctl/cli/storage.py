@@ -32,16 +32,9 @@ from hpctl.errors import HpctlError
 if TYPE_CHECKING:
     from rich.console import Console
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "link": ("hpctl.cli.storage:link", "Link an FSx for Lustre directory to S3."),
-    "ls": ("hpctl.cli.storage:ls", "The links between file systems and S3."),
-    "preload": ("hpctl.cli.storage:preload", "Load files from S3 before they are read."),
-}
 
-
-@click.command(
+@click.group(
     cls=LazyGroup,
-    table=COMMANDS,
     epilog="Exit codes: 0 done or fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
 )
 def storage() -> None:
@@ -59,7 +52,7 @@ class LinkView(Struct, frozen=True):
     dry_run: bool = False
 
 
-@click.command()
+@storage.command()
 @click.argument("file_system", metavar="FS", type=FILE_SYSTEM)
 @click.argument("s3", metavar="S3_URI")
 @click.option("--path", required=True, help="The directory, from the file system's root: /data.")
@@ -127,12 +120,12 @@ def link(
 
 
 def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
-    """The last look; each new state is said on standard error."""
-    said, known = "", None
+    """The last look; each new state is printed on standard error."""
+    shown, known = "", None
     for known in looks:
-        if known.lifecycle != said and not quiet:
+        if known.lifecycle != shown and not quiet:
             output.echo(f"  {known.id} is {known.lifecycle} ...", err=True)
-        said = known.lifecycle
+        shown = known.lifecycle
     assert known is not None
     return known
 
@@ -144,7 +137,7 @@ class LinksView(Struct, frozen=True):
     file_system: str = ""
 
 
-@click.command()
+@storage.command()
 @click.argument("file_system", metavar="[FS]", type=FILE_SYSTEM, required=False)
 @aws_options
 @output.json_option
@@ -159,7 +152,7 @@ def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
         output.leave(output.Exit.PROBLEM)
 
 
-@click.command()
+@storage.command()
 @click.argument("path", type=ThereType(exists=True, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Count what would be loaded.")
 @output.json_option
@@ -203,7 +196,7 @@ class Preload(Struct, frozen=True):
     under_way: int = 0
     loaded_bytes: int = 0
     failed: tuple[tuple[str, str], ...] = ()
-    """Files that would not load, each with what lfs said; the first hundred."""
+    """Files that would not load, each with the error of lfs; the first hundred."""
 
     @property
     def done(self) -> bool:
@@ -236,17 +229,17 @@ class Lfs(Struct):
                 if len(left := [name for name in batch if os.path.lexists(name)]) < len(batch):
                     found |= self.released(left)
                     continue
-                raise HpctlError(f"lfs hsm_state: {_said(done)}", _hint(_said(done)))
+                raise HpctlError(f"lfs hsm_state: {_error(done)}", _hint(_error(done)))
             found |= _released(batch, done.stdout)
         return found
 
     def restore(self, files: Sequence[str]) -> dict[str, str]:
-        """Ask for the contents of some files; what lfs said of those that it would not load."""
+        """Ask for the contents of some files; the error of lfs for those that it would not load."""
         done = self._run("hsm_restore", files)
         if done.returncode == 0:
             return {}
         if len(files) == 1:
-            return {files[0]: _said(done)}
+            return {files[0]: _error(done)}
         # One bad file fails the call: ask for each alone.
         return {name: why for one in files for name, why in self.restore([one]).items()}
 
@@ -378,15 +371,15 @@ def _size(name: str) -> int:
         return 0  # deleted meanwhile: nothing was loaded
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _error(done: subprocess.CompletedProcess[str]) -> str:
     lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
     return lines[-1] if lines else f"exit status {done.returncode}"
 
 
-def _hint(said: str) -> str:
-    if "ermission denied" in said or "not permitted" in said:
+def _hint(shown: str) -> str:
+    if "ermission denied" in shown or "not permitted" in shown:
         return "run it as root: only root may ask for a restore"
-    if "Inappropriate ioctl" in said or "not supported" in said:
+    if "Inappropriate ioctl" in shown or "not supported" in shown:
         return "the path is not on a Lustre file system"
     return "`lfs hsm_state FILE` shows the same"
 
@@ -399,8 +392,8 @@ def draw_link(out: Console, view: LinkView) -> None:
         out.print(f"Would link {what}")
         out.print(DRY_RUN)
         return
-    said = "linked" if view.made else "was linked already"
-    out.print(f"{one.id}: {what} {said}, {one.lifecycle}")
+    shown = "linked" if view.made else "was linked already"
+    out.print(f"{one.id}: {what} {shown}, {one.lifecycle}")
     if one.why:
         out.print(f"  {one.why}")
     if one.lifecycle == "AVAILABLE":

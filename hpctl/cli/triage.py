@@ -1,7 +1,7 @@
 """`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
 
 The lines are judged by the agent's own code (`hpctl.agent.checks.kernel_log`), and what that finds
-by the daemon's own (`hpctl.core.assess`, the shipped catalogue): each line by itself, then all
+by the daemon's own (`hpctl.core.assess`, hpctl's own catalogue): each line by itself, then all
 lines of a boot together, for companions and the driver's own word change what a line means.
 """
 
@@ -174,8 +174,8 @@ def _complaint(record: Record) -> list[Finding]:
     text = record.text[:LONGEST]
     if of_a_process(text):
         return []
-    said = kernel_platform.gather_driver(replace(record, text=text))
-    return [] if said is None else [judge(said)]
+    found = kernel_platform.gather_driver(replace(record, text=text))
+    return [] if found is None else [judge(found)]
 
 
 def _view(finding: Finding, entry: Entry) -> LineView | None:

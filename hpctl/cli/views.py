@@ -60,7 +60,7 @@ class TroubleView(Struct, frozen=True):
 
 
 class JobReportView(Struct, frozen=True):
-    """What a job's supervisor told: the trouble, what it did, what it wished."""
+    """What a job's supervisor reported: the trouble, what it did, what it wished."""
 
     job: int
     restarts: int
@@ -176,9 +176,9 @@ def copied(view: type[V], source: object, /, **own: Any) -> V:
 
 def step_view(step: StepRecord) -> StepView:
     """A step as shown."""
-    came = step.outcome
-    told = (came.kind.value, came.code, came.detail) if came else ("", "", "")
-    return copied(StepView, step, outcome=told[0], code=told[1], detail=told[2])
+    got = step.outcome
+    answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
+    return copied(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
 
 
 def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
@@ -218,10 +218,10 @@ def trouble_view(trouble: Trouble | None) -> TroubleView | None:
     return copied(TroubleView, trouble, node=trouble.node or "") if trouble else None
 
 
-def job_report_view(told: JobReported) -> JobReportView:
-    """A supervisor's word as shown."""
-    trouble = trouble_view(told.report.trouble)
-    return copied(JobReportView, told.report, at=told.at, uid=told.uid, trouble=trouble)
+def job_report_view(row: JobReported) -> JobReportView:
+    """A supervisor's report as shown."""
+    trouble = trouble_view(row.report.trouble)
+    return copied(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
 
 
 def hold_view(hold: HoldNoted) -> HoldView:

@@ -11,15 +11,12 @@ import yaml
 from botocore import xform_name
 
 from hpctl.core.compat import UTC
-from hpctl.errors import Absent, Refused
+from hpctl.errors import Absent
 from hpctl.sandbox.emulator import shapes
 from tests.cli import worlds
 
 NAMES = {xform_name(name): name for name in shapes.service_model().operation_names}
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/ab12cd34ef56"
-NO_CAPACITY = (
-    "We currently do not have sufficient capacity to launch new ml instances. Please try again."
-)
 GROUP = "worker-group-1"
 
 
@@ -93,9 +90,8 @@ class PaperSageMaker:
         for name in ("cluster.yaml", *files):
             self.answers |= copy.deepcopy(_file(name))
         self.ordered: list[tuple[str, Mapping[str, Any]]] = []
-        self.continuous = True
         self.status = "InService"
-        self.failure = NO_CAPACITY
+        self.failure: str = _file("nodes.yaml")["failed"]["InstanceStatus"]["Message"]
         self.checks = 0
 
     # --- ports.Service ------------------------------------------------------------------------
@@ -127,10 +123,7 @@ class PaperSageMaker:
     def _describe_cluster(self, request: Mapping[str, Any]) -> Any:
         if request["ClusterName"] != "llm-prod":
             return Absent("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
-        told = {**self.answers["describe_cluster"], "ClusterStatus": self.status}
-        if not self.continuous:
-            del told["NodeProvisioningMode"]
-        return told
+        return {**self.answers["describe_cluster"], "ClusterStatus": self.status}
 
     def _describe_training_plan(self, request: Mapping[str, Any]) -> Any:
         told = self.answers["describe_training_plan"]
@@ -138,9 +131,7 @@ class PaperSageMaker:
             return told
         return Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
 
-    def _list_cluster_nodes(self, request: Mapping[str, Any]) -> Any:
-        if request.get("IncludeNodeLogicalIds") and not self.continuous:
-            return Refused("not for this cluster", code="ValidationException")
+    def _list_cluster_nodes(self, _request: Any) -> Any:
         listed = [_summary(node) for node in nodes()]
         for node in listed:
             if "Message" in node["InstanceStatus"]:
@@ -156,11 +147,6 @@ class PaperSageMaker:
             "CapacityType": "OnDemand",
         }
         return {"NodeDetails": {**_summary(node), **details}}
-
-    def _list_cluster_events(self, _request: Any) -> Any:
-        if not self.continuous:
-            return Refused("Continuous only", code="ValidationException")
-        return self.answers["list_cluster_events"]
 
     def _describe_cluster_event(self, request: Mapping[str, Any]) -> Any:
         events = self.answers["list_cluster_events"]["Events"]
@@ -187,34 +173,17 @@ class PaperSageMaker:
 
 def nodes() -> list[dict[str, Any]]:
     """The summaries, with the host name apart: as `worlds.cloud` has them, and two more."""
-    running = {"Status": "Running"}
+    made = _file("nodes.yaml")
     workers = [
         {
-            "InstanceGroupName": GROUP,
+            **made["worker"],
             "InstanceId": str(instance.id),
             "NodeLogicalId": str(instance.logical_id),
-            "InstanceType": "ml.p5.48xlarge",
-            "InstanceStatus": running,
-            "CurrentImageReleaseVersion": "1.4.2",
             "host": str(instance.node),
         }
         for instance in worlds.cloud().instances.values()
     ]
-    failed = {
-        "InstanceId": "i-0fa11ed0000000010",
-        "NodeLogicalId": "worker-group-1-10",
-        "InstanceStatus": {"Status": "Failure", "Message": NO_CAPACITY},
-        "host": "ip-10-1-0-10",
-    }
-    head = {
-        "InstanceGroupName": "head",
-        "InstanceId": "i-0bead000000000001",
-        "NodeLogicalId": "head-1",
-        "InstanceType": "ml.m5.4xlarge",
-        "InstanceStatus": running,
-        "host": "ip-10-1-0-250",
-    }
-    return [*workers, {**workers[0], **failed}, head]
+    return [*workers, {**workers[0], **made["failed"]}, made["head"]]
 
 
 def _summary(node: Mapping[str, Any]) -> dict[str, Any]:

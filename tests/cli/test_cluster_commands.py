@@ -131,15 +131,6 @@ def test_both_replaces_wait_for_jobs_unless_now(
     assert ordered(history) == []
 
 
-def test_the_order_goes_out_by_instance_id(history: Head) -> None:
-    words = ("replace", "ip-10-1-0-2", "--yes", "--no-wait", "--direct")
-    result = history.run("cluster", *words)
-    assert result.exit_code == 0, result.output
-    ((operation, request),) = history.aws.sagemaker.ordered
-    assert operation == "batch_replace_cluster_nodes"
-    assert request == {"ClusterName": "llm-prod", "NodeIds": ["i-0fresh00000000002"]}
-
-
 @pytest.mark.parametrize(
     ("lines", "result", "code"),
     [

@@ -32,31 +32,6 @@ def test_a_run_that_ends_held_is_a_problem(tmp_path: Path) -> None:
     assert run("test", lenient, strict, "--scenario", story).exit_code == 1
 
 
-def test_what_is_wrong_with_a_scenario_is_told_at_once(tmp_path: Path) -> None:
-    story = tmp_path / "story.yaml"
-    story.write_text(
-        "nodes: 0\nspare: 1\nevents:\n- {at: soon, kind: hnag}\n"
-        "- {at: 1, kind: nan, returned: [n1]}\n- {kind: nan}\n"
-    )
-    result = run("test", "--scenario", story)
-    assert result.exit_code == 2
-    for said in (
-        "nodes (line 1): should be greater than or equal to 1 (given 0)",
-        "spare (line 2): no such key; did you mean 'spares'?",
-        "events.0.at (line 4): is no time",
-        "did you mean 'hang'?",
-        "events.1 (line 5): is one of: kind, returned, released",
-        "events.2.at (line 6): is required",
-    ):
-        assert said in result.stderr
-    story.write_text("nodes: 1\nnames: [alpha]\nevents: [{at: 1, kind: nan, node: alhpa}]\n")
-    assert (
-        "event 1: there is no node 'alhpa'; did you mean 'alpha'?"
-        in run("test", "--scenario", story).stderr
-    )
-    assert run("test").exit_code == 2
-
-
 def test_check_tells_every_file(tmp_path: Path) -> None:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("restarts: 3\n")

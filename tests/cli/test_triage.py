@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import Result
 
 from hpctl.cli.triage import _Reader
-from hpctl.errors import Unavailable
 from tests.cli import conftest
 
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
@@ -54,34 +54,10 @@ DMESG_JSON = f"""{{
    ]
 }}
 """
+TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 FORMS = {
-    "the bare message": (LOST, 1),
-    "dmesg": (f"[12345.678901] {LOST}", 1),
-    "dmesg, early": (f"[    0.000000] {LOST}", 1),
-    "dmesg with callers": (f"[12345.678901][ T1234] {LOST}", 1),
-    "dmesg with a caller, apart": (f"[   45.678901] [    C0] {LOST}", 1),
-    "dmesg -d": (f"[ 1234.567890 <    0.000002>] {LOST}", 1),
-    "dmesg -e": (f"[Nov10 12:00] {LOST}", 1),
-    "dmesg -e, the next": (f"[  +0.000003] {LOST}", 1),
-    "dmesg -T": (f"[Mon Nov  2 12:00:00 2026] {LOST}", 1),
-    "dmesg --iso": (f"2026-11-10T12:00:00,123456+00:00 {LOST}", 1),
-    "dmesg -x": (f"kern  :warn  : [12345.678901] {LOST}", 1),
-    "dmesg -r": (f"<4>[12345.678901] {LOST}", 1),
+    **{name: (text.replace("{lost}", LOST), 1) for name, text in TABLE["believed"].items()},
     "dmesg --json": (DMESG_JSON, 10),
-    "kmsg": (f"4,123,456789,-;{LOST}\n SUBSYSTEM=pci\n DEVICE=+pci:0000:18:00.0", 1),
-    "syslog": (f"Nov 10 12:00:00 ip-10-1-0-5 kernel: [12345.678901] {LOST}", 1),
-    "syslog without uptime": (f"Nov  2 12:00:00 ip-10-1-0-5 kernel: {LOST}", 1),
-    "rsyslog, repeated": (
-        f"Nov  2 12:00:00 host kernel: message repeated 9 times: [ {LOST}]", 1,
-    ),
-    "rsyslog, ISO": (f"2026-11-10T12:00:00.123456+00:00 host kernel: [12.345] {LOST}", 1),
-    "syslog, RFC 5424": (f"<4>1 2026-11-10T12:00:00.1Z host kernel - - - {LOST}", 1),
-    "journal short": (f"Nov 10 12:00:00 host kernel: {LOST}", 1),
-    "journal short-precise": (f"Nov 10 12:00:00.123456 host kernel: {LOST}", 1),
-    "journal short-iso": (f"2026-11-10T12:00:00+0000 host kernel: {LOST}", 1),
-    "journal short-full": (f"Tue 2026-11-10 12:00:00 UTC host kernel: {LOST}", 1),
-    "journal short-monotonic": (f"[12345.678901] host kernel: {LOST}", 1),
-    "journal short-unix": (f"1762776000.123456 host kernel: {LOST}", 1),
     "journal json": (json.dumps(FIELDS), 1),
     "journal json, bytes": (json.dumps({**FIELDS, "MESSAGE": list(LOST.encode())}), 1),
     "journal json-seq": ("\x1e" + json.dumps(FIELDS), 1),
@@ -103,13 +79,7 @@ def test_every_form_of_a_log_is_read(text: str | bytes, number: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"user  :warn  : [12345.678901] {LOST}",
-        f"<12>[12345.678901] {LOST}",
-        f"12,123,456789,-;{LOST}",
-        f"Nov 10 12:00:00 host sshd[12]: {LOST}",
-        f"2026-11-10T12:00:00+00:00 host app: {LOST}",
-        f"<12>1 2026-11-10T12:00:00Z host kernel - - - {LOST}",
-        f"<4>1 2026-11-10T12:00:00Z host app - - - {LOST}",
+        *(text.replace("{lost}", LOST) for text in TABLE["refused"]),
         json.dumps({**FIELDS, "_TRANSPORT": "syslog"}),
         json.dumps({**FIELDS, "SYSLOG_FACILITY": "1"}),
         json.dumps({"_TRANSPORT": "stdout", "MESSAGE": LOST}),
@@ -186,12 +156,6 @@ def test_a_health_agent_s_record_is_read_too() -> None:
     record = json.dumps({**mark, "condition": "XID Error", "data": {"ErrNum": 79}})
     (row,) = rows(f"Nov 10 12:00:00 host hma[12]: {record}")
     assert (row["check"], row["code"], row["condition"]) == ("hma.xid", "79", "suspect")
-
-
-def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
-    shown = conftest.run("triage", tmp_path / "none")
-    assert isinstance(shown.exception, Unavailable)
-    assert "journalctl -k | hpctl triage" in shown.exception.hint
 
 
 def test_whatever_a_log_holds_is_read_to_its_end() -> None:
