@@ -8,17 +8,10 @@ from hpctl.cloud.aws import AwsAccount
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
 from hpctl.sandbox.emulator.shapes import Parameters
-from tests.contract.provider.beds import cluster
+from tests.contract.provider.beds import SANDBOX_KEYS, cluster
 
 CLUSTER = "llm"
 REGION = "us-west-2"
-SANDBOX_KEYS = {
-    "AWS_ACCESS_KEY_ID": "sandbox",
-    "AWS_SECRET_ACCESS_KEY": "sandbox",
-    "AWS_EC2_METADATA_DISABLED": "true",
-    "AWS_CONFIG_FILE": "/nonexistent",
-    "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-}
 
 
 class AwsBed:

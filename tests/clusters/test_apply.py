@@ -25,24 +25,6 @@ def request(bed: AwsBed, name: str = "fresh") -> dict[str, Any]:
     return {**copy.deepcopy(bed.spec), "ClusterName": name}
 
 
-def refusing(bed: AwsBed, operation: str, code: str) -> Callable[[], None]:
-    """Let an operation answer an error code, as the service's own dispatcher would."""
-    before = bed.emulator.handlers[operation]
-
-    def refuse(_: object) -> dict[str, Any]:
-        raise ApiError(code, f"the service says {code}.")
-
-    bed.emulator.handlers[operation] = refuse
-    return lambda: bed.emulator.handlers.__setitem__(operation, before)
-
-
-def showing(bed: AwsBed, **fields: Any) -> Callable[[], None]:
-    """Let DescribeCluster say other things."""
-    before = bed.emulator.handlers["DescribeCluster"]
-    bed.emulator.handlers["DescribeCluster"] = lambda body: {**before(body), **fields}
-    return lambda: bed.emulator.handlers.__setitem__("DescribeCluster", before)
-
-
 def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
@@ -63,14 +45,18 @@ def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
 
 
 @pytest.mark.parametrize(("status", "mend"), [("Failed", "delete"), ("Deleting", "--deleted")])
-def test_a_cluster_that_failed_or_goes_is_not_adopted(bed: AwsBed, status: str, mend: str) -> None:
-    put_back = showing(bed, ClusterStatus=status, FailureMessage="no capacity")
-    told = "Failed: no capacity" if status == "Failed" else "being deleted"
-    try:
-        with pytest.raises(HpctlError, match=told) as caught:
-            apply.create(bed.aws, request(bed, CLUSTER), PATIENCE)
-    finally:
-        put_back()
+def test_a_cluster_that_failed_or_goes_is_not_adopted(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, status: str, mend: str
+) -> None:
+    handlers, more = (
+        bed.emulator.handlers,
+        {"ClusterStatus": status, "FailureMessage": "no capacity"},
+    )
+    before = handlers["DescribeCluster"]
+    monkeypatch.setitem(handlers, "DescribeCluster", lambda body: {**before(body), **more})
+    message = "Failed: no capacity" if status == "Failed" else "being deleted"
+    with pytest.raises(HpctlError, match=message) as caught:
+        apply.create(bed.aws, request(bed, CLUSTER), PATIENCE)
     assert mend in caught.value.hint
 
 
@@ -198,13 +184,15 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, oper
         ("DeleteCluster", "AccessDeniedException", "sagemaker:DeleteCluster"),
     ],
 )
-def test_each_refusal_has_a_mend(bed: AwsBed, operation: str, code: str, mend: str) -> None:
-    put_back = refusing(bed, operation, code)
-    try:
-        with pytest.raises(HpctlError) as caught:
-            ORDERS[operation](bed)
-    finally:
-        put_back()
+def test_each_refusal_has_a_mend(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, operation: str, code: str, mend: str
+) -> None:
+    def refuse(_: object) -> dict[str, Any]:
+        raise ApiError(code, f"the service says {code}.")
+
+    monkeypatch.setitem(bed.emulator.handlers, operation, refuse)
+    with pytest.raises(HpctlError) as caught:
+        ORDERS[operation](bed)
     assert mend in caught.value.hint
     assert ("0 of 2 were added" in str(caught.value)) is (operation == "BatchAddClusterNodes")
     assert bed.operations().count(operation) == 1

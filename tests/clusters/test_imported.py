@@ -19,7 +19,7 @@ from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
 from hpctl.wiring import open_model
 from tests.clusters.any_spec import specs
-from tests.clusters.api_model import complaints, described, files, paths, shape
+from tests.clusters.api_model import complaints, described, files
 
 
 def parameters(spec: ClusterSpec) -> Mapping[str, Any] | None:
@@ -88,15 +88,6 @@ def test_a_date_of_a_request_is_read_as_the_aws_cli_reads_it(date: str | int) ->
 def test_a_request_that_is_none_is_one_error_with_its_place(text: str, words: str) -> None:
     with pytest.raises(SpecError, match=re.escape(words)):
         spec_of_json(text, "r.json", MODEL)
-
-
-def test_the_play_of_an_answer_above_is_one_that_the_service_could_give() -> None:
-    takes = set(paths(shape("DescribeCluster", "output_shape")))
-    for spec in files().values():
-        answer = described(create_request(spec))
-        assert set(answer) <= takes
-        for group in answer["InstanceGroups"]:
-            assert {f"InstanceGroups.{key}" for key in group} <= takes
 
 
 def test_what_the_models_have_no_word_for_is_kept_as_it_stands() -> None:

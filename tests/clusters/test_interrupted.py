@@ -4,29 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS
 from tests.clusters.shell import SPEC
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0
-
-
-@pytest.fixture
-def emulator() -> Iterator[Emulator]:
-    """A service that takes two seconds to make a cluster."""
-    made = Emulator(NullMachines(), create_time_s=2.0, boot_time_s=0.05)
-    made.start()
-    yield made
-    made.stop()
-    assert made.response_errors == []
 
 
 def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
@@ -38,35 +26,18 @@ def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "80",
     }
-    return subprocess.Popen(
-        [sys.executable, "-m", "hpctl", "cluster", *args, "--every", "0.1s"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
+    command = [sys.executable, "-m", "hpctl", "cluster", *args, "--every", "0.1s"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
 
-def create(emulator: Emulator, dir: Path) -> subprocess.Popen[str]:
-    file = dir / "cluster.yaml"
+def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path: Path) -> None:
+    emulator = Emulator(NullMachines(), create_time_s=2.0, boot_time_s=0.05)
+    emulator.start()
+    file = tmp_path / "cluster.yaml"
     file.write_text(yaml.safe_dump(SPEC))
-    return hpctl(emulator, "create", str(file), "--no-validate", "--yes")
-
-
-def until_ordered(emulator: Emulator) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while "CreateCluster" not in operations(emulator):
-        assert time.monotonic() < deadline, "nothing was ordered"
-        time.sleep(0.02)
-
-
-def operations(emulator: Emulator) -> list[str]:
-    return [call.operation for call in emulator.calls.all()]
-
-
-def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(emulator: Emulator, tmp_path: Path) -> None:
-    running = create(emulator, tmp_path)
-    until_ordered(emulator)
+    running = hpctl(emulator, "create", str(file), "--no-validate", "--yes")
+    until(lambda: emulator.calls.count("CreateCluster"), LIMIT_S)
     assert running.stderr is not None
     assert "llm Creating: controller 0/1" in running.stderr.readline()
     running.send_signal(signal.SIGINT)
@@ -80,4 +51,6 @@ def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(emulator: Emulator, tmp_pat
     out, err = waiting.communicate(timeout=LIMIT_S)
     assert waiting.returncode == 0, err
     assert "wait llm: done; InService, controller 1/1, workers 4/4" in out
-    assert operations(emulator).count("CreateCluster") == 1
+    assert emulator.calls.count("CreateCluster") == 1
+    emulator.stop()
+    assert emulator.response_errors == []

@@ -127,11 +127,9 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed: AwsBed) -> N
     bed.emulator.faults.add("no_capacity", calls=1)
     request = {"ClusterName": CLUSTER, "NodeIds": [bed.worker()]}
     bed.emulator.handle("BatchReplaceClusterNodes", request)
+    nodes = bed.emulator.world.cluster(CLUSTER).nodes
     assert bed.emulator.wait_until(
-        lambda: any(
-            n.state.status == "Failure" for n in bed.emulator.world.cluster(CLUSTER).nodes.values()
-        ),
-        5,
+        lambda: any(n.state.status == "Failure" for n in nodes.values()), 5
     )
     found = events(bed.aws, CLUSTER)
     assert [e.at for e in found] == sorted(e.at for e in found)

@@ -27,6 +27,7 @@ from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
+from tests.contract.provider.beds import add
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -85,13 +86,7 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
     bed = AwsBed(workers=2)
     try:
         bed.machines.fail_boot.add("workers-3")
-        bed.emulator.handle(
-            "BatchAddClusterNodes",
-            {
-                "ClusterName": CLUSTER,
-                "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
-            },
-        )
+        add(bed.emulator, CLUSTER)
         first = followed(bed, progress.in_service(patience_s=30.0))[-1]
         [node] = first.failed_nodes
         assert first.verdict is Verdict.FAILED
@@ -165,11 +160,7 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
     launches.timings = replace(launches.timings, retry_s=0.01)
     try:
         bed.machines.fail_boot.add("workers-2")
-        request = {
-            "ClusterName": CLUSTER,
-            "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
-        }
-        bed.emulator.handle("BatchAddClusterNodes", request)
+        add(bed.emulator, CLUSTER)
         looks = followed(bed, progress.in_service(patience_s=60.0))
         assert looks[-1].verdict is Verdict.FAILED
         assert looks[-1].waited_s < 200.0

@@ -9,6 +9,7 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import Verdict, validate
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Account, Bed, denied
+from tests.contract.provider.beds import cluster
 
 
 @pytest.fixture(scope="module")
@@ -25,14 +26,14 @@ def file(
     scripts = {"source_s3_uri": "s3://sagemaker-ours/clean"}
     scripts["on_init_complete"] = "on_init_complete.sh"
     both = {"execution_role": bed.role, "lifecycle": scripts, **(group or {})}
-    head = {"name": "ctl", "role": "controller", "instance_type": "ml.m5.4xlarge", "count": 1}
-    work = {"name": "gpu", "role": "compute", "instance_type": "ml.p5.48xlarge", "count": 2}
+    head = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
+    work = {"name": "workers", "role": "compute", "instance_type": "ml.p5.48xlarge", "count": 2}
     data = {
         "name": "h100-a",
         "node_provisioning_mode": "Continuous",
         "accounting_database": {"endpoint": "db.example.org", "secret_arn": bed.secret["ARN"]},
         "vpc": {"subnets": [bed.subnet], "security_groups": [bed.group]},
-        "instance_groups": [head | both, work | both | {"partition": "h100"} | (gpu or {})],
+        "instance_groups": [head | both, work | both | {"partition": "dev"} | (gpu or {})],
         **more,
     }
     return specs.ClusterSpec.model_validate(data)
@@ -90,24 +91,8 @@ def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
 
 
 def test_the_living_cluster_counts(bed: Bed) -> None:
-    request = {
-        "ClusterName": "h100-a",
-        "NodeProvisioningMode": "Continuous",
-        "VpcConfig": {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]},
-        "InstanceGroups": [
-            {
-                "InstanceGroupName": name,
-                "InstanceType": kind,
-                "InstanceCount": count,
-                "ExecutionRole": bed.role,
-                "SlurmConfig": slurm,
-            }
-            for name, kind, count, slurm in (
-                ("ctl", "ml.m5.4xlarge", 1, {"NodeType": "Controller"}),
-                ("gpu", "ml.p5.48xlarge", 2, {"NodeType": "Compute", "PartitionNames": ["h100"]}),
-            )
-        ],
-    }
+    network = {"Subnets": [bed.subnet], "SecurityGroupIds": [bed.group]}
+    request = cluster("h100-a", 2, VpcConfig=network)
     bed.emulator.create(request)
     bed.emulator.wait_in_service("h100-a", 10)
     try:

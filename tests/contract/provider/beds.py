@@ -17,6 +17,13 @@ from tests.fakes.provider import FakeProvider
 
 ROLE = "arn:aws:iam::000000000000:role/hyperpod"
 CLUSTER = "contract"
+SANDBOX_KEYS = {
+    "AWS_ACCESS_KEY_ID": "sandbox",
+    "AWS_SECRET_ACCESS_KEY": "sandbox",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": "/nonexistent",
+    "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+}
 MUTATIONS = ["BatchReplaceClusterNodes", "BatchRebootClusterNodes"]
 
 
@@ -31,6 +38,13 @@ def group(name: str, node_type: str, count: int, **more: Any) -> dict[str, Any]:
         "SlurmConfig": {"NodeType": node_type, **partition},
         **more,
     }
+
+
+def add(emulator: Emulator, name: str, count: int = 1) -> None:
+    """Order so many more workers."""
+    more = [{"InstanceGroupName": "workers", "IncrementTargetCountBy": count}]
+    answer = emulator.handle("BatchAddClusterNodes", {"ClusterName": name, "NodesToAdd": more})
+    assert answer.status == 200
 
 
 def cluster(name: str = CLUSTER, workers: int = 4, **more: Any) -> dict[str, Any]:
@@ -138,6 +152,9 @@ class EmulatorBed(_Nodes):
 
     def calls(self) -> list[tuple[str, ...]]:
         return [c.node_ids for c in self.emulator.calls.all() if c.operation in MUTATIONS]
+
+    def add(self, count: int) -> None:
+        add(self.emulator, CLUSTER, count)
 
     def settle(self) -> None:
         self.emulator.wait_in_service(CLUSTER, 10)

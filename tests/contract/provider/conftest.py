@@ -2,18 +2,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed, GroupBed
+from tests.contract.provider.beds import SANDBOX_KEYS, Bed, EmulatorBed, FakeBed, GroupBed
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _aws() -> Iterator[None]:
     """Credentials that no real account knows, and no configuration of the machine's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        patch.setenv("AWS_CONFIG_FILE", "/nonexistent")
-        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+        for name, value in SANDBOX_KEYS.items():
+            patch.setenv(name, value)
         patch.delenv("AWS_PROFILE", raising=False)
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
         yield

@@ -11,7 +11,7 @@ from hpctl.cloud import sagemaker as details
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceStatus, OutcomeKind
-from hpctl.errors import HpctlError, Unavailable
+from hpctl.errors import Unavailable
 from hpctl.sandbox.emulator.faults import validation
 from hpctl.sandbox.emulator.launch import Timings
 from hpctl.sandbox.emulator.service import CallLog
@@ -57,11 +57,7 @@ def test_nodes_that_wait_for_an_instance_are_left_out(
     emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulated.emulator.launches, "timings", Timings(boot_s=0.5))
-    request = {
-        "ClusterName": CLUSTER,
-        "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 2}],
-    }
-    assert emulated.emulator.handle("BatchAddClusterNodes", request).status == 200
+    emulated.add(2)
     assert len(emulated.provider.view().instances) == 5
     emulated.settle()
     assert len(emulated.provider.view().instances) == 7
@@ -125,14 +121,6 @@ def test_without_credentials_a_mutation_was_certainly_not_sent(
         bare.view()
     assert "credentials" in caught.value.hint
     assert emulated.calls() == []
-
-
-def test_without_a_region_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(HpctlError) as caught:
-        SageMakerProvider(CLUSTER)
-    assert "region" in caught.value.hint
 
 
 def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated: EmulatorBed) -> None:
@@ -209,13 +197,7 @@ def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(
         assert len(known) == len(described(bed)) == 20
         assert sum(bool(i.address) for i in seen.view().instances.values()) == 20
         clock += 1.0
-        bed.emulator.handle(
-            "BatchAddClusterNodes",
-            {
-                "ClusterName": CLUSTER,
-                "NodesToAdd": [{"InstanceGroupName": "workers", "IncrementTargetCountBy": 1}],
-            },
-        )
+        bed.add(1)
         bed.settle()
         listed = seen.view().instances.values()
         newest = max(listed, key=lambda i: i.launched or datetime.min.replace(tzinfo=UTC))
@@ -227,10 +209,10 @@ def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(
 
 def test_who_may_not_describe_sees_the_instances_without_addresses(grouped: GroupBed) -> None:
     """And asks no further: a service that throttles is left alone until the next view."""
-    for kind, calls in (("throttle", None), ("access_denied", None)):
+    for kind in ("throttle", "access_denied"):
         seen = provider(grouped)
         grouped.emulator.calls = CallLog()
-        grouped.emulator.faults.add(kind, calls=calls, operations=["DescribeClusterNode"])
+        grouped.emulator.faults.add(kind, operations=["DescribeClusterNode"])
         assert {i.address for i in seen.view().instances.values()} == {""}
         assert 1 <= len(described(grouped)) <= 5
         grouped.emulator.faults.clear(kind)
