@@ -14,7 +14,7 @@ from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
 from hpctl.agent.kmsg import format_record
 from hpctl.core.model import Report
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.server import IntakeServer
@@ -61,16 +61,18 @@ def bed(directory: Path) -> Iterator[Bed]:
         os.mkfifo(directory / "kmsg")
         kmsg = os.open(directory / "kmsg", os.O_RDWR | os.O_NONBLOCK)
         stack.callback(os.close, kmsg)
-        words = [
+        arguments = [
             *(sys.executable, "-m", "hpctl", "agent", "run", "--node=n1", "--instance-id=i-1"),
             *(f"--head=http://127.0.0.1:{port}", f"--munge-socket={socket}"),
             *(f"--root={root}", f"--kmsg={directory / 'kmsg'}", f"--spool={directory / 'spool'}"),
             *(f"--socket={directory / 'socket'}", f"--plugins={directory / 'no plugins'}"),
         ]
-        told = {name: text for name, text in os.environ.items() if not name.startswith("HPCTL_")}
+        environment = {
+            name: text for name, text in os.environ.items() if not name.startswith("HPCTL_")
+        }
         with (directory / "agent.log").open("wb") as log:
             agent = subprocess.Popen(
-                words, env={**told, **stub.env()}, cwd=REPOSITORY, stdout=log, stderr=log
+                arguments, env={**environment, **stub.env()}, cwd=REPOSITORY, stdout=log, stderr=log
             )
         try:
             child = _child_of(agent, reports, directory / "agent.log")

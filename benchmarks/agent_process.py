@@ -99,7 +99,7 @@ def _pss_mb(pid: int, proc: Path) -> float:
 
 
 def command(pid: int, proc: Path = PROC) -> list[str]:
-    """Its words; none once it has ended."""
+    """Its arguments; none once it has ended."""
     try:
         return (proc / str(pid) / "cmdline").read_text(errors="replace").split("\0")[:-1]
     except OSError:

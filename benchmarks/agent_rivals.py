@@ -52,8 +52,8 @@ class Run(Struct, frozen=True):
 def find(where: tuple[str, tuple[str, ...]]) -> str | None:
     """The program by its variable, else in PATH; None where it is not installed."""
     variable, names = where
-    if told := os.environ.get(variable):
-        return shutil.which(told)
+    if path := os.environ.get(variable):
+        return shutil.which(path)
     return next(filter(None, map(shutil.which, names)), None)
 
 
@@ -70,15 +70,15 @@ class Nhc:
     def once(self) -> Run:
         """Raises RuntimeError where it finds this machine unhealthy: it then stops half way."""
         # What is set in the environment is dropped by NHC; what is set on the command line is not.
-        words = [
+        arguments = [
             self._program,
             *("-c", str(self._directory / "nhc.conf"), "-l", str(self._directory / "nhc.log")),
             *("MARK_OFFLINE=0", "DETACHED_MODE=0", "NHC_RM=", "TIMEOUT=25"),
             *_beside(Path(self._program)),
         ]
-        said = self._directory / "nhc.said"
-        with said.open("wb") as out:
-            process = subprocess.Popen(words, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        output = self._directory / "nhc.out"
+        with output.open("wb") as out:
+            process = subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
         # Not ru_maxrss: a child begins as a copy of us, and so does that figure.
         peak_mb, ended = 0.0, 0
         while not ended:
@@ -87,7 +87,7 @@ class Nhc:
             ended, status, used = os.wait4(process.pid, os.WNOHANG)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
-            text = said.read_text(errors="replace").strip()[-300:]
+            text = output.read_text(errors="replace").strip()[-300:]
             raise RuntimeError(f"nhc says that this machine is unhealthy: {text}")
         return Run(used.ru_utime + used.ru_stime, peak_mb)
 
@@ -101,7 +101,7 @@ def _beside(program: Path) -> list[str]:
 
 
 class NodeExporter:
-    """A running node_exporter. `read` scrapes it once and returns how many counters it told."""
+    """A running node_exporter. `read` scrapes it once and returns how many counters it gave."""
 
     def __init__(self, pid: int, url: str) -> None:
         self.pid, self._url = pid, url
@@ -117,10 +117,10 @@ class NodeExporter:
 def node_exporter(program: str, root: Path, *, only_infiniband: bool) -> Iterator[NodeExporter]:
     """One that reads the sysfs below `root`, alone or with all its usual collectors."""
     port = _free_port()
-    words = [program, f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{port}"]
+    arguments = [program, f"--path.sysfs={root / 'sys'}", f"--web.listen-address=127.0.0.1:{port}"]
     if only_infiniband:
-        words += ["--collector.disable-defaults", "--collector.infiniband"]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        arguments += ["--collector.disable-defaults", "--collector.infiniband"]
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         exporter = NodeExporter(process.pid, f"http://127.0.0.1:{port}/metrics")
         until = time.monotonic() + 10

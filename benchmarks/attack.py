@@ -79,8 +79,8 @@ def _round(siege: Siege) -> float:
 
 
 def _begin(siege: Siege) -> list[Attack]:
-    def crowd(said: str, drip: str) -> Attack:
-        return begin("crowd", port=siege.port, count=CONNECTIONS, begin=said, drip=drip, seconds=6)
+    def crowd(sent: str, drip: str) -> Attack:
+        return begin("crowd", port=siege.port, count=CONNECTIONS, begin=sent, drip=drip, seconds=6)
 
     found = [crowd("", ""), crowd("POST /v1/reports HTTP/1.1\r\nX: ", "x")]
     for one in found:

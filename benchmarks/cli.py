@@ -42,8 +42,8 @@ def run() -> Outcome:
     for nodes, bars in BARS_S.items():
         with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
             config = lay_out(Path(name), nodes)
-            words = [["-m", "hpctl", *words, "--config", config] for words in COMMANDS.values()]
-            *taken, floor = _in_turn([*words, ["-c", "import click"]], RUNS)
+            args = [["-m", "hpctl", *args, "--config", config] for args in COMMANDS.values()]
+            *taken, floor = _in_turn([*args, ["-c", "import click"]], RUNS)
         rows += [
             Row(f"hpctl {what}, {nodes:,} nodes", s, "s", FLOOR, floor, bars.get(what))
             for what, s in zip(COMMANDS, taken, strict=True)
@@ -79,17 +79,17 @@ def _in_turn(commands: list[list[str]], runs: int) -> list[float]:
     """The median seconds of each."""
     taken: list[list[float]] = [[] for _ in commands]
     for _ in range(runs):
-        for times, words in zip(taken, commands, strict=True):
-            times += seconds_of(partial(_start, words), 1)
+        for times, args in zip(taken, commands, strict=True):
+            times += seconds_of(partial(_start, args), 1)
     return [median(times) for times in taken]
 
 
-def _start(words: list[str]) -> None:
+def _start(args: list[str]) -> None:
     """One command to its end. A finding is exit code 1, and none here may be 2 or 3."""
     done = subprocess.run(
-        [sys.executable, *words], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, *args], check=False, capture_output=True, text=True, timeout=60
     )
     if done.returncode not in (0, 1) or "Traceback" in done.stderr:
         raise RuntimeError(
-            f"{words}: {done.returncode}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
+            f"{args}: {done.returncode}\n{done.stdout[-500:]}\n{done.stderr[-2000:]}"
         )

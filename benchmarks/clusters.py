@@ -58,8 +58,8 @@ def run() -> Outcome:
         env = _env(url)
         taken: dict[str, list[Ran]] = {name: [] for name in _COMMANDS}
         for _ in range(RUNS):
-            for name, words in _COMMANDS.items():
-                command = [sys.executable, "-m", "hpctl", "cluster", *words, "--cluster", CLUSTER]
+            for name, args in _COMMANDS.items():
+                command = [sys.executable, "-m", "hpctl", "cluster", *args, "--cluster", CLUSTER]
                 taken[name].append(_timed(command, env))
         loop = _timed([sys.executable, "-c", _LOOP, url], env)
     for name in ("cluster nodes", "cluster nodes --details"):

@@ -79,16 +79,16 @@ def three_sigma(window: score.Window) -> list[tuple[NodeName, str]]:
     marks = []
     for group in window.groups:
         for gauge, worse in WORSE.items():
-            told = [
+            values = [
                 (window.seen[n][gauge], n)
                 for n in group.nodes
                 if n in window.seen and gauge in window.seen[n]
             ]
-            if len(told) < peers.LEAST_PEERS:
+            if len(values) < peers.LEAST_PEERS:
                 continue
-            mean = sum(v for v, _ in told) / len(told)
-            sigma = (sum((v - mean) ** 2 for v, _ in told) / len(told)) ** 0.5
-            marks += [(n, gauge) for v, n in told if sigma and (v - mean) * worse > 3 * sigma]
+            mean = sum(v for v, _ in values) / len(values)
+            sigma = (sum((v - mean) ** 2 for v, _ in values) / len(values)) ** 0.5
+            marks += [(n, gauge) for v, n in values if sigma and (v - mean) * worse > 3 * sigma]
     return marks
 
 
@@ -98,18 +98,18 @@ def plain_mad(window: score.Window) -> list[tuple[NodeName, str]]:
     marks = []
     for group in window.groups:
         for gauge, worse in WORSE.items():
-            told = [
+            values = [
                 (window.seen[n][gauge], n)
                 for n in group.nodes
                 if n in window.seen and gauge in window.seen[n]
             ]
-            if len(told) < peers.LEAST_PEERS:
+            if len(values) < peers.LEAST_PEERS:
                 continue
-            middle = statistics.median(v for v, _ in told)
-            spread = statistics.median(abs(v - middle) for v, _ in told)
+            middle = statistics.median(v for v, _ in values)
+            spread = statistics.median(abs(v - middle) for v, _ in values)
             marks += [
                 (n, gauge)
-                for v, n in told
+                for v, n in values
                 if spread and 0.6745 * (v - middle) * worse > 3.5 * spread
             ]
     return marks
@@ -133,13 +133,13 @@ def run() -> Outcome:
     """Peers on their worlds, lemons on their pasts, and the time of one judgement."""
     ours, rivals = measure(SEEDS)
     best_name, best = max(rivals.items(), key=lambda item: item[1].f1)
-    delays, told = sorted(ours.delays), sorted(ours.told)
+    delays, values = sorted(ours.delays), sorted(ours.told)
     rows = [
         Row("precision", ours.precision, "", best_name, best.precision, 0.95, least=True),
         Row("recall", ours.recall, "", best_name, best.recall, 0.90, least=True),
         Row("onset to found, median", median(delays), "s", best_name, median(best.delays), 180.0),
         Row("onset to found, p90", _p90(delays), "s", best_name, _p90(sorted(best.delays)), 180.0),
-        Row("the same, pauses not counted, p90", _p90(told), "s"),
+        Row("the same, pauses not counted, p90", _p90(values), "s"),
         Row("found within 3 min of onset", sum(d <= 180 for d in delays) / len(delays), ""),
         Row("false alarms in 1 000 node-days", _per_days(ours), "", best_name, _per_days(best)),
         *_lemons(),
@@ -225,8 +225,8 @@ def _judging() -> list[float]:
     book, found, taken = PeerWindows(), {}, []
     for _ in range(RUNS):
         for n, name in enumerate(names):
-            told = {g: v * (1 + (n * 37 % 101) / 5000) for g, v in usual.items()}
-            book.take(born[name], told | ({"gpu.sm_clock_mhz": 1200.0} if n < SLOW else {}))
+            values = {g: v * (1 + (n * 37 % 101) / 5000) for g, v in usual.items()}
+            book.take(born[name], values | ({"gpu.sm_clock_mhz": 1200.0} if n < SLOW else {}))
         now += peers.WINDOW
         begun = time.perf_counter()
         found = book.judge(peers.groups_of(SchedulerView(now, jobs=jobs), {}, now), now)

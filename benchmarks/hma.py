@@ -251,7 +251,7 @@ class _Stage:
                 fault.ran = time.time()
         moved = bool(fault.ran) or not fault.jobs
         if fault.kind == "calm" and self._account.mode == "assist" and moved and not fault.then:
-            # Nobody has told the service, which has to act for the node to come back.
+            # Nobody has notified the service, which has to act for the node to come back.
             fault.then = float("inf")
             self._sandbox.inject_api("second-actor", node=fault.node)
         node = view.nodes[NodeName(fault.node)]
@@ -311,10 +311,10 @@ def _rows(account: Account) -> list[Row]:
 def _notes(account: Account) -> list[str]:
     kinds = Counter(f.kind for f in account.faults)
     under = {kind: account.running(kind) for kind in KINDS}
-    told = ", ".join(f"{k} {median(v):.2f} s of {len(v)}" for k, v in under.items() if v)
+    medians = ", ".join(f"{k} {median(v):.2f} s of {len(v)}" for k, v in under.items() if v)
     return [
         f"mode {account.mode}: {dict(kinds)}, {account.marked} marks in recoveries, seed {SEED},"
         f" {account.seconds:.0f} s; beside them {len(account.calm)} without a health agent",
-        f"mode {account.mode}, job running again, medians: {told}",
+        f"mode {account.mode}, job running again, medians: {medians}",
         *account.problems[:20],
     ]

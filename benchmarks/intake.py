@@ -67,10 +67,10 @@ def running(nodes: int = 0, mode: str = "hpctl", *, pinned: bool = True) -> Iter
             assert process.stdin is not None
             assert process.stdout is not None
             try:
-                said = json.loads(process.stdout.readline())
-                for pid in (process.pid, said["intake"], head_munged) if pinned else ():
+                output = json.loads(process.stdout.readline())
+                for pid in (process.pid, output["intake"], head_munged) if pinned else ():
                     _pin(pid, {max(os.sched_getaffinity(0))})
-                yield Intake(process, said["port"], said["intake"], head_munged, agents_socket)
+                yield Intake(process, output["port"], output["intake"], head_munged, agents_socket)
             finally:
                 process.stdin.close()
                 process.wait(30)

@@ -21,6 +21,7 @@ from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldSchedule
 from hpctl.core.catalogue import rules
 from hpctl.daemon import channel
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState
@@ -86,7 +87,8 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
 def _intake(munge_socket: Path, book: NodeHealthStore) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
     nobody: Any = None
-    backend = Backend(book, nobody, nobody, nobody, Metrics())  # type: ignore[arg-type]
+    grey = GreyFailures(book, nobody, CLOCK)
+    backend = Backend(book, grey, nobody, nobody, nobody, Metrics())
     return IntakeProcess(setup, ("127.0.0.1", 0), backend)
 
 

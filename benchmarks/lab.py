@@ -137,7 +137,7 @@ class Lab:
         return self._ask(lambda store: replay(store.events()))
 
     def follow(self, state: State) -> None:
-        """Fold into `state` what the journal has said since the last time."""
+        """Fold into `state` what the journal has got since the last time."""
 
         def fold(store: Store) -> None:
             for event in store.events(state.events):

@@ -165,5 +165,5 @@ def step(at: datetime, rid: RecoveryId, kind: StepKind, target: str) -> Iterator
 
 
 def signal(at: datetime, rid: RecoveryId, what: str) -> Event:
-    """A move, with words as long as the usual."""
+    """A move, with texts as long as the usual."""
     return SignalSeen(at, rid, what, "slurmctld shows DRAIN with our Reason, no job left on it")

@@ -95,10 +95,10 @@ def _ratio(ours: list[Seen], rivals: list[Seen]) -> float:
 
 
 @contextmanager
-def _started(*words: str) -> Iterator[str]:
+def _started(*arguments: str) -> Iterator[str]:
     """A program of the strangers', and the line that it says when it is in place."""
     python = ["nice", "-n", "10", sys.executable, "-m", "benchmarks.strangers"]
-    process = subprocess.Popen([*python, *words], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*python, *arguments], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         yield process.stdout.readline().strip()

@@ -153,8 +153,8 @@ class _Lab:
             seconds, lost = self._fault(save)
         except NotSeen as error:
             log = self._base / f"{number}.log"
-            said = log.read_text(errors="replace")[-4000:] if log.exists() else "(no output)"
-            raise NotSeen(f"{way.name}: {error}\n{said}") from error
+            output = log.read_text(errors="replace")[-4000:] if log.exists() else "(no output)"
+            raise NotSeen(f"{way.name}: {error}\n{output}") from error
         finally:
             self.sandbox.run(["scancel", str(number)], check=False)
             _until(lambda: not self._there(number), 60, "the job is gone")
@@ -181,11 +181,11 @@ class _Lab:
         submit = ["sbatch"]
         if way.hpctl:
             submit = [sys.executable, "-m", "hpctl", "sbatch", f"--checkpoint-dir={save}"]
-        words = [
+        arguments = [
             *submit, "--parsable", "--nodes=2", "--ntasks-per-node=1", "--gres=gpu:8", "--requeue",
             "--open-mode=append", f"--output={self._base}/%j.log", *way.options, str(script),
         ]  # fmt: skip
-        done = self.sandbox.run(words, env={"PYTHONPATH": str(ROOT)})
+        done = self.sandbox.run(arguments, env={"PYTHONPATH": str(ROOT)})
         return int(done.stdout.strip())
 
     def _fault(self, save: Path) -> tuple[float, int]:
@@ -207,8 +207,8 @@ def _steps(save: Path) -> list[tuple[float, int]]:
     """When each step was done (seconds since the epoch), and its number, in the order done."""
     path = save / "losses.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    told = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [(line["at"], line["step"]) for line in told]
+    values = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(line["at"], line["step"]) for line in values]
 
 
 def _until(test: Callable[[], bool], timeout_s: float, what: str) -> None:

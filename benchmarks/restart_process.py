@@ -50,11 +50,11 @@ def measure(runs: int = RUNS) -> dict[str, list[float]]:
     run does not come back."""
     if find_spec("torch") is None:
         raise NoTorch("torch does not import")
-    told: dict[str, list[float]] = {TORCHRUN: [], OURS: []}
+    values: dict[str, list[float]] = {TORCHRUN: [], OURS: []}
     for _ in range(runs):
-        told[TORCHRUN].append(_once(_torchrun))
-        told[OURS].append(_once(_ours))
-    return told
+        values[TORCHRUN].append(_once(_torchrun))
+        values[OURS].append(_once(_ours))
+    return values
 
 
 def _torchrun(node: int, port: int) -> list[str]:
@@ -79,7 +79,7 @@ def _once(command: Callable[[int, int], Sequence[str]]) -> float:
         save.mkdir()
         script = directory / "program.py"
         script.write_text(_PROGRAM.format(folder=str(ROOT / "examples/torch_ddp")))
-        words = [str(script), "--steps=100000", "--checkpoint-every=10", "--step-s=0.05"]
+        arguments = [str(script), "--steps=100000", "--checkpoint-every=10", "--step-s=0.05"]
         env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "HPCTL_"))},
             **environment(),
@@ -95,7 +95,7 @@ def _once(command: Callable[[int, int], Sequence[str]]) -> float:
         with (directory / "out").open("ab") as out:
             agents = [
                 subprocess.Popen(
-                    [*command(node, port), *words], env=env, stdout=out, stderr=out,
+                    [*command(node, port), *arguments], env=env, stdout=out, stderr=out,
                     start_new_session=True,
                 )
                 for node in range(2)
@@ -122,8 +122,8 @@ def _steps(save: Path) -> list[tuple[float, int]]:
     """When each step was done, in seconds since the epoch, and by which process of rank 0."""
     path = save / "losses.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    told = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [(line["at"], line["pid"]) for line in told]
+    values = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [(line["at"], line["pid"]) for line in values]
 
 
 def _await(test: Callable[[], bool], agents: list[subprocess.Popen[bytes]], out: Path) -> None:

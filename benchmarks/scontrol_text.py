@@ -1,4 +1,4 @@
-"""What `scontrol show node -o` and `squeue` print of a World, in the words of Slurm 22.05.
+"""What `scontrol show node -o` and `squeue` print of a World, as Slurm 22.05 has it.
 
 Every line has the length and the keys of a real one: a parser that skips what it does not need
 must still read past it.
@@ -75,8 +75,8 @@ def as_json(lines: list[str]) -> str:
 
 
 def _pairs(line: str) -> list[tuple[str, str]]:
-    words = _KEY.split(line.strip())[1:]
-    return list(zip(words[::2], words[1::2], strict=True))
+    arguments = _KEY.split(line.strip())[1:]
+    return list(zip(arguments[::2], arguments[1::2], strict=True))
 
 
 def job_json(job: SlurmJob) -> dict[str, str]:

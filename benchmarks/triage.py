@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.table import Outcome, Row
 from hpctl.cli.triage import _Reader
-from tests.corpus.unseen import SETS, Case, Said, figures, hpctl, load
+from tests.corpus.unseen import SETS, Case, Judgment, figures, hpctl, load
 from tests.unit.kernel_cases import CASES
 
 RUNS = 5
@@ -81,12 +81,18 @@ def _right(name: str, cases: list[Case]) -> Iterator[Row]:
         ("seen", ours.seen, theirs.seen, 98.0),
     ):
         yield Row(f"{of}: {what}", 100 * mine, "%", rival, 100 * other, bar, True)
-    yield Row(f"{of}: benign told of", 100 * ours.benign_told, "%", rival, 100 * theirs.benign_told)
+    yield Row(
+        f"{of}: benign told of",
+        100 * ours.benign_reported,
+        "%",
+        rival,
+        100 * theirs.benign_reported,
+    )
 
 
-def _typed(text: str) -> Said:
+def _typed(text: str) -> Judgment:
     remedy = "reboot" if _FATAL_XIDS.search(text) else ""
-    return Said(_TYPED.search(text) is not None, remedy)
+    return Judgment(_TYPED.search(text) is not None, remedy)
 
 
 def _mixed() -> Iterator[str]:

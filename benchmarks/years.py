@@ -33,10 +33,10 @@ def run() -> Outcome:
         empty, full = _at(folder / "empty"), _at(folder / "full")
         commands = {"status": ["status"], "explain": ["explain", newest]}
         none = _command(folder / "empty", ["status"])
-        slow = {what: _command(folder / "full", words, 1) for what, words in commands.items()}
+        slow = {what: _command(folder / "full", args, 1) for what, args in commands.items()}
         retired = json.loads(_python("benchmarks.years_at", "retire", folder / "full"))
         kept = _at(folder / "full")
-        fast = {what: _command(folder / "full", words) for what, words in commands.items()}
+        fast = {what: _command(folder / "full", args) for what, args in commands.items()}
         oldest = _command(folder / "full", ["explain", retired["oldest"]], 1)
     rows = [
         Row("start: memory rebuilt", kept["start_s"], "s", LATER, full["start_s"], START_BAR_S),
@@ -78,9 +78,9 @@ def _fill(folder: Path, days: int) -> str:
     return newest
 
 
-def _python(*words: object) -> str:
+def _python(*args: object) -> str:
     return subprocess.run(
-        [sys.executable, "-m", *map(str, words)], check=True, capture_output=True, text=True
+        [sys.executable, "-m", *map(str, args)], check=True, capture_output=True, text=True
     ).stdout
 
 
@@ -88,10 +88,10 @@ def _at(folder: Path) -> Any:
     return json.loads(_python("benchmarks.years_at", "measure", folder))
 
 
-def _command(folder: Path, words: list[str], runs: int = STATUS_RUNS) -> float:
+def _command(folder: Path, args: list[str], runs: int = STATUS_RUNS) -> float:
     """Seconds of a whole command. Its exit code may be 3, for no daemon runs here; Slurm answers,
     by stand-ins of its commands: tries of one that is away would be timed as well."""
-    command = [sys.executable, "-m", "hpctl", *words, "--config", str(folder / "hpctl.yaml")]
+    command = [sys.executable, "-m", "hpctl", *args, "--config", str(folder / "hpctl.yaml")]
 
     def once() -> None:
         subprocess.run(command, capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The doors to the world, in domain words. Their docstrings promise failure behaviour.
+"""The doors to the world, in domain terms. Their docstrings promise failure behaviour.
 
 Reads raise `Unavailable` when they cannot answer (adapters retry them first, bounded and
 jittered); nothing else. Mutations are tried once, never raise for an expected failure, and
@@ -46,7 +46,7 @@ class Scheduler(Protocol):
         """
 
     def booted(self) -> datetime | None:
-        """When slurmctld started, to the second below; None where that is not told.
+        """When slurmctld started, to the second below; None where that is not known.
 
         A slurmctld that was killed has forgotten the orders of the seconds before. Raises
         Unavailable.
@@ -175,7 +175,7 @@ class Provider(Protocol):
 
 
 class Service(Protocol):
-    """One AWS service in its own words: `operation` and `request` as boto3's client takes them.
+    """One AWS service in its own terms: `operation` and `request` as boto3's client takes them.
 
     For `hpctl cluster` and its siblings, which an operator runs; the daemon's orders to HyperPod
     go through Provider.
@@ -225,7 +225,7 @@ class Journal(Protocol):
         """The ids of what is past, and not among the events any more. Raises Unavailable."""
 
     def health(self) -> Mapping[NodeName, Health]:
-        """What the agents said last, folded by node."""
+        """What the agents reported last, folded by node."""
 
 
 class Clock(Protocol):

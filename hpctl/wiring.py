@@ -68,8 +68,8 @@ def _copy(config: Config, journal: Path) -> Path:
     until = time.monotonic() + COPY_S
     try:
         head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket
-        status, said = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
-        why = "" if status == http.client.OK else explained(said)
+        status, answer = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
+        why = "" if status == http.client.OK else explained(answer)
     except (OSError, http.client.HTTPException, Unavailable) as error:
         why = str(error)
     if why and not copy.exists():

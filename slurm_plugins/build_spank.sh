@@ -27,7 +27,7 @@ if [ "$output" = --headers ]; then
 fi
 mkdir -p "$(dirname "$output")"
 # Beside it and renamed: a process that has the old one loaded keeps it whole.
-# shellcheck disable=SC2086 # CFLAGS are words
+# shellcheck disable=SC2086 # CFLAGS are several
 "${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror ${CFLAGS:--O2} -fPIC -shared "-I$found" \
     -o "$output.new.$$" "$here/hpctl_spank.c"
 mv -f "$output.new.$$" "$output"

@@ -6,7 +6,7 @@
  * Does nothing until a user gives the option. Then it asks hpctl, once and for at most `timeout`
  * seconds, which command does the same resiliently (python ... hpctl.cli.spank, which says what it
  * would do and does nothing), and runs that command instead of this one. Whatever goes wrong up to
- * there, hpctl missing, broken, slow or of another mind, is said on stderr, and this sbatch or srun
+ * there, hpctl missing, broken, slow or of another mind, is reported on stderr, and this sbatch or srun
  * goes on as if the option had not been given. Nothing is done on compute nodes.
  *
  * docs/jobs.md, docs/adr/0024.
@@ -116,25 +116,25 @@ static char *text_of(const char *path, size_t *size)
 	return NULL;
 }
 
-/* A file of NUL-terminated words as a NULL-terminated vector, or NULL. */
-static char **words_of(const char *path, int *count)
+/* A file of NUL-terminated strings as a NULL-terminated vector, or NULL. */
+static char **args_of(const char *path, int *count)
 {
 	size_t size = 0, n = 0;
-	char *text = text_of(path, &size), **words;
+	char *text = text_of(path, &size), **args;
 
 	*count = 0;
 	if (!text)
 		return NULL;
 	for (size_t at = 0; at < size; at++)
 		n += text[at] == '\0';
-	words = calloc(n + 1, sizeof(*words));
-	if (!words) {
+	args = calloc(n + 1, sizeof(*args));
+	if (!args) {
 		free(text);
 		return NULL;
 	}
 	for (size_t at = 0; at < size; at += strlen(text + at) + 1)
-		words[(*count)++] = text + at;
-	return words;
+		args[(*count)++] = text + at;
+	return args;
 }
 
 /* Whether a word is our option as getopt_long understands it, abbreviations included. */
@@ -215,9 +215,9 @@ static int ran_well(char **command)
 	return done == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : -1;
 }
 
-/* What hpctl would run instead of words[0..count): NULL where it has no answer. `rest` is where
+/* What hpctl would run instead of args[0..count): NULL where it has no answer. `rest` is where
  * the options end. Leaves files in `directory` that the answer may name. */
-static char **instead(const char *kind, const char *directory, char **words, int count, int rest)
+static char **instead(const char *kind, const char *directory, char **args, int count, int rest)
 {
 	char path[PATH_MAX + 16];
 	char **ask = calloc((size_t)count + 10, sizeof(*ask));
@@ -233,12 +233,12 @@ static char **instead(const char *kind, const char *directory, char **words, int
 	ask[n++] = (char *)directory;
 	ask[n++] = policy;
 	for (int i = 1; i < count; i++)
-		if (i >= rest || !is_ours(words[i]))
-			ask[n++] = words[i];
+		if (i >= rest || !is_ours(args[i]))
+			ask[n++] = args[i];
 	if (ran_well(ask))
 		return NULL;
 	snprintf(path, sizeof(path), "%s/" ANSWER, directory);
-	return words_of(path, &n);
+	return args_of(path, &n);
 }
 
 /* Run sbatch anew in a child, whose exit code becomes ours; returns only where it cannot start. */
@@ -279,18 +279,18 @@ static void submit(const char *directory, char **command)
 }
 
 /* Why this command is better left as it is, or NULL. */
-static const char *unfit(const char *kind, char **words, int count, int rest)
+static const char *unfit(const char *kind, char **args, int count, int rest)
 {
 	const int step = !strcmp(kind, "srun");
 	int wrapped = 0;
 
 	for (int i = 1; i < count; i++) {
 		/* srun -N1 a : -N1 b; but sbatch's script may have an argument like that */
-		if ((step || i <= rest) && !strcmp(words[i], ":"))
+		if ((step || i <= rest) && !strcmp(args[i], ":"))
 			return "not for heterogeneous jobs and steps";
-		if (i < rest && !strncmp(words[i], "--auto-resume", 13))
+		if (i < rest && !strncmp(args[i], "--auto-resume", 13))
 			return "HyperPod's --auto-resume is asked for as well, which does it its own way";
-		wrapped |= i < rest && !strncmp(words[i], "--wrap", 6);
+		wrapped |= i < rest && !strncmp(args[i], "--wrap", 6);
 	}
 	if (step) {
 		if (!getenv("SLURM_JOB_ID"))
@@ -308,15 +308,15 @@ static void handle(const char *kind)
 	char directory[PATH_MAX];
 	const char *why;
 	int count = 0, rest = optind; /* getopt_long has just read this command line */
-	char **words = words_of("/proc/self/cmdline", &count), **command;
+	char **args = args_of("/proc/self/cmdline", &count), **command;
 	struct sigaction reap = { .sa_handler = SIG_DFL }, before;
 	sigset_t none, blocked;
 
-	if (!words || rest < 1 || rest > count) {
+	if (!args || rest < 1 || rest > count) {
 		plainly("cannot read the command line");
 		return;
 	}
-	if ((why = unfit(kind, words, count, rest))) {
+	if ((why = unfit(kind, args, count, rest))) {
 		plainly(why);
 		return;
 	}
@@ -325,7 +325,7 @@ static void handle(const char *kind)
 		return;
 	}
 	sigaction(SIGCHLD, &reap, &before); /* ignored, it would hide how our children ended */
-	command = instead(kind, directory, words, count, rest);
+	command = instead(kind, directory, args, count, rest);
 	if (command && command[0] && !strcmp(kind, "sbatch")) {
 		submit(directory, command);
 	} else if (command && command[0]) {

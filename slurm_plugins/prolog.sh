@@ -8,11 +8,11 @@
 
 : "${HPCTL:=/opt/hpctl/bin/hpctl}"
 
-said=$(timeout --kill-after=1 2 "$HPCTL" agent verdict 2>/dev/null)
+output=$(timeout --kill-after=1 2 "$HPCTL" agent verdict 2>/dev/null)
 # The exit code alone does not do: a broken Python exits with 1 too.
-case "$?:$said" in
+case "$?:$output" in
 1:*" is faulty"*)
-    echo "hpctl: $said" >&2
+    echo "hpctl: $output" >&2
     exit 1
     ;;
 esac

@@ -65,6 +65,7 @@ def slurm() -> Iterator[Sandbox]:
     """
     with _short_directory() as base:
         settings = {"nodes": 4, "agents": False, "emulator": False}
+        settings["slurm_conf"] = "SchedulerParameters=batch_sched_delay=0\n"  # as doctor advises
         with Sandbox("slurm", state_dir=base / "s", **settings) as sandbox:
             yield sandbox
 

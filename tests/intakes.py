@@ -10,7 +10,7 @@ from typing import Any
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName, Report
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.server import IntakeServer
 from hpctl.protocol import munge
@@ -24,6 +24,32 @@ def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
     return Report(
         NodeName(node), InstanceId("i-0123456789abcdef0"), BootId("b-1"), seq, NOON, start
     )
+
+
+def post(
+    port: int, path: str, body: bytes, headers: Mapping[str, str], peer: str = "127.0.0.1"
+) -> tuple[int, dict[str, Any]]:
+    """What an intake answers to a body that comes from a TCP address."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15, source_address=(peer, 0))
+    connection.request("POST", path, body, dict(headers))
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+def get(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def refused(port: int, counter: str) -> dict[str, int]:
+    """How often an intake has refused something, by code."""
+    found = re.findall(rf'^{counter}_total\{{code="(\w+)"\}} (\S+)$', get(port, "/metrics"), re.M)
+    return {code: int(float(count)) for code, count in found}
 
 
 class Rows:
@@ -58,18 +84,18 @@ class Head:
         self.beats: list[wire.Heartbeat] = []
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
         self.address_of: Callable[[NodeName], str | None] = ADDRESSES.get
-        options = IntakeSettings(**{"munge_socket": realm.head, **settings})
-        self.server = IntakeServer(
-            intake_app(
-                options,
-                Sink(
-                    lambda *reports: self.store_all(*reports),
-                    lambda heartbeat: self.heard(heartbeat),
-                ),
-                lambda n: self.address_of(n),
-            ),
-            "127.0.0.1",
-        )
+        self._options = IntakeSettings(**{"munge_socket": realm.head, **settings})
+        self.server = self._made()
+
+    def _made(self, port: int = 0) -> IntakeServer:
+        sink = Sink(lambda *reports: self.store_all(*reports), lambda beat: self.heard(beat))
+        app = intake_app(self._options, sink, lambda node: self.address_of(node))
+        return IntakeServer(app, "127.0.0.1", port)
+
+    def come_back(self) -> None:
+        """Serve again on the same port after `server.stop`."""
+        self.server = self._made(self.server.port)
+        self.server.start()
 
     def store(self, *reports: Report) -> None:
         for each in reports:
@@ -79,15 +105,8 @@ class Head:
         self, body: bytes, authorization: str | None, peer: str = ADDRESSES["n1"]
     ) -> tuple[int, dict[str, Any]]:
         """From a TCP address, which is n1's for most."""
-        connection = http.client.HTTPConnection(
-            "127.0.0.1", self.server.port, timeout=10, source_address=(peer, 0)
-        )
         headers = {} if authorization is None else {"Authorization": authorization}
-        connection.request("POST", wire.PATH, body, headers)
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        connection.close()
-        return response.status, answer
+        return post(self.server.port, wire.PATH, body, headers, peer)
 
     def send(self, what: Report | bytes, munged: Path | None = None) -> tuple[int, dict[str, Any]]:
         body = what if isinstance(what, bytes) else wire.encode(what)
@@ -95,17 +114,10 @@ class Head:
         return self.post(body, credential(munged or self.realm.n1, body), peer)
 
     def get(self, path: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        connection.request("GET", path)
-        text = connection.getresponse().read().decode()
-        connection.close()
-        return text
+        return get(self.server.port, path)
 
     def refused(self) -> dict[str, int]:
-        found = re.findall(
-            r'^hpctl_reports_refused_total\{code="(\w+)"\} (\S+)$', self.get("/metrics"), re.M
-        )
-        return {code: int(float(count)) for code, count in found}
+        return refused(self.server.port, "hpctl_reports_refused")
 
 
 def credential(munged: Path, body: bytes) -> str:
@@ -141,7 +153,7 @@ class Session:
 
 
 def beat(node: str = "n1", seq: int = 1, findings: tuple[Finding, ...] = ()) -> wire.Heartbeat:
-    said = report(node, seq)
+    sent = report(node, seq)
     return wire.Heartbeat(
-        said.node, said.instance, said.boot, seq, NOON, said.agent_start, wire.digest(findings)
+        sent.node, sent.instance, sent.boot, seq, NOON, sent.agent_start, wire.digest(findings)
     )

@@ -43,19 +43,19 @@ def row(name: str) -> CheckSpec:
 def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:
     """What the check of that name says, by the limits of the table; its rules all exist."""
     one = check(name)
-    said = list(one.judge(seen, before, one.limits))
+    output = list(one.judge(seen, before, one.limits))
     stem = name.replace(".", "-")
-    missing = [o.code for o in said if RuleId(f"{stem}-{o.code}") not in SHIPPED]
+    missing = [o.code for o in output if RuleId(f"{stem}-{o.code}") not in SHIPPED]
     assert not missing, f"no fault row for {stem}-{missing}"
-    assert all(o.detail for o in said)
-    return said
+    assert all(o.detail for o in output)
+    return output
 
 
 def codes(name: str, seen: Any, before: Any = None) -> dict[str, str]:
     """The codes by device."""
-    said = judged(name, seen, before)
-    found = {o.device: o.code for o in said}
-    assert len(found) == len(said), "two codes on one device: use judged()"
+    output = judged(name, seen, before)
+    found = {o.device: o.code for o in output}
+    assert len(found) == len(output), "two codes on one device: use judged()"
     return found
 
 

@@ -1,11 +1,11 @@
 """This node's name in Slurm: that of the node whose NodeAddr munged vouches for.
 
 The head node believes a report only if its MUNGE credential comes from the NodeAddr of the node
-that it speaks of (`hpctl.daemon.gatekeeper`). So Slurm is asked the same question here: the host
-name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It works
-configless too, as scontrol does. Slurm is asked for single nodes first, the one that it was last
-and the one with this host's name (NodeName or NodeHostName): all nodes are 8 MB in a cluster of
-10,000, and only who fits neither asks for them.
+that it speaks of (`hpctl.daemon.authentication`). So Slurm is asked the same question here: the
+host name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It
+works configless too, as scontrol does. Slurm is asked for single nodes first, the one that it was
+last and the one with this host's name (NodeName or NodeHostName): all nodes are 8 MB in a cluster
+of 10,000, and only who fits neither asks for them.
 """
 
 import contextlib
@@ -92,7 +92,7 @@ def _asked(origin: IPv4Address, likely: list[str]) -> NodeName:
     ran = slurm.run("scontrol", "-o", "show", "node")
     if not ran.ok:
         raise Unavailable(
-            f"Slurm cannot be asked for this node's name: {ran.said}",
+            f"Slurm cannot be asked for this node's name: {ran.message}",
             "Does `scontrol ping` work here? Else give --node (HPCTL_AGENT_NODE).",
         )
     here = _at(origin, ran.text)

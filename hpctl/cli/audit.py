@@ -15,7 +15,7 @@ from hpctl.core.journal import ConfigurationTaken, RequestTaken
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.store.audit import AuditRow
+    from hpctl.store.sql import AuditRow
 
 
 class AuditEntry(Struct, frozen=True):
@@ -118,7 +118,7 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     Whoever may write to the database can make the whole chain anew: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 whole, 1 not.
     """
-    from hpctl.store.audit import FIRST, broken
+    from hpctl.store.sql import FIRST, broken
 
     trail = _trail(config)
     bad = broken(trail)

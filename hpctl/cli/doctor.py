@@ -258,7 +258,7 @@ def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
             "slurm.conf", "ok", f"Slurm {_dotted(version)}: nothing that harms recovery", ""
         )
     for h in found:
-        yield CheckView(h.rule, h.severity, h.what, h.mend, h.source)
+        yield CheckView(h.rule, h.severity, h.what, h.hint, h.source)
     yield _rights(shown.get("SlurmUser", ""))
 
 

@@ -93,8 +93,7 @@ def gather(
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
             health, daemon = store.health(), store.daemon()
-        slurm_view, slurm_error = nodes.result()
-        cloud_view, cloud_error = instances.result()
+        (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
     joined = Joined()
     if cloud_view is not None:
         cloud_view, joined = _joined(cloud_view, slurm_view)

@@ -377,7 +377,7 @@ def _faulty(
         case.incident.first,
         fault=case.fault,
         findings=evidence([c.incident for c in same], incidents),
-        why=_told(case, len(same) - 1),
+        why=_case_text(case, len(same) - 1),
         until=until,
         also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
     )
@@ -395,7 +395,7 @@ def _suspect(
         Condition.SUSPECT,
         min(c.incident.first for c in cases),
         findings=evidence([c.incident for c in cases], incidents),
-        why=f"{_told(case, len(cases) - 1)}; {doing}",
+        why=f"{_case_text(case, len(cases) - 1)}; {doing}",
         until=until,
     )
 
@@ -429,7 +429,7 @@ def _in_service(
             findings=unknown,
             why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
         )
-    why = "; ".join(dict.fromkeys(_told(c, 0) for c in cases))
+    why = "; ".join(dict.fromkeys(_case_text(c, 0) for c in cases))
     return Assessment(
         health.generation,
         _HEALTHY,
@@ -439,7 +439,7 @@ def _in_service(
     )
 
 
-def _told(case: _Case, more: int) -> str:
+def _case_text(case: _Case, more: int) -> str:
     incident = case.incident
     where = f" on {incident.device}" if incident.device else ""
     name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)

@@ -91,8 +91,8 @@ class Rules(Struct, frozen=True):
 
 def _source(row: FaultRow) -> str:
     guide = "Fabric Manager guide" if row.check == "kernel.sxid" else "Xid catalogue"
-    said = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
-    return f"{said}; hpctl differs: {row.differs}" if row.differs else said
+    source = f"NVIDIA {guide}: {row.nvidia}" if row.nvidia else "hpctl"
+    return f"{source}; hpctl differs: {row.differs}" if row.differs else source
 
 
 def _fault_class(row: FaultRow, rule: RuleId) -> FaultClass:
@@ -118,16 +118,8 @@ _FOLLOWS = frozenset(
 
 
 def _overridden(shipped: FaultClass, change: Override) -> FaultClass:
-    mine = replace(
-        shipped,
-        meaning=shipped.meaning if change.meaning is None else change.meaning,
-        urgency=shipped.urgency if change.urgency is None else change.urgency,
-        ladder=shipped.ladder if change.ladder is None else change.ladder,
-        settle_s=shipped.settle_s if change.settle_s is None else change.settle_s,
-        escalate_window_s=shipped.escalate_window_s
-        if change.escalate_window_s is None
-        else change.escalate_window_s,
-    )
+    names = change.__struct_fields__
+    mine = replace(shipped, **{n: v for n in names if (v := getattr(change, n)) is not None})
     if not mine.ladder:
         raise ValueError(f"rule {mine.rule}: the ladder is empty")
     if mine.urgency is not Urgency.NONE and {Remedy.NONE, Remedy.RESTART_JOB} & set(mine.ladder):

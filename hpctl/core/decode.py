@@ -63,8 +63,8 @@ def unnamed(text: str) -> str:
 
 def severity(text: str) -> bool | None:
     """True where the text says Fatal, False where it says only Non-fatal, None if neither."""
-    words = [m["no"] is None for m in _SEVERITY.finditer(text)]
-    return any(words) if words else None
+    found = [m["no"] is None for m in _SEVERITY.finditer(text)]
+    return any(found) if found else None
 
 
 def link(text: str) -> int | None:
@@ -98,8 +98,8 @@ def decode_nvlink5(text: str) -> NvLink5:
     unit = _UNIT.search(text)
     name = unit[0] if unit else ""
     values = _REGISTERS.search(text)
-    words = [int(v, 16) for v in re.findall(r"0x[0-9a-fA-F]+", values[1])] if values else []
-    intr = words[0] if words else None
+    registers = [int(v, 16) for v in re.findall(r"0x[0-9a-fA-F]+", values[1])] if values else []
+    intr = registers[0] if registers else None
     reason = None
     if intr is not None and name.startswith("NETIR_LINK"):
         reason = (intr >> 20) & 0x3F
@@ -108,7 +108,7 @@ def decode_nvlink5(text: str) -> NvLink5:
         fatal=severity(text),
         link=link(text),
         intr_info=intr,
-        error_status=words[1] if len(words) > 1 else None,
+        error_status=registers[1] if len(registers) > 1 else None,
         reason=reason,
         blame="" if reason is None else _BLAME.get(reason, ""),
     )
@@ -160,7 +160,7 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
     text = (detail or evidence).lower()
     old, to, new = text.rpartition(" to ")
     phrase = new if to and "changed from" in old else text.partition("changed from")[0]
-    for words, rule in (
+    for sign, rule in (
         ("reboot", "xid-154-node-reboot-required"),
         ("drain and reset", "xid-154-drain-and-reset"),
         ("drain p2p", "xid-154-drain-p2p"),
@@ -168,6 +168,6 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
         ("flr", "xid-154-gpu-reset-required"),
         ("none", "xid-154-none"),
     ):
-        if words in phrase:
+        if sign in phrase:
             return RuleId(rule)
     return RuleId("xid-154")

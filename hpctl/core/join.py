@@ -51,20 +51,20 @@ class _Nodes:
         for name, host in addresses.items():
             self._by_name.setdefault(name.lower(), []).append(name)
             plain = is_address(host)
-            for word in () if plain else _words(host):
-                self._by_host.setdefault(word, []).append(name)
+            for label in () if plain else _labels(host):
+                self._by_host.setdefault(label, []).append(name)
             if address := host if plain else spelled(host) or resolved.get(host, ""):
                 self.known[name] = address
                 self._by_address.setdefault(address, []).append(name)
 
     def of(self, instance: Instance) -> tuple[int, Sequence[NodeName]]:
         """The nodes that it may stand for, and by what: 0 address, 1 NodeAddr's name, 2 name."""
-        words = _words(instance.dns) | ({instance.node.lower()} if instance.node else set())
+        labels = _labels(instance.dns) | ({instance.node.lower()} if instance.node else set())
         if here := self._by_address.get(instance.address) if instance.address else None:
-            named = [name for name in here if name.lower() in words]
+            named = [name for name in here if name.lower() in labels]
             return 0, named if len(named) == 1 else here
         for rank, index in ((1, self._by_host), (2, self._by_name)):
-            found = dict.fromkeys(n for word in sorted(words) for n in index.get(word, ()))
+            found = dict.fromkeys(n for label in sorted(labels) for n in index.get(label, ()))
             if fit := [n for n in found if not (instance.address and n in self.known)]:
                 return rank, fit
         return 2, ()
@@ -127,9 +127,9 @@ def guessed(address: str, dns: str) -> str:
     return dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
 
 
-def _words(host: str) -> set[str]:
+def _labels(host: str) -> set[str]:
     """A DNS name in full and its first label, in lower case."""
-    return {word.lower() for word in (host, host.partition(".")[0]) if word}
+    return {label.lower() for label in (host, host.partition(".")[0]) if label}
 
 
 def is_address(host: str) -> bool:

@@ -249,12 +249,12 @@ class State(Struct):
         self.events += 1
         match event:
             case NodeRecoveryOpened():
-                told = {**_told(event, NodeRecovery), "opened_for": event.generation}
-                node = NodeRecovery(**told, phase=node_recovery.Phase.OPEN)
+                values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
+                node = NodeRecovery(**values, phase=node_recovery.Phase.OPEN)
                 self._open(self.nodes, self.open_nodes, node)
                 self.last_of_node[node.node] = node.id
             case JobRecoveryOpened():
-                job = JobRecovery(**_told(event, JobRecovery), phase=job_recovery.Phase.HIT)
+                job = JobRecovery(**_opening(event, JobRecovery), phase=job_recovery.Phase.HIT)
                 self._open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
@@ -337,10 +337,10 @@ class State(Struct):
             self.returned[NodeName(e.target)] = e.at
 
 
-def _told(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
+def _opening(e: NodeRecoveryOpened | JobRecoveryOpened, kind: type[Any]) -> dict[str, Any]:
     """What an opening says of its recovery, under the recovery's own names."""
-    told = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
-    return {**told, "id": e.recovery, "opened": e.at, "since": e.at}
+    values = {name: getattr(e, name) for name in kind.__struct_fields__ if hasattr(e, name)}
+    return {**values, "id": e.recovery, "opened": e.at, "since": e.at}
 
 
 def replay(events: Iterable[Event]) -> State:

@@ -247,7 +247,7 @@ def judge(groups: Iterable[Group], seen: Seen, memory: Memory, now: datetime) ->
                 members = part.working if signal.busy else part.members
                 found = _window(signal, group.job, members, mine)
                 if found is not None:
-                    _remember(after, signal.name, *found, now)
+                    _note(after, signal.name, *found, now)
     return after
 
 
@@ -428,7 +428,7 @@ def _beside(mark: Mark, power: float | None, usual: float | None) -> Mark:
     return replace(mark, beside=f"; draws {power:.0f} W, peers {usual:.0f} W")
 
 
-def _remember(
+def _note(
     memory: dict[tuple[NodeName, str], Track],
     name: str,
     marks: Mapping[NodeName, Mark],

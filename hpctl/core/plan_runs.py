@@ -310,7 +310,7 @@ def _decision(
     if answer.action not in (Action.REQUEUE, Action.HOLD):
         return hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
     for gate in RUN_GATES:
-        why = gate.gate(job, answer, view, policy, now)
+        why = gate.gate(Run(job, answer), view, policy, now)
         if why is not None:
             return hold(gate.name, why)
     # The policy's answer says what went wrong as well; a supervisor's own may not.
@@ -541,47 +541,47 @@ def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> st
     )
 
 
-RunGate = Callable[[SlurmJob, Answer, View, Policy, datetime], str | None]
+class Run(Struct, frozen=True):
+    """A run that went wrong, and what is to be done about it."""
+
+    job: SlurmJob
+    answer: Answer
 
 
-def kill_switch(
-    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
-) -> str | None:
+RunGate = Callable[[Run, View, Policy, datetime], str | None]
+
+
+def kill_switch(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """Somebody has pulled the switch: the file exists."""
     return view.stopped or None
 
 
-def paused(job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime) -> str | None:
+def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """An operator has stopped everything."""
     return f"paused by {view.state.paused_by}" if view.state.paused_by else None
 
 
-def stale_facts(
-    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
-) -> str | None:
+def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """Nothing is begun on old news, nor while Slurm cannot be read to go on with it."""
     if view.current and fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
         return None
     return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
 
 
-def not_allowed(
-    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
-) -> str | None:
+def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """The configuration lists the partitions where hpctl may act."""
-    return _outside(job, policy) or None
+    return _outside(run.job, policy) or None
 
 
-def observing(
-    job: SlurmJob, answer: Answer, view: View, policy: Policy, now: datetime
-) -> str | None:
+def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
     """The default mode only says what it would do. Last, so that it speaks for all the others."""
     if policy.mode is not Mode.OBSERVE:
         return None
+    answer = run.answer
     would = "hold" if answer.action is Action.HOLD else "start"
     after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
     without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
-    return f"mode observe: would {would} job {job.id}{after}{without}: {answer.why}"
+    return f"mode observe: would {would} job {run.job.id}{after}{without}: {answer.why}"
 
 
 class RunGateRow(Struct, frozen=True):

@@ -165,22 +165,6 @@ LEAVES_ALIVE: Final = frozenset(
 )
 """Kinds after which the ranks still run, unless somebody has seen otherwise."""
 
-
-__all__ = [
-    "DEFAULTS",
-    "RESTARTS",
-    "Action",
-    "Answer",
-    "Backoff",
-    "Means",
-    "Past",
-    "RunPolicy",
-    "Treatment",
-    "decide",
-    "since_progress",
-    "worth_growing",
-]
-
 WHY_CHARS: Final = 200
 """A reason is read in squeue's columns: one line, no longer than this."""
 JITTER: Final = 0.25

@@ -41,9 +41,9 @@ def walled(
         return handle(given)
     # The one wall: a bug or an input that nobody foresaw costs this thing its turn, and no more.
     except Exception as error:  # noqa: BLE001 -- that is what a wall is
-        said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+        text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
         digest = hashlib.sha256(_repr(given if shown is None else shown)).hexdigest()[:12]
-        return Flaw(str(target), where, printable(said), digest)
+        return Flaw(str(target), where, printable(text), digest)
 
 
 def each(

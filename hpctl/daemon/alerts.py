@@ -14,7 +14,7 @@ Closed (404) unless the configuration names a file with a bearer token. Answers 
 The alerts that fire are kept by node, in memory for the loop, in a file for a restart: Alertmanager
 says again only every few hours that an alert still fires, so a daemon that forgot would be blind
 for as long. It speaks of a name, not of a machine: an alert counts for the generation of the node
-that was there when it was last said, and no further. A node that was rebooted or replaced starts
+that was there when it was last sent, and no further. A node that was rebooted or replaced starts
 without it, until Alertmanager says it of the new one.
 """
 
@@ -26,36 +26,43 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import threading
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from hpctl.core.bounds import in_utc
-from hpctl.core.model import Clears, Finding, NodeName, Verdict
-from hpctl.daemon.gatekeeper import Refusal, read_body
-from hpctl.errors import HpctlError, Unavailable
+from hpctl.core.bounds import in_utc, span
+from hpctl.core.model import (
+    BootId,
+    Clears,
+    Finding,
+    Generation,
+    Health,
+    InstanceId,
+    NodeName,
+    Verdict,
+)
+from hpctl.daemon.authentication import Refusal, read_body
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.errors import Unavailable
 from hpctl.ports import Clock
 
 if TYPE_CHECKING:  # the intake's process has no observer
     from hpctl.daemon.observe import Observer
-import threading
-from collections import Counter as Counted
-from collections.abc import Iterable
 
-from msgspec.structs import replace
+log = logging.getLogger(__name__)
 
-from hpctl.core.bounds import span
-from hpctl.core.model import BootId, Generation, Health, InstanceId
-from hpctl.daemon.node_health import NodeHealthStore
-
+PATH = "/v1/alerts"
 VERSION = "4"
 MAX_ALERTS = 2000
 """Alerts of one notification."""
@@ -68,24 +75,6 @@ _DEVICE = ("device", "gpu", "disk", "mountpoint")
 """The labels that say which part of the node it is, in this order."""
 
 _Labels = Annotated[dict[str, str], Meta(max_length=64)]
-
-
-class MalformedAlerts(HpctlError):
-    """The bytes are no notification of Alertmanager's."""
-
-    code = "malformed"
-
-
-class InvalidAlerts(MalformedAlerts):
-    """JSON, but not of the shape of version 4; the message names the place."""
-
-    code = "invalid_alerts"
-
-
-class UnsupportedAlerts(MalformedAlerts):
-    """Another version of Alertmanager's webhook."""
-
-    code = "unsupported_version"
 
 
 class Notice(Struct, frozen=True):
@@ -119,21 +108,19 @@ _notification = msgspec.json.Decoder(Notification)
 
 
 def decode(body: bytes) -> Notification:
-    """The notification in a body. Raises MalformedAlerts or one of its kinds."""
+    """The notification in a body. Raises Refusal."""
     try:
         version = _version.decode(body).version
         if version != VERSION:
-            raise UnsupportedAlerts(
-                f"version {version!r} of Alertmanager's webhook; this daemon reads {VERSION!r}"
-            )
+            text = f"version {version!r} of Alertmanager's webhook; this daemon reads {VERSION!r}"
+            raise Refusal(400, "unsupported_version", text)
         return _notification.decode(body)
     except msgspec.ValidationError as error:
-        raise InvalidAlerts(
-            f"no notification of Alertmanager's: {error}",
-            "Point a webhook_configs url of Alertmanager 0.16 or later here.",
-        ) from error
+        hint = "Point a webhook_configs url of Alertmanager 0.16 or later here."
+        text = f"no notification of Alertmanager's: {error}"
+        raise Refusal(422, "invalid_alerts", text, hint) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedAlerts(f"not JSON: {error}") from error
+        raise Refusal(400, "malformed", f"not JSON: {error}") from error
 
 
 class Nodes:
@@ -187,9 +174,6 @@ def _plain(text: str, limit: int) -> str:
     return _CONTROL.sub(" ", text).strip()[:limit]
 
 
-log = logging.getLogger(__name__)
-
-PATH = "/v1/alerts"
 MAX_BODY = 2 * 1024 * 1024
 BODY_TIMEOUT_S = 10.0
 MAX_NAMED = 20
@@ -213,11 +197,7 @@ class Webhook:
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
-        try:
-            notification = decode(body)
-        except MalformedAlerts as error:
-            status = 422 if isinstance(error, InvalidAlerts) else 400
-            raise Refusal(status, error.code, str(error), error.hint) from error
+        notification = decode(body)
         try:
             nodes = Nodes(self._observer.addresses(), self._labels)
         except Unavailable as error:
@@ -253,34 +233,25 @@ class Webhook:
     def _unknown(
         self, unknown: Sequence[Notice], nodes: Nodes, all_of_them: int, done: dict[str, int]
     ) -> Refusal:
-        named = [
-            {"alertname": notice.name, "looked_at": nodes.looked_at(notice)}
-            for notice in unknown[:MAX_NAMED]
-        ]
-        named_text = "; ".join(
-            f"{n['alertname'] or 'an alert without alertname'}: {_shown(n['looked_at'])}"
-            for n in named
+        looked_at = [(notice.name, nodes.looked_at(notice)) for notice in unknown[:MAX_NAMED]]
+        text = "; ".join(
+            f"{name or 'an alert without alertname'}: "
+            + (", ".join(f"{k}={v}" for k, v in labels.items()) or "no such label")
+            for name, labels in looked_at
         )
         return Refusal(
             422,
             "unknown_node",
-            f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {named_text}",
+            f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {text}",
             f"Give them one of the labels {', '.join(self._labels)} with a NodeName, or route only "
             "alerts of nodes here (docs/plugins.md).",
-            alerts=named,
+            alerts=[{"alertname": name, "looked_at": labels} for name, labels in looked_at],
             **done,
         )
 
 
-def _shown(looked_at: object) -> str:
-    assert isinstance(looked_at, dict)
-    return ", ".join(f"{label}={value}" for label, value in looked_at.items()) or "no such label"
-
-
 def routes(
-    token_file: Path | None,
-    take: Callable[[bytes], dict[str, int]],
-    registry: CollectorRegistry | None = None,
+    token_file: Path | None, take: Callable[[bytes], dict[str, int]], registry: CollectorRegistry
 ) -> list[Route]:
     """The route for the intake's application; none where no token file is configured.
 
@@ -288,7 +259,6 @@ def routes(
     """
     if token_file is None:
         return []
-    registry = registry or CollectorRegistry()
     taken = Counter("hpctl_alerts", "Notifications of alerts taken whole.", registry=registry)
     refused = Counter("hpctl_alerts_refused", "Others, by code.", ["code"], registry=registry)
 
@@ -296,7 +266,15 @@ def routes(
         try:
             authorization = request.headers.get("authorization", "")
             await asyncio.to_thread(_authorize, authorization, token_file)
-            answer = await asyncio.to_thread(take, await _read_body(request))
+            body = await read_body(
+                request.headers.get("content-length", "0"),
+                request.receive,
+                most=MAX_BODY,
+                within_s=BODY_TIMEOUT_S,
+                too_large=f"a notification has at most {MAX_BODY} bytes",
+                hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+            )
+            answer = await asyncio.to_thread(take, body)
         except Refusal as error:
             refused.labels(error.code).inc()
             headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
@@ -339,19 +317,6 @@ def _token(path: Path) -> bytes:
         message = "alerts.token_file holds no token of 16 characters or more"
         raise Refusal(503, "token_unusable", message, f"openssl rand -hex 32 > {path}")
     return token
-
-
-def _read_body(request: Request) -> Awaitable[bytes]:
-    too_large = Refusal(
-        413,
-        "too_large",
-        f"a notification has at most {MAX_BODY} bytes",
-        "Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
-    )
-    announced = request.headers.get("content-length", "0")
-    return read_body(
-        announced, request.receive, most=MAX_BODY, within_s=BODY_TIMEOUT_S, too_large=too_large
-    )
 
 
 CHECKS = ("alert.",)
@@ -449,7 +414,7 @@ class AlertStore:
 
 
 def recall(path: Path) -> tuple[Alert, ...]:
-    """What the file of a daemon holds; nothing where it cannot be read: alerts are said again."""
+    """What the file of a daemon holds; nothing where it cannot be read: they are sent again."""
     try:
         return _alerts.decode(path.read_bytes())
     except FileNotFoundError:
@@ -463,11 +428,11 @@ def _again(old: Alert, new: Alert) -> Alert:
     """Said again: counted, and of the generation that is there now."""
     first = min(old.finding.first, new.finding.first)
     count = old.finding.count + 1
-    return msgspec.structs.replace(new, finding=replace(new.finding, first=first, count=count))
+    return replace(new, finding=replace(new.finding, first=first, count=count))
 
 
 def _bound(alert: Alert, of: Generation) -> Alert:
-    return msgspec.structs.replace(alert, instance=of.instance, boot=of.boot)
+    return replace(alert, instance=of.instance, boot=of.boot)
 
 
 def _named(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:

@@ -80,7 +80,7 @@ class Answer(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """A question that was refused; the fields are those of gatekeeper.Refusal."""
+    """A question that was refused; the fields are those of authentication.Refusal."""
 
     number: int
     status: int
@@ -138,7 +138,7 @@ class Channel:
             self._pipe.send_bytes(frame)
 
     def receive(self, within_s: float | None = None) -> Any:
-        """What is said next. Raises TimeoutError where nothing was, EOFError where nothing will
+        """The next frame. Raises TimeoutError where nothing was, EOFError where nothing will
         be, OSError, msgspec.MsgspecError."""
         if not self._pipe.poll(within_s):
             raise TimeoutError(f"nothing was received in {within_s:.0f} s")

@@ -3,7 +3,7 @@
 `POST /v1/reports` answers 200 `{"ack": seq}` after what was sent is stored (a heartbeat: noted), or
 `{"error": code, "message": ..., "hint": ...}`. An answer to a proved sender carries our own proof
 (docs/adr/0042). Every refusal is counted by its code and never reaches the `ReportSink`; the codes
-are in gatekeeper.py. `GET /healthz`, `GET /metrics` and the routes that the daemon adds are
+are in authentication.py. `GET /healthz`, `GET /metrics` and the routes that the daemon adds are
 Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
 of its time would be spent on choosing among three routes.
 
@@ -12,7 +12,7 @@ in turn:
 
 | status | code | meaning |
 |---|---|---|
-| 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see gatekeeper.py) |
+| 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see authentication.py) |
 | 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
 """
 
@@ -34,9 +34,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpctl.core.model import NodeName, Report
-from hpctl.daemon.gatekeeper import (
+from hpctl.daemon.authentication import (
     AddressOf,
-    Gatekeeper,
+    Authenticator,
     IntakeSettings,
     Refusal,
     Session,
@@ -51,7 +51,6 @@ log = logging.getLogger(__name__)
 BODY_TIMEOUT_S = 10.0
 _SESSION = wire.SESSION_SCHEME + " "
 _PROOF = wire.PROOF_HEADER.lower().encode()
-_Prove = Callable[[bytes], Awaitable[str]]
 _T = TypeVar("_T")
 _JSON = (b"content-type", b"application/json")
 
@@ -189,26 +188,35 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 
 
 def proved_route(
-    path: str, most: int, settings: IntakeSettings, answer_to: Answer, refusals: Counter
+    path: str,
+    most: int,
+    settings: IntakeSettings,
+    answer_to: Answer,
+    refusals: tuple[str, str],
+    registry: CollectorRegistry,
 ) -> Route:
-    """A route for bodies of at most `most` bytes. `refusals` counts refusals by their code."""
-    too_large = Refusal(413, "too_large", f"at most {most} bytes are taken at {path}")
+    """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
+    by its code, and say what it counts."""
+    refused = Counter(*refusals, ["code"], registry=registry)
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
-        announced = request.headers.get("content-length", "0")
         credential: munge.Credential | None = None
         headers = {}
         try:
             body = await read_body(
-                announced, request.receive, most=most, within_s=POST_TIMEOUT_S, too_large=too_large
+                request.headers.get("content-length", "0"),
+                request.receive,
+                most=most,
+                within_s=POST_TIMEOUT_S,
+                too_large=f"at most {most} bytes are taken at {path}",
             )
             credential = await run_in_threadpool(
                 verified, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
         except Refusal as refusal:
-            refusals.labels(refusal.code).inc()
+            refused.labels(refusal.code).inc()
             status, answer = refusal.status, refusal.as_json
             if status in (408, 413):
                 headers["connection"] = "close"
@@ -285,7 +293,7 @@ class _Reports:
         registry: CollectorRegistry,
     ) -> None:
         self._settings, self._queue = settings, queue
-        self._keeper = Gatekeeper(settings, address_of)
+        self._authenticator = Authenticator(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
         self._refused = Counter(
@@ -297,24 +305,29 @@ class _Reports:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         authorization = headers.get(b"authorization", b"").decode("latin-1")
-        prove: _Prove = _unproved
+        session: Session | None = None
+        credential: munge.Credential | None = None
         status, close = 200, False
         try:
-            body = await _read_body(headers.get(b"content-length", b"0"), receive)
+            body = await read_body(
+                headers.get(b"content-length", b"0").decode("latin-1"),
+                receive,
+                most=wire.MAX_BODY,
+                within_s=BODY_TIMEOUT_S,
+                too_large=f"a report has at most {wire.MAX_BODY} bytes",
+            )
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
-                session = self._keeper.session(authorization, body, peer)
-                prove = _signed(session)
-                message = self._keeper.within_session(session, body).said
+                session = self._authenticator.session(authorization, body, peer)
+                message = self._authenticator.within_session(session, body).said
                 ack = await self._believe(message)
             else:
-                credential = await self._run(self._keeper.verified, authorization, body)
-                prove = partial(self._run, self._settings.prove, credential.uid)
-                proved = await self._run(self._keeper.by_credential, credential, body, peer)
+                credential = await self._run(self._authenticator.verified, authorization, body)
+                proved = await self._run(self._authenticator.by_credential, credential, body, peer)
                 message = proved.message.said
                 ack = await self._believe(message)
                 if proved.message.open_session:
-                    granted = await self._run(self._keeper.open_session, proved, peer)
+                    granted = await self._run(self._authenticator.open_session, proved, peer)
                     ack = wire.Ack(ack.ack, granted)
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
@@ -323,7 +336,11 @@ class _Reports:
             # What is left of an unread body must not be taken for the next request.
             status, close = refusal.status, refusal.status in (408, 413)
             answer = refusal.as_json
-        proof = await prove(wire.answered(authorization, status, answer))
+        answered, proof = wire.answered(authorization, status, answer), ""
+        if session is not None:
+            proof = session.proof(answered)
+        elif credential is not None:
+            proof = await self._run(self._settings.prove, credential.uid, answered)
         await _answer(send, status, answer, proof, close=close)
 
     async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
@@ -339,17 +356,6 @@ class _Reports:
         return wire.Ack(message.seq)
 
 
-async def _unproved(_: bytes) -> str:
-    return ""
-
-
-def _signed(session: Session) -> _Prove:
-    async def prove(answer: bytes) -> str:
-        return session.proof(answer)
-
-    return prove
-
-
 async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
     if proof:
@@ -358,10 +364,3 @@ async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bo
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _read_body(announced: bytes, receive: Receive) -> Awaitable[bytes]:
-    most = wire.MAX_BODY
-    too_large = Refusal(413, "too_large", f"a report has at most {most} bytes")
-    size = announced.decode("latin-1")
-    return read_body(size, receive, most=most, within_s=BODY_TIMEOUT_S, too_large=too_large)

@@ -22,19 +22,20 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Gauge
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.gatekeeper import IntakeSettings, Refusal
+from hpctl.daemon.authentication import IntakeSettings, Refusal
 from hpctl.daemon.intake import intake_app, proved_route
-from hpctl.daemon.job_reports import routes as job_routes
-from hpctl.daemon.requests import routes as request_routes
-from hpctl.daemon.server import RESERVED, Bounds, IntakeServer
+from hpctl.daemon.job_reports import route as job_route
+from hpctl.daemon.requests import route as request_route
+from hpctl.daemon.server import RESERVED, Bounds, Connections, IntakeServer
 from hpctl.daemon.wake import SystemClock
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
@@ -77,25 +78,18 @@ class Copies:
                 self._next = ended + max(EVERY_S, SHARE * (ended - begun))
 
 
-def copy_routes(
-    copies: Copies, settings: IntakeSettings, registry: CollectorRegistry | None = None
-) -> list[Route]:
+def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegistry) -> Route:
     """The route for the intake's application: whoever MUNGE knows may have a copy made.
 
     Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
     """
-    refused = Counter(
-        "hpctl_copies_refused",
-        "Asked-for copies of the journal that were not made.",
-        ["code"],
-        registry=registry or CollectorRegistry(),
-    )
 
     async def copied(_body: bytes, _who: munge.Credential) -> bytes:
         await run_in_threadpool(copies.make)
         return b"{}"
 
-    return [proved_route(wire.COPY_PATH, 64, settings, copied, refused)]
+    refusals = ("hpctl_copies_refused", "Asked-for copies of the journal that were not made.")
+    return proved_route(wire.COPY_PATH, 64, settings, copied, refusals, registry)
 
 
 log = logging.getLogger("hpctl.intake")
@@ -103,7 +97,7 @@ log = logging.getLogger("hpctl.intake")
 ANSWER_S = 20.0
 """How long the daemon may take to answer a question."""
 QUIET_TICKS = 8
-"""Ticks without a heartbeat after which the daemon is told that we live."""
+"""Ticks without a heartbeat after which the daemon hears that we live."""
 MEMORY = 1024 * 1024 * 1024
 """The most that this process may have; within the bounds of connections it needs a tenth."""
 
@@ -212,35 +206,37 @@ class DaemonClient:
                         waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
+def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
+    """All that the intake answers, with its counters."""
+    munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
+    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
+    token = Path(setup.token_file) if setup.token_file else None
+    clock = SystemClock()
+    routes = [
+        *alert_routes(token, daemon.take, registry),
+        job_route(daemon.take_job_report, settings, clock, registry),
+        request_route(daemon.take_request, settings, registry),
+    ]
+    if setup.journal:
+        routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
+    where, scrape = daemon.address_of, daemon.scrape
+    return intake_app(settings, daemon, where, registry, routes=routes, scrape=scrape)
+
+
+def count(crowd: Connections, registry: CollectorRegistry) -> None:
+    """Show how many connections there are."""
+    Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
+    dropped = Gauge("hpctl_intake_dropped", "Ended for want of room or time.", registry=registry)
+    dropped.set_function(lambda: crowd.dropped)
+
+
 def serve(listener: socket.socket, line: channel.Channel) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
-    munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
-    token = Path(setup.token_file) if setup.token_file else None
-    copies: list[Route] = []
-    if setup.journal:
-        copies = copy_routes(Copies(Path(setup.journal), SystemClock()), settings, registry)
-    app = intake_app(
-        settings,
-        daemon,
-        daemon.address_of,
-        registry,
-        routes=[
-            *alert_routes(token, daemon.take, registry),
-            *job_routes(daemon.take_job_report, settings, SystemClock(), registry),
-            *copies,
-            *request_routes(daemon.take_request, settings, registry),
-        ],
-        scrape=daemon.scrape,
-    )
-    bounds = Bounds(in_all=_descriptors() - RESERVED)
-    server = IntakeServer(app, bounds=bounds, tick=daemon.tick)
-    crowd = server.connections
-    Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
-    dropped = Gauge("hpctl_intake_dropped", "Ended for want of room or time.", registry=registry)
-    dropped.set_function(lambda: crowd.dropped)
+    app = application(setup, daemon, registry)
+    server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
+    count(server.connections, registry)
     server.start(listener=listener)
     threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
     daemon.listen()

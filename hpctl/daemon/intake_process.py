@@ -21,10 +21,10 @@ from msgspec import Struct
 from prometheus_client import generate_latest
 
 from hpctl.core.compat import SAFE_PATH
-from hpctl.core.model import NodeName, Report
+from hpctl.core.model import NodeName
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.gatekeeper import Refusal
+from hpctl.daemon.authentication import Refusal
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.metrics import Metrics
@@ -48,38 +48,28 @@ LIVED_S = 60.0
 """An intake that ran for so long was well."""
 
 
-class ReportSink:
-    """Where the reports and heartbeats that the intake believes go in the daemon."""
-
-    def __init__(self, health: NodeHealthStore, grey: GreyFailures) -> None:
-        self._health, self._grey = health, grey
-
-    def accept(self, *reports: Report) -> None:
-        """Store reports, all or none, then take their gauges. Raises OSError."""
-        self._health.accept(*reports)
-        for report in reports:
-            self._grey.hear(report.generation, report.gauges)
-
-    def heard(self, heartbeat: wire.Heartbeat) -> None:
-        """Note that a node lives, and take its gauges."""
-        if self._health.heard(heartbeat):
-            self._grey.hear(heartbeat.generation, heartbeat.gauges)
-
-
 class Backend(Struct, frozen=True):
-    """Who answers what the intake asks, on its threads."""
+    """Who answers what the intake asks, on its threads, and where what it believes goes."""
 
-    reports: ReportSink
+    health: NodeHealthStore
+    grey: GreyFailures
     jobs: JobDesk
     requests: RequestDesk
     webhook: Webhook
     metrics: Metrics
 
+    def heard(self, heartbeat: wire.Heartbeat) -> None:
+        """Note that a node lives, and take its gauges."""
+        if self.health.heard(heartbeat):
+            self.grey.hear(heartbeat.generation, heartbeat.gauges)
+
     def answer(self, question: channel.Question) -> bytes:
         """The answer. Raises Refusal, OSError, HpctlError."""
         match question:
             case channel.Store(reports):
-                self.reports.accept(*reports)
+                self.health.accept(*reports)
+                for report in reports:
+                    self.grey.hear(report.generation, report.gauges)
                 return b""
             case channel.FromJob(report, uid, asked):
                 return job_wire.encode_taken(self.jobs.take(report, uid, asked))
@@ -130,7 +120,7 @@ class IntakeProcess:
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
     def stop(self) -> None:
-        """End it. What it had not acknowledged is said again by whoever said it."""
+        """End it. What it had not acknowledged is sent again by whoever sent it."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -200,7 +190,7 @@ class IntakeProcess:
             match message:
                 case channel.Beats(heartbeats):
                     for heartbeat in heartbeats:
-                        self._backend.reports.heard(heartbeat)
+                        self._backend.heard(heartbeat)
                 case channel.Ask(number, what):
                     pool = self._reports if isinstance(what, channel.Store) else self._others
                     pool.submit(self._answer, line, number, what)

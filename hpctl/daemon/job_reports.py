@@ -36,11 +36,11 @@ from starlette.routing import Route
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.model import JobId, SlurmJob
 from hpctl.core.plan_runs import shut_now
 from hpctl.core.policy import Policy
 from hpctl.core.run_policy import Action
-from hpctl.daemon.gatekeeper import IntakeSettings, RateLimiter, Refusal, readable
+from hpctl.daemon.authentication import IntakeSettings, RateLimiter, Refusal, readable
 from hpctl.daemon.intake import proved_route
 from hpctl.errors import Unavailable
 from hpctl.ports import Clock, Journal
@@ -66,16 +66,12 @@ Take = Callable[[JobReport, int, datetime], job_wire.Taken]
 """Takes a believed user's report, which came at a time, in. Raises Refusal; may block."""
 
 
-def routes(
-    take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry | None = None
-) -> list[Route]:
+def route(take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry) -> Route:
     """The route for the intake's application."""
-    registry = registry or CollectorRegistry()
-    refused = Counter(
-        "hpctl_job_reports_refused", "Job reports not believed.", ["code"], registry=registry
-    )
     jobs = _Jobs(take, clock, registry)
-    return [proved_route(job_wire.PATH, job_wire.MAX_BODY, settings, jobs.event, refused)]
+    refusals = ("hpctl_job_reports_refused", "Job reports not believed.")
+    path, most = job_wire.PATH, job_wire.MAX_BODY
+    return proved_route(path, most, settings, jobs.event, refusals, registry)
 
 
 class _Jobs:
@@ -226,7 +222,10 @@ class JobDesk:
         return found
 
     def _job(self, report: JobReport, asked: datetime) -> SlurmJob:
-        view = self._view()
+        try:
+            view = self._observer.latest_slurm()
+        except Unavailable as error:
+            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         job = view.jobs.get(report.job)
         if view.as_of < asked and (job is None or report.restarts > job.restarts + 1):
             # It has just begun, and Slurm was read before that: have it read again.
@@ -240,15 +239,9 @@ class JobDesk:
             raise Refusal(409, "other_run", text)
         return job
 
-    def _view(self) -> SchedulerView:
-        try:
-            return self._observer.latest_slurm()
-        except Unavailable as error:
-            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
-
 
 def _is_life(report: JobReport, last: JobReport) -> bool:
     """Whether it says of the same run no more than that it goes on."""
     plain = (None, Action.NONE, Wish.NONE, ())
-    said = (report.trouble, report.action, report.wish, report.exclude)
-    return said == plain and report.restarts == last.restarts
+    content = (report.trouble, report.action, report.wish, report.exclude)
+    return content == plain and report.restarts == last.restarts

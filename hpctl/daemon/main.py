@@ -14,7 +14,7 @@ from types import FrameType
 from typing import IO
 
 from hpctl import __version__
-from hpctl.config import ConfigError, load
+from hpctl.config import load
 from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
 from hpctl.core.gates import OF_CLOUD
@@ -26,7 +26,7 @@ from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import GreyFailures
-from hpctl.daemon.intake_process import Backend, IntakeProcess, ReportSink
+from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
 from hpctl.daemon.loop import Loop, Pace
@@ -70,7 +70,7 @@ class AlreadyRunning(HpctlError):
     it. Whoever may read the file may lock it, and would keep hpctl from starting: only where
     /proc/locks shows that the holder is an hpctl daemon of root's or of our own user is the second
     one refused. Any other holder, one on another host with the same file over NFS among them, is
-    told.
+    reported.
     """
 
 
@@ -174,14 +174,9 @@ class Daemon:
         self._rules, self._policy = make_rules(config), config.policy()
         self._clock = SystemClock()
         self._store: Store = open_store(config, write=True)
-        self._store.take_lease(
-            socket.gethostname(),
-            os.getpid(),
-            __version__,
-            config.mode,
-            self._clock.now(),
-            config.loop.lease_s,
-        )
+        now, host = self._clock.now(), socket.gethostname()
+        lease_s, pid = config.loop.lease_s, os.getpid()
+        self._store.take_lease(host, pid, __version__, config.mode, now, lease_s)
         self._waker = Waker(config.state_dir)
         self._metrics = Metrics()
         self._make_loop()
@@ -216,8 +211,8 @@ class Daemon:
         alerts = AlertStore(file, keep_s, clock, self._health)
         self._health.add_sources(self._grey, alerts)
         webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
-        reports = ReportSink(self._health, self._grey)
-        backend = Backend(reports, self._jobs, self._requests, webhook, self._metrics)
+        desks = (self._jobs, self._requests, webhook)
+        backend = Backend(self._health, self._grey, *desks, self._metrics)
         intake, token_file = config.intake, config.alerts.token_file
         setup = channel.Setup(
             str(intake.munge_socket) if intake.munge_socket else None,
@@ -232,17 +227,8 @@ class Daemon:
         """Serve until SIGTERM. Raises LeaseLost, JournalCorrupt, Corrupt; OSError at the start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        self._memory.append(
-            [
-                DaemonStarted(
-                    self._clock.now(),
-                    __version__,
-                    self.config.mode,
-                    socket.gethostname(),
-                    os.getpid(),
-                )
-            ]
-        )
+        now, mode, host = self._clock.now(), self.config.mode, socket.gethostname()
+        self._memory.append([DaemonStarted(now, __version__, mode, host, os.getpid())])
         self._audit_configuration()
         self._cloud.start()
         self._grey.start()
@@ -434,7 +420,7 @@ class Daemon:
 
 
 def run(config_path: str, say: Callable[[str], None]) -> int:
-    """Run a daemon to its end; answers the exit code. `say` is told why it could not go on."""
+    """Run a daemon to its end; answers the exit code. `say` gets why it could not go on."""
     try:
         Daemon(config_path).run()
     except (JournalCorrupt, Corrupt) as error:
@@ -444,8 +430,6 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
     except LeaseLost as error:
         say(str(error))
         return 1
-    except ConfigError:
-        raise
     return 0
 
 

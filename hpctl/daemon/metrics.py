@@ -14,44 +14,29 @@ class Metrics:
 
     def __init__(self) -> None:
         """Every series exists from the start, so that a missing one means a dead daemon."""
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
         self._seconds = Histogram(
             "hpctl_cycle_seconds",
             "One cycle of the loop, reading Slurm included.",
-            registry=self.registry,
+            registry=registry,
             buckets=(0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0),
         )
-        self._open = Gauge(
-            "hpctl_recoveries_open",
-            "Open recoveries and changes.",
-            ["kind"],
-            registry=self.registry,
-        )
-        self._ended = Gauge(
-            "hpctl_recoveries_ended",
-            "Ended recoveries and changes, of the last 90 days or what budgets look back on.",
-            ["kind", "end"],
-            registry=self.registry,
-        )
-        self._holds = Gauge("hpctl_holds", "Candidates held by a gate.", registry=self.registry)
-        self._paused = Gauge("hpctl_paused", "1 while paused.", registry=self.registry)
-        self._flaws = Counter(
-            "hpctl_internal_errors",
-            "Nodes, jobs, requests and calls that raised, each inside its wall, once a cycle.",
-            ["where"],
-            registry=self.registry,
-        )
-        self._quarantined = Gauge(
-            "hpctl_quarantined",
-            "Nodes and jobs left alone because of an internal error; lasting: for over 10 minutes.",
-            ["lasting"],
-            registry=self.registry,
-        )
-        self.failed = Counter(
-            "hpctl_cycles_failed",
-            "Cycles that failed as a whole and were tried again from the facts.",
-            registry=self.registry,
-        )
+        self._open = gauge("hpctl_recoveries_open", "Open recoveries and changes.", "kind")
+        ended = "Ended recoveries and changes, of the last 90 days or what budgets look back on."
+        self._ended = gauge("hpctl_recoveries_ended", ended, "kind", "end")
+        self._holds = gauge("hpctl_holds", "Candidates held by a gate.")
+        self._paused = gauge("hpctl_paused", "1 while paused.")
+        left_alone = "Nodes and jobs left alone because of an internal error; "
+        left_alone += "lasting: for over 10 minutes."
+        self._quarantined = gauge("hpctl_quarantined", left_alone, "lasting")
+        raised = "Nodes, jobs, requests and calls that raised, each inside its wall, once a cycle."
+        self._flaws = Counter("hpctl_internal_errors", raised, ["where"], registry=registry)
+        failed = "Cycles that failed as a whole and were tried again from the facts."
+        self.failed = Counter("hpctl_cycles_failed", failed, registry=registry)
         for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold"):
             self._flaws.labels(where)
         self._events = -1

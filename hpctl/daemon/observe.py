@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -42,6 +42,7 @@ from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
+from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
 from hpctl.ports import Clock, Provider, Scheduler
@@ -134,13 +135,6 @@ class CloudWatch:
             self._poke()
 
 
-class Facts(Protocol):
-    """Whoever holds the health of the nodes."""
-
-    def snapshot(self) -> dict[NodeName, Health]:
-        """What is known now, as a value of its own."""
-
-
 class Observer:
     """All the reading of one cycle."""
 
@@ -148,7 +142,7 @@ class Observer:
         self,
         scheduler: Scheduler,
         cloud: CloudWatch,
-        health: Facts,
+        health: NodeHealthStore,
         clock: Clock,
         kill_switch: Path,
     ) -> None:
@@ -185,12 +179,12 @@ class Observer:
 
     @property
     def slurm(self) -> SchedulerView:
-        """What Slurm said last, with its time. Any thread."""
+        """What Slurm reported last, with its time. Any thread."""
         return self._slurm
 
     @property
     def provider(self) -> ProviderView:
-        """What the cloud said last, its instances joined to Slurm's nodes. Any thread."""
+        """What the cloud reported last, its instances joined to Slurm's nodes. Any thread."""
         return self._provider
 
     @property
@@ -199,7 +193,7 @@ class Observer:
         return "; ".join(t for t in (self.slurm_trouble, self._cloud.trouble) if t)
 
     def latest_slurm(self) -> SchedulerView:
-        """What Slurm said last. Any thread. Raises Unavailable until Slurm was read once."""
+        """What Slurm reported last. Any thread. Raises Unavailable until Slurm was read once."""
         if self._slurm.as_of == LONG_AGO:
             raise Unavailable("Slurm has not answered yet", "try again in a moment")
         return self._slurm

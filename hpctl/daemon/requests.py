@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 
 from hpctl.core.bounds import natural
 from hpctl.core.model import JobId, RecoveryId
 from hpctl.core.view import Request
-from hpctl.daemon.gatekeeper import IntakeSettings, Refusal, readable
+from hpctl.daemon.authentication import IntakeSettings, Refusal, readable
 from hpctl.daemon.intake import proved_route
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Clock
@@ -147,31 +147,19 @@ def _name(uid: int) -> str:
         return f"uid {uid}"
 
 
-def routes(
+def route(
     take: Callable[[wire.Asked, int, str], int],
     settings: IntakeSettings,
-    registry: CollectorRegistry | None = None,
-) -> list[Route]:
+    registry: CollectorRegistry,
+) -> Route:
     """The route for the intake's application. `take`: a RequestDesk's, here or in the daemon."""
-    refused = Counter(
-        "hpctl_requests_refused",
-        "Operators' requests not taken.",
-        ["code"],
-        registry=registry or CollectorRegistry(),
-    )
 
     async def answer(body: bytes, credential: munge.Credential) -> bytes:
+        asked = readable(wire.read_request, body, "invalid_request")
         address = str(credential.address)
-        number = await run_in_threadpool(take, _read(body), credential.uid, address)
+        number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
-    return [proved_route(wire.REQUESTS_PATH, wire.MAX_REQUEST, settings, answer, refused)]
-
-
-def _read(body: bytes) -> wire.Asked:
-    try:
-        return readable(wire.read_request, body)
-    except Refusal as refusal:
-        if refusal.code == wire.InvalidReportError.code:
-            refusal.code = "invalid_request"
-        raise
+    refusals = ("hpctl_requests_refused", "Operators' requests not taken.")
+    path, most = wire.REQUESTS_PATH, wire.MAX_REQUEST
+    return proved_route(path, most, settings, answer, refusals, registry)

@@ -349,11 +349,6 @@ class IntakeServer:
         self._thread: threading.Thread | None = None
 
     @property
-    def uvicorn_config(self) -> uvicorn.Config:
-        """What makes a connection's protocol, with the application behind it."""
-        return self._server.config
-
-    @property
     def url(self) -> str:
         """Where a client on this host reaches it."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host  # noqa: S104
@@ -450,27 +445,8 @@ class Peer:
         self.held = 0
         self.node: str = ""
         """Whose it is, once proved."""
-
-
-class _Groups:
-    """Peers in order of arrival, by a key."""
-
-    def __init__(self) -> None:
-        self._of: dict[Hashable, dict[Peer, None]] = {}
-
-    def add(self, key: Hashable, peer: Peer) -> None:
-        self._of.setdefault(key, {})[peer] = None
-
-    def discard(self, key: Hashable, peer: Peer) -> None:
-        group = self._of.get(key, {})
-        group.pop(peer, None)
-        if not group:
-            self._of.pop(key, None)
-
-    def oldest_beyond(self, key: Hashable, most: int) -> Peer | None:
-        """The oldest of a key that has `most` or more."""
-        group = self._of.get(key, {})
-        return next(iter(group)) if len(group) >= most else None
+        self.group: Hashable = None
+        """What it is at present, and of whom: its bound is that of this group."""
 
 
 class Connections:
@@ -480,7 +456,7 @@ class Connections:
         self._bounds, self._monotonic = bounds, monotonic
         self._all: dict[Peer, None] = {}
         self._waiting: dict[Peer, None] = {}
-        self._waiting_of, self._busy_of, self._kept_of = _Groups(), _Groups(), _Groups()
+        self._groups: dict[Hashable, dict[Peer, None]] = {}
         self._bytes = 0
         self.dropped = 0
         """How many were ended for want of room or time."""
@@ -492,7 +468,7 @@ class Connections:
         """A peer has connected; it, or an older one that waits, is dropped where room is out."""
         self._all[peer] = None
         bounds = self._bounds
-        crowded = self._waiting_of.oldest_beyond(peer.address, bounds.waiting_of_address)
+        crowded = self._oldest(("waiting", peer.address), bounds.waiting_of_address)
         if crowded is not None:
             self._drop(crowded)
         elif len(self._waiting) >= bounds.waiting or len(self._all) > bounds.in_all:
@@ -511,9 +487,9 @@ class Connections:
         peer.until = self._monotonic() + HEAD_S
         if not peer.node:
             self._waiting[peer] = None
-            self._waiting_of.add(peer.address, peer)
+            self._join(peer, "waiting", peer.address)
         else:
-            self._kept_of.add(peer.node, peer)
+            self._join(peer, "kept", peer.node)
 
     def holds(self, peer: Peer, size: int) -> None:
         """So many more bytes of a request that nobody has vouched for are in memory."""
@@ -532,18 +508,18 @@ class Connections:
         """The request is here; nobody is dropped while we think about it."""
         self._forget(peer)
         peer.until = self._monotonic() + REQUEST_S
-        if self._busy_of.oldest_beyond(peer.address, self._bounds.busy_of_address):
+        if self._oldest(("busy", peer.address), self._bounds.busy_of_address):
             self._drop(peer)
         else:
-            self._busy_of.add(peer.address, peer)
+            self._join(peer, "busy", peer.address)
 
     def kept(self, peer: Peer, node: str) -> None:
         """A node has proved itself and is answered: its connection is kept, its oldest goes."""
         self._forget(peer)
         peer.node, peer.until = node, math.inf
-        if crowded := self._kept_of.oldest_beyond(node, self._bounds.kept_of_node):
+        if crowded := self._oldest(("kept", node), self._bounds.kept_of_node):
             self._drop(crowded)
-        self._kept_of.add(node, peer)
+        self._join(peer, "kept", node)
 
     def sweep(self) -> None:
         """Drop whoever is out of time. To be called once a second or so."""
@@ -556,11 +532,21 @@ class Connections:
         self.lost(peer)
         peer.drop()
 
+    def _join(self, peer: Peer, what: str, whose: str) -> None:
+        peer.group = (what, whose)
+        self._groups.setdefault(peer.group, {})[peer] = None
+
+    def _oldest(self, group: Hashable, most: int) -> Peer | None:
+        """The oldest of a group that has `most` or more."""
+        peers = self._groups.get(group, {})
+        return next(iter(peers)) if len(peers) >= most else None
+
     def _forget(self, peer: Peer) -> None:
         """It is no longer what it was."""
         self._waiting.pop(peer, None)
-        self._waiting_of.discard(peer.address, peer)
-        self._busy_of.discard(peer.address, peer)
-        self._kept_of.discard(peer.node, peer)
+        peers = self._groups.get(peer.group, {})
+        peers.pop(peer, None)
+        if not peers:
+            self._groups.pop(peer.group, None)
         self._bytes -= peer.held
         peer.held = 0

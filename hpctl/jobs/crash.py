@@ -134,15 +134,6 @@ LINE_CHARS: Final = 2000
 SURVIVED_LINES: Final = 40
 """A run that printed so many ordinary lines after an error has survived it."""
 
-_STATES: Final = {
-    "PREEMPTED": (Kind.PREEMPTED, "Slurm preempted it"),
-    "TIMEOUT": (Kind.TIME_LIMIT, "its time limit is over"),
-    "DEADLINE": (Kind.TIME_LIMIT, "its deadline is over"),
-    "NODE_FAIL": (Kind.NODE, "Slurm lost a node of it"),
-    "BOOT_FAIL": (Kind.NODE, "a node of it did not boot"),
-    "OUT_OF_MEMORY": (Kind.HOST_MEMORY, "the kernel killed a rank for its memory"),
-    "CANCELLED": (Kind.FINAL, "somebody cancelled it"),
-}
 _DIED: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"})
 _SAVES: Final = frozenset({"SIGUSR1", "SIGUSR2"})
 _SRUN_CODE: Final = re.compile(r"srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)")
@@ -211,12 +202,10 @@ class _Root(Struct, frozen=True):
 
 
 def classify(
-    exit_code: int | None,
+    exit_code: int,
     tail: Sequence[str],
     *,
     at: datetime,
-    slurm_state: str = "",
-    derived: str = "",
     node: NodeName | None = None,
     rank: int | None = None,
     policy: RunPolicy,
@@ -224,20 +213,15 @@ def classify(
 ) -> Trouble:
     """What the end of a run amounts to.
 
-    `exit_code` is the shell's (128 + n for signal n; Python's -n is understood), None where nobody
-    knows it. `tail` are the log's last lines; the last 500 and 64 KiB count. `slurm_state` is the
-    job's base state in Slurm's capitals, `derived` its DerivedExitCode (`1:0`). `node` and `rank`
-    are where the first task ended, used where the log names none. `again`: another run or rank of
-    this job was able to start its command. Never raises for odd text.
+    `exit_code` is the shell's (128 + n for signal n; Python's -n is understood). `tail` are the
+    log's last lines; the last 500 and 64 KiB count. `node` and `rank` are where the first task
+    ended, used where the log names none. `again`: another run or rank of this job was able to start
+    its command. Never raises for odd text.
     """
     lines = _bounded(tail)
     root = _first_observed(lines)
-    code = _shell_code(exit_code, derived)
+    code = _shell_code(exit_code)
     trouble = Trouble(Kind.CRASH, at, "", exit_code=code, node=node, rank=rank)
-    if ended := _STATES.get(slurm_state.partition(" ")[0]):
-        kind, why = ended
-        named = _first(_NODE, lines) if kind is Kind.NODE else ""
-        return replace(trouble, kind=kind, why=why, signature=why, node=_name(named) or node)
     hit = _best(lines)
     if contract := _contract(policy, [code, root.code, *_srun_codes(lines)]):
         kind, why, code = contract
@@ -257,9 +241,7 @@ def classify(
     return _located(trouble, hit, lines, root, code)
 
 
-def _located(
-    trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int | None
-) -> Trouble:
+def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int) -> Trouble:
     """The trouble with place and evidence."""
     line = lines[hit.line] if 0 <= hit.line < len(lines) else ""
     evidence = "\n".join(lines[hit.begin : hit.line + 3])[-EVIDENCE_CHARS:] if line else ""
@@ -401,7 +383,7 @@ def _first_observed(lines: Sequence[str]) -> _Root:
     return _Root(
         "" if host.startswith(("localhost", "127.")) else host,
         int(rank[0]) if rank else None,
-        _shell_code(int(code[0]), "") if code else None,
+        _shell_code(int(code[0])) if code else None,
     )
 
 
@@ -425,11 +407,9 @@ def _unstarted(codes: Sequence[int | None], lines: Sequence[str]) -> str:
     return f"its command cannot be started: {error[:120]}" if error else ""
 
 
-def _of_code(code: int | None) -> _Hit:
+def _of_code(code: int) -> _Hit:
     name, kind = _signal(code), Kind.CRASH
-    if code is None:
-        why, signature = "it ended, and nobody knows how", ""
-    elif not name:
+    if not name:
         why, signature = f"it ended with exit code {code}", f"exit {code}"
     elif name in _DIED:
         why, signature = f"it died of {name}", name
@@ -439,22 +419,17 @@ def _of_code(code: int | None) -> _Hit:
     return _Hit(-1, PatternTier.WRAPPER, kind, why, signature)
 
 
-def _signal(code: int | None) -> str:
+def _signal(code: int) -> str:
     """The name of the signal that an exit code stands for; empty for none."""
     try:
-        return signal.Signals(code - 128).name if code is not None and code > 128 else ""
+        return signal.Signals(code - 128).name if code > 128 else ""
     except ValueError:
         return ""
 
 
-def _shell_code(exit_code: int | None, derived: str) -> int | None:
-    """The shell's exit code: of the program, or else Slurm's derived `code:signal`."""
-    if exit_code is not None and exit_code < 0:
-        return 128 - exit_code
-    parts = [int(part) for part in derived.split(":") if part.strip().isdecimal()]
-    if exit_code or not any(parts):
-        return exit_code
-    return parts[0] or 128 + parts[-1]
+def _shell_code(status: int) -> int:
+    """The shell's exit code of a status as Python has it (-n for signal n)."""
+    return 128 - status if status < 0 else status
 
 
 def _srun_codes(lines: Sequence[str]) -> Iterator[int]:

@@ -136,12 +136,7 @@ FETCH_S = 3600.0
 
 
 def resume(
-    environment: Mapping[str, str],
-    generation: int,
-    *,
-    was_empty: bool,
-    nodes: int = 1,
-    sleep: Callable[[float], object] = time.sleep,
+    environment: Mapping[str, str], generation: int, *, was_empty: bool, nodes: int = 1
 ) -> ResumePoint:
     """Where a launcher's ranks resume: as `resume_point`, in HPCTL_CHECKPOINT_DIR and HPCTL_TIERS.
 
@@ -160,7 +155,7 @@ def resume(
         return ResumePoint(judged=False)
     tiers = further_places(environment)
     try:
-        return resume_point(Path(directory), lambda: _search(directory, tiers, nodes), sleep)
+        return resume_point(Path(directory), lambda: _search(directory, tiers, nodes))
     except NoneComplete:
         if was_empty:
             return ResumePoint(judged=False)

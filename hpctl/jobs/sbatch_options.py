@@ -31,15 +31,14 @@ class HpctlOption(Struct, frozen=True):
 
     value: str = ""
     example: str = ""
-    repeated: bool = False
     directive: bool = True
 
 
 HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
     "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
-    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run", repeated=True),
+    "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
     "policy": HpctlOption("FILE|NAME", "policy.yaml"),
-    "log-rules": HpctlOption("PRESET|FILE", "megatron", repeated=True),
+    "log-rules": HpctlOption("PRESET|FILE", "megatron"),
     "spares": HpctlOption("K", "1"),
     "save-signal": HpctlOption("SIGNAL[@SECONDS]", "USR1@120"),
     "no-resume": HpctlOption(),

@@ -76,8 +76,8 @@ class Head(Struct, frozen=True):
             response = connection.getresponse()
             text = response.read(_ANSWER_BYTES)
             if not passing(response.status):
-                said = wire.answered(authorization, response.status, text)
-                check_proof(response.getheader(wire.PROOF_HEADER, ""), said, munge_socket)
+                signed = wire.answered(authorization, response.status, text)
+                check_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
             return response.status, text
         finally:
             connection.close()
@@ -102,16 +102,16 @@ class Unproved(Unavailable):
 
 
 def check_proof(
-    proof: str, said: bytes, munge_socket: Path | str | None, secret: bytes | None = None
+    proof: str, signed: bytes, munge_socket: Path | str | None, secret: bytes | None = None
 ) -> None:
-    """Whether a daemon gave an answer, `said` being wire.answered() of it.
+    """Whether a daemon gave an answer, `signed` being wire.answered() of it.
 
     `secret` is the session's key, where one was used. Raises Unproved, MungeUnavailable.
     """
     scheme, _, word = proof.partition(" ")
     if secret is not None:
         if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
-            wire.mac(secret, said).encode(), word.encode("utf-8", "replace")
+            wire.mac(secret, signed).encode(), word.encode("utf-8", "replace")
         ):
             return
         raise Unproved("the answer is not signed with the session's key", _HINT)
@@ -121,7 +121,7 @@ def check_proof(
         credential = munge.decode(word, munge_socket)
     except munge.CredentialError as error:
         raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
-    if credential.payload != said or credential.uid not in _daemons():
+    if credential.payload != signed or credential.uid not in _daemons():
         raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
 
 

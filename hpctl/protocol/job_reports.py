@@ -96,8 +96,8 @@ def encode(report: JobReport) -> bytes:
         exclude=tuple(report.exclude[:MAX_EXCLUDE]),
         after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
     )
-    said = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
-    return msgspec.json.encode(_Envelope(wire.VERSION, said))
+    shaped = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
+    return msgspec.json.encode(_Envelope(wire.VERSION, shaped))
 
 
 def _shaped(shape: type[_S], value: object, **changes: object) -> _S:
@@ -120,27 +120,24 @@ def _trouble(trouble: Trouble | None) -> _Trouble | None:
 
 def decode(body: bytes) -> JobReport:
     """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
-    if len(body) > MAX_BODY:
-        raise wire.ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
+    wire.check_size(body, MAX_BODY)
     try:
         envelope = _decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise wire.InvalidReportError(f"not a valid job report: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise wire.MalformedReportError(f"not JSON: {error}") from error
+    except wire.UNREADABLE as error:
+        raise wire.refused(error, "job report") from error
     wire.check_version(envelope.v)
-    said = envelope.job_report
-    fields = msgspec.structs.asdict(said)
-    fields["job"] = JobId(said.job)
-    fields["exclude"] = tuple(NodeName(name) for name in said.exclude)
-    fields["trouble"] = None if said.trouble is None else _to_model(said.trouble)
+    report = envelope.job_report
+    fields = msgspec.structs.asdict(report)
+    fields["job"] = JobId(report.job)
+    fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
+    fields["trouble"] = None if report.trouble is None else _to_model(report.trouble)
     return JobReport(**fields)
 
 
-def _to_model(said: _Trouble) -> Trouble:
-    fields = msgspec.structs.asdict(said)
-    fields["at"] = in_utc(said.at)
-    fields["node"] = NodeName(said.node) if said.node else None
+def _to_model(trouble: _Trouble) -> Trouble:
+    fields = msgspec.structs.asdict(trouble)
+    fields["at"] = in_utc(trouble.at)
+    fields["node"] = NodeName(trouble.node) if trouble.node else None
     return Trouble(**fields)
 
 
@@ -151,7 +148,4 @@ def encode_taken(taken: Taken) -> bytes:
 
 def decode_taken(body: bytes) -> Taken:
     """What the head node answered with 200. Raises wire.MalformedReportError."""
-    try:
-        return _taken.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise wire.MalformedReportError(f"not an answer of a head node: {error}") from error
+    return wire.decoded_answer(_taken, body)

@@ -6,11 +6,11 @@ Finding with their limits, so that msgspec names the place of whatever is wrong
 (`$.report.findings[3].evidence`). A field that we do not know is an error: within one version the
 two ends say the same things.
 
-Who sent a body is said by the Authorization header: `MUNGE <credential>` over the body's digest,
+Who sent a body stands in the Authorization header: `MUNGE <credential>` over the body's digest,
 or `HPCTL <session>:<HMAC-SHA256 of the body>` with the key of a session that a body with
 `open_session` and a MUNGE credential has opened (docs/adr/0015).
 
-Who answers is said by the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
+Who answers stands in the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
 credential for the asker's uid alone, or the HMAC with the session's key (docs/adr/0042).
 """
 
@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,6 +40,7 @@ from hpctl.core.model import (
 )
 from hpctl.errors import HpctlError
 
+_T = TypeVar("_T")
 VERSION = 1
 PATH = "/v1/reports"
 REQUESTS_PATH = "/v1/requests"
@@ -123,7 +124,7 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
     """The agent lives, its findings are still those that have this digest; its gauges of now.
 
     Reading a heartbeat is the busiest thing that a head node does, so this is what was read
-    itself, and no copy in other words. `seq` and `agent_start` are as in a Report.
+    itself, and no copy. `seq` and `agent_start` are as in a Report.
     """
 
     node: _Node
@@ -228,8 +229,8 @@ def digest(findings: Iterable[Finding]) -> str:
     Over what a finding is, what it says and how it clears; not over counts, times and evidence,
     which grow with every repeat and of which no rule needs each value (see agent/send.py).
     """
-    said = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
-    return hashlib.sha256(_encoder.encode(said)).hexdigest()
+    content = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()
 
 
 def encode(report: Report, *, open_session: bool = False) -> bytes:
@@ -261,8 +262,8 @@ def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> byt
     return _body("heartbeat", heartbeat, open_session)
 
 
-def _body(kind: str, said: Report | Heartbeat, open_session: bool) -> bytes:
-    envelope: dict[str, Any] = {"v": VERSION, kind: said}
+def _body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
+    envelope: dict[str, Any] = {"v": VERSION, kind: content}
     if open_session:
         envelope["open_session"] = True
     return _encoder.encode(envelope)
@@ -277,16 +278,15 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 def decode(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    said = read(body).said
-    if not isinstance(said, Report):
+    content = read(body).said
+    if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
-    return said
+    return content
 
 
 def read(body: bytes) -> Message:
     """What a body holds. Raises MalformedReportError or one of its kinds."""
-    if len(body) > MAX_BODY:
-        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {MAX_BODY}")
+    check_size(body, MAX_BODY)
     try:
         try:
             envelope = _envelope.decode(body)
@@ -295,10 +295,8 @@ def read(body: bytes) -> Message:
             check_version(_version.decode(body).v)
             raise
         check_version(envelope.v)
-    except msgspec.ValidationError as error:
-        raise InvalidReportError(f"not a valid report: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not JSON: {error}") from error
+    except UNREADABLE as error:
+        raise refused(error, "report") from error
     if envelope.report is not None and envelope.heartbeat is None:
         return Message(_to_model(envelope.report), envelope.open_session)
     if envelope.heartbeat is not None and envelope.report is None:
@@ -315,10 +313,8 @@ def read_request(body: bytes) -> Asked:
     """The request that a body holds. Raises MalformedReportError or one of its kinds."""
     try:
         asked = _asked.decode(body)
-    except msgspec.ValidationError as error:
-        raise InvalidReportError(f"not a valid request: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not JSON: {error}") from error
+    except UNREADABLE as error:
+        raise refused(error, "request") from error
     check_version(asked.v)
     if not (asked.target + asked.by).isprintable():
         raise InvalidReportError("not a valid request: control characters in a name")
@@ -339,6 +335,31 @@ def check_version(version: int) -> None:
         )
 
 
+def check_size(body: bytes, most: int) -> None:
+    """Raises ReportTooLargeError."""
+    if len(body) > most:
+        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises."""
+
+
+def refused(error: Exception, what: str) -> MalformedReportError:
+    """What it means that a body cannot be decoded."""
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidReportError(f"not a valid {what}: {error}")
+    return MalformedReportError(f"not JSON: {error}")
+
+
+def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """What the head node answered with 200. Raises MalformedReportError."""
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+
+
 def encode_ack(ack: Ack) -> bytes:
     """The body of an answer."""
     return _encoder.encode(ack)
@@ -346,10 +367,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 def decode_ack(body: bytes) -> Ack:
     """What the head node answered with 200. Raises MalformedReportError."""
-    try:
-        return _ack.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+    return decoded_answer(_ack, body)
 
 
 def _to_model(wire: _Report) -> Report:

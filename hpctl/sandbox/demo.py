@@ -101,17 +101,17 @@ class Watch:
             self._stop.wait(self._interval_s)
 
 
-def of_job(job: int, fits: Callable[[SlurmJob], bool], gone: bool = False) -> Test:
-    """The job is as wanted; `gone`: what counts where slurmctld does not know it."""
+def runs(job: int, restarts: int = 0) -> Test:
+    """The job is RUNNING, in its given or a later attempt."""
 
     def test(view: SchedulerView) -> bool:
         known = view.jobs.get(JobId(job))
-        return gone if known is None else fits(known)
+        return known is not None and known.state == "RUNNING" and known.restarts >= restarts
 
     return test
 
 
-def of_node(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
+def node_is(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
     """The node is there, and as wanted."""
 
     def test(view: SchedulerView) -> bool:
@@ -119,26 +119,6 @@ def of_node(node: str, fits: Callable[[SlurmNode], bool]) -> Test:
         return known is not None and fits(known)
 
     return test
-
-
-def runs(job: int, restarts: int = 0) -> Test:
-    """The job is RUNNING, in its given or a later attempt."""
-    return of_job(job, lambda j: j.state == "RUNNING" and j.restarts >= restarts)
-
-
-def ended(job: int) -> Test:
-    """The job has completed, or slurmctld has forgotten it."""
-    return of_job(job, lambda j: not (j.running or j.completing or j.state == "PENDING"), True)
-
-
-def drained(node: str) -> Test:
-    """The node is closed to new work."""
-    return of_node(node, lambda n: n.drained)
-
-
-def in_service(node: str) -> Test:
-    """The node takes work again."""
-    return of_node(node, lambda n: n.in_service and n.responding)
 
 
 STEPS = 300
@@ -276,7 +256,14 @@ class Demo:
     def _reference(self, plain: Watch) -> str:
         """The weights of an undisturbed run of the same program, as a job on the plain cluster."""
         job = self._submit(self._plain, "reference", resumable=False, step_s=0.0)
-        plain.expect("reference", lambda v: ended(job)(v) and job in v.jobs)
+
+        def over(view: SchedulerView) -> bool:
+            known = view.jobs.get(JobId(job))
+            if known is None or known.state == "PENDING":
+                return False
+            return not (known.running or known.completing)
+
+        plain.expect("reference", over)
         plain.wait("reference", 90)
         directory = self._runs(self._plain, "reference")
         sha = str(_final(directory).get("sha256", ""))
@@ -337,7 +324,7 @@ class Demo:
             raise HpctlError("the training job vanished before the fault")
         victim, twin = str(job.nodes[-1]), str(other.nodes[-1])
         self.result.instance_before = self._instance(victim)
-        healed.expect("drained", drained(victim))
+        healed.expect("drained", node_is(victim, lambda n: n.drained))
         healed.expect("again", runs(mine, job.restarts + 1))
         plain.expect("again", runs(theirs, other.restarts + 1))
         self._fault_at, self._fault = datetime.now(UTC), time.monotonic()
@@ -365,7 +352,8 @@ class Demo:
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
             if "drained" not in noted and healed.seen("drained"):
-                healed.expect("returned", in_service(victim))
+                back = node_is(victim, lambda n: n.in_service and n.responding)
+                healed.expect("returned", back)
             self._note(healed, "drained", "fault_to_drained_s", noted)
             self._note(healed, "again", "fault_to_job_running_s", noted)
             self._note(healed, "returned", "fault_to_node_returned_s", noted)

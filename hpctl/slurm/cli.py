@@ -80,7 +80,7 @@ def _one_batch(names: Iterable[str], reason: str, send: Send) -> dict[NodeName, 
     """One update for all; where it is refused, one each, so that each has its own answer.
 
     slurmctld stops at the first bad name and may have done those before it: DRAIN, DOWN and
-    RESUME can be said twice. What may have been done as a whole is not repeated.
+    RESUME can be ordered twice. What may have been done as a whole is not repeated.
     """
     targets = [NodeName(name) for name in names]
     sent = send(targets, reason)
@@ -107,7 +107,7 @@ class CliScheduler(Reader):
     """`hpctl.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as Reader does.
 
     Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
-    with a longer timeout gets Slurm's own words.
+    with a longer timeout gets Slurm's own message.
     """
 
     def drain(
@@ -165,13 +165,13 @@ class CliScheduler(Reader):
         send = rules.start_now(record, exclude, known, forgive, elastic=elastic)
         if isinstance(send, Outcome):
             return send
-        words = [f"JobId={send.command_id}"]
+        args = [f"JobId={send.command_id}"]
         if send.exclude is not None:
-            words.append(f"ExcNodeList={fold(send.exclude) if send.exclude else ''}")
+            args.append(f"ExcNodeList={fold(send.exclude) if send.exclude else ''}")
         if send.tasks is not None:
-            words.append(f"NumTasks={send.tasks}")
-        words.append(rules.start_time(after_s))
-        sent = self._order("scontrol", "update", *words)
+            args.append(f"NumTasks={send.tasks}")
+        args.append(rules.start_time(after_s))
+        sent = self._order("scontrol", "update", *args)
         if send.release and sent.kind is OutcomeKind.ACCEPTED:
             return self._order("scontrol", "release", send.command_id)
         return sent
@@ -188,8 +188,8 @@ class CliScheduler(Reader):
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
         comment = rules.comment(record.job.comment, why)
-        told = self.runner.run("scontrol", "update", f"JobId={record.command_id}", comment)
-        return held if told.ok else Outcome.accepted(f"held, but not told: {told.said}")
+        written = self.runner.run("scontrol", "update", f"JobId={record.command_id}", comment)
+        return held if written.ok else Outcome.accepted(f"held, but not told: {written.message}")
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """`scontrol show reservation`. Raises Unavailable."""
@@ -210,15 +210,15 @@ class CliScheduler(Reader):
         if held is not None:
             sent = self._order("scontrol", "update", this, f"Nodes={fold(nodes)}")
         else:
-            words = [this, "StartTime=now", "Duration=UNLIMITED", f"Users={NOBODY}"]
-            sent = self._order("scontrol", "create", "reservation", *words, f"Nodes={fold(nodes)}")
+            args = [this, "StartTime=now", "Duration=UNLIMITED", f"Users={NOBODY}"]
+            sent = self._order("scontrol", "create", "reservation", *args, f"Nodes={fold(nodes)}")
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
 
-    def _order(self, *words: str) -> Outcome:
+    def _order(self, *args: str) -> Outcome:
         """Send one command, once."""
-        return outcome(self.runner.run(*words))
+        return outcome(self.runner.run(*args))
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """The job now; a failed look is an order that was not sent."""
@@ -241,8 +241,8 @@ class CliScheduler(Reader):
             return dict.fromkeys(wanted, _unavailable(error))
 
         def send(names: Sequence[str], reason: str) -> Outcome:
-            words = [f"NodeName={fold(names)}", f"State={state}"]
-            return self._order("scontrol", "update", *words, *([f"Reason={reason}"] * bool(reason)))
+            args = [f"NodeName={fold(names)}", f"State={state}"]
+            return self._order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
 
         return update(wanted, seen, rule, send, with_reason=state != "RESUME")
 

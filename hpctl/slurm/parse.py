@@ -21,22 +21,22 @@ from typing import Final
 
 from hpctl.core.bounds import EARLIEST, at_text, natural, printable
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import Demand, JobId, NodeName, SlurmJob, SlurmNode, Tres
 from hpctl.core.walls import Flaw, each
 from hpctl.slurm.records import (
     JOB_BASE,
     UNASKED,
-    Asked,
     Dealt,
     Hostlists,
     JobRecord,
     Size,
-    demand,
-    least_nodes,
+    gres_of,
     least_of,
+    mebibytes,
     node_states,
     node_tres,
     tasks_of,
+    tres_of,
 )
 
 SKEW = timedelta(seconds=30)
@@ -267,47 +267,47 @@ def _record(
     row: list[str], fields: tuple[str, ...], excluded: Mapping[str, str], hosts: Hostlists
 ) -> JobRecord:
     """Raises ValueError for a record with more or fewer fields."""
-    said = dict(zip(fields, row, strict=True))
+    values = dict(zip(fields, row, strict=True))
     for name in fields[:-2]:
-        word = said[name].strip()
-        said[name] = "" if word in _NOTHING else word
-    pending, task = said["State"] == "PENDING", said["ArrayTaskID"]
-    exit_code = _exit_code(said["exit_code"])
-    end, reason = at_text(said["EndTime"]), said["Reason"].replace(" ", "_")
-    state, flags = job_states(said["State"], ended_state(end, reason, exit_code))
-    uid = natural(said["UserID"])
+        word = values[name].strip()
+        values[name] = "" if word in _NOTHING else word
+    pending, task = values["State"] == "PENDING", values["ArrayTaskID"]
+    exit_code = _exit_code(values["exit_code"])
+    end, reason = at_text(values["EndTime"]), values["Reason"].replace(" ", "_")
+    state, flags = job_states(values["State"], ended_state(end, reason, exit_code))
+    uid = natural(values["UserID"])
     job = SlurmJob(
-        id=JobId(_id(said["JobID"])),
+        id=JobId(_id(values["JobID"])),
         state=state,
-        submit=at_text(said["SubmitTime"]) or EARLIEST,
-        restarts=natural(said["RestartCnt"]),
+        submit=at_text(values["SubmitTime"]) or EARLIEST,
+        restarts=natural(values["RestartCnt"]),
         flags=flags,
-        name=printable(said["Name"]),
-        user=printable(said["UserName"]),
-        partition=said["Partition"],
-        nodes=hosts(said["NodeList"]),
-        excluded=hosts.of_user(uid, said.get("ExcNodes", excluded.get(row[0].strip(), ""))),
-        batch_host=NodeName(said["BatchHost"]) if said["BatchHost"] else None,
-        batch=said["BatchFlag"] not in ("", "0"),  # 2, 3, ...: so often its launch has failed
-        requeue=said["Requeue"] == "1",
+        name=printable(values["Name"]),
+        user=printable(values["UserName"]),
+        partition=values["Partition"],
+        nodes=hosts(values["NodeList"]),
+        excluded=hosts.of_user(uid, values.get("ExcNodes", excluded.get(row[0].strip(), ""))),
+        batch_host=NodeName(values["BatchHost"]) if values["BatchHost"] else None,
+        batch=values["BatchFlag"] not in ("", "0"),  # 2, 3, ...: so often its launch has failed
+        requeue=values["Requeue"] == "1",
         reason=reason,
         exit_code=exit_code,
-        start=at_text(said["StartTime"]),
+        start=at_text(values["StartTime"]),
         end=end,
-        eligible=at_text(said["EligibleTime"]),
-        comment="" if said["Comment"] == "(null)" else said["Comment"],
+        eligible=at_text(values["EligibleTime"]),
+        comment="" if values["Comment"] == "(null)" else values["Comment"],
         uid=uid,
-        wants=least_of(said["NumNodes"]) * tasks_of(task) if pending else 0,
-        asks=demand(_asked(said)) if pending else None,
+        wants=least_of(values["NumNodes"]) * tasks_of(task) if pending else 0,
+        asks=demand(values) if pending else None,
     )
     size = Size(
-        natural(said["NumNodes"]),
-        least_nodes(said["tres-alloc"]),
-        natural(said["NumTasks"]),
-        natural(said["NTPerNode"]),
+        natural(values["NumNodes"]),
+        natural(tres_of(values["tres-alloc"]).get("node", "")),
+        natural(values["NumTasks"]),
+        natural(values["NTPerNode"]),
     )
-    array = natural(said["ArrayJobID"]) if task else 0
-    return JobRecord(job, array, task, natural(said["HetJobID"]), size)
+    array = natural(values["ArrayJobID"]) if task else 0
+    return JobRecord(job, array, task, natural(values["HetJobID"]), size)
 
 
 def _id(text: str) -> int:
@@ -326,26 +326,37 @@ def _exit_code(status: str) -> str:
     return f"{number >> 8 & 0xFF}:{number & 0x7F}"
 
 
-def _oversubscribe(said: dict[str, str]) -> str:
+def _oversubscribe(values: Mapping[str, str]) -> str:
     """As releases before 26.05 have it: OK for a job whose nodes others may be on, too."""
-    if "OverSubscribe" in said:
-        return said["OverSubscribe"]
-    return "OK" if said["Exclusive"] in ("", "NO") else said["Exclusive"]
+    if "OverSubscribe" in values:
+        return values["OverSubscribe"]
+    return "OK" if values["Exclusive"] in ("", "NO") else values["Exclusive"]
 
 
-def _asked(said: dict[str, str]) -> Asked:
-    return Asked(
-        tres=said["tres-alloc"],
-        nodes=least_of(said["NumNodes"]),
-        tasks=natural(said["NumTasks"]),
-        cpus=natural(said["NumCPUs"]),
-        cpus_each=natural(said["MinCpus"]),
-        array_tasks=tasks_of(said["ArrayTaskID"]),
-        per_node=said["tres-per-node"],
-        per_job=said["tres-per-job"],
-        per_task=said["tres-per-task"],
-        per_socket=said["tres-per-socket"],
-        oversubscribe=_oversubscribe(said),
-        features=said["Feature"],
-        named=bool(said["ReqNodes"]),
+_SHARED: Final = ("", "OK", "YES")
+"""OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
+
+
+def demand(fields: Mapping[str, str]) -> Demand:
+    """What a pending job asks for, of each node and together."""
+    tres = tres_of(fields["tres-alloc"])
+    nodes = max(natural(tres.get("node", ""), least_of(fields["NumNodes"])), 1)
+    each, tasks = gres_of(fields["tres-per-node"]), max(natural(fields["NumTasks"]), 1)
+    together = dict(gres_of(fields["tres-per-job"]))
+    for listed, times in ((gres_of(fields["tres-per-task"]), tasks), (each, nodes)):
+        for name, count in listed:
+            together[name] = max(together.get(name, 0), count * times)
+    return Demand(
+        nodes=nodes,
+        tasks=max(tasks_of(fields["ArrayTaskID"]), 1),
+        each=Tres(natural(fields["MinCpus"]), 0, each),
+        total=Tres(
+            natural(tres.get("cpu", ""), natural(fields["NumCPUs"])),
+            mebibytes(tres.get("mem", "")),
+            tuple(sorted(together.items())),
+        ),
+        # How many sockets a node has is not known: such a job is taken to fill its nodes.
+        whole=_oversubscribe(fields) not in _SHARED or bool(fields["tres-per-socket"]),
+        features=fields["Feature"],
+        named=bool(fields["ReqNodes"]),
     )

@@ -2,7 +2,7 @@
 
 pyslurm runs in a child process of its own: an RPC holds the interpreter's lock until slurmctld
 answers, libslurm reads SLURM_CONF once for a whole process, and a crash inside it must not be
-the daemon's. The child is asked over a socket, bounded in time, and killed when it is late.
+the daemon's. The child is asked over a pipe, bounded in time, and killed when it is late.
 
 Through pyslurm: the view, looks at nodes, drain, down, give_back. As the CLI adapter, by
 inheritance: everything about single jobs. pyslurm has no state flags of a job (EXPEDITED_REQUEUE,
@@ -12,8 +12,6 @@ batch script and steps at once; those orders are rare, and a fork is nothing bes
 
 import contextlib
 import os
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -22,6 +20,8 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib import metadata
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -146,7 +146,7 @@ class _Child:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
-        self._running: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+        self._running: list[tuple[subprocess.Popen[bytes], Connection]] = []
         # A command that has read Slurm once just ends.
         weakref.finalize(self, _end, self._running)
 
@@ -155,9 +155,10 @@ class _Child:
         with self._lock:
             try:
                 pipe = self._started()
-                pipe.settimeout(self._runner.timeout)
-                _put(pipe, msgspec.msgpack.encode(question))
-                return msgspec.msgpack.decode(_get(pipe), type=Answer)
+                pipe.send_bytes(msgspec.msgpack.encode(question))
+                if not pipe.poll(self._runner.timeout):
+                    raise TimeoutError
+                return msgspec.msgpack.decode(pipe.recv_bytes(), type=Answer)
             except (OSError, EOFError, msgspec.DecodeError):
                 _end(self._running)
                 return None
@@ -167,11 +168,11 @@ class _Child:
         with self._lock:
             _end(self._running)
 
-    def _started(self) -> socket.socket:
+    def _started(self) -> Connection:
         if self._running and self._running[0][0].poll() is None:
             return self._running[0][1]
         _end(self._running)
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         env = self._runner.env()
         places = [str(Path(__file__).parents[2]), *env.get("PYTHONPATH", "").split(os.pathsep)]
         env["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
@@ -188,7 +189,7 @@ class _Child:
         return ours
 
 
-def _end(running: list[tuple[subprocess.Popen[bytes], socket.socket]]) -> None:
+def _end(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
     while running:
         process, pipe = running.pop()
         pipe.close()
@@ -196,41 +197,22 @@ def _end(running: list[tuple[subprocess.Popen[bytes], socket.socket]]) -> None:
         process.wait()
 
 
-def _put(pipe: socket.socket, data: bytes) -> None:
-    pipe.sendall(struct.pack("!Q", len(data)) + data)
-
-
-def _get(pipe: socket.socket) -> bytes:
-    (size,) = struct.unpack("!Q", _exactly(pipe, 8))
-    return _exactly(pipe, size)
-
-
-def _exactly(pipe: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        chunk = pipe.recv(min(size - len(data), 1 << 20))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return bytes(data)
-
-
 # --- in the child ---------------------------------------------------------------------------------
 
 
-def _serve(pipe: socket.socket) -> None:
+def _serve(pipe: Connection) -> None:
     """Answer until the parent is gone. libslurm is initialised here, and only here."""
     import pyslurm
 
     while True:
         try:
-            question = msgspec.msgpack.decode(_get(pipe), type=Question)
+            question = msgspec.msgpack.decode(pipe.recv_bytes(), type=Question)
         except EOFError:
             return
         answer = walled("ask", question.do, partial(_answered, pyslurm), question)
         if isinstance(answer, Flaw):
             answer = Answer(error=answer.error)
-        _put(pipe, msgspec.msgpack.encode(answer))
+        pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
 def _answered(pyslurm: Any, question: Question) -> Answer:
@@ -282,7 +264,7 @@ def _typed(make: Callable[[Any], T]) -> Callable[[Any], T]:
     return made
 
 
-def _said(thing: Any, name: str) -> str:
+def _text(thing: Any, name: str) -> str:
     """A text of libslurm's; pyslurm raises for one that is no UTF-8, and so U+FFFD stands there."""
     try:
         return getattr(thing, name) or ""
@@ -297,14 +279,14 @@ def _node(item: tuple[str, Any]) -> SlurmNode:
         name=NodeName(node.name),
         state=state,
         flags=flags,
-        reason=_said(node, "reason"),
-        address=_said(node, "address"),
+        reason=_text(node, "reason"),
+        address=_text(node, "address"),
         partitions=tuple(node.partitions or ()),
         boot_time=at_stamp(node.boot_time),
         slurmd_start=at_stamp(node.slurmd_start_time),
         last_busy=at_stamp(getattr(node, "last_busy_time", None)),
         reason_at=at_stamp(getattr(node, "reason_time", None)),
-        version=_said(node, "slurm_version"),
+        version=_text(node, "slurm_version"),
     )
 
 
@@ -318,7 +300,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
     job = item[1]
     exit_code = f"{job.exit_code or 0}:{job.exit_code_signal or 0}"
     # As `squeue` has it; libslurm's descriptions have spaces.
-    end, reason = at_stamp(job.end_time), _said(job, "state_reason").replace(" ", "_")
+    end, reason = at_stamp(job.end_time), _text(job, "state_reason").replace(" ", "_")
     state, flags = job_states(job.state, ended_state(end, reason, exit_code))
     return SlurmJob(
         id=JobId(job.id),
@@ -326,8 +308,8 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         submit=at_stamp(job.submit_time) or EARLIEST,
         restarts=job.requeue_count or 0,
         flags=flags,
-        name=printable(_said(job, "name")),
-        user=printable(_said(job, "user_name")),
+        name=printable(_text(job, "name")),
+        user=printable(_text(job, "user_name")),
         partition=job.partition or "",
         nodes=hosts(job.allocated_nodes or ""),
         excluded=hosts.of_user(job.user_id, job.excluded_nodes or ""),
@@ -339,7 +321,7 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
         start=at_stamp(job.start_time),
         end=end,
         eligible=at_stamp(job.eligible_time),
-        comment=_said(job, "comment"),
+        comment=_text(job, "comment"),
         uid=job.user_id,
         wants=_wants(job) if state == "PENDING" else 0,
     )
@@ -347,4 +329,4 @@ def _job(hosts: Hostlists, item: tuple[int, Any]) -> SlurmJob:
 
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):  # the daemon ended while we answered
-        _serve(socket.socket(fileno=int(sys.argv[1])))
+        _serve(Connection(int(sys.argv[1])))

@@ -50,29 +50,28 @@ class Reader:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     polite: bool = False
     """Whether other threads of this process must not wait while nodes are parsed."""
-    _memo: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    _dealt: list[Dealt] = field(default_factory=list)
+    _version: tuple[int, int, int] | None = None
+    _dealt: Dealt | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)
     _names: set[str] = field(default_factory=set)
 
     def version(self) -> tuple[int, int, int]:
         """The release of the commands, asked once."""
-        if "version" not in self._memo:
-            found = parse.version(self._read("--version").text)
-            if found is None:
-                raise Unavailable("scontrol --version names no release", "is this Slurm?")
-            self._memo["version"] = found
-        return self._memo["version"]
+        if self._version is None:
+            self._version = parse.version(self._read("--version").text)
+        if self._version is None:
+            raise Unavailable("scontrol --version names no release", "is this Slurm?")
+        return self._version
 
     def dealt(self) -> Dealt:
         """What slurmctld deals out of a node, asked until it was answered once: it is fixed while
         slurmctld runs. Unanswered: memory counts, of which nothing is lost but a shared node."""
-        if not self._dealt:
+        if self._dealt is None:
             try:
-                self._dealt.append(dealt(self.show_config()))
+                self._dealt = dealt(self.show_config())
             except Unavailable:
                 return UNASKED
-        return self._dealt[0]
+        return self._dealt
 
     def show_config(self) -> dict[str, str]:
         """slurmctld's running configuration."""
@@ -83,7 +82,7 @@ class Reader:
         return at_text(self.show_config().get("BOOT_TIME", ""))
 
     def text(self, *args: str) -> str:
-        """What scontrol prints for these words."""
+        """What scontrol prints for these arguments."""
         return self._read(*args).text
 
     def view(self) -> SchedulerView:
@@ -112,12 +111,12 @@ class Reader:
 
     def marks(self) -> dict[NodeName, str]:
         """The nodes that are closed or DOWN with a mark of HyperPod's health agent. Tried once."""
-        words = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
-        ran = self.runner.run("sinfo", *words, "--format=%N %E", timeout=PEEK_S)
+        options = ("--noheader", "--all", "--local", "--Node", "--states=fail,drain,down")
+        ran = self.runner.run("sinfo", *options, "--format=%N %E", timeout=PEEK_S)
         if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.said}", "look at `scontrol ping`")
-        said = (line.strip().partition(" ") for line in ran.text.splitlines())
-        return {NodeName(name): mark for name, _, why in said if (mark := mark_in(why))}
+            raise Unavailable(f"sinfo: {ran.message}", "look at `scontrol ping`")
+        rows = (line.strip().partition(" ") for line in ran.text.splitlines())
+        return {NodeName(name): mark for name, _, why in rows if (mark := mark_in(why))}
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
@@ -178,12 +177,12 @@ class Reader:
         return {record.job.id: record.job for record in records}, flaws
 
     def _squeue(
-        self, *words: str, known: Callable[[Ran], bool] | None = None
+        self, *options: str, known: Callable[[Ran], bool] | None = None
     ) -> tuple[list[JobRecord], list[Flaw]]:
         mark, fields = secrets.token_hex(8), parse.fields_of(self.version())
 
         def ask(environ: Mapping[str, str]) -> bytes:
-            ran = self._read(*parse.WORDS, *words, program="squeue", environ=environ, known=known)
+            ran = self._read(*parse.WORDS, *options, program="squeue", environ=environ, known=known)
             if parse.UNKNOWN in ran.err:
                 raise Unavailable(f"squeue: {ran.err.strip()}", "is this Slurm older than 22.05?")
             return ran.out
@@ -204,10 +203,10 @@ class Reader:
         """
         if not found - self._names:
             return found
-        said = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
+        listed = self._read("--noheader", "--all", "--local", "--format=%N", program="sinfo").text
         self._names.clear()
         try:
-            self._names.update(name for hosts in said.split() for name in expand(hosts))
+            self._names.update(name for hosts in listed.split() for name in expand(hosts))
         except HostlistError as error:
             raise Unavailable(f"sinfo: {error}", "run `sinfo` by hand") from error
         strange = found - self._names
@@ -246,9 +245,9 @@ class Reader:
         )
         ran = tries(lambda: next(before, None) or self.runner.run(program, *args, environ=environ))
         if ran is None or not answered(ran):
-            said = ran.said if ran else "no answer"
+            message = ran.message if ran else "no answer"
             raise Unavailable(
-                f"{program} {' '.join(args)}: {said}",
+                f"{program} {' '.join(args)}: {message}",
                 "look at `scontrol ping` and slurmctld's log; is SLURM_CONF the right file?",
             )
         return ran

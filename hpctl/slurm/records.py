@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from hpctl.core.bounds import natural
 from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.model import NOTHING_KNOWN, Demand, NodeName, SlurmJob, Tres
+from hpctl.core.model import NOTHING_KNOWN, NodeName, SlurmJob, Tres
 
 JOB_BASE = frozenset(
     [
@@ -129,15 +129,6 @@ class JobRecord(Struct, frozen=True):
         return str(self.job.id)
 
 
-def least_nodes(tres: str) -> int:
-    """The node count in a TRES string as `cpu=16,mem=2000M,node=2`; 0 where there is none."""
-    for part in tres.split(","):
-        name, _, count = part.partition("=")
-        if name == "node":
-            return natural(count)
-    return 0
-
-
 def least_of(count: str) -> int:
     """The least of a node count as `2`, `2-4`; 0 where it is none."""
     return natural(count.partition("-")[0])
@@ -151,18 +142,18 @@ def tasks_of(array: str) -> int:
     listed, _, limit = array.partition("%")
     count = 0
     for part in listed.split(","):
-        words = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if words is not None:
-            last, step = natural(words[2] or words[1]), natural(words[3] or "1") or 1
-            count += len(range(natural(words[1]), last + 1, step))
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match is not None:
+            last, step = natural(match[2] or match[1]), natural(match[3] or "1") or 1
+            count += len(range(natural(match[1]), last + 1, step))
     count = max(count, 1)
     return min(count, natural(limit) or count)
 
 
-def node_states(words: list[str]) -> tuple[str, frozenset[str]]:
+def node_states(states: list[str]) -> tuple[str, frozenset[str]]:
     """Base state and flags of a node, however the release spells them."""
     base, flags = "UNKNOWN", set()
-    for word in words:
+    for word in states:
         if word.endswith("*"):
             flags.add("NOT_RESPONDING")
         word = word.rstrip("*~#!%$@^-+")
@@ -174,8 +165,6 @@ def node_states(words: list[str]) -> tuple[str, frozenset[str]]:
 
 
 _UNITS = {"": 1, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2, "P": 1024**3}
-_SHARED = ("", "OK", "YES")
-"""OverSubscribe of a job whose nodes others may be on, too. Not NO, USER, MCS."""
 
 
 class Dealt(Struct, frozen=True):
@@ -206,7 +195,7 @@ def node_tres(cpus: int, memory: int, gres: str, by: Dealt) -> Tres:
 def gres_of(text: str) -> tuple[tuple[str, int], ...]:
     """GRES by name, of `gpu:h100:8(S:0-1),nvme:1`, `gres:gpu:1`, `gres/gpu:2`; types added up.
 
-    24.11 has `cpu=2` among what is asked for by task: that is told elsewhere.
+    24.11 has `cpu=2` among what is asked for by task: other fields have that.
     """
     found: dict[str, int] = {}
     for part in re.sub(r"\([^)]*\)", "", text).split(","):
@@ -227,48 +216,3 @@ def mebibytes(text: str) -> int:
 def tres_of(text: str) -> dict[str, str]:
     """A TRES string as `cpu=16,mem=2000M,node=2`."""
     return {name: count for name, _, count in (part.partition("=") for part in text.split(","))}
-
-
-class Asked(Struct, frozen=True):
-    """The words that a pending job's size stands in."""
-
-    tres: str
-    nodes: int
-    tasks: int
-    cpus: int
-    cpus_each: int
-    array_tasks: int = 1
-    per_node: str = ""
-    per_job: str = ""
-    per_task: str = ""
-    per_socket: str = ""
-    oversubscribe: str = "OK"
-    features: str = ""
-    named: bool = False
-
-
-def demand(asked: Asked) -> Demand:
-    """What a pending job asks for, of each node and together."""
-    tres = tres_of(asked.tres)
-    least = tres.get("node", "")
-    nodes = max(natural(least, asked.nodes), 1)
-    together = dict(gres_of(asked.per_job))
-    for name, count in gres_of(asked.per_task):
-        together[name] = max(together.get(name, 0), count * max(asked.tasks, 1))
-    for name, count in gres_of(asked.per_node):
-        together[name] = max(together.get(name, 0), count * nodes)
-    cpus = tres.get("cpu", "")
-    return Demand(
-        nodes=nodes,
-        tasks=max(asked.array_tasks, 1),
-        each=Tres(asked.cpus_each, 0, gres_of(asked.per_node)),
-        total=Tres(
-            natural(cpus, asked.cpus),
-            mebibytes(tres.get("mem", "")),
-            tuple(sorted(together.items())),
-        ),
-        # How many sockets a node has is not told: such a job is taken to fill its nodes.
-        whole=asked.oversubscribe not in _SHARED or bool(asked.per_socket),
-        features=asked.features,
-        named=asked.named,
-    )

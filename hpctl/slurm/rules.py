@@ -80,7 +80,7 @@ def requeue(record: JobRecord | None, attempt: Attempt) -> str | Outcome:
 
 
 def requeue_answer(sent: Outcome) -> Outcome:
-    """Slurmctld's answer in our words: a job that is pending by then is what we asked for."""
+    """Slurmctld's answer as an Outcome: a job that is pending by then is what we asked for."""
     if sent.code == "ESLURM_JOB_PENDING":
         return Outcome.accepted("it is pending already")
     if sent.code == "ESLURM_INVALID_JOB_ID":

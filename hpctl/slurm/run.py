@@ -52,7 +52,7 @@ class Ran(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """It ran to its end and said so with exit status 0."""
+        """It ran to its end and reported so with exit status 0."""
         return self.end is End.EXITED and self.code == 0
 
     @property
@@ -61,7 +61,7 @@ class Ran(Struct, frozen=True):
         return self.out.decode("utf-8", "replace")
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """What to show a person: the error text, or how it ended."""
         if self.end is End.EXITED:
             return self.err.strip() or self.text.strip() or f"exit status {self.code}"
@@ -236,23 +236,23 @@ def outcome(ran: Ran) -> Outcome:
     if ran.ok:
         return Outcome.accepted()
     if ran.end is End.NOT_STARTED:
-        return Outcome.rejected("not_started", ran.said, transient=True)
+        return Outcome.rejected("not_started", ran.message, transient=True)
     if ran.end is not End.EXITED:
-        return Outcome.ambiguous("timeout", ran.said)
+        return Outcome.ambiguous("timeout", ran.message)
     if ran.code < 0:
         return Outcome.ambiguous("killed", f"{ran.command[0]} ended by signal {-ran.code}")
     if not ran.err.strip():
-        return Outcome.ambiguous("exit_status", ran.said)
-    return of_text(ran.said)
+        return Outcome.ambiguous("exit_status", ran.message)
+    return of_text(ran.message)
 
 
-def of_text(said: str) -> Outcome:
+def of_text(message: str) -> Outcome:
     """What slurmctld's or libslurm's error text says of the order that it answers."""
     for text, code in _NOT_SENT.items():
-        if text in said:
-            return Outcome.rejected(code, said, transient=True)
+        if text in message:
+            return Outcome.rejected(code, message, transient=True)
     for text, code in _MAYBE_DONE.items():
-        if text in said:
-            return Outcome.ambiguous(code, said)
-    code = next((code for text, code in _REFUSED.items() if text in said), "SLURM_ERROR")
-    return Outcome.rejected(code, said, transient=code in _FOR_NOW)
+        if text in message:
+            return Outcome.ambiguous(code, message)
+    code = next((code for text, code in _REFUSED.items() if text in message), "SLURM_ERROR")
+    return Outcome.rejected(code, message, transient=code in _FOR_NOW)

@@ -116,7 +116,7 @@ def _writer_pragmas(connection: Any, _record: object) -> None:
         connection.execute(f"PRAGMA {pragma}").close()
 
 
-def said(error: SQLAlchemyError) -> str:
+def message_of(error: SQLAlchemyError) -> str:
     """The database's own words, without the statement and all its values."""
     return str(getattr(error, "orig", None) or error).strip()
 
@@ -129,10 +129,11 @@ def reading(what: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         if passing(error):
             raise Unavailable(
-                f"{what} cannot be reached: {said(error)}", "is the database up, and its disk well?"
+                f"{what} cannot be reached: {message_of(error)}",
+                "is the database up, and its disk well?",
             ) from error
         raise JournalCorrupt(
-            f"{what} cannot be read: {said(error)}",
+            f"{what} cannot be read: {message_of(error)}",
             "stop the daemon, keep a copy, restore the newest good one",
         ) from error
 
@@ -143,7 +144,7 @@ def writing(what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
-        raise OSError(f"{what} cannot be written: {said(error)}") from error
+        raise OSError(f"{what} cannot be written: {message_of(error)}") from error
 
 
 def passing(error: SQLAlchemyError) -> bool:

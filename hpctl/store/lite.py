@@ -86,7 +86,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if passing(error):
-            mend = "is the database up, and its disk well?"
-            raise Unavailable(f"{what} cannot be reached: {error}", mend) from error
-        mend = "stop the daemon, keep a copy, restore the newest good one"
-        raise JournalCorrupt(f"{what} cannot be read: {error}", mend) from error
+            hint = "is the database up, and its disk well?"
+            raise Unavailable(f"{what} cannot be reached: {error}", hint) from error
+        hint = "stop the daemon, keep a copy, restore the newest good one"
+        raise JournalCorrupt(f"{what} cannot be read: {error}", hint) from error

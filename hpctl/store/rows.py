@@ -28,7 +28,7 @@ def encode(event: Event) -> tuple[str, str]:
 
 
 def decode(seq: int, kind: str, payload: str) -> Event:
-    """Read record number `seq` back. Raises JournalCorrupt with its place and the mend."""
+    """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
     try:
         decoder = _decoders.get(kind)
         if decoder is None:
@@ -85,11 +85,11 @@ _UNREADABLE = (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSErro
 
 
 @contextmanager
-def _row(place: str, mend: str) -> Iterator[None]:
+def _row(place: str, hint: str) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        raise JournalCorrupt(f"{place} cannot be read: {error}", mend) from error
+        raise JournalCorrupt(f"{place} cannot be read: {error}", hint) from error
 
 
 def health_row(health: Health) -> dict[str, object]:

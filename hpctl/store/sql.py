@@ -3,13 +3,22 @@
 One writer. On SQLite the file's directory carries an advisory lock; on every database a lease
 row carries an epoch, and each append checks the epoch in its own transaction, so that a daemon
 that lost the lease while it slept cannot write any more.
+
+The audit trail is the journal's records of what people asked, chained by SHA-256. Each row's digest
+covers the row before it, so that a row that was changed, removed or put in between breaks the chain
+from there on. Who may write to the database can make the whole chain anew: the daemon therefore
+logs the newest digest with each row (`audit=... digest=...`), and `hpctl audit verify --expect
+DIGEST` compares with what the log, or a note elsewhere, says.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from msgspec import Struct
 from sqlalchemy import (
     CompoundSelect,
     Connection,
@@ -26,13 +35,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
 from hpctl.core.compat import UTC
-from hpctl.core.journal import Event, RequestTaken
+from hpctl.core.journal import ConfigurationTaken, Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.store import audit
 from hpctl.store import engine as t
-from hpctl.store.engine import make_engine, reading, said, writing
+from hpctl.store.engine import make_engine, message_of, reading, writing
 from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
@@ -52,6 +60,56 @@ _past = select(t.past.c.seq, t.past.c.kind, t.past.c.payload)
 _AT_ONCE = 500
 """Rows named in one statement: databases have limits."""
 _schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
+
+
+log = logging.getLogger(__name__)
+
+AUDITED: Final = (RequestTaken, ConfigurationTaken)
+FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
+"""The digest before the first row."""
+
+
+class AuditRow(Struct, frozen=True):
+    """One row as it is stored."""
+
+    seq: int
+    kind: str
+    payload: str
+    digest: str
+
+    @property
+    def event(self) -> Event:
+        """What it records. Raises JournalCorrupt."""
+        return decode(self.seq, self.kind, self.payload)
+
+
+def link(before: str, kind: str, payload: str) -> str:
+    """The digest of a row, from that of the row before it."""
+    return hashlib.sha256(f"{before}\n{kind}\n{payload}".encode()).hexdigest()
+
+
+def _record_audit(c: Connection, batch: Sequence[Event]) -> None:
+    """Add what is audited of a batch, in the batch's own transaction."""
+    audited = [encode(e) for e in batch if isinstance(e, AUDITED)]
+    if not audited:
+        return
+    newest = select(t.audit.c.digest).order_by(t.audit.c.seq.desc()).limit(1)
+    digest = c.execute(newest).scalar() or FIRST
+    for kind, payload in audited:
+        digest = link(digest, kind, payload)
+        row = c.execute(insert(t.audit).values(kind=kind, payload=payload, digest=digest))
+        (seq,) = row.inserted_primary_key or (0,)
+        log.info("audit=%d kind=%s digest=%s", seq, kind, digest)
+
+
+def broken(trail: Iterable[AuditRow]) -> AuditRow | None:
+    """The first row whose digest does not follow from the rows before it; None: all do."""
+    before = FIRST
+    for row in trail:
+        if row.digest != link(before, row.kind, row.payload):
+            return row
+        before = row.digest
+    return None
 
 
 class LeaseHeld(HpctlError):
@@ -167,7 +225,7 @@ class Store:
         with writing("the journal"), self._engine.begin() as c:
             self._still_mine(c)
             c.execute(insert(t.events), rows)
-            audit.record(c, batch)
+            _record_audit(c, batch)
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
 
@@ -279,7 +337,7 @@ class Store:
                 return int(number)
         except SQLAlchemyError as error:
             raise HpctlError(
-                f"the request cannot be written: {said(error)}",
+                f"the request cannot be written: {message_of(error)}",
                 "run this as the daemon's user (try sudo)",
             ) from error
 
@@ -313,11 +371,14 @@ class Store:
                     return event
         return None
 
-    def audit_trail(self) -> list[audit.AuditRow]:
+    def audit_trail(self) -> list[AuditRow]:
         """Who asked what, oldest first. Raises Unavailable, JournalCorrupt."""
         with reading("the audit trail"), self._engine.connect() as c:
             # A journal that no daemon of this version has opened has none.
-            return audit.rows(c) if inspect(c).has_table(t.audit.name) else []
+            if not inspect(c).has_table(t.audit.name):
+                return []
+            query = select(t.audit).order_by(t.audit.c.seq)
+            return [AuditRow(r.seq, r.kind, r.payload, r.digest) for r in c.execute(query)]
 
     # --- the lease ---
 

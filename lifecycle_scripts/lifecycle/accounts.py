@@ -36,18 +36,20 @@ def parse(path: Path) -> list[User]:
         return []
     users, wrong = [], []
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        words = [word.strip() for word in line.split(",")]
+        fields = [word.strip() for word in line.split(",")]
         if not line.strip() or line.startswith("#"):
             continue
-        if len(words) != 3 or not NAME.fullmatch(words[0]) or not words[1].isdigit():
+        if len(fields) != 3 or not NAME.fullmatch(fields[0]) or not fields[1].isdigit():
             wrong.append(f"line {number}: not name,uid,home: {line!r}")
-        elif not 1000 <= int(words[1]) < 2**31 or not words[2].startswith("/"):
+        elif not 1000 <= int(fields[1]) < 2**31 or not fields[2].startswith("/"):
             wrong.append(f"line {number}: a uid from 1000 and a home from / are wanted")
         else:
-            users.append(User(words[0], int(words[1]), words[2].rstrip("/")))
+            users.append(User(fields[0], int(fields[1]), fields[2].rstrip("/")))
     for what in ("name", "uid"):
-        said = [getattr(user, what) for user in users]
-        wrong += [f"{what} {one} stands twice" for one in sorted({*said}) if said.count(one) > 1]
+        values = [getattr(user, what) for user in users]
+        wrong += [
+            f"{what} {one} stands twice" for one in sorted({*values}) if values.count(one) > 1
+        ]
     if wrong:
         raise Failure("{}: {}".format(path.name, "; ".join(wrong)))
     return users

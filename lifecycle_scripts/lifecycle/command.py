@@ -24,8 +24,8 @@ LOG = "/var/log/hpctl/lifecycle.log"
 NAMES = [step.name for step in STEPS]
 
 
-def main(words: list[str]) -> int:
-    """Do what the words say; the exit code."""
+def main(arguments: list[str]) -> int:
+    """Do what the arguments name; the exit code."""
     parser = argparse.ArgumentParser(prog="lifecycle")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="all steps of this node")
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
         command.add_argument("--bundle", type=Path, default=BUNDLE)
         command.add_argument("--root", default=os.environ.get("HPCTL_LIFECYCLE_ROOT") or "/")
         command.add_argument("--ip", default=os.environ.get("HPCTL_LIFECYCLE_IP"))
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     os.umask(0o022)
     if options.command == "run":
         return _run(options)
@@ -85,7 +85,7 @@ def _step(options: argparse.Namespace) -> int:
     """One try: its exit code says what became of it, its last line why."""
     try:
         node, step = _node(options), find(options.name)
-        # Asked once more for its own words, where the runner got none.
+        # Asked once more for its own message, where the runner got none.
         step.module.applies(node)
         if step.module.done(node):
             return runner.Try.ALREADY
@@ -95,7 +95,7 @@ def _step(options: argparse.Namespace) -> int:
     except (Failure, OSError) as failure:
         print(str(failure), flush=True)
         return runner.Try.FAILED
-    except Exception as error:  # noqa: BLE001 -- a bug in a step is told as every failure is
+    except Exception as error:  # noqa: BLE001 -- a bug in a step is reported as every failure is
         traceback.print_exc(file=sys.stdout)
         print(f"{type(error).__name__}: {error}", flush=True)
         return runner.Try.FAILED

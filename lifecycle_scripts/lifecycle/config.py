@@ -127,11 +127,11 @@ def problems(given: Any, steps: list[str]) -> list[str]:
 
 def _shaped(given: dict[str, Any]) -> list[str]:
     found = []
-    for place, (pattern, words) in SHAPES.items():
+    for place, (pattern, what) in SHAPES.items():
         section, _, key = place.partition(".")
         for where, text in _texts(place, given.get(section, {}).get(key, "")):
             if not isinstance(text, str) or (text and not re.fullmatch(pattern, text)):
-                found.append(f"{where}: {text!r} is no {words}")
+                found.append(f"{where}: {text!r} is no {what}")
     observability = given.get("observability", {})
     for name, args in observability.get("args", {}).items():
         if not isinstance(args, list):

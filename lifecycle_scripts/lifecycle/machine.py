@@ -54,7 +54,7 @@ class Machine:
         ok: tuple[int, ...] = (0,),
         quiet: bool = False,
     ) -> str:
-        """What a program prints. Raises Failure with its last words; `quiet` keeps them secret."""
+        """What a program prints. Raises Failure with its last line; `quiet` keeps them secret."""
         try:
             process = subprocess.Popen(
                 command,
@@ -76,13 +76,13 @@ class Machine:
             # What it started itself goes with the step, which has a process group of its own.
             process.kill()
             raise Failure(f"{command[0]} took more than {timeout:.0f} s") from None
-        said = out.decode(errors="replace")
+        output = out.decode(errors="replace")
         if process.returncode not in ok:
-            lines = [line.strip() for line in said.splitlines() if line.strip()]
+            lines = [line.strip() for line in output.splitlines() if line.strip()]
             last = lines[-1] if lines and not quiet else "it printed nothing"
-            words = " ".join(command[:3])
-            raise Failure(f"{words}: exit code {process.returncode}: {last[:300]}")
-        return said
+            program = " ".join(command[:3])
+            raise Failure(f"{program}: exit code {process.returncode}: {last[:300]}")
+        return output
 
     def works(self, *command: str, timeout: float = QUIET_S) -> bool:
         """Whether a program ends with exit code 0."""
@@ -168,10 +168,10 @@ class Machine:
     def last_words(self, unit: str) -> str:
         """The last line that a unit's own processes logged: systemd's says only that they ended."""
         try:
-            said = self.run("journalctl", f"_SYSTEMD_UNIT={unit}", "-n1", "-ocat", timeout=20)
+            output = self.run("journalctl", f"_SYSTEMD_UNIT={unit}", "-n1", "-ocat", timeout=20)
         except Failure:
             return f"journalctl -u {unit}"
-        return said.strip()[-200:] or f"journalctl -u {unit}"
+        return output.strip()[-200:] or f"journalctl -u {unit}"
 
     def mask(self, unit: str) -> None:
         """See to it that a unit never starts, with what runs of it stopped."""

@@ -20,7 +20,7 @@ def mounts(node: Node) -> list[tuple[str, str, str]]:
     """Source, place and type of each mount; none below a directory that plays a machine."""
     table = node.machine.path("/proc/self/mounts")
     lines = table.read_text().splitlines() if table.exists() else []
-    return [(words[0], words[1], words[2]) for words in (line.split(" ") for line in lines)]
+    return [(fields[0], fields[1], fields[2]) for fields in (line.split(" ") for line in lines)]
 
 
 def mounted(node: Node, where: str) -> str | None:
@@ -98,7 +98,7 @@ def writable(node: Node, where: str) -> bool:
 
 
 def mount(node: Node, source: str, where: str, kind: str, options: str) -> None:
-    """Mount it now and at every boot. Raises Failure with mount's own words."""
+    """Mount it now and at every boot. Raises Failure with mount's own message."""
     machine = node.machine
     machine.path(where).mkdir(parents=True, exist_ok=True)
     _fstab(node, source, where, kind, options + "," + SYSTEMD)
@@ -122,7 +122,7 @@ def _fstab(node: Node, source: str, where: str, kind: str, options: str) -> None
 
 
 def resolvable(node: Node, name: str) -> None:
-    """Fail early, and in words, where the name of a file system means nothing here."""
+    """Fail early, and with a message, where the name of a file system means nothing here."""
     if not node.machine.works("getent", "hosts", name, timeout=30):
         raise Failure(f"{name} has no address: DNS is not up yet, or it is no such file system")
 

@@ -26,13 +26,13 @@ def vouches(node: Node) -> bool:
 
 def _origin(node: Node) -> str:
     credential = node.machine.run("munge", "--no-input", timeout=30)
-    said = node.machine.run("unmunge", given=credential, timeout=30)
-    found = re.search(r"(?m)^ENCODE_HOST:.*?(\d+\.\d+\.\d+\.\d+)\)?$", said)
+    output = node.machine.run("unmunge", given=credential, timeout=30)
+    found = re.search(r"(?m)^ENCODE_HOST:.*?(\d+\.\d+\.\d+\.\d+)\)?$", output)
     return found[1] if found else ""
 
 
-def mend(node: Node) -> None:
-    """Start munged again, with --origin where its own look is not enough. Raises Failure."""
+def restart(node: Node) -> None:
+    """Start munged again, with --origin where what it finds itself is wrong. Raises Failure."""
     node.machine.start(UNIT, again=True)
     if vouches(node):
         return
@@ -54,7 +54,7 @@ def _set_origin(node: Node) -> None:
     path = node.machine.path(named[1])
     text = path.read_text() if path.is_file() else ""
     given = re.search(r"(?m)^OPTIONS=(.*)$", text)
-    words = shlex.split(" ".join(shlex.split(given[1]))) if given else []
-    words = [word for word in words if not word.startswith("--origin")]
-    line = 'OPTIONS="{}"'.format(" ".join([*words, f"--origin={node.address}"]))
+    options = shlex.split(" ".join(shlex.split(given[1]))) if given else []
+    options = [word for word in options if not word.startswith("--origin")]
+    line = 'OPTIONS="{}"'.format(" ".join([*options, f"--origin={node.address}"]))
     node.machine.write(path, set_line(text, "OPTIONS=", line))

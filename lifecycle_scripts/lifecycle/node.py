@@ -147,13 +147,13 @@ def _groups(resources: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _find(
-    resources: dict[str, Any], told: list[str] | None, path: Path
+    resources: dict[str, Any], given: list[str] | None, path: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     own: list[str] = []
-    for attempt in range(1 if told else ADDRESS_TRIES):
+    for attempt in range(1 if given else ADDRESS_TRIES):
         if attempt:
             time.sleep(2 ** (attempt - 1))
-        own = told or addresses()
+        own = given or addresses()
         for group in _groups(resources):
             for instance in _instances(group):
                 if instance.get("CustomerIpAddress") in own:
@@ -178,7 +178,7 @@ def addresses() -> list[str]:
         except OSError:
             pass
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             ["hostname", "-I"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -186,8 +186,8 @@ def addresses() -> list[str]:
             check=False,
         ).stdout.decode()
     except (OSError, subprocess.TimeoutExpired):
-        said = ""
-    found += [word for word in said.split() if "." in word and word not in found]
+        output = ""
+    found += [word for word in output.split() if "." in word and word not in found]
     return [address for address in found if not address.startswith("127.")]
 
 

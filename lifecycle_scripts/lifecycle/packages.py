@@ -23,13 +23,13 @@ def install(node: Node, step: str, names: list[str]) -> None:
             machine.run("apt-get", "update", *OPTIONS, timeout=FETCH_S)
         machine.run("apt-get", "install", *wanted, *OPTIONS, timeout=FETCH_S)
     except Failure as failure:
-        mend = f"let the bundle bring {', '.join(names)} with all dependencies as debs/{step}/*.deb"
-        raise Failure(f"{failure}; {mend}") from failure
+        hint = f"let the bundle bring {', '.join(names)} with all dependencies as debs/{step}/*.deb"
+        raise Failure(f"{failure}; {hint}") from failure
 
 
 def whole(node: Node, names: list[str]) -> bool:
     """Whether none of these packages was left half installed; one that is not there is none."""
     form = "--showformat=${Status}\n"
     plain = [name.partition("=")[0] for name in names]
-    said = node.machine.run("dpkg-query", "--show", form, *plain, ok=(0, 1)).splitlines()
-    return all(line.endswith(" installed") for line in said if line.startswith("install "))
+    output = node.machine.run("dpkg-query", "--show", form, *plain, ok=(0, 1)).splitlines()
+    return all(line.endswith(" installed") for line in output if line.startswith("install "))

@@ -134,8 +134,8 @@ class Runner:
         # A node that nobody watches is not in order, whatever config.json says of the step. It
         # stays in the cluster all the same: jobs can run on it.
         how = "INCOMPLETE" if missing else "OK"
-        said = f"node={node.name} role={node.role} steps={did}{warned} in {took:.1f} s"
-        self.log.last(f"{how} {said}" + (": " + missing if missing else ""))
+        summary = f"node={node.name} role={node.role} steps={did}{warned} in {took:.1f} s"
+        self.log.last(f"{how} {summary}" + (": " + missing if missing else ""))
         return 0
 
     def _missing(self) -> str:
@@ -191,11 +191,11 @@ class Runner:
         began, why, tries = time.monotonic(), "", 0
         while True:
             self.states.write(step.name, state=state.RUNNING, why=why, tries=tries, **known)
-            code, said = self._try(step, lock)
+            code, reason = self._try(step, lock)
             took = round(time.monotonic() - began, 2)
             if code in (Try.ALREADY, Try.DID):
                 break
-            tries, why = tries + 1, said
+            tries, why = tries + 1, reason
             if tries >= step.tries:
                 self.states.write(
                     step.name, state=state.FAILED, why=why, tries=tries, seconds=took, **known
@@ -244,8 +244,8 @@ class Runner:
         try:
             code = process.wait(step.timeout_s)
         except subprocess.TimeoutExpired:
-            said = ": " + lines[-1] if lines else ""
-            return Try.FAILED, f"took more than {step.timeout_s:.0f} s{said}"
+            last = ": " + lines[-1] if lines else ""
+            return Try.FAILED, f"took more than {step.timeout_s:.0f} s{last}"
         finally:
             if process.returncode not in (Try.DID, Try.ALREADY):
                 _kill(process)

@@ -13,8 +13,8 @@ def secret(node: Node, arn: str) -> str:
     region = arn.split(":")[3] if arn.count(":") > 3 else node.region
     asked = ("secretsmanager", "get-secret-value", "--region", region, "--secret-id", arn)
     form = ("--query", "SecretString", "--output", "text")
-    said = node.machine.run("aws", *asked, *form, timeout=60, quiet=True)
+    output = node.machine.run("aws", *asked, *form, timeout=60, quiet=True)
     try:
-        return str(json.loads(said)["password"])
+        return str(json.loads(output)["password"])
     except (ValueError, KeyError, TypeError):
         raise Failure(f"the secret {arn} holds no JSON with a password") from None

@@ -78,11 +78,11 @@ def add_line(node: Node, conf: Path, line: str) -> bool:
 
 
 def last_words(node: Node, unit: str) -> str:
-    """What a daemon said last. With a log file of its own it tells systemd's journal nothing."""
+    """What a daemon logged last: with a log file of its own, nothing is in systemd's journal."""
     log = node.machine.path("/var/log/slurm") / unit.replace(".service", ".log")
     lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
     for word in (" fatal: ", " error: "):
-        said = [line for line in lines if word in line]
-        if said:
-            return said[-1][-300:]
+        found = [line for line in lines if word in line]
+        if found:
+            return found[-1][-300:]
     return node.machine.last_words(unit)

@@ -48,9 +48,9 @@ class Attack(Struct):
         """What came of it. It never was root."""
         out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, err
-        said = json.loads(out.splitlines()[-1])
-        assert os.geteuid() != 0 or said["uid"] == STRANGER.pw_uid
-        return said["done"]
+        output = json.loads(out.splitlines()[-1])
+        assert os.geteuid() != 0 or output["uid"] == STRANGER.pw_uid
+        return output["done"]
 
     def ready(self) -> None:
         """Wait until it says that it is in place."""

@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,19 +15,15 @@ import pytest
 import yaml
 
 from tests.adversary.bed import drop, public_directory, python
+from tests.waiting import until
+
+PATIENCE_S = 20.0
 
 
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
-
-
-def waits(until: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def intake_of(daemon: int) -> int:
@@ -96,15 +91,15 @@ def test_a_port_that_is_taken_is_an_error_and_no_daemon(tmp_path: Path) -> None:
 def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path: Path) -> None:
     port = free_port()
     with daemon(tmp_path, port) as process:
-        waits(lambda: answers(port))
+        until(lambda: answers(port), PATIENCE_S)
         first = intake_of(process.pid)
         os.kill(first, signal.SIGKILL)
-        waits(lambda: intake_of(process.pid) not in (0, first))
-        waits(lambda: answers(port))
+        until(lambda: intake_of(process.pid) not in (0, first), PATIENCE_S)
+        until(lambda: answers(port), PATIENCE_S)
         second = intake_of(process.pid)
         process.kill()
         process.wait()
-        waits(lambda: not Path(f"/proc/{second}").exists(), 5)
+        until(lambda: not Path(f"/proc/{second}").exists(), 5)
 
 
 def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its_own(
@@ -120,7 +115,7 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
         resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     with daemon(tmp_path, port, descriptors=150) as process:
-        waits(lambda: answers(port) and marker.exists())
+        until(lambda: answers(port) and marker.exists(), PATIENCE_S)
         crowd = []
         for number in range(4000):
             try:
@@ -133,8 +128,8 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
                 client.close()
         asked = marker.stat().st_size
         assert len(os.listdir(f"/proc/{process.pid}/fd")) < 60
-        waits(lambda: marker.stat().st_size > asked, 10)
-        waits(lambda: answers(port), 10)
+        until(lambda: marker.stat().st_size > asked, 10)
+        until(lambda: answers(port), 10)
         assert b"Too many open files" not in (tmp_path / "log").read_bytes()
         for client in crowd:
             client.close()
@@ -156,18 +151,18 @@ def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
         place.mkdir()
     logs = [place / "log" for place in places]
     with daemon(places[0], free_port(), conf=conf) as first:
-        waits(lambda: b"running mode" in logs[0].read_bytes())
+        until(lambda: b"running mode" in logs[0].read_bytes(), PATIENCE_S)
         with daemon(places[1], free_port(), conf=conf) as second:
             assert second.wait(30) not in (0, None)
-        said = logs[1].read_text()
-        assert f"another hpctl daemon (pid {first.pid}) works on the cluster of {conf}" in said
-        assert f"ps -fp {first.pid}" in said
-        assert "running mode" not in said
+        output = logs[1].read_text()
+        assert f"another hpctl daemon (pid {first.pid}) works on the cluster of {conf}" in output
+        assert f"ps -fp {first.pid}" in output
+        assert "running mode" not in output
         assert first.poll() is None
     assert "another" not in logs[0].read_text()
     # Once the first is gone, the second has the cluster.
     with daemon(places[1], free_port(), conf=conf):
-        waits(lambda: b"running mode" in logs[1].read_bytes())
+        until(lambda: b"running mode" in logs[1].read_bytes(), PATIENCE_S)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -185,6 +180,6 @@ def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(
         assert stranger.stdout.readline() == b"1\n"
         with daemon(tmp_path, free_port(), conf=conf):
             log = tmp_path / "log"
-            waits(lambda: b"running mode" in log.read_bytes())
-            waits(lambda: b"another process holds" in log.read_bytes())
+            until(lambda: b"running mode" in log.read_bytes(), PATIENCE_S)
+            until(lambda: b"another process holds" in log.read_bytes(), PATIENCE_S)
         stranger.kill()

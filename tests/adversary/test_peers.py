@@ -28,8 +28,8 @@ JOBS, REPORTS = "/v1/jobs", wire.PATH
 
 
 def word(job: int, **more: object) -> bytes:
-    said = {"job": job, "restarts": 0, "wish": "requeue", "why": "x", **more}
-    return json.dumps({"v": 1, "job_report": said}).encode()
+    answer = {"job": job, "restarts": 0, "wish": "requeue", "why": "x", **more}
+    return json.dumps({"v": 1, "job_report": answer}).encode()
 
 
 # --- without any right --------------------------------------------------------------------------
@@ -50,8 +50,8 @@ NOT_REPORTS: dict[str, Callable[[], bytes]] = {
 def test_what_is_no_message_is_refused(siege: Siege, path: str) -> None:
     """Each with a true credential of the stranger, and so read as far as he is believed."""
     bodies = [make().hex() for make in NOT_REPORTS.values()]
-    said = attack("posts", port=siege.port, path=path, bodies=bodies, munge_socket=siege.munge)
-    assert [s for s, _ in said if not 400 <= s < 500] == []
+    answer = attack("posts", port=siege.port, path=path, bodies=bodies, munge_socket=siege.munge)
+    assert [s for s, _ in answer if not 400 <= s < 500] == []
     siege.holds()
 
 
@@ -123,8 +123,8 @@ def test_a_stranger_speaks_for_no_job_of_another(siege: Siege) -> None:
     job = siege.live.start("sleep 600", "--time=10")
     siege.treated.add(job)
     bodies = [word(job).hex(), word(job, wish="hold").hex()]
-    said = attack("posts", port=siege.port, path=JOBS, bodies=bodies, munge_socket=siege.munge)
-    assert [s for s, _ in said] == [403, 403]
+    answer = attack("posts", port=siege.port, path=JOBS, bodies=bodies, munge_socket=siege.munge)
+    assert [s for s, _ in answer] == [403, 403]
     assert siege.live.running(job)
     siege.holds()
     siege.sandbox.run(["scancel", str(job)])
@@ -189,8 +189,8 @@ def test_root_of_a_node_with_the_key_speaks_for_no_other(
     key = siege.sandbox.spec.layout.munge_key
     with public_directory() as directory, munged(directory, "forged", key, victim.address) as other:
         report = bad.report(victim, findings=fault(datetime.now(UTC)))
-        status, said = bad.send(report, other)
-    assert (status, said["error"]) == (403, "forged_node")
+        status, answer = bad.send(report, other)
+    assert (status, answer["error"]) == (403, "forged_node")
     siege.holds()
 
 
@@ -198,10 +198,10 @@ def test_a_replay_and_a_stolen_session_are_refused(siege: Siege, pair: tuple[Nod
     bad, victim = pair
     body = wire.encode(bad.report(), open_session=True)
     proof = f"MUNGE {munge.encode(wire.payload(body), bad.munge)}"
-    status, said = bad.post(body, proof)
-    assert status == 200, said
+    status, answer = bad.post(body, proof)
+    assert status == 200, answer
     assert bad.post(body, proof)[1]["error"] == "replayed_credential"
-    session = said["session"]
+    session = answer["session"]
     secret = munge.decode(session["key"], bad.munge).payload
     again = wire.encode(bad.report())
     signed = wire.session_authorization(session["id"], secret, again)
@@ -237,8 +237,8 @@ def test_a_finding_of_no_clock_is_refused_or_bounded(
 
 def test_an_agent_that_begins_in_2099_is_refused(siege: Siege, pair: tuple[Node, Node]) -> None:
     bad, _ = pair
-    status, said = bad.send(bad.report(agent_start=datetime(2099, 1, 1, tzinfo=UTC)))
-    assert (status, said["error"]) == (403, "future_start")
+    status, answer = bad.send(bad.report(agent_start=datetime(2099, 1, 1, tzinfo=UTC)))
+    assert (status, answer["error"]) == (403, "future_start")
     siege.holds()
 
 

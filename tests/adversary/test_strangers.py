@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from hpctl.daemon import server as daemon_server
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.server import Bounds, Connections, IntakeServer, Peer
 from hpctl.protocol import reports as wire

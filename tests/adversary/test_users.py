@@ -174,14 +174,14 @@ def test_the_kill_switch_is_not_the_stranger_s(siege: Siege) -> None:
 def test_nothing_is_ordered_by_a_stranger(siege: Siege) -> None:
     """Neither by hpctl's commands nor by what they send."""
     body = json.dumps({"v": 1, "verb": "replace", "target": siege.sandbox.nodes[0], "by": "root"})
-    said = attack(
+    output = attack(
         "posts",
         port=siege.port,
         path="/v1/requests",
         bodies=[body.encode().hex()],
         munge_socket=siege.munge,
     )
-    assert [status for status, _ in said] == [403]
+    assert [status for status, _ in output] == [403]
     siege.holds()
 
 

@@ -11,46 +11,20 @@ from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.journal import Event, JobReported, State
-from hpctl.core.model import JobId, SchedulerView, SlurmJob
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.journal import JobReported
+from hpctl.core.model import JobId
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.daemon import gatekeeper, job_reports
-from hpctl.daemon.gatekeeper import RateLimiter, Refusal
-from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.wake import SystemClock, WakeLimiter
+from hpctl.daemon import authentication, job_reports
+from hpctl.daemon.authentication import RateLimiter, Refusal
+from hpctl.daemon.wake import WakeLimiter
+from tests.fakes.desk import NOON, Desk
 
-OWNER = 1000
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 HANG = JobReport(JobId(7), 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
 
 
-class Bed:
-    """A desk, with what it wrote and how often it woke the loop."""
-
-    state = State()
-
-    def __init__(self, disk: Path | None = None) -> None:
-        self.stored: list[Event] = []
-        self.poked = 0
-        self.as_of = datetime.now(UTC)
-        self.desk = JobDesk(self, self, self, Policy(mode=Mode.OWN), self.poke, SystemClock(), disk)  # type: ignore[arg-type]
-
-    def append(self, events: list[Event]) -> None:
-        self.stored += events
-
-    def stopped(self) -> str:
-        return ""
-
-    def latest_slurm(self) -> SchedulerView:
-        job = SlurmJob(JobId(7), "RUNNING", NOON, 0, user="ada", uid=OWNER)
-        return SchedulerView(self.as_of, {}, {job.id: job})
-
-    def poke(self) -> None:
-        self.poked += 1
-
+class Bed(Desk):
     def take(self, report: JobReport) -> None:
-        self.desk.take(report, OWNER, datetime.now(UTC))
+        self.desk.take(report, self.uid, datetime.now(UTC))
 
 
 def test_a_word_said_again_is_written_once_and_another_is_written() -> None:
@@ -67,7 +41,7 @@ def test_signs_of_life_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> No
     for step in range(50):
         bed.take(JobReport(JobId(7), 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
-    assert [told.report.progress for told in bed.desk.news()] == list(range(50))
+    assert [reported.report.progress for reported in bed.desk.news()] == list(range(50))
     monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
     bed.take(JobReport(JobId(7), 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"
@@ -97,7 +71,8 @@ def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown() -> None:
     with pytest.raises(Refusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "slurm_behind"
-    bed.as_of = datetime.now(UTC) + timedelta(seconds=1)
+    assert bed.view is not None
+    bed.view = replace(bed.view, as_of=datetime.now(UTC) + timedelta(seconds=1))
     with pytest.raises(Refusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "unknown_job"
@@ -124,7 +99,7 @@ def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.Monkey
     assert words.take(2)
     now[0] = 2.0
     assert [words.take(1) for _ in range(3)] == [True, True, False]
-    monkeypatch.setattr(gatekeeper, "MOST_KEYS", 10)
+    monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for key in range(100):
         now[0] += 10
         words.take(("many", key))

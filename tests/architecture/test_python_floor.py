@@ -15,7 +15,7 @@ MEANT = {
     Path("hpctl/core/bounds.py"): {"datetime.fromisoformat"},
     Path("hpctl/core/compat.py"): {"datetime.fromisoformat"},
     Path("hpctl/jobs/elastic/wire.py"): {"asyncio.wait_for"},
-    Path("hpctl/daemon/gatekeeper.py"): {"asyncio.wait_for"},  # catches asyncio's own
+    Path("hpctl/daemon/authentication.py"): {"asyncio.wait_for"},  # catches asyncio's own
 }
 OPTIONS = re.compile(r'"-[a-zA-Z]*P"|"\$HPCTL_PYTHON" -P')
 """Of the interpreter: -P came with 3.11."""

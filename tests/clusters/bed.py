@@ -7,6 +7,7 @@ from typing import Any
 from hpctl.cloud.aws import AwsAccount
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
+from hpctl.sandbox.emulator.shapes import Parameters
 from tests.contract.provider.beds import cluster
 
 CLUSTER = "llm"
@@ -23,7 +24,9 @@ SANDBOX_KEYS = {
 class AwsBed:
     """One controller and some workers. A setting that is None is left out of CreateCluster."""
 
-    def __init__(self, workers: int = 4, **more: Any) -> None:
+    def __init__(
+        self, workers: int = 4, parameters: Parameters = lambda _: None, **more: Any
+    ) -> None:
         os.environ |= SANDBOX_KEYS
         self.spec = {
             key: value
@@ -31,7 +34,9 @@ class AwsBed:
             if value is not None
         }
         self.machines = NullMachines()
-        self.emulator = Emulator(self.machines, boot_time_s=0.02, parallel_boots=32)
+        self.emulator = Emulator(
+            self.machines, boot_time_s=0.02, parallel_boots=32, parameters=parameters
+        )
         self.emulator.start()
         self.aws = AwsAccount(region=REGION, endpoint_url=self.emulator.endpoint_url)
         self._create()

@@ -43,7 +43,7 @@ class Shell:
         self.patch.setattr("hpctl.wiring.make_by_hand", lambda _: slurm)
         return slurm
 
-    def run(self, *args: str, stdin: str = "") -> Result:
+    def run(self, *args: str, stdin: str = "", of: str = "cluster") -> Result:
         env = {
             "COLUMNS": "80",
             "AWS_ENDPOINT_URL_SAGEMAKER": self.bed.emulator.endpoint_url,
@@ -52,7 +52,7 @@ class Shell:
         if self.config.exists():
             env["HPCTL_CONFIG"] = str(self.config)
         return CliRunner(env=env).invoke(
-            cli, ["cluster", *args], input=stdin, prog_name="hpctl", catch_exceptions=True
+            cli, [of, *args], input=stdin, prog_name="hpctl", catch_exceptions=True
         )
 
     def said(self, *args: str, code: int = 0, stdin: str = "") -> str:

@@ -10,6 +10,7 @@ import pytest
 from hpctl.clusters import apply
 from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import diff
+from hpctl.clusters.migration import jobs_in_the_way
 from hpctl.errors import HpctlError, InDoubt
 from hpctl.ports import Aws
 from hpctl.sandbox.emulator.faults import ApiError
@@ -100,6 +101,16 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -
     assert bed.emulator.wait_until(
         lambda: "workers" not in bed.emulator.world.cluster(CLUSTER).groups, 10
     )
+
+
+@pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
+def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy: str) -> None:
+    """The migration guide, "Before you begin", running jobs."""
+    jobs_in_the_way("Merge", [1])
+    jobs_in_the_way(strategy, [])
+    for running in ([1], None):
+        with pytest.raises(HpctlError, match="rewrites slurm"):
+            jobs_in_the_way(strategy, running)
 
 
 # --- grow -------------------------------------------------------------------------------------

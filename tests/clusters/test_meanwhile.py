@@ -1,9 +1,6 @@
 """What others do while a command looks, asks or waits: no node goes that nobody chose."""
 
-import itertools
-import json
 import signal
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -40,34 +37,6 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk: Desk) -> Non
     assert not desk.slurm.nodes[NodeName(busy)].drained
 
 
-def test_a_group_keeps_its_count_where_others_remove_nodes_meanwhile(shell: Shell) -> None:
-    """While a job was waited for, the daemon or somebody else has brought the group there."""
-    slurm = shell.head_node()
-    slurm.run(7, *(f"ip-127-0-1-{n}" for n in (2, 3, 4, 5)))
-    other = {"ClusterName": CLUSTER, "NodeIds": [shell.bed.worker()]}
-    slurm.at_look += [lambda: None] * 3
-    slurm.at_look += [lambda: shell.bed.emulator.handle("BatchDeleteClusterNodes", other)]
-    slurm.at_look += [lambda: slurm.end(7)]
-    view = json.loads(shell.said("scale", "workers", "3", "--yes", "--json", *FAST))
-    assert view["outcome"] == "reached"
-    assert [(r["node"], r["phase"]) for r in view["removals"]] == [("ip-127-0-1-5", "let_go")]
-    assert "down to 3" in view["removals"][0]["text"]
-    assert len(shell.bed.instances()) == 3
-    assert not any(node.drained for node in slurm.nodes.values())
-
-
-def test_what_is_going_already_is_not_counted_twice(shell: Shell) -> None:
-    """Run again while DescribeCluster still tells the count from before the first order."""
-    shell.head_node()
-    describe = shell.bed.emulator.handlers["DescribeCluster"]
-    before = describe({"ClusterName": CLUSTER})
-    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", lambda _: before)
-    shell.said("scale", "workers", "2", "--yes", "--no-wait", *FAST)
-    shell.said("scale", "workers", "2", "--yes", "--no-wait", *FAST)
-    assert shell.bed.emulator.wait_until(lambda: len(shell.bed.instances()) <= 2, 10)
-    assert len(shell.bed.instances()) == 2
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(
     shell: Shell, number: signal.Signals, request: pytest.FixtureRequest
@@ -95,36 +64,6 @@ def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(
     assert len(shell.bed.instances()) == 3
 
 
-def test_an_update_that_finds_its_nodes_going_waits_for_them(shell: Shell) -> None:
-    shell.head_node()
-    describe = shell.bed.emulator.handlers["DescribeCluster"]
-    before = describe({"ClusterName": CLUSTER})
-    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", lambda _: before)
-    shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
-    shell.write(count=2)
-    update = ("update", str(shell.file), "--yes", *FAST)
-    shell.said(*update, "--no-wait")
-    assert "workers has a target of 4, not 2" in shell.said(*update, code=1)
-    assert shell.bed.emulator.wait_until(lambda: len(shell.bed.instances()) <= 2, 10)
-    assert len(shell.bed.instances()) == 2
-
-
-def test_a_scale_waits_for_its_own_group_alone(shell: Shell) -> None:
-    """Another group that is scaled by others meanwhile is no failure of this."""
-    describe = shell.bed.emulator.handlers["DescribeCluster"]
-    looks = itertools.count()
-
-    def other_group_changes(body: object) -> dict[str, Any]:
-        answer = describe(body)
-        answer["InstanceGroups"][0] |= dict.fromkeys(("TargetCount", "CurrentCount"), next(looks))
-        return answer
-
-    shell.patch.setitem(shell.bed.emulator.handlers, "DescribeCluster", other_group_changes)
-    shell.patch.setattr("hpctl.clusters.progress.LAG_S", 0.0)
-    text = shell.said("scale", "workers", "5", "--cluster", CLUSTER, "--yes", *FAST)
-    assert "workers 5/5" in text
-
-
 def test_a_node_that_came_up_meanwhile_proves_no_order(desk: Desk) -> None:
     """It was Pending when it was looked at; the order to delete it got lost on its way."""
     desk.bed.emulator.faults.add(
@@ -137,19 +76,6 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk: Desk) -> None:
     (one,) = desk.carry_out(order, timeout_s=5)
     assert one.phase is Phase.DONE
     assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
-
-
-def test_a_node_that_another_order_replaces_is_not_told_as_deleted(desk: Desk) -> None:
-    """InUse, answered to an earlier command's order, may speak of somebody else's."""
-    name, old = desk.workers[0], desk.bed.worker()
-    desk.slurm.change(name, "IDLE", f"operator:delete:{old} by ana", "DRAIN")
-    order = desk.plan(Verb.DELETE, name, desk.workers[1])
-    other = {"ClusterName": CLUSTER, "NodeIds": [old]}
-    desk.later(lambda: desk.bed.emulator.handle("BatchReplaceClusterNodes", other))
-    one, fine = desk.carry_out(order)
-    assert (one.phase, fine.phase) == (Phase.FAILED, Phase.DONE)
-    assert one.new_instance_id
-    assert one.new_instance_id in one.text
 
 
 def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk: Desk) -> None:
@@ -180,13 +106,6 @@ def test_an_update_that_is_refused_changes_no_tag(bed: AwsBed) -> None:
     with pytest.raises(HpctlError):
         apply.update(bed.aws, planned, PATIENCE)
     assert not {"AddTags", "DeleteTags"} & set(bed.operations())
-
-
-def test_a_node_that_came_in_the_place_of_a_deleted_one_is_told_as_that(desk: Desk) -> None:
-    desk.slurm.change(desk.workers[0], "IDLE", "operator:delete:i-0old by ana", "DRAIN")
-    (target,) = desk.plan(Verb.DELETE, desk.workers[0]).targets
-    assert target.warning.startswith("it was drained for i-0old, which is gone")
-    assert target.instance == desk.bed.worker()
 
 
 def test_an_update_does_not_restate_a_count_that_has_changed_since(bed: AwsBed) -> None:

@@ -2,8 +2,14 @@
 
 import itertools
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from msgspec import Struct
 
 from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
@@ -14,9 +20,67 @@ from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
 
+CASES = yaml.safe_load(Path(__file__).with_name("orders.yaml").read_text())
+
 
 def nothing() -> None:
     """One look at Slurm at which nothing happens."""
+
+
+def happens(desk: Desk, deed: str) -> Callable[[], object]:
+    """What a line of `later` says."""
+    verb, _, at = deed.partition(" ")
+    if verb in ("nothing", "end"):
+        return nothing if verb == "nothing" else lambda: desk.slurm.end(int(at))
+    name, old = desk.workers[int(at)], desk.bed.worker(int(at))
+    if verb == "rejoin":
+        return desk.rejoin(name)
+    if verb == "give_back":
+        return lambda: desk.slurm.change(name, "ALLOCATED")
+    request = {"ClusterName": CLUSTER, "NodeIds": [old]}
+    return lambda: desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
+
+
+def has(one: Struct, fields: Mapping[str, Any]) -> None:
+    """A text is in the field of that name; null: the field is empty; else it is equal."""
+    for name, value in fields.items():
+        found = getattr(one, name)
+        assert value in found if isinstance(value, str) else (found or None) == value, (name, found)
+
+
+@pytest.mark.parametrize("steps", CASES.values(), ids=CASES)
+def test_an_order(desk: Desk, steps: list[dict[str, Any]]) -> None:
+    for step in steps:
+        names, slurm = desk.workers, desk.slurm
+        for job, at in step.get("jobs", {}).items():
+            slurm.run(job, *(names[n] for n in at))
+        if "reason" in step:
+            reason = step["reason"].replace("$id", desk.bed.worker())
+            slurm.change(names[0], "IDLE", reason, "DRAIN")
+        if "fault" in step:
+            nodes = [desk.bed.worker(n) for n in step["fault"].get("nodes", ())]
+            desk.bed.emulator.faults.add(**step["fault"] | ({"nodes": nodes} if nodes else {}))
+        verb, *at = step["order"]
+        chosen = [desk.controller if n == "head" else names[n] for n in at]
+        order = desk.plan(Verb(verb), *chosen, daemon=step.get("daemon", False))
+        for target, fields in zip(order.targets, step.get("targets", []), strict=False):
+            has(target, fields)
+        desk.later(*(happens(desk, deed) for deed in step.get("later", [])))
+        if {"phases", "how"} & set(step):
+            done = desk.carry_out(order, **step.get("how", {}))
+            assert [one.phase.value for one in done] == step.get("phases", ["left"])
+            for one, fields in zip(done, step.get("texts", []), strict=False):
+                has(one, fields)
+        if step.get("settle"):
+            desk.bed.emulator.wait_in_service(CLUSTER)
+        if "drained" in step:
+            drained = [n for n, name in enumerate(names) if slurm.nodes[NodeName(name)].drained]
+            assert drained == step["drained"]
+        if "sent" in step:
+            batches = [op for op in desk.bed.operations() if op.startswith("Batch")]
+            assert Counter(batches) == step["sent"]
+        assert slurm.downed == [names[n] for n in step.get("down", ())]
+        assert not step.get("slept") or desk.slept >= node_orders.DOUBT_S
 
 
 def ordered(bed: AwsBed) -> list[tuple[str, tuple[str, ...]]]:
@@ -58,53 +122,6 @@ def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk: Des
     desk.slurm.registers(name)
     assert next(looks)[0].phase is Phase.DONE
     assert not desk.slurm.nodes[NodeName(name)].drained
-
-
-def test_now_waits_for_nobody_and_tells_slurm_that_the_node_is_down(desk: Desk) -> None:
-    name = desk.workers[0]
-    desk.slurm.run(7, name)
-    order = desk.plan(Verb.REPLACE, name)
-    desk.later(nothing, lambda: desk.slurm.end(7), desk.rejoin(name))
-    (one,) = desk.carry_out(order, now=True)
-    assert one.phase is Phase.DONE
-    assert desk.slurm.downed == [name]
-    assert desk.slurm.nodes[NodeName(name)].state == "IDLE"
-
-
-def test_the_same_command_picks_up_an_order_that_nobody_waits_for(desk: Desk) -> None:
-    name = desk.workers[0]
-    desk.carry_out(desk.plan(Verb.REPLACE, name), wait=False)
-    desk.bed.emulator.wait_in_service(CLUSTER)
-    desk.bed.forget_calls()
-    order = desk.plan(Verb.REPLACE, name)
-    assert [t.under_way for t in order.targets] == [True]
-    desk.later(nothing, desk.rejoin(name))
-    (one,) = desk.carry_out(order)
-    assert one.phase is Phase.DONE
-    assert "BatchReplaceClusterNodes" not in desk.bed.operations()
-    assert not desk.slurm.nodes[NodeName(name)].drained
-
-
-def test_a_drain_of_somebody_else_is_left_as_it_is(desk: Desk) -> None:
-    name = desk.workers[0]
-    desk.slurm.change(name, "IDLE", "bad GPU, ana", "DRAIN")
-    order = desk.plan(Verb.REPLACE, name)
-    assert "bad GPU, ana" in order.targets[0].warning
-    desk.later(nothing, nothing, desk.rejoin(name))
-    (one,) = desk.carry_out(order)
-    assert one.phase is Phase.DONE
-    assert "bad GPU, ana" in one.text
-    assert desk.slurm.nodes[NodeName(name)].reason == "bad GPU, ana"
-
-
-def test_a_node_that_somebody_gives_back_meanwhile_is_not_ordered(desk: Desk) -> None:
-    name = desk.workers[0]
-    desk.slurm.run(7, name)
-    order = desk.plan(Verb.REPLACE, name)
-    desk.later(nothing, lambda: desk.slurm.change(name, "ALLOCATED"))
-    (one,) = desk.carry_out(order)
-    assert (one.phase, one.code) == (Phase.REFUSED, "given_back")
-    assert not [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
 
 
 def test_let_go_gives_back_what_was_not_ordered(desk: Desk) -> None:
@@ -149,22 +166,6 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
 # --- the others -------------------------------------------------------------------------------
 
 
-def test_a_reboot_found_again_waits_for_another_slurmd(desk: Desk) -> None:
-    """A slurmd that answers is the one that was there: the machine has yet to go down."""
-    name = desk.workers[1]
-    desk.carry_out(desk.plan(Verb.REBOOT, name), wait=False)
-    order = desk.plan(Verb.REBOOT, name)
-    assert order.targets[0].under_way
-    (one,) = desk.carry_out(order, timeout_s=0.1)
-    assert one.phase is Phase.LEFT
-    assert "nobody can say" in one.text
-    assert desk.slurm.nodes[NodeName(name)].drained
-    desk.later(nothing, desk.rejoin(name))
-    (one,) = desk.carry_out(desk.plan(Verb.REBOOT, name))
-    assert one.phase is Phase.DONE
-    assert desk.bed.operations().count("BatchRebootClusterNodes") == 1
-
-
 def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
     bed = AwsBed(workers=60)
     try:
@@ -186,48 +187,10 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
 # --- refusals ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", list(Verb))
-def test_a_controller_is_never_touched(desk: Desk, verb: Verb) -> None:
-    order = desk.plan(verb, desk.controller)
-    assert order.refused
-    assert "controller" in order.targets[0].refusal
-
-
-def test_what_the_daemon_treats_is_its_own_while_it_lives(desk: Desk) -> None:
-    desk.slurm.change(desk.workers[0], "IDLE", "hpctl:n-12345678 xid-79", "DRAIN")
-    order = desk.plan(Verb.REPLACE, desk.workers[0], daemon=True)
-    assert "hpctl cancel n-12345678" in order.targets[0].refusal
-    assert not desk.plan(Verb.REPLACE, desk.workers[0]).refused
-
-
 def test_a_node_of_which_nobody_says_what_it_is_is_not_touched() -> None:
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
     order = plan(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "moving"),
-    [
-        ("InstanceIdInUse", "another operation works on it", True),
-        ("InvalidInstanceStatus", "wait until", True),
-        ("InstanceIdNotFound", "hpctl cluster nodes", False),
-    ],
-)
-def test_a_refusal_is_the_nodes_own_with_its_mend_and_it_is_given_back_unless_it_moves(
-    desk: Desk, code: str, said: str, moving: bool
-) -> None:
-    first, second = desk.workers[:2]
-    order = desk.plan(Verb.REPLACE, first, second)
-    desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[desk.bed.worker()], code=code)
-    desk.later(nothing, nothing, desk.rejoin(second))
-    refused, fine = desk.carry_out(order)
-    assert (refused.phase, refused.code) == (Phase.REFUSED, code)
-    assert said in refused.mend
-    assert fine.phase is Phase.DONE
-    # What another's order works on may be about to go: no job shall start there.
-    assert desk.slurm.nodes[NodeName(first)].drained is moving
-    assert bool(refused.left_drained) is moving
 
 
 def test_a_deletion_that_another_command_was_faster_with_is_done(desk: Desk) -> None:
@@ -236,46 +199,7 @@ def test_a_deletion_that_another_command_was_faster_with_is_done(desk: Desk) -> 
     assert {one.phase for one in desk.carry_out(ours)} == {Phase.DONE}
 
 
-def test_access_denied_is_told_for_each_node_and_all_are_given_back(desk: Desk) -> None:
-    desk.bed.emulator.faults.add("access_denied", operations=["BatchReplaceClusterNodes"])
-    done = desk.carry_out(desk.plan(Verb.REPLACE, *desk.workers[:2]))
-    assert {(one.phase, one.code) for one in done} == {(Phase.REFUSED, "AccessDeniedException")}
-    assert "hpctl iam operator" in done[0].text
-    assert not any(node.drained for node in desk.slurm.nodes.values())
-
-
 # --- in doubt ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", [Verb.REPLACE, Verb.DELETE])
-def test_an_order_whose_reply_is_lost_is_looked_for_and_not_repeated(
-    desk: Desk, verb: Verb
-) -> None:
-    operation = "BatchReplaceClusterNodes" if verb is Verb.REPLACE else "BatchDeleteClusterNodes"
-    desk.bed.emulator.faults.add("drop_reply", calls=1, operations=[operation])
-    desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
-    (one,) = desk.carry_out(desk.plan(verb, desk.workers[0]))
-    assert one.phase is Phase.DONE
-    assert desk.bed.operations().count(operation) == 1
-
-
-def test_an_order_that_was_lost_on_its_way_is_sent_once_more(desk: Desk) -> None:
-    desk.bed.emulator.faults.add(
-        "internal_error", calls=1, operations=["BatchReplaceClusterNodes"], accepted=False
-    )
-    desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
-    (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
-    assert one.phase is Phase.DONE
-    assert desk.slept >= node_orders.DOUBT_S
-    assert desk.bed.operations().count("BatchReplaceClusterNodes") == 2
-
-
-def test_a_reboot_in_doubt_is_never_repeated(desk: Desk) -> None:
-    desk.bed.emulator.faults.add("drop_reply", calls=1, operations=["BatchRebootClusterNodes"])
-    (one,) = desk.carry_out(desk.plan(Verb.REBOOT, desk.workers[0]))
-    assert one.phase is Phase.IN_DOUBT
-    assert one.left_drained
-    assert desk.bed.operations().count("BatchRebootClusterNodes") == 1
 
 
 def test_a_second_order_for_what_is_under_way_counts_as_taken(desk: Desk) -> None:

@@ -9,7 +9,7 @@ A file in `cases/` is a list of cases, written by us from the documented formats
       expect: {urgency: now, remedy: reboot}
     - name: power capping under load
       class: benign
-      gpus: {"gpu*.clock_reasons": 4, "gpu*.throttle.sw_power_cap_ns": {rate: 9e8}}
+      gpus: {"gpu*.power_mw": 690000, "gpu*.throttle.sw_thermal_ns": {rate: 1e7}}
       for_s: 900
       expect: none
 

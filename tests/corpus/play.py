@@ -182,10 +182,7 @@ def _nvml(case: Case, clock: _Clock) -> Callable[[], Snapshot] | None:
             return Snapshot(clock.now(), error=NvmlError(**error))
         gpus = tuple(healthy.gpu(i, clock.seconds) for i in range(count))
         return Snapshot(
-            clock.now(),
-            "570.86.15",
-            tuple(_changed(gpu, values) for gpu in gpus),
-            slow_at=clock.now(),
+            clock.now(), gpus=tuple(_changed(gpu, values) for gpu in gpus), slow_at=clock.now()
         )
 
     return newest

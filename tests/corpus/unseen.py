@@ -1,18 +1,15 @@
 """Kernel lines that no pattern was written for: how many `hpctl triage` takes for what they are.
 
-`python -m tests.corpus.unseen [NAME...]` prints the figures of a set, and each line that was taken
-for something else. The sets lie in `held_out/`, labeled by what the driver's source means before
+The sets lie in `held_out/`, labeled by what the driver's source means before
 hpctl ever read them; where they come from, and how they are labeled, their first lines say. Each
 line is judged alone, as the first of a log.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from io import BytesIO
 from pathlib import Path
 
 from msgspec import Struct
-from rich.console import Console
 
 from hpctl.cli.triage import _Reader
 
@@ -30,10 +27,10 @@ class Case(Struct, frozen=True):
     text: str
 
 
-class Said(Struct, frozen=True):
-    """What a judge made of a line: whether it told of it, and the remedy where it would act."""
+class Judgment(Struct, frozen=True):
+    """What a judge made of a line: whether it reported it, and the remedy where it would act."""
 
-    told: bool
+    reported: bool
     remedy: str = ""
 
 
@@ -42,12 +39,12 @@ class Figures(Struct, frozen=True):
 
     lines: int
     benign_acted: int
-    benign_told: float
+    benign_reported: float
     acts: int
     acts_right: float
     act_recall: float
     seen: float
-    wrong: tuple[tuple[Case, Said], ...]
+    wrong: tuple[tuple[Case, Judgment], ...]
 
 
 def load(name: str) -> list[Case]:
@@ -65,58 +62,37 @@ def load(name: str) -> list[Case]:
     return cases
 
 
-def figures(cases: Iterable[Case], judge: Callable[[str], Said]) -> Figures:
+def figures(cases: Iterable[Case], judge: Callable[[str], Judgment]) -> Figures:
     """How right a judge of single lines is."""
-    said = [(case, judge(case.text)) for case in cases]
-    acted = [(case, one) for case, one in said if one.remedy]
-    faults = [(case, one) for case, one in said if case.label == "act"]
-    telling = [one for case, one in said if case.label != "none"]
+    output = [(case, judge(case.text)) for case in cases]
+    acted = [(case, one) for case, one in output if one.remedy]
+    faults = [(case, one) for case, one in output if case.label == "act"]
+    telling = [one for case, one in output if case.label != "none"]
     return Figures(
-        lines=len(said),
-        benign_told=_share(one.told for case, one in said if case.label == "none"),
+        lines=len(output),
+        benign_reported=_share(one.reported for case, one in output if case.label == "none"),
         benign_acted=sum(case.label == "none" for case, _ in acted),
         acts=len(acted),
         acts_right=_share(one.remedy in case.remedies for case, one in acted),
         act_recall=_share(bool(one.remedy) for _, one in faults),
-        seen=_share(one.told for one in telling),
-        wrong=tuple((case, one) for case, one in said if not _right(case, one)),
+        seen=_share(one.reported for one in telling),
+        wrong=tuple((case, one) for case, one in output if not _right(case, one)),
     )
 
 
-def hpctl(text: str) -> Said:
+def hpctl(text: str) -> Judgment:
     """`hpctl triage` of a log of one line."""
     views = list(_Reader().views(BytesIO(text.encode())))
     remedy = next((view.remedy for view in views if view.condition == "faulty"), "")
-    return Said(bool(views), remedy)
+    return Judgment(bool(views), remedy)
 
 
-def _right(case: Case, said: Said) -> bool:
+def _right(case: Case, output: Judgment) -> bool:
     if case.label == "act":
-        return said.remedy in case.remedies
-    return not said.remedy and (said.told or case.label == "none")
+        return output.remedy in case.remedies
+    return not output.remedy and (output.reported or case.label == "none")
 
 
 def _share(held: Iterable[bool]) -> float:
     values = list(held)
     return sum(values) / len(values) if values else 1.0
-
-
-def _shown(name: str) -> Iterator[str]:
-    found = figures(load(name), hpctl)
-    yield (
-        f"{name}: {found.lines} lines, benign acted on {found.benign_acted} and told of"
-        f" {found.benign_told:.1%}, acts right"
-        f" {found.acts_right:.1%} of {found.acts}, act recall {found.act_recall:.1%},"
-        f" seen {found.seen:.1%}"
-    )
-    for case, said in found.wrong:
-        wanted = " ".join((case.label, "|".join(sorted(case.remedies))))
-        got = said.remedy or ("told" if said.told else "nothing")
-        yield f"  wanted {wanted}, got {got}: {case.text}"
-
-
-if __name__ == "__main__":
-    out = Console(highlight=False, soft_wrap=True)
-    for one in sys.argv[1:] or SETS:
-        for shown in _shown(one):
-            out.print(shown, markup=False)

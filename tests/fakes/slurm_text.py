@@ -32,9 +32,9 @@ def node_text(name: str = "n1", state: str = "IDLE", reason: str = "") -> str:
 
 def row(mark: str = MARK, **over: str) -> bytes:
     """One record as squeue prints it."""
-    said = {**JOB, **{n.replace("tres_per_", "tres-per-"): value for n, value in over.items()}}
-    ends = [f"{said[name]}m{mark};" for name in parse.FIELDS[:-1]]
-    return "".join([*ends, f"{said[parse.FIELDS[-1]]}m{mark}.\n"]).encode(
+    values = {**JOB, **{n.replace("tres_per_", "tres-per-"): value for n, value in over.items()}}
+    ends = [f"{values[name]}m{mark};" for name in parse.FIELDS[:-1]]
+    return "".join([*ends, f"{values[parse.FIELDS[-1]]}m{mark}.\n"]).encode(
         "utf-8", "surrogateescape"
     )
 

@@ -42,6 +42,19 @@ FAULT = FaultClass(
 )
 
 
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self, begin: datetime = T0) -> None:
+        self.at = self._begin = begin
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return (self.at - self._begin).total_seconds()
+
+
 def at(seconds: float) -> datetime:
     """T0 plus seconds."""
     return T0 + timedelta(seconds=seconds)

@@ -18,10 +18,10 @@ from uvicorn.server import ServerState
 
 from hpctl.core.model import NodeName
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.job_reports import routes as job_routes
-from hpctl.daemon.requests import routes as request_routes
+from hpctl.daemon.job_reports import route as job_route
+from hpctl.daemon.requests import route as request_route
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.wake import SystemClock
 from hpctl.protocol import job_reports as job_wire
@@ -109,12 +109,12 @@ class _Intake:
             registry,
             routes=[
                 *alert_routes(token, _taken, registry),
-                *job_routes(lambda *_: job_wire.Taken(7), settings, SystemClock(), registry),
-                *request_routes(lambda *_: 1, settings, registry),
+                job_route(lambda *_: job_wire.Taken(7), settings, SystemClock(), registry),
+                request_route(lambda *_: 1, settings, registry),
             ],
         )
         self.server = IntakeServer(app)
-        self.config = self.server.uvicorn_config
+        self.config = self.server._server.config
         self.config.load()
         self.loop = asyncio.new_event_loop()
         self.errors = _Errors()

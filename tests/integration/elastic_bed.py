@@ -141,10 +141,10 @@ class Launchers:
 
     def curve(self) -> dict[int, str]:
         """Loss by step, as exact text; a step that was done again must have given the same."""
-        told: dict[int, str] = {}
+        reported: dict[int, str] = {}
         for line in self.losses():
-            assert told.setdefault(line["step"], line["loss"]) == line["loss"], line
-        return told
+            assert reported.setdefault(line["step"], line["loss"]) == line["loss"], line
+        return reported
 
     def weights(self) -> str:
         return str(json.loads((self.save / "final.json").read_text())["sha256"])

@@ -25,12 +25,12 @@ def capabilities() -> list[str]:
     return [name.removeprefix("CAP_").lower() for name in line.partition("=")[2].split()]
 
 
-def confined(names: list[str], *words: str) -> str:
+def confined(names: list[str], *args: str) -> str:
     """What a command prints when it runs as the unit's program would."""
     kept = ",".join(["-all", *(f"+{name}" for name in names)])
     confine = ["setpriv", f"--bounding-set={kept}", "--inh-caps=-all", "--no-new-privs", "--"]
     done = subprocess.run(
-        [*confine, *words],
+        [*confine, *args],
         env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"},
         capture_output=True,
         text=True,
@@ -43,8 +43,8 @@ def confined(names: list[str], *words: str) -> str:
 @pytest.fixture
 def anothers_task() -> Iterator[int]:
     """A task of a user that is not root, asleep in the kernel."""
-    words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
-    with subprocess.Popen([*words, sys.executable, "-c", SLEEP], stdout=subprocess.PIPE) as task:
+    args = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
+    with subprocess.Popen([*args, sys.executable, "-c", SLEEP], stdout=subprocess.PIPE) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == b"ready\n"
         yield task.pid

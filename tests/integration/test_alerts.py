@@ -2,23 +2,121 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import Clears, Condition, Health, NodeName, Remedy, RuleId, Urgency, Verdict
+from hpctl.core.model import (
+    BootId,
+    Clears,
+    Condition,
+    Finding,
+    Generation,
+    Health,
+    InstanceId,
+    NodeName,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
 from hpctl.daemon import alerts
 from hpctl.daemon.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.daemon.node_health import NodeHealthStore, without
+from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
-from tests.alerting import LABELS, N1, N2, NOTIFICATION, NOW, TOKEN, Head, healthy, posted, resolved
-from tests.intakes import Rows
+from tests.fakes.values import Clock
+from tests.intakes import Rows, post
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+N1, N2 = NodeName("ip-10-1-0-1"), NodeName("ip-10-1-0-2")
+LABELS = ("node", "instance", "hostname")
+
+# What Alertmanager 0.25 posts, taken from its wire.
+NOTIFICATION: dict[str, Any] = json.loads(Path(__file__).with_name("alertmanager.json").read_text())
+
+
+def posted(**labels: str | None) -> dict[str, Any]:
+    """The notification with other labels; None takes one away."""
+    document = copy.deepcopy(NOTIFICATION)
+    mine = document["alerts"][0]["labels"]
+    for name, value in labels.items():
+        mine.pop(name, None)
+        if value is not None:
+            mine[name] = value
+    document["alerts"][0]["fingerprint"] = f"{hash(str(sorted(mine.items()))) & 0xFFFFFFFF:016x}"
+    return document
+
+
+def resolved(document: dict[str, Any]) -> dict[str, Any]:
+    document = copy.deepcopy(document)
+    document["status"] = document["alerts"][0]["status"] = "resolved"
+    document["alerts"][0]["endsAt"] = "2026-11-21T12:00:00Z"
+    return document
+
+
+class Head:
+    """A head node's webhook on a port of its own, beside two nodes whose agents are heard."""
+
+    def __init__(self, place: Path, keep_s: float = 18000.0) -> None:
+        self.clock = Clock(NOW)
+        self.changes: list[set[NodeName]] = []
+        self.file = place / "alerts.json"
+        self.token_file = place / "token"
+        self.token_file.write_text(TOKEN + "\n")
+        self.token_file.chmod(0o600)
+        self.addresses: Callable[[], dict[NodeName, str]] = lambda: {
+            N1: "10.1.0.1",
+            N2: "worker2.cluster.internal",
+            NodeName("twin-a"): "10.9.9.9",
+            NodeName("twin-b"): "10.9.9.9",
+        }
+        self.health = {node: healthy(node) for node in (N1, N2)}
+        here: Any = self
+        self.book = AlertStore(self.file, keep_s, self.clock, here)
+        webhook = Webhook(LABELS, self.book, here, here, self.clock)
+        self.server = IntakeServer(
+            Starlette(routes=routes(self.token_file, webhook.take, CollectorRegistry())),
+            "127.0.0.1",
+        )
+        self.server.start()
+
+    def touch(self, nodes: Set[NodeName], *, wake: bool) -> None:
+        assert wake
+        self.changes.append(set(nodes))
+
+    def with_alerts(self, store: AlertStore | None = None) -> dict[NodeName, Health]:
+        health = dict(self.health)
+        (store or self.book).add_to(health)
+        return health
+
+    def generation_of(self, node: NodeName) -> Generation | None:
+        known = self.health.get(node)
+        return known.generation if known else None
+
+    def post(
+        self, document: Any, token: str | None = TOKEN, **headers: str
+    ) -> tuple[int, dict[str, Any]]:
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        return post(self.server.port, "/v1/alerts", body, headers)
+
+    def findings(self, node: NodeName = N1) -> tuple[Finding, ...]:
+        return self.with_alerts()[node].findings
+
+
+def healthy(node: NodeName, instance: str = "i-1", boot: str = "b-1") -> Health:
+    return Health(Generation(node, InstanceId(instance), BootId(boot)), NOW)
 
 
 @pytest.fixture
@@ -57,14 +155,14 @@ def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
 
 def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
     head.post(NOTIFICATION)
-    told = head.with_alerts()[N1]
-    plain = assess(told, rules(), NOW)
+    reported = head.with_alerts()[N1]
+    plain = assess(reported, rules(), NOW)
     assert (plain.condition, "[check-failed]" in plain.why) == (Condition.SUSPECT, True)
     mine = Override(
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        own = assess(told, rules({RuleId(rule): mine}), NOW)
+        own = assess(reported, rules({RuleId(rule): mine}), NOW)
         assert own.fault is not None
         assert own.fault.rule == rule
 
@@ -83,11 +181,6 @@ def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
 def test_a_node_is_found_by_what_monitoring_calls_it(head: Head, labels: dict[str, str]) -> None:
     assert head.post(posted(**{"instance": None, **labels}))[0] == 200
     assert len(head.findings()) == 1
-
-
-def test_a_node_is_found_by_its_address_s_name(head: Head) -> None:
-    assert head.post(posted(instance="worker2.cluster.internal:9100"))[0] == 200
-    assert len(head.findings(N2)) == 1
 
 
 def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
@@ -233,7 +326,7 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(
 def test_without_a_token_file_there_is_no_such_door(tmp_path: Path) -> None:
     head = Head(tmp_path)
     webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
-    assert routes(None, webhook.take) == []
+    assert routes(None, webhook.take, CollectorRegistry()) == []
     head.server.stop()
 
 
@@ -275,12 +368,6 @@ def test_what_is_no_notification_is_told_its_place(
     assert got == status
     assert says in answer["message"]
     assert head.findings() == ()
-
-
-def test_fields_of_a_later_alertmanager_are_no_trouble(head: Head) -> None:
-    document = copy.deepcopy(NOTIFICATION)
-    document["new"], document["alerts"][0]["new"] = {"a": 1}, [1]
-    assert head.post(document)[0] == 200
 
 
 def test_too_much_is_refused_before_it_is_read(head: Head) -> None:

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.recovery import StepKind
 from tests.integration.chaos import Chaos, cluster
-from tests.integration.live import SLEEPER, until
+from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
 
@@ -17,7 +16,6 @@ EPILOG = """#!/bin/sh
 [ -e {base}/slow ] && sleep 6
 exit 0
 """
-HALF = SLEEPER.replace("gpu:8", "gpu:4") + "#SBATCH --cpus-per-task=4\n"
 
 
 @pytest.fixture(scope="module")
@@ -99,58 +97,19 @@ def test_a_spent_restart_budget_holds_the_job_and_says_so_to_its_user(live: Chao
 
 @pytest.mark.nightly
 def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
-    said = Path(live.sandbox.state_dir) / "saved"
-    task = f'trap "echo saved by $SLURM_PROCID >> {said}" USR1; while :; do sleep 0.2; done'
+    output = Path(live.sandbox.state_dir) / "saved"
+    task = f'trap "echo saved by $SLURM_PROCID >> {output}" USR1; while :; do sleep 0.2; done'
     body = f"trap : USR1\nsrun sh -c '{task}' &\nwait; wait; wait"
     job = live.start(body, "--nodes=2", '--comment=hpctl:{"save_signal":"USR1"}')
     time.sleep(1)
     victim = str(live.job(job).nodes[0])
     old = live.instance(victim)
     live.hpctl("replace", victim, "--yes", "--now")
-    until(said.exists, 10, "the job's processes heard the signal")
+    until(output.exists, 10, "the job's processes heard the signal")
     assert live.job(job).restarts == 0, "before it was stopped"
     until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")
-    assert len(said.read_text().splitlines()) == 2, "once each"
+    assert len(output.read_text().splitlines()) == 2, "once each"
     assert [t.phase for t in live.of_job(job)[0].trail][:2] == ["saving", "stopping"]
     recovery = live.returned(victim)
     assert recovery.by
     assert live.accepted(old) == 1
-
-
-@pytest.mark.nightly
-def test_beside_a_job_that_cannot_be_requeued_the_other_is_moved_alone(live: Chaos) -> None:
-    stays_header = HALF.replace("--requeue", "--no-requeue")
-    fixed = live.start("sleep 600", header=stays_header)
-    (node,) = live.job(fixed).nodes
-    moved = live.start("sleep 600", f"--nodelist={node}", header=HALF)
-    live.xid(str(node))
-    until(lambda: str(fixed) in live.state().holds, 10, "the fixed one is held, with a reason")
-    until(lambda: live.job(moved).restarts == 1, 15, "the other is requeued")
-    steps = [s.kind for s in live.of_job(moved)[0].steps]
-    assert StepKind.REQUEUE in steps
-    assert live.running(fixed)
-    assert live.job(fixed).restarts == 0
-    assert live.phase(str(node)) == "cordoned"
-    live.sandbox.run(["scancel", str(fixed)])
-    live.returned(str(node))
-
-
-@pytest.mark.nightly
-def test_a_job_that_insists_on_the_node_waits_for_it_and_runs_when_it_is_back(live: Chaos) -> None:
-    (node,) = live.victims(1)
-    job = live.start("sleep 600", f"--nodelist={node}")
-    live.xid(node)
-    live.returned(node)
-    until(lambda: live.running(job, restarts=1), 20, "it runs again on the node it insists on")
-    assert live.job(job).restarts == 1
-
-
-@pytest.mark.nightly
-def test_a_job_as_wide_as_the_cluster_runs_again_when_the_node_is_back(live: Chaos) -> None:
-    job = live.start("srun sleep 600", f"--nodes={len(live.sandbox.nodes)}")
-    node = str(live.job(job).nodes[3])
-    live.xid(node)
-    live.returned(node)
-    until(lambda: live.running(job, restarts=1), 20, "it runs again on all of the nodes")
-    assert live.job(job).restarts == 1
-    until(lambda: [r.phase for r in live.of_job(job)] == ["resumed"], 10, "resumed")

@@ -22,18 +22,18 @@ def test_a_partitioned_node_that_comes_back_does_not_resurrect_its_run() -> None
     with cluster(
         config, mode="assist", nodes=3, netns=True, slurm_conf="SlurmdTimeout=8\n"
     ) as live:
-        said = Path(live.sandbox.state_dir) / "writers"
+        output = Path(live.sandbox.state_dir) / "writers"
         line = "${SLURM_RESTART_COUNT:-0} $(date +%s)"
-        body = f"while :; do echo {line} >> {said}; sleep 0.5; done"
+        body = f"while :; do echo {line} >> {output}; sleep 0.5; done"
         job = live.submit(body)
         until(lambda: where(live, job)[0] == "RUNNING", 20, "job runs")
         victim = where(live, job)[1]
         live.sandbox.inject(victim, "partition")
         until(lambda: where(live, job)[0] == "RUNNING" and where(live, job)[2] == "1", 50, "moved")
         assert where(live, job)[1] != victim
-        until(lambda: "1" in runs_since(said, time.time() - 5), 10, "the new run writes")
+        until(lambda: "1" in runs_since(output, time.time() - 5), 10, "the new run writes")
         live.sandbox.inject(victim, "heal")
-        until(lambda: runs_since(said, time.time() - 3) == {"1"}, 40, "the old run is ended")
+        until(lambda: runs_since(output, time.time() - 3) == {"1"}, 40, "the old run is ended")
         assert where(live, job)[0] == "RUNNING"
         assert where(live, job)[2] == "1"
         node = live.sandbox.scontrol("show", "node", victim)

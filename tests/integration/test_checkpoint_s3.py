@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.cloud.objects import Listed, noted
+from hpctl.cloud.objects import noted
 from hpctl.jobs.checkpoints import search as last
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.integration import checkpoint_bucket
@@ -34,27 +34,6 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3: Any, na
         assert isinstance(row, PassedOver), gone
         assert not row.unreadable, row
         put(s3, f"a/{directory}", files)
-
-
-def test_single_files_manifests_and_what_lies_beside_them(s3: Any) -> None:
-    saved = torch_save({"global_step": 7})
-    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=7.ckpt", Body=saved)
-    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=9.ckpt", Body=saved[:-3])
-    s3.put_object(Bucket=BUCKET, Key="p/step-11/", Body=b"")
-    s3.put_object(Bucket=BUCKET, Key="p/step-12.tmp-1/x", Body=b"x")
-    s3.put_object(Bucket=BUCKET, Key="p/log.txt", Body=b"x")
-    search = last.last_complete(place("p"))
-    assert (str(search.found.path), search.found.format) == (
-        f"s3://{BUCKET}/p/epoch=0-step=7.ckpt",
-        "lightning",
-    )
-    assert {p.path.name: p.claimed for p in search.passed_over} == {
-        "epoch=0-step=9.ckpt": True,
-        "step-12.tmp-1": False,
-        "step-11": False,
-    }
-    s3.put_object(Bucket=BUCKET, Key="p/epoch=0-step=7-unfinished", Body=b"")
-    assert last.last_complete(place("p")).verdict == "incomplete"
 
 
 def test_an_upload_in_progress_is_not_seen_and_a_deletion_is_passed_over(s3: Any) -> None:
@@ -188,4 +167,3 @@ def test_a_place_where_nothing_is(s3: Any) -> None:
 def test_a_prefix_of_the_name_is_not_the_place(s3: Any) -> None:
     put(s3, "run-10/step-3", dcp_files())
     assert last.last_complete(place("run-1")).verdict == "none"
-    assert Listed("a/").size == 0

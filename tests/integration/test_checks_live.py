@@ -112,12 +112,12 @@ def test_a_lost_efa_device_moves_the_job_and_reboots_the_node(live: Chaos) -> No
     hurt = under_a_job(live)
     live.sandbox.inject(hurt.node, "hardware", device="efa", count=EFAS - 1)
     until(lambda: live.of(hurt.node) != [], 15, "a recovery")
-    told = explained(live, hurt.node)
-    (seen,) = [f for f in told["evidence"] if f["check"] == "efa.devices"]
+    reported = explained(live, hurt.node)
+    (seen,) = [f for f in reported["evidence"] if f["check"] == "efa.devices"]
     assert (seen["verdict"], seen["code"]) == ("fail", "fewer")
     assert f"1 of {EFAS} EFA devices" in seen["detail"]
-    assert told["rule"]["id"] == "efa-devices-fewer"
-    assert told["rule"]["ladder"] == ["reboot", "replace"]
+    assert reported["rule"]["id"] == "efa-devices-fewer"
+    assert reported["rule"]["ladder"] == ["reboot", "replace"]
     healed(live, hurt, "efa-devices-fewer")
 
 

@@ -50,8 +50,8 @@ def test_it_is_ready_when_slurm_was_read_and_asks_for_time_until_then(tmp_path: 
                 assert systemd.recv(500).startswith(b"EXTEND_TIMEOUT_USEC=")
             up.touch()
             deadline = time.monotonic() + 30
-            while (said := systemd.recv(500)) != b"READY=1\nSTATUS=":
-                assert said.startswith(b"EXTEND_TIMEOUT_USEC=")
+            while (output := systemd.recv(500)) != b"READY=1\nSTATUS=":
+                assert output.startswith(b"EXTEND_TIMEOUT_USEC=")
                 assert time.monotonic() < deadline
             assert systemd.recv(500) == b"WATCHDOG=1"
         finally:

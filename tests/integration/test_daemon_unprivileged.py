@@ -86,14 +86,16 @@ def daemons() -> list[Path]:
 
 def test_it_heals_a_node(hpctl: Hpctl) -> None:
     (daemon,) = daemons()
-    said = dict(
+    status = dict(
         line.split(":\t", 1)
         for line in (daemon / "status").read_text().splitlines()
         if ":\t" in line
     )
     if os.geteuid() == 0:
-        assert int(said["CapEff"], 16) == int(said["CapBnd"], 16) == int(said["CapPrm"], 16) == 0
-        assert said["NoNewPrivs"] == "1"
+        assert (
+            int(status["CapEff"], 16) == int(status["CapBnd"], 16) == int(status["CapPrm"], 16) == 0
+        )
+        assert status["NoNewPrivs"] == "1"
     node = hpctl("nodes", "--json")["nodes"][0]["name"]
     hpctl("sandbox", "inject", "--name=bare", node, "xid", "79")
 

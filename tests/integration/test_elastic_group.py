@@ -28,14 +28,14 @@ def environment_of(group: Launchers, rank: int, count: int) -> dict[str, Any]:
 def test_ranks_get_torchruns_environment_and_no_secret(start: Start) -> None:
     group = start("")
     assert group.wait() == [0, 0]
-    told = [environment_of(group, rank, 0) for rank in range(4)]
-    assert [each["RANK"] for each in told] == ["0", "1", "2", "3"]
-    assert [each["LOCAL_RANK"] for each in told] == ["0", "1", "0", "1"]
-    assert [each["GROUP_RANK"] for each in told] == ["0", "0", "1", "1"]
+    reported = [environment_of(group, rank, 0) for rank in range(4)]
+    assert [each["RANK"] for each in reported] == ["0", "1", "2", "3"]
+    assert [each["LOCAL_RANK"] for each in reported] == ["0", "1", "0", "1"]
+    assert [each["GROUP_RANK"] for each in reported] == ["0", "0", "1", "1"]
     (same,) = {
         (e["WORLD_SIZE"], e["LOCAL_WORLD_SIZE"], e["GROUP_WORLD_SIZE"], e["MASTER_ADDR"],
          e["MASTER_PORT"], e["TORCHELASTIC_MAX_RESTARTS"], e["TORCHELASTIC_RUN_ID"], e["secret"])
-        for e in told
+        for e in reported
     }  # fmt: skip
     assert same[:4] == ("4", "2", "2", "127.0.0.1")
     assert same[5:] == ("3", group.run_id, None)
@@ -57,9 +57,9 @@ def test_one_dead_rank_restarts_them_all(start: Start) -> None:
     assert environment_of(group, 0, 1)["MASTER_PORT"] != port
     (group.save / "go").touch()
     assert group.wait() == [0, 0]
-    told = group.account()
-    assert (told.verdict, told.restarts) == ("done", 1)
-    (trouble,) = told.troubles
+    reported = group.account()
+    assert (reported.verdict, reported.restarts) == ("done", 1)
+    (trouble,) = reported.troubles
     assert (trouble.kind, trouble.rank, trouble.node, trouble.exit_code) == (
         Kind.KILLED, 3, "node-1", 137,
     )  # fmt: skip
@@ -69,10 +69,10 @@ def test_one_dead_rank_restarts_them_all(start: Start) -> None:
 def test_restarts_used_up_end_with_the_ranks_code_and_the_last_error(start: Start) -> None:
     group = start("wait() if rank else fail(7)", "--max-restarts=2")
     assert group.wait() == [7, 7]
-    told = group.account()
-    assert (told.verdict, told.exit_code, told.restarts) == ("gave_up", 7, 2)
-    assert [each.exit_code for each in told.troubles] == [7, 7, 7]
-    assert "rank 0 on node-0 ended with exit code 7 (restarts used up: 2" in told.why
+    reported = group.account()
+    assert (reported.verdict, reported.exit_code, reported.restarts) == ("gave_up", 7, 2)
+    assert [each.exit_code for each in reported.troubles] == [7, 7, 7]
+    assert "rank 0 on node-0 ended with exit code 7 (restarts used up: 2" in reported.why
     assert "hpctl elastic: gave_up, exit code 7" in group.text()
     assert until_gone(group) == []
 
@@ -104,8 +104,8 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
     all_wait(group)
     stopped = group.rank_pids()[2]
     os.kill(stopped, signal.SIGSTOP)  # it answers to nothing, SIGTERM included
-    said = tell("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs")
-    assert said == "ok"
+    output = tell("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs")
+    assert output == "ok"
     all_wait(group, count=1)
     assert not Path(f"/proc/{stopped}").exists()
     group.processes[1].send_signal(signal.SIGUSR2)

@@ -45,8 +45,8 @@ def asleep(sandbox: Sandbox) -> int:
 
 def submit(sandbox: Sandbox, mark: Path, seconds: float = 0.0) -> int:
     """A job whose last act is to make a file."""
-    words = ["sbatch", "--parsable", "--output=/dev/null", f"--wrap=sleep {seconds}; touch {mark}"]
-    return int(sandbox.run(words).stdout)
+    args = ["sbatch", "--parsable", "--output=/dev/null", f"--wrap=sleep {seconds}; touch {mark}"]
+    return int(sandbox.run(args).stdout)
 
 
 @pytest.mark.slurm
@@ -61,7 +61,7 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> Non
     until(lambda: cycles(cluster) > before, AT_ONCE_S, "the daemon looks, 30 s too early")
 
 
-@pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "no directory"])
+@pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "a file", "no directory"])
 def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
     from hpctl.daemon.wake import Waker
 
@@ -71,6 +71,9 @@ def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
             waker.poke()
     else:
         waker.close()
+    if listening == "a file":
+        waker.path.unlink()
+        waker.path.touch()
     state = tmp_path / "none" if listening == "no directory" else tmp_path
     begun = time.monotonic()
     done = subprocess.run(

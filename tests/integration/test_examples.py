@@ -68,11 +68,11 @@ exec "$@"
 
 
 @pytest.mark.parametrize(
-    ("resume", "rank", "said"),
+    ("resume", "rank", "output"),
     [("iter_0000080", "0", "80"), ("iter_0000080", "1", ""), ("", "0", "")],
 )
 def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
-    tmp_path: Path, resume: str, rank: str, said: str
+    tmp_path: Path, resume: str, rank: str, output: str
 ) -> None:
     for name, text in (("hpctl", HPCTL), ("python", '#!/bin/sh\necho "$@"\n')):
         (tmp_path / name).write_text(text)
@@ -98,7 +98,7 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
     words = f"-u /lm/pretrain_gpt.py --load {tmp_path} --save {tmp_path} --save-interval 500"
     insist = " --exit-on-missing-checkpoint" if resume else ""
     assert done.stdout == f"{words} --ckpt-format torch_dist --num-layers 2{insist}\n"
-    assert pointer.read_text() == said
+    assert pointer.read_text() == output
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpctl.core.recovery import StepKind, last_step
 from tests.integration.chaos import Chaos, cluster, stays
 from tests.integration.live import SLEEPER, until
 
@@ -70,6 +71,37 @@ def test_a_fault_under_a_job_is_healed(live: Chaos) -> None:
     slurm = live.node(victim)
     assert not slurm.drained
     assert not slurm.down
+
+
+def test_slurmctld_restarts_in_the_middle_of_a_drain(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[0])
+    live.xid(victim)
+    until(lambda: bool(live.of(victim)), 10, "a recovery")
+    # SIGTERM saves the state, as a restart does; after a SIGKILL Slurm forgets its last seconds.
+    live.sandbox.signal_service("slurmctld", "SIGTERM")
+    time.sleep(1)
+    live.sandbox.start_slurmctld()
+    until(lambda: live.running(job, restarts=1), 40, "the job runs again")
+    # On the victim only if that was healed by then, which a slow slurmctld gives it time for.
+    assert_off_the_fault(live, job, victim)
+    assert live.job(job).restarts == 1
+    live.returned(victim)
+
+
+def test_a_lost_reply_earns_no_second_replacement(live: Chaos) -> None:
+    job = live.start("srun sleep 600", "--nodes=2")
+    victim = str(live.job(job).nodes[1])
+    before = live.instance(victim)
+    live.sandbox.inject_api("drop-reply")
+    live.xid(victim)
+    recovery = live.returned(victim)
+    assert last_step(recovery.steps, StepKind.REPLACE) is not None
+    assert live.accepted(before) == 1
+    fresh = live.instance(victim)
+    assert fresh != before
+    assert live.asked(fresh) == [], "the fresh machine was asked for as well"
+    assert live.job(job).restarts == 1
 
 
 def test_a_job_that_the_fault_killed_is_requeued_once_completing_is_over(live: Chaos) -> None:

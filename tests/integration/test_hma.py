@@ -53,64 +53,6 @@ def test_a_mark_before_our_own_finding_is_no_operators_drain(live: Chaos) -> Non
     healed(live, victim, before)
 
 
-@pytest.mark.nightly
-def test_a_mark_after_our_own_drain_ends_no_recovery(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    # A job that Slurm cannot run again keeps the recovery waiting in CORDONED.
-    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
-    live.xid(victim)
-    until(lambda: live.node(victim).drained, 10, "drained")
-    mark(live, victim)
-    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
-    assert live.node(victim).reason.startswith("hpctl:")
-    assert not live.last(victim).ended
-    live.sandbox.run(["scancel", str(job)])
-    healed(live, victim, before)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("state", ["FAIL", "DRAIN"])
-def test_a_mark_alone_is_enough(live: Chaos, state: str) -> None:
-    job = live.start("srun sleep 600", "--nodes=2")
-    victim = str(live.job(job).nodes[-1])
-    before = live.instance(victim)
-    live.mark(victim)
-    mark(live, victim, state=state)
-    until(lambda: live.running(job, restarts=1), 20, "the job runs elsewhere")
-    healed(live, victim, before)
-    (recovery,) = live.of(victim)
-    assert recovery.rule == "hma-replace"
-    assert "Action:Replace" in live.hpctl("explain", recovery.id)
-
-
-@pytest.mark.nightly
-def test_a_reboot_is_asked_for_and_done(live: Chaos) -> None:
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    live.mark(victim)
-    mark(live, victim, "Reboot")
-    live.returned(victim)
-    assert live.node(victim).in_service
-    assert live.instance(victim) == before
-    assert live.accepted(before, "BatchRebootClusterNodes") == 1
-
-
-@pytest.mark.nightly
-def test_a_mark_that_asks_for_more_than_our_rung_gets_it(live: Chaos) -> None:
-    """Xid 95 would be a reboot; the agent knows better: one replacement, and no reboot."""
-    (victim,) = live.victims(1)
-    before = live.instance(victim)
-    job = live.start("sleep 600", f"--nodelist={victim}", "--no-requeue")
-    live.xid(victim, code=95)
-    until(lambda: live.node(victim).drained, 10, "drained")
-    mark(live, victim)
-    until(lambda: live.node(victim).drained, 10, "drained again, in our name")
-    live.sandbox.run(["scancel", str(job)])
-    healed(live, victim, before)
-    assert live.accepted(before, "BatchRebootClusterNodes") == 0
-
-
 def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None:
     with cluster(nodes=5, mode="assist", node_recovery="Automatic") as live:
         for finding in ("none", "before", "after"):

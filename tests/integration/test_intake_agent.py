@@ -1,11 +1,11 @@
 """The real agent process against the real intake: what it must deliver, whatever happens."""
 
+import re
 import signal
 import socket
 import statistics
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,79 +14,95 @@ from msgspec.structs import replace
 
 from hpctl.agent.send import Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Report, Verdict
-from hpctl.daemon.gatekeeper import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.server import IntakeServer
-from tests.agent_process import AgentProcess
-from tests.intakes import Head, Sink, report
-from tests.munged import ADDRESSES, Realm
+from hpctl.core.model import BootId, Finding, Health, NodeName, Report, Verdict
+from hpctl.daemon.node_health import NodeHealthStore
+from hpctl.daemon.wake import SystemClock
+from tests.agent_process import GPU, AgentProcess
+from tests.intakes import Head, Rows, report
+from tests.munged import Realm
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
+PATIENCE_S = 15.0
 
-GPU = "PCI:0000:c1:00"
 
+class Daemon(Head):
+    """A head that holds the nodes' health; it can go away, and come back with an empty memory."""
 
-class Inbox(Head):
-    """A head whose reports can be waited for; it can go away and come back on its port."""
-
-    def __init__(self, realm: Realm) -> None:
-        super().__init__(realm)
-        self.news = threading.Condition()
+    def __init__(self, realm: Realm, **settings: object) -> None:
+        super().__init__(realm, **settings)
         self.times: list[float] = []
-        self.accept = self._take
+        self._forget()
 
-    def _take(self, received: Report) -> None:
-        with self.news:
-            self.times.append(time.monotonic())
-            self.accepted.append(received)
-            self.news.notify_all()
+    def _forget(self) -> None:
+        self.book = NodeHealthStore({}, Rows(), lambda: None, SystemClock())
+        self.heard = self.book.heard
 
-    def wait(self, condition: Callable[[], object], timeout_s: float = 15) -> None:
-        with self.news:
-            assert self.news.wait_for(condition, timeout_s), self.accepted[-1:]
-
-    def findings(self) -> tuple[Finding, ...]:
-        return self.accepted[-1].findings if self.accepted else ()
-
-    def codes(self) -> set[str]:
-        return {finding.code for finding in self.findings()}
+    def store(self, *reports: Report) -> None:
+        self.book.accept(*reports)
+        self.times.append(time.monotonic())
+        self.accepted += reports
 
     def leave(self) -> None:
         self.server.stop()
 
     def come_back(self) -> None:
-        app = intake_app(IntakeSettings(self.realm.head), Sink(self.store), ADDRESSES.get)
-        self.server = IntakeServer(app, "127.0.0.1", self.server.port)
-        self.server.start()
+        self._forget()
+        super().come_back()
+
+    def health(self) -> Health | None:
+        return self.book.snapshot().get(NodeName("n1"))
+
+    def findings(self) -> tuple[Finding, ...]:
+        return self.accepted[-1].findings if self.accepted else ()
+
+    def knows(self, *codes: str) -> None:
+        """Wait until these findings are held, and no other."""
+
+        def held() -> bool:
+            health = self.health()
+            return health is not None and {f.code for f in health.findings} == {*codes}
+
+        until(held, PATIENCE_S)
+
+    def count(self, what: str) -> int:
+        found = re.search(rf"^hpctl_{what}_total (\S+)$", self.get("/metrics"), re.M)
+        return int(float(found[1])) if found else 0
 
 
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Inbox]:
-    inbox = Inbox(munges)
-    inbox.server.start()
-    yield inbox
-    inbox.server.stop()
+def head(munges: Realm) -> Iterator[Daemon]:
+    running = Daemon(munges)
+    running.server.start()
+    yield running
+    running.server.stop()
 
 
 @pytest.fixture
-def agent(head: Inbox, tmp_path: Path) -> Iterator[AgentProcess]:
+def agent(head: Daemon, tmp_path: Path) -> Iterator[AgentProcess]:
     made = AgentProcess(tmp_path, head.server.url, head.realm.n1)
     yield made
     if made.process is not None:
         made.end(signal.SIGKILL)
 
 
-def test_a_kernel_line_is_on_the_head_node_at_once(head: Inbox, agent: AgentProcess) -> None:
+@pytest.fixture
+def beating(agent: AgentProcess) -> AgentProcess:
+    """An agent that sends a heartbeat five times a second."""
+    agent.environment["HPCTL_AGENT_HEARTBEAT_S"] = "0.2"
+    return agent
+
+
+def test_a_kernel_line_is_on_the_head_node_at_once(head: Daemon, agent: AgentProcess) -> None:
     agent.start()
-    head.wait(lambda: head.accepted)
+    until(lambda: head.accepted, PATIENCE_S)
     assert head.findings() == ()
     delays = []
     for code in range(40, 60):
         time.sleep(0.03)
         wrote = time.monotonic()
         agent.xid(code)
-        head.wait(lambda code=code: str(code) in head.codes())
+        until(lambda code=code: str(code) in {f.code for f in head.findings()})
         delays.append(head.times[-1] - wrote)
     print(f"kernel line to accepted: median {statistics.median(delays) * 1e3:.1f} ms")
     assert statistics.median(delays) < 0.2
@@ -97,57 +113,91 @@ def test_a_kernel_line_is_on_the_head_node_at_once(head: Inbox, agent: AgentProc
     assert agent.end() == 0
 
 
-def test_lines_from_user_space_are_not_believed(head: Inbox, agent: AgentProcess) -> None:
+def test_lines_from_user_space_are_not_believed(head: Daemon, agent: AgentProcess) -> None:
     line = f"NVRM: Xid ({GPU}): 79, GPU has fallen off the bus."
     agent.start()
     agent.kernel_says(line, priority=12)
     agent.xid(48)
-    head.wait(lambda: head.codes() == {"48"})
+    head.knows("48")
     agent.end()
     agent.start(HPCTL_AGENT_KMSG_ACCEPT_USER="1")
-    head.wait(lambda: head.codes() == {"48", "79"})
+    head.knows("48", "79")
 
 
-def test_a_head_node_that_is_away_for_a_while_loses_nothing(
-    head: Inbox, agent: AgentProcess
+def test_unchanged_findings_are_sent_once(head: Daemon, beating: AgentProcess) -> None:
+    beating.xid(79)
+    beating.start()
+    until(lambda: head.count("heartbeats") >= 10, PATIENCE_S)
+    head.knows("79")
+    # The checks that are timed may still find something out in the first moments.
+    settled = head.count("reports")
+    beats = head.count("heartbeats")
+    until(lambda: head.count("heartbeats") >= beats + 10, PATIENCE_S)
+    assert head.count("reports") - settled <= 1
+    assert head.refused() == {}
+    health = head.health()
+    assert health is not None
+    assert (datetime.now(UTC) - health.last_heard).total_seconds() < 2, "heartbeats are heard"
+    beating.xid(48)
+    head.knows("79", "48")
+
+
+def test_a_daemon_that_started_again_is_told_everything_once(
+    head: Daemon, beating: AgentProcess
 ) -> None:
+    beating.xid(79)
+    beating.start()
+    until(lambda: head.count("heartbeats") >= 3, PATIENCE_S)
     head.leave()
-    agent.start()
-    agent.xid(48)
-    time.sleep(1)
-    agent.xid(63)
+    time.sleep(0.5)
     head.come_back()
-    head.wait(lambda: head.codes() == {"48", "63"})
-    head.leave()
-    agent.xid(79)
-    time.sleep(1)
-    agent.xid(154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
-    head.come_back()
-    head.wait(lambda: head.codes() == {"48", "63", "79", "154"})
-    assert "Node Reboot Required" in {finding.detail for finding in head.findings()}
-    # One line for each time it went away, not one for each attempt.
-    assert agent.log().count("was not taken") <= 4
+    head.knows("79")
+    until(lambda: head.count("heartbeats") >= 5, PATIENCE_S)
+    # One look for its session, one for its digest; neither is tried again.
+    assert head.refused() == {"unknown_session": 1, "unknown_digest": 1}
 
 
-def test_a_killed_agent_resends_what_was_not_heard(head: Inbox, agent: AgentProcess) -> None:
+@pytest.mark.nightly
+def test_a_session_is_renewed_before_it_ends(munges: Realm, tmp_path: Path) -> None:
+    head = Daemon(munges, session_s=4.0)
+    head.server.start()
+    agent = AgentProcess(tmp_path, head.server.url, munges.n1)
+    agent.environment["HPCTL_AGENT_HEARTBEAT_S"] = "0.2"
     agent.start()
-    head.wait(lambda: head.accepted)
+    try:
+        until(lambda: head.count("heartbeats") >= 1, PATIENCE_S)
+        first = time.monotonic()
+        # Two sessions' length, with a second of slack before each end.
+        until(lambda: time.monotonic() > first + 9, 30)
+        assert head.count("heartbeats") >= 10
+        assert head.refused() == {}
+    finally:
+        agent.end()
+        head.server.stop()
+
+
+def test_an_absence_with_everything_in_it(head: Daemon, beating: AgentProcess) -> None:
+    """The head node is away; an error, a kill of the agent with the kernel's ring gone round,
+    another error; then it is back, and has forgotten all it knew."""
+    beating.xid(48)
+    beating.start()
+    head.knows("48")
     head.leave()
-    agent.xid(79)
-    agent.wait_for_spool("c1:00")
-    assert agent.end(signal.SIGKILL) == -signal.SIGKILL
-    # The ring went round in the meantime: only the spool still knows.
-    agent.kmsg.write_bytes(b"")
-    agent.start()
+    beating.xid(63)
+    beating.wait_for_spool('\\"63\\"')
+    beating.end(signal.SIGKILL)
+    beating.kmsg.write_bytes(b"")
+    beating.start()
+    beating.xid(79)
+    beating.wait_for_spool('\\"79\\"')
     head.come_back()
-    head.wait(lambda: head.codes() == {"79"})
-    first, last = head.accepted[0], head.accepted[-1]
-    assert last.agent_start > first.agent_start
+    head.knows("48", "63", "79")
+    until(lambda: head.count("heartbeats") >= 2, PATIENCE_S)
 
 
 @pytest.mark.nightly
 def test_a_clock_that_was_set_back_does_not_mute_the_agent(
-    head: Inbox, agent: AgentProcess
+    head: Daemon, agent: AgentProcess
 ) -> None:
     """The head node takes nothing of an agent run that began before the one it believed."""
     ahead = datetime.now(UTC) + timedelta(minutes=4)
@@ -158,24 +208,26 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(
     assert head.send(before)[0] == 200
     agent.start()
     agent.xid(79)
-    head.wait(lambda: head.codes() == {"79"})
+    head.knows("79")
     assert head.refused() == {}
 
 
 @pytest.mark.nightly
-def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head: Inbox, agent: AgentProcess) -> None:
+def test_a_log_that_cannot_be_read_is_unknown_not_healthy(
+    head: Daemon, agent: AgentProcess
+) -> None:
     agent.kmsg.unlink()
     agent.start()
-    head.wait(lambda: head.accepted)
+    until(lambda: head.accepted, PATIENCE_S)
     (finding,) = head.findings()
     assert (finding.check, finding.verdict) == ("kernel.log", Verdict.UNKNOWN)
     assert str(agent.kmsg) in finding.detail
     agent.xid(79)
-    head.wait(lambda: {f.code for f in head.accepted[-1].findings} == {"79"})
+    until(lambda: {f.code for f in head.findings()} == {"79"}, PATIENCE_S)
 
 
 def test_systemd_hears_of_start_life_and_end(
-    head: Inbox, agent: AgentProcess, tmp_path: Path
+    head: Daemon, agent: AgentProcess, tmp_path: Path
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.settimeout(10)
@@ -183,10 +235,10 @@ def test_systemd_hears_of_start_life_and_end(
         agent.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="200000")
         assert systemd.recv(100) == b"READY=1"
         assert [systemd.recv(100) for _ in range(3)] == [b"WATCHDOG=1"] * 3
-        head.wait(lambda: head.accepted)
+        until(lambda: head.accepted, PATIENCE_S)
         before = time.monotonic()
         assert agent.end() == 0
         assert time.monotonic() - before < 3
-        said = []
-        while not said or said[-1] != b"STOPPING=1":
-            said.append(systemd.recv(100))
+        output = []
+        while not output or output[-1] != b"STOPPING=1":
+            output.append(systemd.recv(100))

@@ -1,13 +1,9 @@
 """A supervisor's word over real HTTP with real munged: who is believed, what is refused, how."""
 
-import http.client
-import json
 import os
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,91 +11,43 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.journal import Event, JobReported, State
-from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob
+from hpctl.core.journal import JobReported
+from hpctl.core.model import JobId, NodeName
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_reports
-from hpctl.daemon.gatekeeper import IntakeSettings
+from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
-from hpctl.daemon.job_reports import JobDesk, routes
+from hpctl.daemon.job_reports import route
 from hpctl.daemon.server import IntakeServer
 from hpctl.daemon.wake import SystemClock
-from hpctl.errors import Unavailable
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, DaemonReply, send_report
 from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
-from tests.intakes import Sink, credential
+from tests.fakes.desk import NOON, Desk
+from tests.intakes import Sink, credential, post, refused
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TROUBLE = Trouble(
     Kind.HANG, NOON, "rank 3 stands still", "hang", NodeName("n2"), 3, "gpu0", 139, "x", 40, 30
 )
 
 
-class Head:
-    """A running intake with a desk, and the observer, state and journal behind it."""
-
-    state = State()
+class Head(Desk):
+    """A running intake with a desk."""
 
     def __init__(self, munges: Realm) -> None:
-        self.stored: list[Event] = []
-        self.full = ""
-        self.shut = ""
-        self.poked = 0
-        self.disk: Path | None = None
-        self.uid = os.geteuid()
-        self.view: SchedulerView | None = None
-        self.sees(7)
-        here: Any = self
-        policy, clock = Policy(mode=Mode.OWN), SystemClock()
-        self.desk = JobDesk(here, here, here, policy, self.poke, clock, self.disk)
-        registry = CollectorRegistry()
-        settings = IntakeSettings(munge_socket=munges.head)
-        app = intake_app(
-            settings,
-            Sink(),
-            lambda _: None,
-            registry,
-            routes=routes(self.desk.take, settings, SystemClock(), registry),
-        )
+        super().__init__()
+        registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
+        routes = [route(self.desk.take, settings, SystemClock(), registry)]
+        app = intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
         self.server = IntakeServer(app, "127.0.0.1")
 
-    def append(self, events: list[Event]) -> None:
-        if self.full:
-            raise OSError(self.full)
-        self.stored += events
-
-    def sees(self, *jobs: int, restarts: int = 0) -> None:
-        known = {
-            JobId(n): SlurmJob(JobId(n), "RUNNING", NOON, restarts, user="ada", uid=self.uid)
-            for n in jobs
-        }
-        self.view = SchedulerView(datetime.now(UTC), {}, known)
-
-    def stopped(self) -> str:
-        return self.shut
-
-    def latest_slurm(self) -> SchedulerView:
-        if self.view is None:
-            raise Unavailable("Slurm has not answered yet", "try again in a moment")
-        return self.view
-
-    def poke(self) -> None:
-        self.poked += 1
-
     def post(self, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=10)
-        connection.request("POST", job_wire.PATH, body, {"Authorization": authorization})
-        response = connection.getresponse()
-        answer = json.loads(response.read())
-        connection.close()
-        return response.status, answer
+        return post(self.server.port, job_wire.PATH, body, {"Authorization": authorization})
 
 
 @pytest.fixture
@@ -119,12 +67,12 @@ def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
     answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
-    said = JobReport.of(JobId(7), 0, TROUBLE, answer)
-    assert said.wish is Wish.REQUEUE
-    assert send_report(said) == DaemonReply(True, acts=True)
+    sent = JobReport.of(JobId(7), 0, TROUBLE, answer)
+    assert sent.wish is Wish.REQUEUE
+    assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
     assert isinstance(event, JobReported)
-    assert event.report == said
+    assert event.report == sent
     assert event.uid == head.uid
     assert head.desk.news() == [event]
     assert head.desk.news() == []
@@ -149,32 +97,31 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
     "host".encode("idna")  # imported now: the other user may not be able to read Python's files
     os.seteuid(65534)
     try:
-        refused = send_report(report())
+        denied = send_report(report())
         head.uid = 65534
         head.sees(7)
         believed = send_report(report())
     finally:
         os.seteuid(0)
-    assert refused.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
-    assert not refused.again
+    assert denied.text.startswith("403 forbidden_uid: uid 65534 does not own job 7 (ada, uid 0)")
+    assert not denied.again
     assert believed == DaemonReply(True, acts=True)
     assert send_report(report()) == DaemonReply(True, acts=True)  # root, of another's job
     assert [e.uid for e in head.stored if isinstance(e, JobReported)] == [65534, 0]
-    with urllib.request.urlopen(f"{head.server.url}/metrics", timeout=10) as metrics:
-        assert b'job_reports_refused_total{code="forbidden_uid"} 1.0' in metrics.read()
+    assert refused(head.server.port, "hpctl_job_reports_refused") == {"forbidden_uid": 1}
 
 
 def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
     body = job_wire.encode(report())
     good = credential(munges.n1, body)
-    for said, authorization, expected in (
+    for output, authorization, expected in (
         (body, "", (401, "missing_credential")),
         (body, credential(munges.stranger, body), (401, "invalid_credential")),
         (body, credential(munges.n1, body + b" "), (401, "bad_digest")),
         (body, good, (200, None)),
         (body, good, (409, "replayed_credential")),
     ):
-        status, answer = head.post(said, authorization)
+        status, answer = head.post(output, authorization)
         assert (status, answer.get("error")) == expected
     assert len(head.stored) == 1
 
@@ -263,11 +210,11 @@ def test_no_head_node_no_munged_no_harm(
     monkeypatch.setenv("HPCTL_AGENT_ENV", str(tmp_path / "missing"))
     assert send_report(report()) is None
     assert time.monotonic() - began < 2
-    said = tmp_path / "agent.env"
-    said.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
+    output = tmp_path / "agent.env"
+    output.write_text(f'# the agent\nHPCTL_AGENT_HEAD="http://127.0.0.1:9 {head.server.url}"\n')
     conf = tmp_path / "slurm.conf"
     conf.write_text(f"AuthType=auth/munge\nAuthInfo=cred_expire=60,socket={os.environ['X']}\n")
-    monkeypatch.setenv("HPCTL_AGENT_ENV", str(said))
+    monkeypatch.setenv("HPCTL_AGENT_ENV", str(output))
     monkeypatch.setenv("SLURM_CONF", str(conf))
     monkeypatch.delenv(MUNGE_SOCKET)
     assert send_report(report()) == DaemonReply(True, acts=True)

@@ -7,9 +7,7 @@ stand for a supervisor speak with `hpctl.jobs.daemon_client`.
 import contextlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -20,43 +18,28 @@ import yaml
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import UTC
-from hpctl.core.job_recovery import JobRecovery, JobReport
+from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply, send_report
-from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER, FAST, Live, until
+from tests.integration.chaos import Chaos, cluster
+from tests.integration.live import until
 from tests.integration.test_training import ROOT, final
 
 pytestmark = pytest.mark.slurm
-CONFIG = {**FAST, "job": {**FAST["job"], "supervisor_grace_s": 2.0}}
 PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Live]:
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    sandbox = Sandbox(
-        "t", state_dir=base / "t", nodes=4, mode="own", daemon=True, config=CONFIG, slurm_conf=EAGER
-    )
-    try:
-        with sandbox:
-            yield Live(sandbox)
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
+def live() -> Iterator[Chaos]:
+    with cluster({"job": {"supervisor_grace_s": 2.0}}, nodes=4) as found:
+        yield found
 
 
-@pytest.fixture
-def live(cluster: Live) -> Live:
-    """Under the name by which a failed test's report finds it."""
-    return cluster
-
-
-def registered(**said: Any) -> str:
+def registered(**output: Any) -> str:
     """A --comment as `hpctl sbatch` writes it."""
-    return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **said}, separators=(",", ":"))
+    return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **output}, separators=(",", ":"))
 
 
 def unwrapped(text: str) -> str:
@@ -64,22 +47,18 @@ def unwrapped(text: str) -> str:
     return " ".join(text.split())
 
 
-def recoveries(live: Live, job: int) -> list[JobRecovery]:
-    return [r for r in live.job_recoveries() if r.attempt.job == job]
-
-
-def ended(live: Live, job: int) -> str:
+def ended(live: Chaos, job: int) -> str:
     shown = live.job(job)
     return "" if shown.completing or shown.state in ("PENDING", "RUNNING") else shown.state
 
 
 @contextlib.contextmanager
-def at_node(live: Live, number: int = 0) -> Iterator[None]:
+def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
     """The environment of a process inside a job on a node."""
     node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[number])
-    said = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
+    output = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
     before = dict(os.environ)
-    os.environ.update(said)
+    os.environ.update(output)
     try:
         yield
     finally:
@@ -93,7 +72,7 @@ def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
 
 
 def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(
-    live: Live,
+    live: Chaos,
 ) -> None:
     base = Path(live.sandbox.state_dir)
     saved, out = base / "crash", base / "crash.log"
@@ -114,7 +93,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     job = int(live.sandbox.run(command, env={"PYTHONPATH": ROOT}).stdout.split()[-1])
     until(lambda: ended(live, job) == "COMPLETED", 60, "the job completes")
     assert final(saved)["resumed_from"] == [8], out.read_text()
-    first, second, third = recoveries(live, job)
+    first, second, third = live.of_job(job)
     assert first.trouble.exit_code == 3
     assert first.start_at is None or first.start_at <= later(first.trouble.at, 3.0)
     assert second.trouble.why == "its script ended with exit code 4"
@@ -127,7 +106,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
 
 
-def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:
+def test_a_lost_batch_host_of_a_no_kill_job(live: Chaos) -> None:
     comment = registered(spares=1)
     job = live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN)
     until(lambda: live.running(job), 20, "the job runs")
@@ -136,7 +115,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:
     live.sandbox.run([*scontrol, "State=DRAIN"])
     live.sandbox.run([*scontrol, "State=DOWN"])
     until(lambda: live.running(job, restarts=1), 30, "the job runs again")
-    (recovery,) = recoveries(live, job)
+    (recovery,) = live.of_job(job)
     assert recovery.trouble.kind is Kind.NODE
     assert host not in live.job(job).nodes
     live.sandbox.run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
@@ -144,7 +123,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live: Live) -> None:
 
 
 @pytest.mark.nightly
-def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None:
+def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Chaos) -> None:
     comment = registered(spares=1)
     loyal, silent = (
         live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN) for _ in range(2)
@@ -161,10 +140,10 @@ def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Live) -> None
             5,
             "told",
         )
-    until(lambda: [r.phase for r in recoveries(live, loyal)] == ["resumed"], 10, "left alone")
+    until(lambda: [r.phase for r in live.of_job(loyal)] == ["resumed"], 10, "left alone")
     until(lambda: live.running(silent, restarts=1), 30, "the silent one runs again")
     assert live.running(loyal)
     assert live.job(loyal).restarts == 0
-    assert [m.signal for m in recoveries(live, loyal)[0].trail][-1] == "went_on"
+    assert [m.signal for m in live.of_job(loyal)[0].trail][-1] == "went_on"
     assert "no report from its supervisor" in unwrapped(live.hpctl("explain", str(silent)))
     live.sandbox.run(["scancel", str(loyal), str(silent)])

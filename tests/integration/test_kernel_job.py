@@ -1,7 +1,6 @@
 """A kernel line names a process; which job it belongs to, on a real slurmd."""
 
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -25,16 +24,9 @@ srun -n1 bash -c 'echo $$ > task.new; mv task.new task; sleep 60'
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Sandbox]:
-    settings = {"agents": False, "emulator": False, "daemon": False}
-    with Sandbox("kerneljob", nodes=1, **settings) as sandbox:
-        yield sandbox
-
-
-def test_processes_of_a_running_job_are_found(cluster: Sandbox, tmp_path: Path) -> None:
-    words = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
-    job = cluster.run([*words, SCRIPT.format(directory=tmp_path)]).stdout.strip()
+def test_processes_of_a_running_job_are_found(slurm: Sandbox, tmp_path: Path) -> None:
+    args = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
+    job = slurm.run([*args, SCRIPT.format(directory=tmp_path)]).stdout.strip()
     names = ("batch", "child", "task")
     until(lambda: all((tmp_path / name).exists() for name in names), 30, "the job's processes")
     pids = {name: int((tmp_path / name).read_text()) for name in names}
@@ -46,7 +38,7 @@ def test_processes_of_a_running_job_are_found(cluster: Sandbox, tmp_path: Path) 
         (finding,) = Kernel(jobs.of).findings([Record(0, 1, datetime.now(UTC), text)])
         assert (finding.code, finding.job) == ("31", job)
     finally:
-        cluster.run(["scancel", job])
+        slurm.run(["scancel", job])
     until(lambda: not Path(f"/proc/{pids['task']}").exists(), 30, "the job's end")
     # Its last lines may be read after its end: what was known is remembered for a while.
     time.sleep(0.1)

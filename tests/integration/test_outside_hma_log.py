@@ -114,18 +114,6 @@ def test_whatever_is_malformed_is_one_unknown_finding(log: Log) -> None:
     assert trouble.evidence.startswith('{"level": "info"')
 
 
-def test_a_line_that_is_too_long_takes_no_other_with_it(log: Log) -> None:
-    log.write(dcgm(1), "x" * (2 * MAX_LINE), dcgm(2))
-    assert set(log.found(8)) == {"hma.xid-1", "hma.xid-2", "hma.log-too_long"}
-
-
-def test_a_trouble_that_is_over_is_forgotten(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    log.write(dcgm(79)[:-20])
-    assert set(log.found()) == {"hma.log-malformed"}
-    monkeypatch.setattr("hpctl.agent.outside.hma.TROUBLE_S", -1.0)
-    assert log.found() == {}
-
-
 def test_a_storm_of_distinct_detections_is_bounded(log: Log) -> None:
     log.write(*(dcgm(number) for number in range(500)))
     found = log.found(20)
@@ -236,6 +224,11 @@ def test_a_machine_without_the_unit_starts_no_child(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("journalctl") is None, reason="systemd is not installed")
 def test_the_real_journalctl_knows_the_options() -> None:
-    words = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+    args = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
+
+
+def test_a_line_that_is_too_long_takes_no_other_with_it(log: Log) -> None:
+    log.write(dcgm(1), "x" * (2 * MAX_LINE), dcgm(2))
+    assert set(log.found(8)) == {"hma.xid-1", "hma.xid-2", "hma.log-too_long"}

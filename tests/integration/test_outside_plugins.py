@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hpctl.agent.check import CannotTell, Machine, Observation
-from hpctl.agent.outside import plugins
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
@@ -203,13 +202,13 @@ def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> N
     (checks_d / "sub").mkdir()
     found, directory = load(checks_d)
     assert found == []
-    told = refused(directory)
-    assert "can be written by others than its owner: copy it there, chown root" in told["open"]
-    assert "can be written by others" in told["group"]
-    assert "is not executable: chmod 0755" in told["plain"]
-    assert "is a symbolic link" in told["link"]
-    assert "is no regular file" in told["fifo"]
-    assert set(told) == {"open", "group", "plain", "link", "fifo"}
+    reported = refused(directory)
+    assert "can be written by others than its owner: copy it there, chown root" in reported["open"]
+    assert "can be written by others" in reported["group"]
+    assert "is not executable: chmod 0755" in reported["plain"]
+    assert "is a symbolic link" in reported["link"]
+    assert "is no regular file" in reported["fifo"]
+    assert set(reported) == {"open", "group", "plain", "link", "fifo"}
     assert not proof.exists()
 
 
@@ -244,10 +243,10 @@ def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d: Path) -> 
         put(checks_d, name, printing({"findings": []}))
     found, directory = load(checks_d)
     assert [plugin.spec.name for plugin in found] == ["plugin.a.b"]
-    told = refused(directory)
-    assert "a-b.sh are both plugin.a.b: rename one" in told["a.b.py"]
-    assert "a letter first: rename it" in told["9lives"]
-    assert "small letters" in told["Größe"]
+    reported = refused(directory)
+    assert "a-b.sh are both plugin.a.b: rename one" in reported["a.b.py"]
+    assert "a letter first: rename it" in reported["9lives"]
+    assert "small letters" in reported["Größe"]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +269,7 @@ def test_one_that_describes_itself_badly_is_refused(checks_d: Path, body: str, s
 def test_those_that_hang_at_describe_are_asked_at_the_same_time(
     checks_d: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plugins, "DESCRIBE_S", 0.5)
+    monkeypatch.setattr(children, "DESCRIBE_S", 0.5)
     for number in range(8):
         put(checks_d, f"hang{number}", "exec sleep 64")
     put(checks_d, "well", printing({"findings": []}))

@@ -37,10 +37,10 @@ def test_a_job_is_kept_from_a_faulty_node_alone(tmp_path: Path, xid: str, status
     if xid:
         node.sees("kernel.xid", xid)
     hpctl = program(tmp_path, f'cd {ROOT} && exec {sys.executable} -m hpctl "$@"')
-    told = prolog(hpctl, HPCTL_AGENT_SOCKET=str(node.path))
+    reported = prolog(hpctl, HPCTL_AGENT_SOCKET=str(node.path))
     node.server.stop()
-    assert (told.returncode, told.stdout) == (status, "")
-    assert ("hpctl: n1 is faulty: Xid 79" in told.stderr) is bool(status)
+    assert (reported.returncode, reported.stdout) == (status, "")
+    assert ("hpctl: n1 is faulty: Xid 79" in reported.stderr) is bool(status)
 
 
 def test_without_an_agent_the_job_starts(tmp_path: Path) -> None:

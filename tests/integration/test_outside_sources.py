@@ -1,7 +1,6 @@
 """All outside sources of one node together, as the agent's main loop runs them."""
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -81,7 +80,7 @@ def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
     assert verdict["condition"] == "suspect"
 
 
-def test_what_plugins_said_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
+def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
     then = datetime.now(UTC) - timedelta(minutes=1)
     earlier = (
         Finding("plugin.old", Verdict.FAIL, then, then, code="bad", clears=Clears.BOOT),
@@ -109,16 +108,3 @@ def test_a_socket_that_cannot_be_had_costs_only_the_reports(
     agent.sources.stop()
     assert "cannot be had" in caplog.text
     assert agent.socket.read_text() == "in the way"
-
-
-def test_it_stops_while_a_plugin_runs(place: Path) -> None:
-    path = place / "checks.d" / "long"
-    path.write_text('#!/bin/sh\n[ "$1" = --describe ] && exit\nexec sleep 15\n')
-    path.chmod(0o755)
-    agent = Agent(place)
-    agent.sources.start()
-    until(lambda: agent.sources._plugins._runner is not None)
-    time.sleep(0.3)
-    begun = time.monotonic()
-    agent.sources.stop()
-    assert time.monotonic() - begun < 8

@@ -28,20 +28,6 @@ def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [one.note.step for one in listener.take()] == list(range(40, 50))
 
 
-def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100)
-    deep.mkdir()
-    with listen(directory=deep) as listener:
-        python("from hpctl import progress; progress.step(4)", listener.address)
-        assert heard(listener, 1)[0].step == 4
-
-
-def test_peers_that_do_not_resolve_are_an_error_with_a_mend() -> None:
-    with pytest.raises(HpctlError, match="cannot listen") as caught:
-        listen(["no-such-node.invalid"])
-    assert "getent" in caught.value.hint
-
-
 # --- the file form ----------------------------------------------------------------------------
 
 
@@ -61,3 +47,17 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> No
     assert steps == [4]
     assert reader.dropped == 1
     reader.close()
+
+
+def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    with listen(directory=deep) as listener:
+        python("from hpctl import progress; progress.step(4)", listener.address)
+        assert heard(listener, 1)[0].step == 4
+
+
+def test_peers_that_do_not_resolve_are_an_error_with_a_hint() -> None:
+    with pytest.raises(HpctlError, match="cannot listen") as caught:
+        listen(["no-such-node.invalid"])
+    assert "getent" in caught.value.hint

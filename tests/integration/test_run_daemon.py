@@ -17,37 +17,6 @@ from tests.integration.test_training import ROOT, Run, final
 pytestmark = pytest.mark.slurm
 
 
-def test_the_hang_bound_of_hpctl_yaml_reaches_the_supervisor(
-    sandbox_factory: SandboxFactory,
-) -> None:
-    config = FAST | {"run_policy": {"hang_floor_s": 2.0}}
-    sandbox = sandbox_factory(nodes=1, mode="own", daemon=True, config=config, slurm_conf=EAGER)
-    shared = Path(tempfile.mkdtemp(prefix="hpctl-run-"))
-    (shared / "rank.py").write_text(
-        "import os, signal, time\n"
-        "from hpctl import progress\n"
-        "for step in range(1, 60):\n"
-        "    progress.step(step, loss=1.0)\n"
-        "    time.sleep(0.1)\n"
-        "    if step == 50 and os.environ['HPCTL_ATTEMPT'] == '1':\n"
-        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
-    )
-    script = shared / "job.sh"
-    script.write_text(
-        f"#!/bin/sh\nexport PYTHONPATH={ROOT}\n"
-        f"exec {sys.executable} -m hpctl run -- {sys.executable} {shared}/rank.py\n"
-    )
-    hpctl = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "-o", f"{shared}/log"]
-    try:
-        done = sandbox.run([*hpctl, str(script)], env={"PYTHONPATH": ROOT}, cwd=shared)
-        job = Job(sandbox, shared, int(done.stdout))
-        # The default bound is a minute.
-        until(lambda: "hang -> step" in job.log(), 40, "the hang is seen")
-        job.ended(timeout=60)
-    finally:
-        shutil.rmtree(shared, ignore_errors=True)
-
-
 def test_daemon_and_supervisor_share_the_work(sandbox_factory: SandboxFactory) -> None:
     settings = {"config": FAST, "boot_time": 0.5, "slurm_conf": EAGER}
     live = Live(sandbox_factory(nodes=4, mode="own", daemon=True, **settings))

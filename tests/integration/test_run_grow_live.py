@@ -10,8 +10,7 @@ from hpctl.jobs.save_interval import measure
 from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
 from tests.integration.test_run_inside import job as job
-from tests.integration.test_run_inside import slurm as slurm
-from tests.integration.test_run_live import SETTLED_S, Job, quarantine
+from tests.integration.test_run_live import SETTLED_S, Job
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
@@ -89,19 +88,3 @@ def test_a_node_that_hpctl_gave_back_is_used_again_at_a_checkpoint(
     assert _attempt(job, 3) == (3, list(nodes))
     assert "3 nodes again instead of 2" in job.log()
     assert measure(job.dir / "ck").reported_s[:2] == (0.25, 0.25)
-
-
-def test_a_smaller_run_is_requeued_at_a_checkpoint_when_its_node_is_back(
-    slurm: Sandbox, job: Job
-) -> None:
-    nodes = _started(job)
-    victim = next(node for node in reversed(nodes) if node != job.field("BatchHost"))
-    node = f"NodeName={victim}"
-    # Taken out of the job for good: idle again, it is worth a requeue.
-    quarantine(slurm, victim)
-    size, nodes = _attempt(job, 2)
-    assert size == 2
-    assert victim not in nodes
-    slurm.run(["scontrol", "update", node, "State=RESUME"])
-    until(lambda: job.field("Restarts") == "1", SETTLED_S, f"a requeue:\n{job.log()}")
-    assert "1 idle nodes outside: 3 instead of 2 are worth a requeue" in job.log()

@@ -10,21 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER
 from tests.integration.test_run_live import Job
 from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    settings = {"nodes": 3, "agents": False, "emulator": False}
-    with Sandbox("inside", state_dir=base / "s", slurm_conf=EAGER, **settings) as sandbox:
-        yield sandbox
-    shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.fixture
@@ -92,16 +81,16 @@ exec sleep 300
 
 def _run(slurm: Sandbox, directory: Path, job_id: int) -> subprocess.Popen[str]:
     """`hpctl run` outside of any job, told that it is in one."""
-    told = {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_NODELIST": slurm.nodes[0]}
-    env = {**slurm.env, **told, "PYTHONPATH": str(ROOT), "HOME": str(directory)}
+    reported = {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_NODELIST": slurm.nodes[0]}
+    env = {**slurm.env, **reported, "PYTHONPATH": str(ROOT), "HOME": str(directory)}
     line = [sys.executable, "-m", "hpctl", "run", "--", "touch", str(directory / "ran")]
     return subprocess.Popen(slurm.command(line), env=env, stderr=subprocess.PIPE, text=True)
 
 
 def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm: Sandbox, job: Job) -> None:
     run = _run(slurm, job.dir, 999_999)
-    _, said = run.communicate(timeout=20)
+    _, output = run.communicate(timeout=20)
     assert run.returncode == 1
-    (line,) = said.splitlines()
+    (line,) = output.splitlines()
     assert "slurmctld does not know job 999999, so nothing is started" in line
     assert not (job.dir / "ran").exists()

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import EAGER, until
+from tests.integration.live import until
 from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
@@ -27,16 +27,6 @@ echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\
 SETTLED_S = 30.0
 UNKILLED_S = 90.0
 """Enough for a run whose rank Slurm does not end: see `unkilled`."""
-
-
-@pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    settings = {"nodes": 4, "agents": False, "emulator": False}
-    with Sandbox("run", state_dir=base / "s", slurm_conf=EAGER, **settings) as sandbox:
-        yield sandbox
-    shutil.rmtree(base, ignore_errors=True)
 
 
 class Job(Struct):
@@ -114,16 +104,6 @@ def job(slurm: Sandbox) -> Iterator[Job]:
     shutil.rmtree(one.dir, ignore_errors=True)
 
 
-def _signals(job: Job) -> None:
-    job.submit(
-        """trap 'echo saved > "$DIR/saved.$SLURM_PROCID"' USR1
-trap 'echo ended > "$DIR/ended.$SLURM_PROCID"; exit 0' TERM
-touch "$DIR/ready.$SLURM_PROCID"
-while :; do sleep 0.1; done
-"""
-    )
-
-
 def _all_idle(slurm: Sandbox) -> None:
     """Give the nodes back that a test, or Slurm itself, has closed, and wait until all idle."""
     for node in slurm.nodes:
@@ -143,22 +123,6 @@ def quarantine(slurm: Sandbox, node: str) -> float:
     at = time.time()
     slurm.run(["scontrol", "update", name, "State=DOWN", "Reason=hpctl:r1 xid 79"])
     return at
-
-
-@pytest.mark.nightly
-def test_signals_reach_the_ranks(job: Job) -> None:
-    _signals(job)
-
-    def both(name: str) -> bool:
-        return all((job.dir / f"{name}.{rank}").exists() for rank in (0, 1))
-
-    until(lambda: both("ready"), SETTLED_S, "ranks are there")
-    job.slurm.run(["scancel", "--batch", "--signal=USR1", str(job.id)])
-    until(lambda: both("saved"), SETTLED_S, "SIGUSR1 arrives")
-    job.slurm.run(["scancel", "--batch", "--signal=TERM", str(job.id)])
-    until(lambda: both("ended"), SETTLED_S, "SIGTERM arrives")
-    until(lambda: job.field("JobState") not in ("RUNNING", "COMPLETING"), 10, "the job ends")
-    assert not (job.dir / "first.2.0").exists()
 
 
 def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:

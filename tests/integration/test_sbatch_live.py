@@ -48,12 +48,12 @@ def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
 def understood(slurm: Sandbox, words: list[str]) -> dict[str, str]:
     """What sbatch itself understood: the table that it prints under -v. Submits nothing."""
     done = slurm.run(["sbatch", "--test-only", "-v", *words], check=False)
-    told = done.stderr + done.stdout
-    if "end of defined options" not in told:
-        return {"refused": told.strip()}
+    reported = done.stderr + done.stdout
+    if "end of defined options" not in reported:
+        return {"refused": reported.strip()}
     return {
         name: value
-        for name, value in re.findall(r"^sbatch: ([a-z-]+) +: (.*)$", told, re.MULTILINE)
+        for name, value in re.findall(r"^sbatch: ([a-z-]+) +: (.*)$", reported, re.MULTILINE)
         if name not in ("test-only", "verbose")
     }
 

@@ -56,16 +56,14 @@ class Cluster:
         path.write_text(f"#!/bin/sh\n{head}\n{body}\n")
         return str(path)
 
-    def sbatch(self, *words: str, **more: object) -> subprocess.CompletedProcess[str]:
+    def sbatch(self, *args: str, **more: object) -> subprocess.CompletedProcess[str]:
         environment = {
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.base / "tmp"),
             # hpctl run keeps a job's history there, by its number, which other sandboxes use too.
             "XDG_STATE_HOME": str(self.base / "state"),
         }
-        return self.slurm.run(
-            ["sbatch", "--parsable", *words], check=False, env=environment, **more
-        )
+        return self.slurm.run(["sbatch", "--parsable", *args], check=False, env=environment, **more)
 
     def ended(self, job: str) -> str:
         """What the job printed, once it is over."""
@@ -78,10 +76,10 @@ class Cluster:
             raise AssertionError(f"{error}\n{shown}\n{text}") from None
         return out.read_text()
 
-    def submit(self, *words: str) -> tuple[str, str]:
+    def submit(self, *args: str) -> tuple[str, str]:
         """The job's id, and what sbatch said on stderr."""
         (self.base / "out").mkdir(exist_ok=True)
-        done = self.sbatch("-o", f"{self.base}/out/%j", *words)
+        done = self.sbatch("-o", f"{self.base}/out/%j", *args)
         assert done.returncode == 0, done.stderr
         assert re.fullmatch(r"\d+\n", done.stdout)
         return done.stdout.strip(), done.stderr
@@ -118,8 +116,8 @@ def test_a_resilient_job_is_registered_and_resumes(cluster: Cluster) -> None:
     saved = cluster.base / "ck/{job_id}"
     body = 'exec "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 30 --step-s 0.05 "$@"'
     script = cluster.script(body, head=f"#SBATCH -N1\n#HPCTL --checkpoint-dir {saved}")
-    job, said = cluster.submit("--resilient", script, "--checkpoint-every", "5")
-    assert "hpctl: added --requeue --open-mode=append" in said
+    job, output = cluster.submit("--resilient", script, "--checkpoint-every", "5")
+    assert "hpctl: added --requeue --open-mode=append" in output
     assert field(cluster.slurm, job, "Requeue") == "1"
     assert field(cluster.slurm, job, "JobName") == "job.sh"
     assert cluster.registered(job)
@@ -139,8 +137,8 @@ def test_the_option_in_the_script_and_a_policy(cluster: Cluster) -> None:
         " sbatch --wrap=true"
     )
     script = cluster.script(body, head=f"#SBATCH -N1\n#SBATCH --resilient={policy}")
-    job, said = cluster.submit(script, "a", "--resilient", "", "b c")
-    assert "going on without it" not in said
+    job, output = cluster.submit(script, "a", "--resilient", "", "b c")
+    assert "going on without it" not in output
     assert cluster.registered(job)
     lines = cluster.ended(job).splitlines()
     assert "4 args: a --resilient  b c" in lines
@@ -186,9 +184,9 @@ def test_hpctl_out_of_order_neither_fails_nor_delays_a_job(cluster: Cluster, how
     cluster.plugstack(broken(cluster, how))
     script = cluster.script("srun --resilient echo hello; echo rc $?")
     begun = time.monotonic()
-    job, said = cluster.submit("--resilient", script)
+    job, output = cluster.submit("--resilient", script)
     assert time.monotonic() - begun < 1 + AT_ONCE_S
-    assert said.count("going on without it") == 1
+    assert output.count("going on without it") == 1
     assert not cluster.registered(job)
     begun = time.monotonic()
     text = cluster.ended(job)
@@ -201,16 +199,16 @@ def test_hpctl_out_of_order_neither_fails_nor_delays_a_job(cluster: Cluster, how
 def test_hyperpods_own_option_is_left_to_it(cluster: Cluster) -> None:
     source, other = cluster.base / "auto.c", cluster.base / "auto.so"
     source.write_text(AUTO_RESUME)
-    words = ["cc", "-shared", "-fPIC", f"-I{HEADERS}", "-o", str(other), str(source)]
-    subprocess.run(words, check=True, timeout=60)
+    args = ["cc", "-shared", "-fPIC", f"-I{HEADERS}", "-o", str(other), str(source)]
+    subprocess.run(args, check=True, timeout=60)
     cluster.plugstack(
         f"required {other}", f"optional {cluster.plugin} python={sys.executable} timeout=60"
     )  # fmt: skip
     script = cluster.script(
         "srun --auto-resume=1 echo theirs\nsrun --auto-resume=1 --resilient echo both"
     )
-    job, said = cluster.submit("--resilient", script)
-    assert "--auto-resume=1 is HyperPod's own" in said
+    job, output = cluster.submit("--resilient", script)
+    assert "--auto-resume=1 is HyperPod's own" in output
     text = cluster.ended(job)
     assert [line for line in text.splitlines() if line in ("theirs", "both")] == ["theirs", "both"]
     assert "HyperPod's --auto-resume is asked for as well" in text

@@ -1,11 +1,6 @@
 """A real agent process under a log storm: no fault lost, few reports, no memory, no delay."""
 
 import os
-import re
-import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +9,12 @@ import pytest
 
 from hpctl.agent import send
 from hpctl.core.model import Report
-from hpctl.protocol import munge
-from tests import unvouched
+from tests.agent_process import AgentProcess
 from tests.intakes import Head
 from tests.munged import Realm
+from tests.waiting import until
 
+pytestmark = pytest.mark.slurm
 RATE = 30_000
 SECONDS = 10
 STEP = 600
@@ -37,18 +33,15 @@ SMALL_FRY = 200
 class Inbox(Head):
     """A head node that notes when it heard of what."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(Realm(*(directory / name for name in ("head", "n1", "n2", "none"))))
-        self.news = threading.Condition()
-        self.heard: dict[tuple[str, str], float] = {}
+    def __init__(self, realm: Realm) -> None:
+        super().__init__(realm)
+        self.first: dict[tuple[str, str], float] = {}
         self.accept = self._take
 
     def _take(self, report: Report) -> None:
-        with self.news:
-            self.accepted.append(report)
-            for finding in report.findings:
-                self.heard.setdefault((finding.device, finding.code), time.monotonic())
-            self.news.notify_all()
+        self.accepted.append(report)
+        for finding in report.findings:
+            self.first.setdefault((finding.device, finding.code), time.monotonic())
 
     def count(self) -> int:
         """How often the storm's own error is known to have been written."""
@@ -60,42 +53,20 @@ class Inbox(Head):
 
 
 @pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Inbox]:
-    monkeypatch.setattr(munge, "encode", unvouched.encode)
-    monkeypatch.setattr(munge, "decode", unvouched.decode)
-    inbox = Inbox(tmp_path)
+def head(munges: Realm) -> Iterator[Inbox]:
+    inbox = Inbox(munges)
     inbox.server.start()
     yield inbox
     inbox.server.stop()
 
 
 @pytest.fixture
-def agent(head: Inbox, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    (tmp_path / "kmsg").touch()
-    (tmp_path / "boot_id").write_text("boot-1\n")
-    environment = {
-        **os.environ,
-        "HPCTL_AGENT_HEAD": head.server.url,
-        "HPCTL_AGENT_NODE": "n1",
-        "HPCTL_AGENT_INSTANCE_ID": "i-0123456789abcdef0",
-        "HPCTL_AGENT_BOOT_ID_FILE": str(tmp_path / "boot_id"),
-        "HPCTL_AGENT_KMSG": str(tmp_path / "kmsg"),
-        "HPCTL_AGENT_SPOOL": str(tmp_path / "spool"),
-        "HPCTL_AGENT_SOCKET": str(tmp_path / "agent.sock"),
-        "HPCTL_AGENT_HEARTBEAT_S": "2",
-    }
-    with (tmp_path / "agent.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.unvouched", "agent", "run"],
-            env=environment, stdout=log, stderr=log,
-        )  # fmt: skip
-    yield process
-    process.send_signal(signal.SIGTERM)
-    try:
-        assert process.wait(10) == 0, (tmp_path / "agent.log").read_text()
-    finally:
-        process.kill()
-        (tmp_path / "kmsg").unlink()
+def agent(head: Inbox, tmp_path: Path) -> Iterator[AgentProcess]:
+    made = AgentProcess(tmp_path, head.server.url, head.realm.n1)
+    made.start(HPCTL_AGENT_HEARTBEAT_S="2")
+    yield made
+    assert made.end() == 0, made.log()
+    made.kmsg.unlink()
 
 
 def lines(number: int) -> list[str]:
@@ -130,33 +101,23 @@ def storm(kmsg: Path) -> tuple[float, int]:
     return begun, own
 
 
-def resident_kib(process: subprocess.Popen[bytes]) -> int:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+)", status)
-    assert found
-    return int(found[1])
-
-
-def cpu_s(process: subprocess.Popen[bytes]) -> float:
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+def cpu_s(agent: AgentProcess) -> float:
+    assert agent.process is not None
+    fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.timeout(90)
-def test_a_storm_hides_no_fault_and_costs_few_reports(
-    head: Inbox, agent: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    with head.news:
-        assert head.news.wait_for(lambda: head.accepted, 20)
-    reports, memory, spent = len(head.accepted), resident_kib(agent), cpu_s(agent)
-    begun, own = storm(tmp_path / "kmsg")
-    with head.news:
-        # Every line was read: the count of the storm's own error is exact, and comes with the
-        # next heartbeat at the latest.
-        assert head.news.wait_for(lambda: head.count() == own, 20), (head.count(), own)
+def test_a_storm_hides_no_fault_and_costs_few_reports(head: Inbox, agent: AgentProcess) -> None:
+    until(lambda: head.accepted, 20)
+    reports, memory, spent = len(head.accepted), agent.memory_kib(), cpu_s(agent)
+    begun, own = storm(agent.kmsg)
+    # Every line was read: the count of the storm's own error is exact, and comes with the next
+    # heartbeat at the latest.
+    until(lambda: head.count() == own, 20)
     took = time.monotonic() - begun
     sent = len(head.accepted) - reports
-    grown, cpu = resident_kib(agent) - memory, cpu_s(agent) - spent
+    grown, cpu = agent.memory_kib() - memory, cpu_s(agent) - spent
     print(
         f"storm of {RATE * SECONDS} lines in {took:.1f} s: {sent} reports, {grown} KiB,"
         f" {cpu:.1f} s of processor"
@@ -166,10 +127,10 @@ def test_a_storm_hides_no_fault_and_costs_few_reports(
         for bus in (0x10, 0x2A, 0x3B, 0xC1)
         for code in (48, 62, 74, 79, 94, 95, 119)
     } | {("0000:05:00.0", "20034")}
-    assert wanted - head.heard.keys() == set()
+    assert wanted - head.first.keys() == set()
     assert len(wanted) == 29
-    assert sum(device == "0000:66:00.0" for device, _ in head.heard) == SMALL_FRY
+    assert sum(device == "0000:66:00.0" for device, _ in head.first) == SMALL_FRY
     # The first goes out at once, and at the end nothing is left waiting.
-    assert head.heard["0000:10:00.0", "95"] - begun < 2
+    assert head.first["0000:10:00.0", "95"] - begun < 2
     assert sent <= send.BURST + took / send.EVERY_S + took / 2 + 2
     assert grown < 6 * 1024

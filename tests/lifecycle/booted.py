@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -98,8 +97,8 @@ def missing() -> str:
     except OSError as error:
         return f"no cgroup can be made in {tree}: {error.strerror}"
     spaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
-    words = ["unshare", *spaces, "--fork", "mount", "-t", "cgroup2", "cgroup2", "/mnt"]
-    tried = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    args = ["unshare", *spaces, "--fork", "mount", "-t", "cgroup2", "cgroup2", "/mnt"]
+    tried = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
     return tried.stderr.strip()
 
 
@@ -115,7 +114,7 @@ class Booted(chroot.Machine):
         self.name = "ip-" + address.replace(".", "-")
         self._cgroup = tree / f"hpctl-{os.getpid()}-{self.name}"
         self._cgroup.mkdir()
-        said = scratch.with_name(scratch.name + ".log").open("w")
+        output = scratch.with_name(scratch.name + ".log").open("w")
         self._holder = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--uts"),
@@ -123,10 +122,10 @@ class Booted(chroot.Machine):
                 *(str(shared), str(self._cgroup), BOOT),
             ],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
-        said.close()
+        output.close()
         try:
             self.wait_for_boot()
         except BaseException:  # who did not enter the block does not leave it
@@ -166,17 +165,17 @@ class Booted(chroot.Machine):
     def wait_for_boot(self) -> None:
         """Wait until systemd has started all that it starts."""
         deadline = time.monotonic() + BOOT_S
-        said = ""
+        output = ""
         while time.monotonic() < deadline:
             try:
-                said = self.run("systemctl", "is-system-running", "--wait")[1].strip()
+                output = self.run("systemctl", "is-system-running", "--wait")[1].strip()
             except (OSError, ValueError, IndexError):
-                said = "no first process"
-            if said in ("running", "degraded"):
+                output = "no first process"
+            if output in ("running", "degraded"):
                 return
             assert self._holder.poll() is None, "the machine went out while it booted"
             time.sleep(0.1)
-        raise AssertionError(f"not booted in {BOOT_S} s: {said}")
+        raise AssertionError(f"not booted in {BOOT_S} s: {output}")
 
     def reboot(self) -> None:
         """Switch it off as an operator does, and wait until it is up again."""
@@ -206,32 +205,17 @@ class Booted(chroot.Machine):
         self._ip("link", "set", "eth0", "up")
         self._ip("route", "add", "default", "via", GATEWAY)
 
-    def _ip(self, *words: str) -> None:
+    def _ip(self, *args: str) -> None:
         into = ("nsenter", "--target", str(self._holder.pid), "--net", "ip")
         done = subprocess.run(
-            [*into, *words], capture_output=True, text=True, timeout=20, check=False
+            [*into, *args], capture_output=True, text=True, timeout=20, check=False
         )
-        assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
-
-    def kill(self, mark: str) -> None:
-        """Kill at once every process of the machine that has a variable of this name."""
-        space = os.readlink(f"/proc/{self.first}/ns/pid")
-        for path in Path("/proc").iterdir():
-            try:
-                mine = path.name.isdigit() and os.readlink(path / "ns/pid") == space
-                if mine and f"{mark}=".encode() in (path / "environ").read_bytes():
-                    os.kill(int(path.name), signal.SIGKILL)
-            except OSError:
-                continue  # it has ended
-
-    def journal(self, unit: str) -> str:
-        """The last lines of a unit's log."""
-        return self.run("journalctl", "--unit", unit, "--no-pager", "-n", "30", "-o", "cat")[1]
+        assert done.returncode == 0, f"ip {' '.join(args)}: {done.stderr}"
 
 
 def _children(pid: int) -> list[int]:
-    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(word) for word in words]
+    args = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(word) for word in args]
 
 
 def _remove(cgroup: Path) -> None:

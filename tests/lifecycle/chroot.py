@@ -50,10 +50,10 @@ def base() -> Path:
 def _make(key: str) -> None:
     building = CACHE.with_name(f".{CACHE.name}-{os.getpid()}")
     building.mkdir(parents=True)
-    words = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
+    args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
     try:
         done = subprocess.run(
-            [*words, *_mirror()], capture_output=True, text=True, timeout=BUILD_S, check=False
+            [*args, *_mirror()], capture_output=True, text=True, timeout=BUILD_S, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         (building / ".hpctl-root-key").write_text(key)
@@ -65,14 +65,14 @@ def _make(key: str) -> None:
 
 def _mirror() -> list[str]:
     """The mirror that this machine's apt uses; debootstrap has a default of its own."""
-    said = subprocess.run(
+    output = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    return [line.rstrip("/") for line in said.stdout.splitlines() if "security" not in line][:1]
+    return [line.rstrip("/") for line in output.stdout.splitlines() if "security" not in line][:1]
 
 
 MOUNTS = """

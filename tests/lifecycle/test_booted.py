@@ -1,14 +1,12 @@
 """A cluster that is born from a bundle, its daemons really running: systemd, Slurm, MariaDB, hpctl.
 
-Steps that start any of them were killed on the way. What is tested is the cluster that came of it.
+tests/lifecycle/test_chroot.py kills every step of the scripts.
 """
 
 import json
-import random
 import re
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,14 +40,6 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {MISSING}"),
 ]
 
-KILLED = {
-    "controller": ("accounting", "slurm", "accounting_users", "hpctl"),
-    "login": ("mount_fsx", "slurm"),
-    "compute": ("mount_openzfs", "pam", "slurm", "hpctl", "observability"),
-}
-"""The steps that speak to systemd or to a daemon, in their order; tests/lifecycle/test_chroot.py
-kills the others too."""
-
 
 class Cluster(Struct):
     """One machine of each role."""
@@ -62,37 +52,16 @@ class Cluster(Struct):
         return (self.controller, self.login, self.compute)
 
 
-def killed_birth(machine: Booted, role: str, dice: random.Random) -> int:
-    """Kill the scripts somewhere in some steps, then let them run: how many were killed at work."""
-    killed = 0
-    for step in KILLED[role]:
-        state = machine.path(f"/var/lib/hpctl/lifecycle/{step}.json")
-        before = _text(state)
-        with machine.start(*COMMAND, env=ENVIRONMENT) as process:
-            while process.poll() is None and _text(state) in ("", before):
-                time.sleep(0.005)
-            time.sleep(dice.uniform(0.05, 3.0 if step == "hpctl" else 0.6))
-            killed += '"running"' in _text(state)
-            machine.kill("HPCTL_LIFECYCLE_BACKOFF_S")
-            process.communicate(timeout=60)
-    birth(machine)
-    return killed
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Made by the command itself, with all that daemon and agent need."""
     room = tmp_path_factory.mktemp("bundle")
     wheelhouse(room / "wheels", whole=True)
-    words = ["--wheelhouse", str(room / "wheels"), "--config", str(room / "site/config.json")]
-    words += ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
+    args = ["--wheelhouse", str(room / "wheels"), "--config", str(room / "site/config.json")]
+    args += ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
     for path in live.site(room / "site"):
-        words += ["--add", str(path)]
-    result = hpctl_lifecycle("bundle", "-o", str(room / "bundle"), *words)
+        args += ["--add", str(path)]
+    result = hpctl_lifecycle("bundle", "-o", str(room / "bundle"), *args)
     assert result.exit_code == 0, result.output
     return room / "bundle"
 
@@ -101,10 +70,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(
     bundle: Path, endpoint: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Controller first, then the others, as HyperPod does; each killed in every step."""
+    """Controller first, then the others, as HyperPod does."""
     room = tmp_path_factory.mktemp("machines")
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
@@ -127,17 +94,10 @@ def cluster(
             for machine in (login, compute):
                 shutil.copytree(controller.path(BUCKET), machine.path(BUCKET))
             s3.close()
-            _born(made, seed)
+            birth(controller)
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(birth, (login, compute)))
             yield made
-
-
-def _born(made: Cluster, seed: int) -> None:
-    killed = killed_birth(made.controller, "controller", random.Random(seed))
-    with ThreadPoolExecutor() as pool:
-        login = pool.submit(killed_birth, made.login, "login", random.Random(seed))
-        killed += killed_birth(made.compute, "compute", random.Random(seed))
-        killed += login.result()
-    assert killed >= sum(map(len, KILLED.values())) // 2
 
 
 def as_ada(machine: Booted, line: str) -> tuple[int, str]:
@@ -175,8 +135,8 @@ def test_a_job_of_a_listed_user_runs_and_is_accounted_for(cluster: Cluster) -> N
 
 def test_the_agent_reports_to_the_daemon(cluster: Cluster) -> None:
     def heard() -> bool:
-        said = cluster.controller.run("/opt/hpctl/bin/hpctl", "nodes", "--json")[1]
-        rows = {row["name"]: row for row in json.loads(said)["nodes"]}
+        found = cluster.controller.run("/opt/hpctl/bin/hpctl", "nodes", "--json")[1]
+        rows = {row["name"]: row for row in json.loads(found)["nodes"]}
         return rows[cluster.compute.name]["last_heard"] is not None
 
     eventually(heard)
@@ -188,8 +148,8 @@ def test_who_has_a_job_may_log_in(cluster: Cluster) -> None:
     eventually(lambda: idle(cluster))
     code, out = as_ada(cluster.login, ssh)
     assert (code, "you have no active jobs on this node" in out) == (255, True), out
-    said = cluster.login.run("runuser", "--login", "ubuntu", "--command", ssh)
-    assert (said[0], said[1].splitlines()[-1]) == (0, cluster.compute.name)
+    found = cluster.login.run("runuser", "--login", "ubuntu", "--command", ssh)
+    assert (found[0], found[1].splitlines()[-1]) == (0, cluster.compute.name)
     as_ada(cluster.login, "sbatch --wrap 'sleep 60'")
     eventually(lambda: as_ada(cluster.login, ssh)[0] == 0)
     cluster.controller.says("scancel", "--user=ada")

@@ -64,8 +64,8 @@ def test_two_controllers_share_state_and_either_takes_over(tmp_path: Path) -> No
             shutil.copytree(made.directory, machine.path(BUCKET))
         with ThreadPoolExecutor() as pool:
             later = pool.submit(birth, two)
-            said = birth(one) + later.result()
-        assert "not-to-be-printed" not in said
+            output = birth(one) + later.result()
+        assert "not-to-be-printed" not in output
         _lead_in_turn(one, two)
 
 
@@ -88,5 +88,5 @@ RESERVED = ("StartTime=now+1days", "Duration=60", "Users=root", "Nodes=ip-10-9-1
 
 
 def _up(machine: Booted) -> list[str]:
-    said = machine.run("scontrol", "ping")[1]
-    return [line.split()[-1] for line in said.splitlines() if "Slurmctld(" in line]
+    output = machine.run("scontrol", "ping")[1]
+    return [line.split()[-1] for line in output.splitlines() if "Slurmctld(" in line]

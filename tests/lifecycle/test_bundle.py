@@ -19,13 +19,13 @@ from hpctl.errors import HpctlError
 from tests.lifecycle.node import bundle
 
 
-def said(directory: Path) -> list[str]:
+def output(directory: Path) -> list[str]:
     return [f"{problem.path} {problem.what}" for problem in problems(directory)]
 
 
-def test_the_shipped_scripts_have_no_problem_and_one_digest(tmp_path: Path) -> None:
+def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path: Path) -> None:
     one, other = bundle(tmp_path / "one"), bundle(tmp_path / "other")
-    assert said(one.directory) == []
+    assert output(one.directory) == []
     assert one.digest == other.digest
     assert bundles.read(one.directory) == one
     checked = subprocess.run(
@@ -81,7 +81,7 @@ def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
     path.chmod(0o755)
-    found = "\n".join(said(made)).replace("d.sh: line", "c.sh: line")
+    found = "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
     assert what in found
 
 
@@ -89,7 +89,7 @@ def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
     made = bundle(tmp_path / "b").directory
     (made / "wheels").mkdir()
     (made / "wheels/click-8.0-py3-none-any.whl").write_text("")
-    assert said(made) == [
+    assert output(made) == [
         "wheels the bundle needs hpctl: no wheel of it is there",
         "wheels the bundle needs pip: no wheel of it is there",
     ]
@@ -138,7 +138,7 @@ def test_a_wheel_is_made_again_from_what_is_installed(tmp_path: Path) -> None:
         assert wheel.testzip() is None
 
 
-def test_the_settings_that_are_shipped_are_the_defaults() -> None:
+def test_the_settings_that_are_default_are_the_defaults() -> None:
     from tests.lifecycle.test_runner import SCRIPTS
 
     code = (

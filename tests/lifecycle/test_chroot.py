@@ -83,9 +83,9 @@ def last_line(out: str) -> str:
 )
 def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
     name = "ip-" + ADDRESSES[role].replace(".", "-")
-    said = last_line(birth(machine, role))
+    output = last_line(birth(machine, role))
     did = f"steps={len(DOES[role])} in"
-    assert said.startswith(f"hpctl lifecycle: OK node={name} role={role} {did}"), said
+    assert output.startswith(f"hpctl lifecycle: OK node={name} role={role} {did}"), output
     ran = states(machine)
     assert {step for step, one in ran.items() if one["state"] == "done"} == {*DOES[role], "run"}
 
@@ -267,9 +267,9 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
     shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
     sign(machine.path(BUCKET))
     why = ": no hpctl on this node: no wheels in this bundle: hpctl lifecycle bundle --wheels"
-    said = last_line(birth(machine, "compute"))
-    assert said.startswith("hpctl lifecycle: INCOMPLETE node=ip-10-9-1-20 role=compute "), said
-    assert said.endswith(why)
+    output = last_line(birth(machine, "compute"))
+    assert output.startswith("hpctl lifecycle: INCOMPLETE node=ip-10-9-1-20 role=compute "), output
+    assert output.endswith(why)
     assert states(machine)["run"]["why"] == why[2:]
     machine.write("/usr/local/bin/hpctl", BARE, 0o755)
     assert last_line(birth(machine, "compute")).startswith("hpctl lifecycle: OK ")
@@ -278,9 +278,9 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
     weights = {"failure_wait_s": 0, "steps": {"hpctl": "off"}}
     machine.write(f"{BUCKET}/config.json", json.dumps(weights))
     sign(machine.path(BUCKET))
-    said = last_line(birth(machine, "compute"))
-    assert "INCOMPLETE" in said
-    assert said.endswith("config.json turns the step off: delete hpctl from its steps")
+    output = last_line(birth(machine, "compute"))
+    assert "INCOMPLETE" in output
+    assert output.endswith("config.json turns the step off: delete hpctl from its steps")
 
 
 @pytest.mark.nightly

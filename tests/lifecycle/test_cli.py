@@ -19,9 +19,9 @@ __all__ = ["endpoint", "s3"]
 URI = f"s3://{BUCKET}/demo/base"
 
 
-def run(*words: str, width: int = 80) -> Result:
+def run(*args: str, width: int = 80) -> Result:
     env = {"COLUMNS": str(width)}
-    return CliRunner(env=env).invoke(cli, ["lifecycle", *words], prog_name="hpctl")
+    return CliRunner(env=env).invoke(cli, ["lifecycle", *args], prog_name="hpctl")
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_show_is_as_before(node: Path) -> None:
     compare("lifecycle-show.txt", result.stdout)
 
 
-def test_a_problem_is_told_with_exit_code_1_and_the_old_bundle_stays(
+def test_a_problem_is_reported_with_exit_code_1_and_the_old_bundle_stays(
     made: Path, tmp_path: Path
 ) -> None:
     before = (made / "MANIFEST").read_text()
@@ -142,12 +142,12 @@ def test_the_json_is_what_is_documented(made: Path, node: Path, s3: Any) -> None
     }
     for name, result in documents.items():
         view = json.loads(result.stdout)
-        said = documented(f"hpctl.{name}/1")
+        answer = documented(f"hpctl.{name}/1")
         found = printed(view, "", set())
-        missing = {path for path in said if "problems" not in path} - set(found)
-        assert (set(found) - set(said), missing) == (set(), set()), name
+        missing = {path for path in answer if "problems" not in path} - set(found)
+        assert (set(found) - set(answer), missing) == (set(), set()), name
         for path, values in found.items():
-            kind, _, orelse = said[path].partition(" or ")
+            kind, _, orelse = answer[path].partition(" or ")
             for value in values if "](#" not in kind else ():
                 assert (orelse == "null" and value is None) or IS[kind](value), (path, value)
 
@@ -171,8 +171,8 @@ def test_a_bundle_has_the_roles_that_a_node_cannot_know(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cluster.yaml").write_text(spec("api"))
-    said = run("bundle", "-o", "b")
-    assert "config.json has the groups' roles, as cluster.yaml says them" in said.stdout
+    answer = run("bundle", "-o", "b")
+    assert "config.json has the groups' roles, as cluster.yaml says them" in answer.stdout
     roles = json.loads(Path("b/config.json").read_text())["roles"]
     assert roles == {"head": "controller", "door": "login", "gpu": "compute"}
     # On the node: its group is all that resource_config.json says of it.

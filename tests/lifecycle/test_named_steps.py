@@ -73,7 +73,7 @@ def test_fsx_that_the_platform_mounted_is_used_as_if_it_were_named(
     assert ["ENROOT_CACHE_PATH", f"{cache}/enroot/cache"] in settings
 
 
-def test_where_no_fsx_is_mounted_the_mend_is_told(tmp_path: Path) -> None:
+def test_where_no_fsx_is_mounted_the_hint_is_reported(tmp_path: Path) -> None:
     place = place_with(tmp_path, {"steps": {"find_fsx": "required"}}, OTHER)
     step = place.scripts / "lifecycle/steps/find_fsx.py"
     assert "FIND_S = 60.0" in step.read_text()
@@ -87,13 +87,13 @@ def test_where_no_fsx_is_mounted_the_mend_is_told(tmp_path: Path) -> None:
     assert place.state("find_fsx")["why"] == "an FSx file system is named"
 
 
-def test_who_logs_in_is_told_where_they_are(tmp_path: Path) -> None:
+def test_who_logs_in_is_reported_where_they_are(tmp_path: Path) -> None:
     place = place_with(tmp_path, {"steps": {"motd": "required"}})
     place.put("motd.txt", "Ask in #gpu-help.\n")
-    for said in ("done in", "already done"):
+    for output in ("done in", "already done"):
         code, lines = place.run()
         assert code == 0, lines
-        assert any(f"step=motd: {said}" in line for line in lines)
+        assert any(f"step=motd: {output}" in line for line in lines)
     assert (place.root / "etc/motd.d/hpctl").read_text().splitlines() == [
         "Cluster      demo",
         "Node         ip-10-9-1-20 (compute, group h100, ml.p5.48xlarge)",

@@ -98,7 +98,7 @@ def test_what_another_upload_left_half_done_is_sent_again(s3: Any, made: Bundle)
     assert send(made).send == ("config.json", "start.sh")
 
 
-def test_what_lies_in_the_prefix_and_in_no_bundle_is_told_and_deleted_on_request(
+def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_request(
     s3: Any, made: Bundle
 ) -> None:
     s3.put_object(Bucket=BUCKET, Key="demo/base/old/step.py", Body=b"")

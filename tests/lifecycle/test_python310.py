@@ -41,8 +41,8 @@ CONFIG = "mode: observe\nintake: {listen: '127.0.0.1:8470'}\nslurm: {adapter: cl
 def made(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
     """As `hpctl lifecycle bundle --installed` of a 3.10 makes it."""
     target = tmp_path_factory.mktemp("bundle") / "b"
-    words = [str(VENV / "bin/hpctl"), "lifecycle", "bundle", "-o", str(target), "--installed"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False)
+    args = [str(VENV / "bin/hpctl"), "lifecycle", "bundle", "-o", str(target), "--installed"]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
@@ -68,14 +68,14 @@ def with_python_310_alone(machine: Machine) -> None:
     machine.says("ln", "-s", "python3.10", "/usr/bin/python3")
 
 
-def until(machine: Machine, said: str, *words: str) -> str:
+def until(machine: Machine, output: str, *args: str) -> str:
     deadline, out = time.monotonic() + 30, ""
     while time.monotonic() < deadline:
-        out = machine.run(*words)[1]
-        if said in out:
+        out = machine.run(*args)[1]
+        if output in out:
             return out
         time.sleep(0.5)
-    raise AssertionError(f"{words}: {out}")
+    raise AssertionError(f"{args}: {out}")
 
 
 def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
@@ -99,12 +99,12 @@ def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
         with machine.start(*daemon) as one, machine.start(*agent) as other:
             try:
                 until(machine, '"last_heard": "20', AGENT, "nodes", "--json")
-                said = json.loads(machine.run(AGENT, "doctor", "--json")[1])
+                output = json.loads(machine.run(AGENT, "doctor", "--json")[1])
             finally:
                 one.kill()
                 other.kill()
                 machine.kill_everything()
-        wrong = [c for c in said["checks"] if c["verdict"] in ("fail", "unknown", "warn")]
+        wrong = [c for c in output["checks"] if c["verdict"] in ("fail", "unknown", "warn")]
         wrong = [c for c in wrong if c["name"] != "clock"]  # nobody sets it in a chroot
-        assert [c["name"] for c in said["checks"] if c["name"] == "intake"], said
+        assert [c["name"] for c in output["checks"] if c["name"] == "intake"], output
         assert wrong == []

@@ -95,7 +95,7 @@ def test_a_machine_that_is_in_no_cluster_is_left_alone(place: Place) -> None:
     assert not any(place.root.iterdir())
 
 
-def test_a_required_step_is_tried_again_and_then_named_with_its_last_words(place: Place) -> None:
+def test_a_required_step_is_tried_again_and_then_named_with_its_last_text(place: Place) -> None:
     place.put("config.json", json.dumps({"steps": {"site": "required"}}))
     place.put("site.d/10-scratch.sh", "#!/bin/sh\necho no disk; echo scratch is missing; exit 7\n")
     code, lines = place.run()
@@ -204,7 +204,7 @@ def test_a_second_controller_is_one_too_and_the_primary_is_known(tmp_path: Path)
     assert (place.root / "said").read_text() == "10.9.0.5,10.9.2.5\n"
 
 
-def test_a_group_that_the_parameters_do_not_name_is_compute_and_told(place: Place) -> None:
+def test_a_group_that_the_parameters_do_not_name_is_compute_and_reported(place: Place) -> None:
     parameters = {**PARAMETERS, "worker_groups": [{"instance_group_name": "h200"}]}
     place.put("provisioning_parameters.json", json.dumps(parameters))
     code, lines = place.run()
@@ -219,11 +219,11 @@ def test_a_group_that_the_parameters_do_not_name_is_compute_and_told(place: Plac
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "output"),
     [("ClusterName=demo\n", 0, "names none of the controllers 10.9.0.5: going on"), ("", 1, "no ")],
 )
 def test_a_slurm_conf_of_other_names_is_waited_for_a_minute_and_then_taken(
-    tmp_path: Path, text: str, code: int, said: str
+    tmp_path: Path, text: str, code: int, output: str
 ) -> None:
     place = Place(tmp_path, "controller")
     shared = {"slurm_configurations": {"slurm_shared_directory": "/shared"}}
@@ -237,10 +237,10 @@ def test_a_slurm_conf_of_other_names_is_waited_for_a_minute_and_then_taken(
     waits.write_text(waits.read_text().replace("CONF_S = 60.0", "CONF_S = 0.1"))
     ended, lines = place.run()
     assert ended == code, lines
-    assert any(said in line and "slurm.conf" in line for line in lines)
+    assert any(output in line and "slurm.conf" in line for line in lines)
 
 
-def test_an_address_that_is_in_no_group_is_told(place: Place) -> None:
+def test_an_address_that_is_in_no_group_is_reported(place: Place) -> None:
     place.env["HPCTL_LIFECYCLE_IP"] = "10.1.1.1"
     code, lines = place.run()
     assert code == 1
@@ -257,14 +257,14 @@ def test_the_platforms_own_parameters_are_taken_where_the_bundle_has_none(tmp_pa
     assert (code, place.state("run")["role"]) == (0, "login"), lines
 
 
-@pytest.mark.parametrize(("given", "said"), WRONG)
-def test_settings_that_are_wrong_are_told_with_their_place(
-    place: Place, given: Any, said: str
+@pytest.mark.parametrize(("given", "output"), WRONG)
+def test_settings_that_are_wrong_are_reported_with_their_place(
+    place: Place, given: Any, output: str
 ) -> None:
     place.put("config.json", json.dumps(given))
     code, lines = place.run()
     assert (code, "config.json: " in lines[-1]) == (1, True)
-    assert said in lines[-1]
+    assert output in lines[-1]
 
 
 def test_a_changed_file_is_named_before_anything_runs(place: Place) -> None:

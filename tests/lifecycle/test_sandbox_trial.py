@@ -17,11 +17,8 @@ def test_an_instance_of_a_bundle_joins_slurm_and_a_broken_one_does_not(tmp_path:
         "#!/bin/sh\ncase $HPCTL_CLUSTER in trial) ;; *) echo no disk; exit 3 ;; esac\n"
     )
     (tmp_path / "config.json").write_text('{"steps": {"site": "required"}}')
-    words = ("--config", str(tmp_path / "config.json"), "--add", str(script.parent))
-    for slurm, more in (
-        ("ip-127-0-1-1 is idle", ()),
-        ("FAILED step=site node=ip-127-0-1-1", words),
-    ):
+    args = ("--config", str(tmp_path / "config.json"), "--add", str(script.parent))
+    for slurm, more in (("ip-127-0-1-1 is idle", ()), ("FAILED step=site node=ip-127-0-1-1", args)):
         made = str(tmp_path / "bundle")
         assert run("bundle", "-o", made, *more).exit_code == 0
         result = run("test", made, "--json")

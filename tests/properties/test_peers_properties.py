@@ -43,11 +43,6 @@ def test_fewer_than_four_that_were_heard_accuse_nobody(
     assert run(names, few[skip:]) == {}
 
 
-@given(gauges, st.integers(1, 12))
-def test_equal_nodes_accuse_nobody(one: dict[str, float], count: int) -> None:
-    assert run(NAMES, [dict.fromkeys(NAMES, one)] * count) == {}
-
-
 @given(st.lists(window, min_size=1, max_size=8))
 def test_memory_holds_no_more_than_the_windows_that_matter(
     told: list[dict[NodeName, dict[str, float]]],

@@ -18,7 +18,6 @@ from hpctl.core.journal import (
     replay,
 )
 from hpctl.core.retire import retire
-from hpctl.store.rows import decode, encode
 from tests.properties.scenario import VARIANTS, Story, Variant
 
 STORIES = (VARIANTS[0], VARIANTS[2], VARIANTS[5])
@@ -41,12 +40,6 @@ def test_every_prefix_is_legal_and_folding_on_is_replaying(log: list[Event]) -> 
         assert state == replay(log[:cut])
         state.fold(event)
     assert state == replay(log)
-
-
-def test_what_was_written_is_what_is_read(log: list[Event]) -> None:
-    again = [decode(i, *encode(e)) for i, e in enumerate(log)]
-    assert again == log
-    assert replay(again) == replay(log)
 
 
 def test_no_event_may_be_written_twice(log: list[Event]) -> None:

@@ -23,7 +23,6 @@ from hpctl.core.run_policy import (
     Treatment,
     decide,
     since_progress,
-    worth_growing,
 )
 from hpctl.core.trouble import Kind, Trouble
 from tests.examples import examples
@@ -218,23 +217,3 @@ def test_a_node_that_is_proven_bad_is_left_whatever_it_costs(
     bad = replace(trouble, kind=Kind.NODE, node=node)
     answer = decide(RunPolicy(), past, bad, means, bad.at)
     assert answer.action not in RESTARTS or node in answer.exclude
-
-
-@EXAMPLES
-@given(
-    st.none() | st.tuples(st.integers(1, 8), st.integers(8, 16)),
-    st.integers(0, 20),
-    st.integers(0, 20),
-    st.floats(0, 1e7),
-    st.floats(0, 1e5),
-)
-def test_growing_only_within_the_range_and_only_where_it_pays(
-    span: tuple[int, int] | None, have: int, could: int, remaining_s: float, cost_s: float
-) -> None:
-    policy = RunPolicy(nodes=span)
-    grows = worth_growing(policy, have, could, remaining_s, cost_s)
-    if grows:
-        assert span is not None
-        assert 0 < have < min(could, span[1])
-        assert worth_growing(policy, have, could, remaining_s * 2, cost_s)
-        assert worth_growing(policy, have, could, remaining_s, cost_s / 2)

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from hpctl.core.compat import iso_time
 from hpctl.sandbox.training.model import attempts
 from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT, Run
@@ -86,6 +87,20 @@ def submit(live: Chaos, base: Path, shape: Shape, steps: int, turn: int) -> Job:
     env = {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
     done = live.sandbox.run(arguments, env=env)
     return Job(shape, int(done.stdout.strip()), directory, steps, time.time())
+
+
+def ran_twice(directory: Path) -> list[str]:
+    """Attempts that did a step after a later one had done its first: a frozen node that thaws has
+    processes for a moment, but they can do no step.
+    """
+    first = [line for line in attempts(directory) if line["event"] == "first_step"]
+    found = []
+    for n, newer in enumerate(first):
+        for older in first[:n]:
+            last = (directory / f"progress-{older['attempt']}.txt").stat().st_mtime
+            if last > iso_time(newer["at"]).timestamp():
+                found.append(f"{older['attempt']} went on beside {newer['attempt']} in {directory}")
+    return found
 
 
 def undisturbed(base: Path, ranks: int, steps: int) -> str:

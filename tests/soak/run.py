@@ -17,9 +17,8 @@ from msgspec import Struct, field
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
 from tests.soak.faults import FAULTS, Scene
-from tests.soak.jobs import SHAPES, Job, Shape, submit, undisturbed
+from tests.soak.jobs import SHAPES, Job, Shape, ran_twice, submit, undisturbed
 from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
-from tests.soak.watch import Writers
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
 SITE = merged(
@@ -109,12 +108,8 @@ def soak(
         base = Path(name)
         base.chmod(0o755)
         calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in SHAPES}}
-        with (
-            cluster(SITE, slurm_conf=SLURM, **HMA) as live,
-            Writers() as writers,
-            StatusWatch(live, named_s) as status,
-        ):
-            soaker = _Soaker(live, base, steps, account, writers, status, say)
+        with cluster(SITE, slurm_conf=SLURM, **HMA) as live, StatusWatch(live, named_s) as status:
+            soaker = _Soaker(live, base, steps, account, status, say)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
@@ -125,8 +120,8 @@ def soak(
                 print(_last_words(base), file=sys.stderr)
                 print("\n".join(status.verdict(f.name for f in FAULTS).text()), file=sys.stderr)
                 raise
-            account.twice = writers.twice
         for job in account.jobs:
+            account.twice += ran_twice(job.directory)
             if job.final["sha256"] != calm[job.shape.ranks]:
                 account.other_weights.append(f"job {job.number} ({job.shape.name})")
     return account
@@ -157,7 +152,6 @@ class _Soaker(Struct):
     _base: Path
     _steps: int
     _account: Account
-    _writers: Writers
     _status: StatusWatch
     _say: Say
     _running: dict[str, Job] = field(default_factory=dict)
@@ -201,7 +195,6 @@ class _Soaker(Struct):
             job = submit(self._live, self._base, shape, self._steps, len(self._account.jobs))
             self._running[shape.name] = job
             self._account.jobs.append(job)
-            self._writers.add(job.directory)
             self._say(f"job {job.number} ({shape.name}) is submitted")
 
     def _ended(self, name: str) -> None:

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from hpctl.agent.check import Expected, Limits, Machine, Observation
-from hpctl.core.faults.table import CHECKS
+from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.core.model import Verdict
+from tests.fakes.fabric import limits
+
+__all__ = ["limits", "machine", "summary"]
 
 
 def machine(
@@ -22,11 +24,5 @@ def machine(
     return Machine(root, Expected(instance_type), monotonic=monotonic)
 
 
-def limits(name: str) -> Limits:
-    """The shipped limits of one check."""
-    (spec,) = (spec for spec in CHECKS if spec.name == name)
-    return {limit: row.value for limit, row in spec.limits.items()}
-
-
-def said(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
+def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
     return [(seen.code, seen.device, seen.verdict) for seen in observations]

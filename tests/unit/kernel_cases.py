@@ -21,7 +21,8 @@ OOM_OF_A_JOB = (
 )
 
 
-def _rows(name: str) -> list[str]:
+def rows(name: str) -> list[str]:
+    """The lines of a file of cases, without its comments."""
     return [row for row in (HERE / name).read_text().splitlines() if not row.startswith("#")]
 
 
@@ -30,5 +31,5 @@ def _case(row: str) -> tuple[str, str, str, str, object]:
     return text, check, code, "" if device == "-" else device, MEANS[means]
 
 
-CASES = [_case(row) for row in _rows("kernel_lines.txt")]
-BENIGN = ["", *_rows("kernel_benign.txt")]
+CASES = [_case(row) for row in rows("kernel_lines.txt")]
+BENIGN = ["", *rows("kernel_benign.txt")]

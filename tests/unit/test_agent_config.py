@@ -47,7 +47,7 @@ def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "output"),
     [
         ("checks: {host.dsik: {}}", "checks.host.dsik: no such check Did you mean host.disk"),
         ("checks: {host.disk: {limits: {ful: 3}}}", "limits.ful: no such limit Did you mean full"),
@@ -61,12 +61,12 @@ def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
         ("budget: {cpu_percent: 0}", "at `$.budget.cpu_percent`"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, output: str) -> None:
     with pytest.raises(HpctlError) as caught:
         config.load(written(tmp_path, text), SPECS)
-    told = f"{caught.value} {caught.value.hint}"
-    assert "agent.yaml" in told
-    assert said in told
+    reported = f"{caught.value} {caught.value.hint}"
+    assert "agent.yaml" in reported
+    assert output in reported
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PLUGIN = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
 
 
-def said(conditions: Conditions) -> set[str]:
+def output(conditions: Conditions) -> set[str]:
     return {finding.code for finding in conditions.findings()}
 
 
@@ -178,11 +178,11 @@ def test_its_own_time_and_its_own_way_to_clear() -> None:
         ],
         NOON,
     )
-    assert said(conditions) == {"plain", "long", "boot"}
+    assert output(conditions) == {"plain", "long", "boot"}
     conditions.saw([], NOON + timedelta(seconds=60))
-    assert said(conditions) == {"long", "boot"}
+    assert output(conditions) == {"long", "boot"}
     conditions.saw([], NOON + timedelta(hours=1))
-    assert said(conditions) == {"boot"}
+    assert output(conditions) == {"boot"}
     assert conditions.findings()[0].clears is Clears.BOOT
 
 
@@ -248,7 +248,7 @@ def hit(job: str, second: int = 0, code: str = "31") -> Finding:
     return Finding("kernel.xid", Verdict.FAIL, at, at, "0000:c1:00.0", code, job=job)
 
 
-def told(findings: Findings) -> dict[str, int]:
+def shown(findings: Findings) -> dict[str, int]:
     return {f.job: f.count for f in findings.all()}
 
 
@@ -257,7 +257,7 @@ def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst() -> None:
     findings.add(hit("12"))
     assert not findings.add(hit("", 3))
     assert findings.add(hit("", 60))
-    assert told(findings) == {"12": 2, "": 1}
+    assert shown(findings) == {"12": 2, "": 1}
 
 
 def test_after_a_restart_old_lines_find_their_jobs_again() -> None:
@@ -268,15 +268,15 @@ def test_after_a_restart_old_lines_find_their_jobs_again() -> None:
     for second in (0, 1, 2):
         # The processes are long gone.
         assert not after.add(hit("", second))
-    assert told(after) == {"12": 3}
+    assert shown(after) == {"12": 3}
 
 
-def test_the_oldest_jobs_are_told_together() -> None:
+def test_the_oldest_jobs_are_reported_together() -> None:
     findings = Findings()
     jobs = MAX_JOBS + 5
     for n in range(jobs):
         assert findings.add(hit(str(100 + n), 60 * n))
-    by_job = told(findings)
+    by_job = shown(findings)
     assert len(by_job) == MAX_JOBS + 1
     assert by_job[""] == 5
     assert {str(100 + n) for n in range(5, jobs)} <= by_job.keys()
@@ -290,8 +290,8 @@ def test_a_job_that_is_hit_again_is_not_the_oldest() -> None:
         findings.add(hit(str(n), 60 * n))
     findings.add(hit("0", 3600))
     findings.add(hit("99", 3700))
-    assert "0" in told(findings)
-    assert "1" not in told(findings)
+    assert "0" in shown(findings)
+    assert "1" not in shown(findings)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 40), st.integers(0, 9999))))
@@ -312,7 +312,7 @@ def server(verdict: Verdict, second: int) -> Finding:
     return Finding("kernel.nfs", verdict, at, at, "10.0.0.5", "not-responding", clears=Clears.GONE)
 
 
-def test_what_is_over_is_no_longer_told() -> None:
+def test_what_is_over_is_no_longer_reported() -> None:
     findings = Findings()
     assert not findings.add(server(Verdict.OK, 0))
     assert findings.all() == ()

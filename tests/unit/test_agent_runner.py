@@ -125,7 +125,7 @@ def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started: Any
     assert "a.a" not in {f.check for f in runner.findings()}
 
 
-def test_a_check_that_hangs_is_told_from_outside(
+def test_a_check_that_hangs_is_reported_from_outside(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
@@ -163,7 +163,7 @@ def test_a_clock_that_is_set_forward_does_not_end_the_grace(
     assert "a.a:bad" not in named(runner)
 
 
-def test_numbers_that_are_old_are_not_told_as_those_of_now(
+def test_numbers_that_are_old_are_not_reported_as_those_of_now(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
@@ -187,15 +187,15 @@ def test_numbers_that_are_old_are_not_told_as_those_of_now(
     release.set()
 
 
-def test_over_the_budget_the_optional_check_is_left_out_and_told(
+def test_over_the_budget_the_optional_check_is_left_out_and_reported(
     started: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpctl.agent.runner.WINDOW_S", 0.05)
     greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner), "it says so")
-    told = named(runner)["agent.checks:shed"]
-    assert told.detail.endswith("b.b")
+    reported = named(runner)["agent.checks:shed"]
+    assert reported.detail.endswith("b.b")
     before = named(runner)["b.b:bad"].count
     time.sleep(0.3)
     assert named(runner)["b.b:bad"].count <= before + 1
@@ -247,9 +247,9 @@ def test_the_highest_level_goes_first_and_level_0_never() -> None:
     assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, False, False)
     meter.windows(budget, 10 * OVER_WINDOWS, 3)
     assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, True, False)
-    (told,) = budget.observations(["host.zombies", "gpu.clocks"])
-    assert told.detail == "not run to save resources: gpu.clocks, host.zombies"
-    assert "3.00 % of a core" in told.evidence
+    (reported,) = budget.observations(["host.zombies", "gpu.clocks"])
+    assert reported.detail == "not run to save resources: gpu.clocks, host.zombies"
+    assert "3.00 % of a core" in reported.evidence
 
 
 def test_memory_counts_too() -> None:

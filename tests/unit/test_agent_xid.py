@@ -1,7 +1,6 @@
 """Every documented shape of an Xid or SXid line, and the lines that only look like one."""
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from hpctl.agent.kmsg import Record
 from hpctl.core.compat import UTC
 from hpctl.core.decode import link, part
 from hpctl.core.model import Finding, Verdict
+from tests.unit.kernel_cases import rows
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
@@ -19,18 +19,17 @@ def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding |
     return None if error is None else kernel_gpu.judge(error)
 
 
-ROWS = Path(__file__).with_name("xid_lines.txt").read_text().splitlines()
-SHAPES = [row.split(" | ", 5) for row in ROWS if not row.startswith("#")]
+SHAPES = [row.split(" | ", 5) for row in rows("xid_lines.txt")]
 
 
 @pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "text"), SHAPES)
 def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, text: str) -> None:
-    said = "" if detail == "-" else detail
+    output = "" if detail == "-" else detail
     finding = judged(text)
-    assert finding == Finding(check, Verdict(verdict), NOON, NOON, device, code, said, text)
-    if code == "74" and said:
+    assert finding == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
+    if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
-        assert part(code, f"{said} {text}") == f"link {link(f'{said} {text}')}"
+        assert part(code, f"{output} {text}") == f"link {link(f'{output} {text}')}"
 
 
 def test_errors_that_the_driver_skipped_are_counted() -> None:
@@ -62,7 +61,7 @@ def test_lines_that_are_no_error(text: str) -> None:
     assert judged(text) is None
 
 
-def test_only_the_kernel_is_believed_unless_told_otherwise() -> None:
+def test_only_the_kernel_is_believed_unless_configured_otherwise() -> None:
     text = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus."
     assert judged(text, facility=1) is None
     assert judged(text, facility=3) is None
@@ -78,41 +77,11 @@ def test_evidence_is_bounded() -> None:
 # --- The seven registers of an Xid 74, as NVIDIA's workflow reads them.
 
 
-def registers(**bits: int) -> list[int]:
-    """`r1=4`: bit 4 of the first register."""
-    words = [0] * 7
-    for name, bit in bits.items():
-        words[int(name[1:]) - 1] |= 1 << bit
-    return words
-
-
-@pytest.mark.parametrize(
-    ("words", "kind"),
-    [
-        (registers(r1=4), "parity"),
-        (registers(r3=6), "parity"),
-        (registers(r5=28), "parity"),
-        (registers(r1=8), "hardware"),
-        (registers(r3=16), "hardware"),
-        (registers(r1=21), "signal"),
-        (registers(r1=27), "repeats-matter"),
-        (registers(r3=17), "repeats-matter"),
-        (registers(r3=13), "unexpected"),
-        (registers(r4=18), "fabric"),
-        (registers(r1=20), "side-effect"),
-        (registers(r4=16), "side-effect"),
-        (registers(r5=20), "corrected"),
-        (registers(r1=23), "harmless"),
-        # The most telling bit speaks for the line.
-        (registers(r1=20, r3=0), "parity"),
-        (registers(r1=30, r5=20), "corrected"),
-        # A bit that the table does not have makes the whole unknown, in the registers that count.
-        (registers(r1=31), "unknown"),
-        (registers(r1=2, r5=28), "unknown"),
-        (registers(r2=31, r1=4), "parity"),
-        ([0] * 7, "unknown"),
-        ([], "unknown"),
-    ],
-)
-def test_what_the_bits_mean(words: list[int], kind: str) -> None:
-    assert kernel_gpu.nvlink_kind(words) == kind
+@pytest.mark.parametrize("row", rows("xid_74_bits.txt"))
+def test_what_the_bits_mean(row: str) -> None:
+    """`1.4 3.0`: bit 4 of the first register and bit 0 of the third."""
+    bits, kind = row.split(" | ")
+    registers = [0] * 7
+    for register, bit in (one.split(".") for one in bits.split() if one != "-"):
+        registers[int(register) - 1] |= 1 << int(bit)
+    assert kernel_gpu.nvlink_kind([] if bits == "-" else registers) == kind

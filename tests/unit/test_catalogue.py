@@ -50,7 +50,7 @@ from hpctl.protocol import reports as wire
 from hpctl.wiring import make_rules
 
 
-def shipped(name: str):
+def defaults(name: str):
     return SHIPPED[RuleId(name)]
 
 
@@ -73,8 +73,8 @@ def test_rows_are_sound():
 def test_override_changes_only_what_it_names():
     mine = rules({RuleId("xid-94"): Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
     assert mine.classes[RuleId("xid-94")].urgency is Urgency.NONE
-    assert mine.classes[RuleId("xid-94")].settle_s == shipped("xid-94").settle_s
-    assert mine.classes[RuleId("xid-95")] is shipped("xid-95")
+    assert mine.classes[RuleId("xid-94")].settle_s == defaults("xid-94").settle_s
+    assert mine.classes[RuleId("xid-95")] is defaults("xid-95")
 
 
 def test_deviations_list_every_field_that_differs():
@@ -115,7 +115,7 @@ def test_departures_from_nvidia_are_listed_and_argued():
     listed = {d.rule: d.ours for d in vendor_deviations()}
     for code in (45, 54, 63, 74, 109, 119, 165, 169):
         assert listed[RuleId(f"xid-{code}")]
-        assert listed[RuleId(f"xid-{code}")] in shipped(f"xid-{code}").source
+        assert listed[RuleId(f"xid-{code}")] in defaults(f"xid-{code}").source
     assert "xid-79" not in listed
 
 
@@ -138,7 +138,7 @@ def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) 
     return assess(Health(generation, NOW, (finding,)), mine, NOW)
 
 
-def test_no_shipped_row_acts() -> None:
+def test_no_default_row_acts() -> None:
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
     acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
     assert acts == MARK_RULES
@@ -200,7 +200,7 @@ def test_half_a_rule_and_other_names_are_refused(rule: str, change: Override, hi
     assert hint in caught.value.hint
 
 
-def test_half_a_rule_near_a_whole_one_of_the_site_is_told_so() -> None:
+def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so() -> None:
     with pytest.raises(UnknownRuleError) as caught:
         rules({MINE: WHOLE, RuleId("report-scratch-ful"): Override(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
@@ -272,7 +272,7 @@ def test_a_checks_own_table_has_a_row_for_each_code(check: str, codes: set[str])
     assert codes <= {row.code for row in rows_of(check)}
 
 
-def test_a_hung_call_is_told_within_half_a_minute() -> None:
+def test_a_hung_call_is_reported_within_half_a_minute() -> None:
     spec = next(spec for spec in CHECKS if spec.name == "gpu.hung")
     # Two missed deadlines, one interval late, with the runner's jitter.
     assert spec.limits["overdue_s"].value + 1.1 * spec.every_s * spec.seen[0] < 30

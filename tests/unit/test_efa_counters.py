@@ -73,7 +73,7 @@ class Broken:
         return os.read(descriptor, length)
 
 
-def test_a_folder_that_fails_is_told_and_the_others_go_on(
+def test_a_folder_that_fails_is_reported_and_the_others_go_on(
     nic: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = CounterFiles(FILES)

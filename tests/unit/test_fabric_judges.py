@@ -31,12 +31,14 @@ def judged(check: str, history: list[Trace]) -> list[Any]:
 @pytest.mark.parametrize(
     ("check", "row"), [(check, row) for check, rows in TABLE.items() for row in rows], ids=str
 )
-def test_what_is_said(check: str, row: list[Any]) -> None:
-    *given, words = row if isinstance(row[-1], str) else [*row, ""]
+def test_what_is_reported(check: str, row: list[Any]) -> None:
+    *given, expected = row if isinstance(row[-1], str) else [*row, ""]
     every_s, counters = [12.0, *given][-2:]
-    said = judged(check, traces(counters, every_s))
-    assert sorted(f"{o.code}@{o.device}".rstrip("@") for o in said) == words.split()
-    assert {o.code for o in said if o.verdict is Verdict.WARN} == WARNINGS & {o.code for o in said}
+    output = judged(check, traces(counters, every_s))
+    assert sorted(f"{o.code}@{o.device}".rstrip("@") for o in output) == expected.split()
+    assert {o.code for o in output if o.verdict is Verdict.WARN} == WARNINGS & {
+        o.code for o in output
+    }
 
 
 @pytest.mark.parametrize("check", LOADED)
@@ -61,16 +63,16 @@ def test_a_healthy_device_is_silent(check: str, kind: str) -> None:
 
 
 def test_the_detail_names_the_worst_device_and_the_window() -> None:
-    (told,) = judged(
+    (reported,) = judged(
         "efa.errors", traces({f"d{i}": {"rx_drops": [0, 1000 + i]} for i in range(32)})
     )
-    assert told.detail == "rx_drops +1031 in 12 s on d31, and 31 more devices"
-    (told,) = judged("rdma.errors", traces({"mlx5_3/2": {"link_downed": [4, 6]}}, 30.0))
-    assert (told.device, told.detail) == ("mlx5_3/2", "link_downed +2 in 30 s")
+    assert reported.detail == "rx_drops +1031 in 12 s on d31, and 31 more devices"
+    (reported,) = judged("rdma.errors", traces({"mlx5_3/2": {"link_downed": [4, 6]}}, 30.0))
+    assert (reported.device, reported.detail) == ("mlx5_3/2", "link_downed +2 in 30 s")
 
 
 @pytest.mark.parametrize(
-    ("values", "failed", "troubles", "said"),
+    ("values", "failed", "troubles", "output"),
     [
         # A device that does not know a group of counters refuses each reading, whoever reads.
         ({"cmds_err": 90}, {"tx_pkts": "Operation not supported"}, 4, []),
@@ -80,11 +82,11 @@ def test_the_detail_names_the_worst_device_and_the_window() -> None:
     ids=["still failing", "failed in between", "dead"],
 )
 def test_errors_that_reading_counters_made_are_no_fault(
-    values: dict[str, int], failed: dict[str, str], troubles: int, said: list[str]
+    values: dict[str, int], failed: dict[str, str], troubles: int, output: list[str]
 ) -> None:
     then = Sweep(0.0, {"a": Reading(BORN, dict.fromkeys(values, 0))})
     now = Sweep(12.0, {"a": Reading(BORN, values, failed, troubles)})
-    assert [o.code for o in judged("efa.commands", [Trace(now, (then,))])] == said
+    assert [o.code for o in judged("efa.commands", [Trace(now, (then,))])] == output
     unreadable = [o.detail for o in judged("efa.errors", [Trace(now)]) if o.code == "unreadable"]
     assert unreadable == [f"1 counters cannot be read: {n}: {why}" for n, why in failed.items()]
 
@@ -101,12 +103,12 @@ def test_gauges() -> None:
     }
     far = {"unresponsive_remote_events": [0, 9], "impaired_remote_conn_events": [0, 3]}
     before, now = traces({"a": far, "b": {"rx_drops": [4, 16]}})
-    told = check_efa.gauges_errors(now, before)
-    assert told == {"efa.remote_events_per_s": 1.0, "efa.rx_drops_per_s": 1.0}
+    reported = check_efa.gauges_errors(now, before)
+    assert reported == {"efa.remote_events_per_s": 1.0, "efa.rx_drops_per_s": 1.0}
     mine = {"symbol_error": [0, 30], "out_of_sequence": [0, 60]}
     other = {"port_rcv_errors": [0, 30], "local_ack_timeout_err": [7, 7]}
     before, now = traces({"a": mine, "b": other}, 30.0)
-    told = check_rdma.gauges_errors(now, before)
-    assert told == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
+    reported = check_rdma.gauges_errors(now, before)
+    assert reported == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
     for gauges in (check_efa.gauges_retrans, check_efa.gauges_errors, check_rdma.gauges_errors):
         assert gauges(now, None) == gauges(now, now) == {}

@@ -38,9 +38,9 @@ def test_an_instance_type_knows_its_efa_devices(
     assert devices(node) == []
     tree.unplug("rdmap79s2")
     sample = check_efa.gather_devices(node.machine)
-    (told,) = check_efa.judge_devices(sample, None, {})
-    assert (told.code, told.verdict) == ("fewer", Verdict.FAIL)
-    assert told.detail == (
+    (reported,) = check_efa.judge_devices(sample, None, {})
+    assert (reported.code, reported.verdict) == ("fewer", Verdict.FAIL)
+    assert reported.detail == (
         f"{count - 1} of {count} EFA devices ({instance_type}), {count - 1} on the PCI bus; "
         "gone: rdmap79s2"
     )
@@ -62,10 +62,10 @@ def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> No
 
 def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
     tree.add_efas(5)
-    (told,) = check_efa.judge_devices(
+    (reported,) = check_efa.judge_devices(
         check_efa.gather_devices(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
     )
-    assert (told.code, told.verdict) == ("more", Verdict.WARN)
+    assert (reported.code, reported.verdict) == ("more", Verdict.WARN)
 
 
 # --- links ------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_a_slow_device_leaves_the_others_to_the_next_sweep(
     assert list(check_efa.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
 
 
-def test_a_folder_that_cannot_be_listed_is_not_told_apart_from_nothing(
+def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(
     tree: SysfsTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(folder: str) -> list[str]:
@@ -149,9 +149,11 @@ def test_devices_without_a_driver(tree: SysfsTree) -> None:
     tree.add_efas(4)
     tree.unbind("rdmap79s3")
     assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
-    (told,) = check_efa.judge_devices(check_efa.gather_devices(Node(tree.root).machine), None, {})
-    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
-    assert told.detail == "1 of 4 EFA devices have no driver"
+    (reported,) = check_efa.judge_devices(
+        check_efa.gather_devices(Node(tree.root).machine), None, {}
+    )
+    assert (reported.code, reported.verdict) == ("unbound", Verdict.WARN)
+    assert reported.detail == "1 of 4 EFA devices have no driver"
 
 
 LIMITS = limits("rdma.errors")
@@ -196,7 +198,7 @@ def links(node: Node) -> list[tuple[str, str]]:
     return codes(check_rdma.judge_link(check_rdma.gather_link(node.machine), None, {}))
 
 
-def test_a_port_that_was_active_and_is_down_is_told(tree: SysfsTree) -> None:
+def test_a_port_that_was_active_and_is_down_is_reported(tree: SysfsTree) -> None:
     tree.add_mlx5("mlx5_0", ports=2)
     node = Node(tree.root)
     assert links(node) == []
@@ -207,7 +209,7 @@ def test_a_port_that_was_active_and_is_down_is_told(tree: SysfsTree) -> None:
     assert links(node) == []
 
 
-def test_a_device_that_vanishes_is_told_until_it_returns_even_if_it_was_the_only_one(
+def test_a_device_that_vanishes_is_reported_until_it_returns_even_if_it_was_the_only_one(
     tree: SysfsTree,
 ) -> None:
     tree.add_mlx5("mlx5_0")
@@ -219,7 +221,7 @@ def test_a_device_that_vanishes_is_told_until_it_returns_even_if_it_was_the_only
     assert links(node) == []
 
 
-def test_a_port_that_came_back_slower_is_told(tmp_path: Path) -> None:
+def test_a_port_that_came_back_slower_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     folder.mkdir(parents=True)
     for name, text in (("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")):
@@ -274,10 +276,10 @@ def test_an_instance_type_knows_its_devices(
 def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
     tree.add_neuron(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
-    (told,) = check_neuron.judge_devices(
+    (reported,) = check_neuron.judge_devices(
         check_neuron.gather_devices(Node(tree.root).machine), None, {}
     )
-    assert (told.code, told.verdict) == ("unbound", Verdict.WARN)
+    assert (reported.code, reported.verdict) == ("unbound", Verdict.WARN)
     assert neuron_devices(Node(tree.root, Expected("trn1.2xlarge"))) == [("fewer", "")]
 
 

@@ -51,14 +51,14 @@ def sweep(at: float, usual: dict[str, Any], who: str, how: dict[str, Any]) -> Sn
 
 
 @pytest.mark.parametrize(("name", "usual", "who", "values"), CASES)
-def test_what_is_said(name: str, usual: dict[str, Any], who: str, values: list[Any]) -> None:
-    *sweeps, words = values if isinstance(values[-1], str) else [*values, ""]
+def test_what_is_reported(name: str, usual: dict[str, Any], who: str, values: list[Any]) -> None:
+    *sweeps, expected = values if isinstance(values[-1], str) else [*values, ""]
     before, seen = [None, *sweeps][-2:]
     was = None if before is None else sweep(0.0, usual, who, before)
-    said = judged(name, sweep(MINUTE, usual, who, seen), was)
-    on = [pci(i) for i in (range(8) if who == "all" else [ONE]) for _ in words.split()]
-    assert sorted(o.device for o in said) == sorted(on)
-    assert [o.code for o in said if o.device == pci(ONE)] == words.split()
+    output = judged(name, sweep(MINUTE, usual, who, seen), was)
+    on = [pci(i) for i in (range(8) if who == "all" else [ONE]) for _ in expected.split()]
+    assert sorted(o.device for o in output) == sorted(on)
+    assert [o.code for o in output if o.device == pci(ONE)] == expected.split()
 
 
 # --- what takes another node, or more than two sweeps -------------------------------------------
@@ -113,7 +113,7 @@ def test_replays_are_compared_with_ten_times_the_peers(worst: int, found: dict[s
         ("gpu.slowdown", {"hw_thermal_ns": 20_000_000_000}, 9, 10),
     ],
 )
-def test_what_goes_on_is_told_in_minutes(
+def test_what_goes_on_is_reported_in_minutes(
     name: str, held: dict[str, int], least: int, most: int
 ) -> None:
     """A light power brake within ten, heavy heat twice: after five and after ten."""
@@ -148,7 +148,7 @@ def later(at: float = 10.0) -> Snapshot:
         gpus=but(
             2,
             among,
-            throttle=Throttle(hw_thermal_ns=4_000_000_000, sw_power_cap_ns=9_000_000_000),
+            throttle=Throttle(hw_thermal_ns=4_000_000_000),
             pcie=Pcie(replays=50),
             sm_clock_mhz=1200,
             utilization=98,

@@ -40,7 +40,7 @@ def test_a_child_that_only_starts_cannot_tell():
 # --- Xids from events -------------------------------------------------------------------------
 
 
-def test_a_certain_xid_is_told_once():
+def test_a_certain_xid_is_reported_once():
     first = Snapshot(100.0, gpus=gpus(), events=(Event(90.0, pci(0), 0x8, 43),))
     second = Snapshot(105.0, gpus=gpus(), events=(*first.events, Event(103.0, pci(4), 0x8, 79)))
     assert codes("gpu.xid", second, first) == {pci(4): "79"}
@@ -169,7 +169,7 @@ def test_versions_are_known_before_the_child_is_ready(tmp_path):
 NAMES = [spec.name for spec in CHECKS if spec.name.startswith("gpu.")]
 
 
-def said(name, seen, before=None, root=Path("/nowhere")):
+def output(name, seen, before=None, root=Path("/nowhere")):
     """What a check says of its gathers; nothing where it is not for such a machine."""
     one = check(name)
     try:
@@ -185,8 +185,8 @@ def test_healthy_gpus_under_load_and_those_that_say_nothing_are_silent(name, tmp
     before, seen = (
         Snapshot(at, gpus=tuple(healthy.gpu(i, at) for i in range(8))) for at in (1000.0, 1060.0)
     )
-    assert said(name, seen, before, tmp_path) == []
-    assert said(name, Snapshot(1060.0, gpus=gpus()), root=tmp_path) == []
+    assert output(name, seen, before, tmp_path) == []
+    assert output(name, Snapshot(1060.0, gpus=gpus()), root=tmp_path) == []
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "gpu.hung"])

@@ -28,24 +28,22 @@ from hpctl.core.view import View
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
-from tests.fakes.values import N1, OWN, T0, at, generation, node_name, opened, slurm_job, slurm_node
+from tests.fakes.values import (
+    N1,
+    OWN,
+    T0,
+    Clock,
+    at,
+    generation,
+    node_name,
+    opened,
+    slurm_job,
+    slurm_node,
+)
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 USUAL = {"gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0}
 HOT = {**USUAL, "gpu.throttle_share": 0.5}
-
-
-class Clock:
-    """Time by hand."""
-
-    def __init__(self) -> None:
-        self.at = T0
-
-    def now(self) -> datetime:
-        return self.at
-
-    def monotonic(self) -> float:
-        return (self.at - T0).total_seconds()
 
 
 class Slurm:
@@ -160,10 +158,10 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
         health=head.rows,
         assessments={N1: assess(stored, rules(), head.clock.at)},
     )
-    told = explain_view(world, rules(), N1)
-    assert told is not None
-    assert "suspect" in told.headline
-    (evidence,) = told.evidence
+    reported = explain_view(world, rules(), N1)
+    assert reported is not None
+    assert "suspect" in reported.headline
+    (evidence,) = reported.evidence
     assert evidence.check == "peer.throttle"
     assert evidence.first == T0
     assert "gpu.throttle_share 0.5" in evidence.evidence
@@ -203,9 +201,9 @@ def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) ->
     head.grey.look_back(replay(log))
     assert head.condition() is Condition.HEALTHY
     head.book.flush()
-    (told,) = head.rows[N1].findings
-    assert told.check == "history.lemon"
-    assert "4 recoveries" in told.evidence
+    (reported,) = head.rows[N1].findings
+    assert reported.check == "history.lemon"
+    assert "4 recoveries" in reported.evidence
     head.grey.look_back(State())
     head.book.flush()
     assert head.rows[N1].findings == ()

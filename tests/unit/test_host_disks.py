@@ -10,7 +10,7 @@ from hpctl.agent.checks import check_host_disks
 from hpctl.agent.checks.check_host_disks import Disk, Health, Sample
 from hpctl.agent.probe import Answer, Probes
 from hpctl.core.model import Verdict
-from tests.unit.host import limits, machine, said
+from tests.unit.host import limits, machine, summary
 
 GIB = 2**30
 
@@ -55,7 +55,7 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
 )
 def test_limits(one, jobs, expected):
     seen = Sample((one,), jobs)
-    assert said(check_host_disks.judge_full(seen, None, limits("host.disk"))) == expected
+    assert summary(check_host_disks.judge_full(seen, None, limits("host.disk"))) == expected
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_no_process_is_read_while_there_is_room(statvfs, tmp_path):
     assert check_host_disks.gather_full(bare).jobs is None
 
 
-def test_one_file_system_is_told_once(tmp_path):
+def test_one_file_system_is_reported_once(tmp_path):
     (tmp_path / "var").mkdir()
     (tmp_path / "tmp").mkdir()
     assert len(check_host_disks.gather_full(machine(tmp_path)).disks) == 1
@@ -114,7 +114,7 @@ def controller(name="nvme0", state="live", transport="pcie", **files):
 
 
 def judged(tmp_path, files):
-    return said(
+    return summary(
         check_host_disks.judge_nvme(
             check_host_disks.gather_nvme(machine(tmp_path, files)), None, {}
         )
@@ -184,8 +184,8 @@ def test_a_disk_that_keeps_no_such_log(nvme_cli):
         check_host_disks.gather_smart(machine(nvme_cli, controller()))
 
 
-@pytest.mark.parametrize("said", ["Operation not permitted", "Permission denied"])
-def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, said):
-    (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {said}" >&2\nexit 1\n')
+@pytest.mark.parametrize("output", ["Operation not permitted", "Permission denied"])
+def test_an_agent_that_may_not_ask_is_not_blind(nvme_cli, output):
+    (nvme_cli / "nvme").write_text(f'#!/bin/sh\necho "smart log: {output}" >&2\nexit 1\n')
     with pytest.raises(NotHere, match="CAP_SYS_ADMIN"):
         check_host_disks.gather_smart(machine(nvme_cli, controller()))

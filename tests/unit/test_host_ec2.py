@@ -9,7 +9,7 @@ from hpctl.agent import probe
 from hpctl.agent.check import Expected, Machine, NotHere
 from hpctl.agent.checks import check_host_ec2
 from hpctl.agent.checks.check_host_ec2 import allowances, ebs_stats
-from tests.unit.host import said
+from tests.unit.host import summary
 
 # As ethtool prints it on an instance with ENA.
 ETHTOOL = """NIC statistics:
@@ -107,7 +107,7 @@ def unplug(folder: Path) -> None:
 
 def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, object]]:
     seen = check_host_ec2.gather_devices(Machine(root, Expected(instance_type=kind)))
-    return said(check_host_ec2.judge_devices(seen, None, {}))
+    return summary(check_host_ec2.judge_devices(seen, None, {}))
 
 
 def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:
     assert judged(tmp_path) == []
 
 
-def test_a_network_card_that_goes_is_told_until_it_is_back(tmp_path: Path) -> None:
+def test_a_network_card_that_goes_is_reported_until_it_is_back(tmp_path: Path) -> None:
     ena = plug(tmp_path, "0000:00:05.0", ENA)
     plug(tmp_path, "0000:5e:00.0", MLX)
     assert judged(tmp_path, "") == []

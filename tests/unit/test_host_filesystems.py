@@ -6,7 +6,7 @@ from hpctl.agent.checks import check_host_filesystems
 from hpctl.agent.checks.check_host_filesystems import LOCAL, NETWORK, Asked, mounts, one_each
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.core.model import Verdict
-from tests.unit.host import limits, machine, said
+from tests.unit.host import limits, machine, summary
 
 FSX = "50 22 0:51 / /fsx rw,noatime shared:9 - lustre 10.0.0.1@tcp:/abcd rw,flock"
 
@@ -18,7 +18,7 @@ UNDER = "53 22 0:53 / /fsx rw - nfs other:/ rw"
 
 
 def judged_mounts(*asked):
-    return said(check_host_filesystems.judge_mounts(asked, None, limits("host.mounts")))
+    return summary(check_host_filesystems.judge_mounts(asked, None, limits("host.mounts")))
 
 
 def points(made):
@@ -34,16 +34,16 @@ def test_no_more_than_can_be_afforded_are_asked(tmp_path):
     assert len(points(machine(tmp_path, mountinfo(*lines)))) == check_host_filesystems.MOST
 
 
-def ask(tmp_path, words, probes):
+def ask(tmp_path, args, probes):
     (tmp_path / "fsx").mkdir()
     made = machine(tmp_path, mountinfo(FSX))
     chosen = {m.point: m for m in mounts(made)}
-    return check_host_filesystems.ask(made, chosen, words, probes)
+    return check_host_filesystems.ask(made, chosen, args, probes)
 
 
-@pytest.mark.parametrize("words", [check_host_filesystems.STATFS, check_host_filesystems.STAT_ROOT])
-def test_a_mount_that_answers_is_well(tmp_path, words, probes):
-    seen = ask(tmp_path, words, probes)
+@pytest.mark.parametrize("args", [check_host_filesystems.STATFS, check_host_filesystems.STAT_ROOT])
+def test_a_mount_that_answers_is_well(tmp_path, args, probes):
+    seen = ask(tmp_path, args, probes)
     assert seen == (Asked("/fsx", "lustre"),)
     assert judged_mounts(*seen) == []
 
@@ -95,7 +95,7 @@ def signs(machine, answer=WELL):
 
 
 def judged(sample):
-    return said(check_host_filesystems.judge_readonly(sample, None, limits("host.readonly")))
+    return summary(check_host_filesystems.judge_readonly(sample, None, limits("host.readonly")))
 
 
 def test_a_healthy_machine_is_silent(tmp_path):
@@ -170,9 +170,9 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
 
     class Refused(Probes):
         def ask(self, questions, wait_s):
-            told = super().ask(questions, wait_s)
-            assert isinstance(told["write"], Answer)
-            return {**told, "write": Answer(1, "", f"dd: failed to open 'x': {error}\n")}
+            reported = super().ask(questions, wait_s)
+            assert isinstance(reported["write"], Answer)
+            return {**reported, "write": Answer(1, "", f"dd: failed to open 'x': {error}\n")}
 
     monkeypatch.setattr(check_host_filesystems, "_probes", Refused(5.0))
     seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT, own=own)))

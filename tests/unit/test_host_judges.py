@@ -29,7 +29,7 @@ def sample(kind: Any, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("check", "row"), [(check, row) for check, rows in TABLE.items() for row in rows], ids=str
 )
-def test_what_is_said(check: str, row: list[Any]) -> None:
+def test_what_is_reported(check: str, row: list[Any]) -> None:
     *samples, expected = row if isinstance(row[-1], str) or row[-1] is None else [*row, ""]
     one = LOADED[check]
     kind = get_type_hints(one.judge)["seen"]

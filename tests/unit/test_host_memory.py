@@ -5,11 +5,11 @@ import pytest
 from hpctl.agent.checks import check_host_memory
 from hpctl.agent.checks.check_host_memory import Counts, Sample
 from hpctl.core.model import Verdict
-from tests.unit.host import limits, machine, said
+from tests.unit.host import limits, machine, summary
 
 
 def judged(seen, before=None):
-    return said(check_host_memory.judge_memory(seen, before, limits("host.memory")))
+    return summary(check_host_memory.judge_memory(seen, before, limits("host.memory")))
 
 
 def edac(uncorrected="0", corrected="0", controller="mc0"):

@@ -11,7 +11,7 @@ from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
 from tests.sweeps import gpus
-from tests.unit.host import limits, machine, said
+from tests.unit.host import limits, machine, summary
 
 NVIDIA = "[<0>] os_acquire_mutex+0x2c/0x40 [nvidia]\n[<0>] _nv012345rm+0x1c/0x30 [nvidia]"
 
@@ -69,7 +69,7 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
     for files in rounds:
         seen = check_host_processes.gather_dstate(machine(tmp_path, files, monotonic=clock))
         clock.now += pause_s
-    return said(check_host_processes.judge_dstate(seen, None, limits("host.dstate")))
+    return summary(check_host_processes.judge_dstate(seen, None, limits("host.dstate")))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_whose_code_it_is(stack, driver):
         [{k: v for pid in range(9, 99) for k, v in task(pid, stack=DISK).items()} | task(900)] * 3,
     ],
 )
-def test_a_minute_in_the_driver_is_told(tmp_path, clock, rounds):
+def test_a_minute_in_the_driver_is_reported(tmp_path, clock, rounds):
     assert looks(tmp_path, clock, *rounds) == [("nvidia", "", Verdict.FAIL)]
 
 
@@ -120,7 +120,7 @@ def test_a_minute_in_the_driver_is_told(tmp_path, clock, rounds):
     ],
     ids=["ran in between", "another of that pid", "woke", "a kernel thread", "other code"],
 )
-def test_what_is_not_stuck_in_a_driver_is_not_told(tmp_path, clock, rounds):
+def test_what_is_not_stuck_in_a_driver_is_not_reported(tmp_path, clock, rounds):
     assert looks(tmp_path, clock, *rounds) == []
 
 
@@ -149,14 +149,14 @@ def test_a_thread_of_a_process_on_a_gpu_hangs_while_the_first_waits(tmp_path, cl
         here = machine(tmp_path, of_a_thread("S"), monotonic=clock)
         seen = check_host_processes.gather_dstate(replace(here, nvml=lambda: swept))
         clock.now += 30.0
-    assert said(check_host_processes.judge_dstate(seen, None, limits("host.dstate"))) == found
+    assert summary(check_host_processes.judge_dstate(seen, None, limits("host.dstate"))) == found
 
 
 def test_the_evidence_names_the_task_and_the_place():
     seen = (Stuck(7, "python", 61.0, "nv_ioctl+0x1 [nvidia]\nvfs_ioctl+0x2"),)
-    (told,) = check_host_processes.judge_dstate(seen, None, limits("host.dstate"))
-    assert told.detail == "python (7) has not run for 61 s"
-    assert told.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
+    (reported,) = check_host_processes.judge_dstate(seen, None, limits("host.dstate"))
+    assert reported.detail == "python (7) has not run for 61 s"
+    assert reported.evidence == "nv_ioctl+0x1 [nvidia] < vfs_ioctl+0x2"
 
 
 FAIL, WARN = Verdict.FAIL, Verdict.WARN
@@ -182,7 +182,7 @@ def test_what_proc_says(tmp_path):
     files = {**FILES, **stat(5, "Z"), **stat(6), **stat(7, "Z")}
     seen = check_host_processes.gather_zombies(machine(tmp_path, files))
     assert seen == Sample(2, 1234, 65536, 2048, 9223372036854775807)
-    assert said(check_host_processes.judge_zombies(seen, None, limits("host.zombies"))) == []
+    assert summary(check_host_processes.judge_zombies(seen, None, limits("host.zombies"))) == []
 
 
 @pytest.mark.parametrize("name", ["/proc/loadavg", "/proc/sys/fs/file-nr"])

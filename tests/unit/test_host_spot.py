@@ -65,8 +65,8 @@ class Metadata:
                 elif service.notice is None:
                     self.say(404, "<html>404</html>")
                 else:
-                    said = service.notice
-                    self.say(200, said if isinstance(said, str) else json.dumps(said))
+                    output = service.notice
+                    self.say(200, output if isinstance(output, str) else json.dumps(output))
 
             def say(self, status: int, text: str) -> None:
                 self.send_response(status)
@@ -140,8 +140,8 @@ def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) ->
 def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     fault = RULES.classes[RULE]
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
-    told = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
-    judged = assess(Health(generation(), at(0), (told,)), RULES, at(0))
+    reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
+    judged = assess(Health(generation(), at(0), (reported,)), RULES, at(0))
     assert judged.fault is not None
     assert judged.fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]

@@ -79,10 +79,10 @@ def test_numbers_in_the_text_count() -> None:
     assert finding.count == 6
 
 
-def test_a_server_that_is_back_ends_what_was_said_of_it() -> None:
+def test_a_server_that_is_back_ends_what_was_reported_of_it() -> None:
     lost = "nfs: server 10.0.0.5 not responding, still trying"
-    said = kernel().findings([*records(lost), *records("nfs: server 10.0.0.5 OK", second=5)])
-    assert [(f.verdict, f.clears, f.code, f.device) for f in said] == [
+    output = kernel().findings([*records(lost), *records("nfs: server 10.0.0.5 OK", second=5)])
+    assert [(f.verdict, f.clears, f.code, f.device) for f in output] == [
         (Verdict.WARN, Clears.GONE, "not-responding", "10.0.0.5"),
         (Verdict.OK, Clears.GONE, "not-responding", "10.0.0.5"),
     ]
@@ -167,7 +167,7 @@ def test_the_job_is_that_of_the_process_that_the_line_names() -> None:
 
 
 def test_the_table_has_every_code_and_no_other() -> None:
-    told = {spec.name: {row.code for row in rows_of(spec.name)} for spec in KERNEL_CHECKS}
+    reported = {spec.name: {row.code for row in rows_of(spec.name)} for spec in KERNEL_CHECKS}
     seen: dict[str, set[str]] = {}
     for _, check, code, _, means in CASES:
         if means is not None:
@@ -175,9 +175,11 @@ def test_the_table_has_every_code_and_no_other() -> None:
     for check in ("kernel.lockup", "kernel.crash"):
         seen[check].add("driver")
     # Where one row stands for the whole check its codes are the driver's business.
-    seen = {name: codes if "" not in told[name] else told[name] for name, codes in seen.items()}
-    assert {name: codes for name, codes in told.items() if name in seen} == seen
-    assert told.keys() - seen.keys() == {"kernel.xid", "kernel.sxid"}
+    seen = {
+        name: codes if "" not in reported[name] else reported[name] for name, codes in seen.items()
+    }
+    assert {name: codes for name, codes in reported.items() if name in seen} == seen
+    assert reported.keys() - seen.keys() == {"kernel.xid", "kernel.sxid"}
 
 
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it() -> None:

@@ -161,7 +161,7 @@ def test_a_big_file_comes_in_batches_and_nothing_is_missed(path: Path) -> None:
     log.close()
 
 
-def test_no_log_is_said_with_a_mend(tmp_path: Path) -> None:
+def test_no_log_is_reported_with_a_hint(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened") as caught:
         open_log(tmp_path / "none")
     assert "--kmsg" in caught.value.hint

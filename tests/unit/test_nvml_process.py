@@ -12,7 +12,7 @@ from hpctl.agent.nvml.client import LENGTH, Child, Closed, Happened, Message, Sw
 from hpctl.agent.nvml.driver import EVENTS, SWEEP, InFlight
 from hpctl.agent.nvml.snapshot import Event
 
-SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0,"driver_version":"1"},"done":3.0}'
+SWEPT = b'{"kind":"sweep","snapshot":{"at":1.0},"done":3.0}'
 EVENT = b'{"kind":"event","event":{"at":2.0,"pci":"0000:10:00.0","kind":8,"data":79}}'
 
 Start = Callable[[bytes], Child]
@@ -23,9 +23,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a child that writes these bytes and ends."""
     children: list[Child] = []
 
-    def make(words: bytes) -> Child:
+    def make(args: bytes) -> Child:
         name = f"a_child_{len(children)}"
-        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {words!r})\n")
+        (tmp_path / f"{name}.py").write_text(f"import os\nos.write(0, {args!r})\n")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.setattr(client, "MODULE", name)
         children.append(Child(5.0, os.environ))
@@ -57,12 +57,12 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
     messages, end = read(start(frame(EVENT) + frame(SWEPT)))
     assert messages[0] == Happened(Event(2.0, "0000:10:00.0", 8, 79))
     assert isinstance(messages[1], Sweep)
-    assert (messages[1].snapshot.driver_version, messages[1].done) == ("1", 3.0)
+    assert (messages[1].snapshot.at, messages[1].done) == (1.0, 3.0)
     assert end == "has ended"
 
 
 @pytest.mark.parametrize(
-    ("words", "end"),
+    ("args", "end"),
     [
         (b"\xff\xff\xff\xffNVRM: ", "announced a message of 4294967295 bytes"),
         (frame(b"no JSON"), "sent no message"),
@@ -70,8 +70,8 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
         (frame(SWEPT.replace(b"1.0", b'"now"')), "sent no message"),
     ],
 )
-def test_what_is_no_message_ends_the_child(start: Start, words: bytes, end: str) -> None:
-    messages, ended = read(start(frame(EVENT) + words))
+def test_what_is_no_message_ends_the_child(start: Start, args: bytes, end: str) -> None:
+    messages, ended = read(start(frame(EVENT) + args))
     assert len(messages) == 1
     assert ended.startswith(end)
 

@@ -52,21 +52,23 @@ def seen(**job: object) -> SchedulerView:
 RUNNING = seen(state="RUNNING", nodes=BOTH)
 
 
-def nodes(after: SchedulerView) -> tuple[NodeName, ...]:
-    return carry_nodes(RUNNING, after).jobs[JobId(7)].nodes
+ELSEWHERE = (NodeName("n3"),)
+COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])
 
 
-def test_a_requeued_job_keeps_the_nodes_of_its_last_run() -> None:
-    assert nodes(seen(state="PENDING", restarts=1)) == BOTH
-
-
-def test_a_completing_job_keeps_the_nodes_that_have_left_it() -> None:
-    assert nodes(seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])) == BOTH
-
-
-def test_a_job_that_runs_elsewhere_is_where_it_runs() -> None:
-    elsewhere = (NodeName("n3"),)
-    assert nodes(seen(state="RUNNING", restarts=1, nodes=elsewhere)) == elsewhere
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        (seen(state="PENDING", restarts=1), BOTH),
+        (COMPLETING, BOTH),
+        (seen(state="RUNNING", restarts=1, nodes=ELSEWHERE), ELSEWHERE),
+    ],
+    ids=["requeued", "completing, a node has left it", "runs elsewhere"],
+)
+def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(
+    after: SchedulerView, kept: tuple[NodeName, ...]
+) -> None:
+    assert carry_nodes(RUNNING, after).jobs[JobId(7)].nodes == kept
 
 
 def heard(node: str, seconds: float) -> Health:
@@ -75,15 +77,15 @@ def heard(node: str, seconds: float) -> Health:
 
 
 def test_the_loop_looks_again_when_the_next_node_falls_silent() -> None:
-    told = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
-    at = next_silence(told, rules(), T0)
+    reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
+    at = next_silence(reported, rules(), T0)
     assert at is not None
     assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
-    judged = {node: assess(h, rules(), at).condition for node, h in told.items()}
+    judged = {node: assess(h, rules(), at).condition for node, h in reported.items()}
     assert judged == {"n1": Condition.UNKNOWN, "n2": Condition.HEALTHY, "n3": Condition.UNKNOWN}
     # And then at the next; that one alone is left, and when it is silent too, nobody is.
-    assert next_silence(told, rules(), at) == at + timedelta(seconds=4)
-    assert next_silence(told, rules(), at + timedelta(seconds=5)) is None
+    assert next_silence(reported, rules(), at) == at + timedelta(seconds=4)
+    assert next_silence(reported, rules(), at + timedelta(seconds=5)) is None
 
 
 class Still:
@@ -180,12 +182,18 @@ def test_a_reading_that_blocks_something_is_taken_again_once(
         cloud.stop()
 
 
-def looked(told: Health, returned: datetime | None, tmp_path: Path) -> View:
-    still = Still()
-    cloud = CloudWatch(still, lambda: None, 30)  # type: ignore[arg-type]
-    cloud.view = ProviderView(T0)
-    book = NodeHealthStore({told.generation.node: told}, Rows(), lambda: None, still)
-    observer = Observer(still, cloud, book, still, tmp_path / "STOP")  # type: ignore[arg-type]
+def observing(
+    slurm: Any, place: Path, cloud: ProviderView | None = None, *reported: Health
+) -> tuple[CloudWatch, Observer]:
+    """An observer of this Slurm, and of nodes whose agents said that."""
+    watch = CloudWatch(slurm, lambda: None, 30)
+    watch.view = cloud or watch.view
+    health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
+    return watch, Observer(slurm, watch, health, slurm, place / "STOP")
+
+
+def looked(reported: Health, returned: datetime | None, tmp_path: Path) -> View:
+    _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
     taken = []
     if returned is not None:
         taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
@@ -210,9 +218,7 @@ def test_what_hindered_it_counts_when_it_lasted(
 ) -> None:
     """A slurmctld that misses a question now and then puts no deadline off."""
     world = Flaky()
-    cloud = CloudWatch(world, lambda: None, 30)  # type: ignore[arg-type]
-    book = NodeHealthStore({}, Rows(), lambda: None, world)
-    observer = Observer(world, cloud, book, world, tmp_path / "STOP")  # type: ignore[arg-type]
+    _, observer = observing(world, tmp_path)
 
     def able_since(up: bool, after: float) -> datetime | None:
         world.up, world.at = up, T0 + timedelta(seconds=after)
@@ -268,19 +274,14 @@ def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
     assert state.nodes[rid].node == node.name
     slurm = Restarted()
     slurm.view = lambda: SchedulerView(T0, {node.name: node})  # type: ignore[method-assign]
-    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
-    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    _, observer = observing(slurm, tmp_path)
     view = observer.look(state, rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
 def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> None:
     slurm = Marked()
-    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    cloud.view = ProviderView(T0, present=True)
-    book = NodeHealthStore({}, Rows(), lambda: None, slurm)
-    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    cloud, observer = observing(slurm, tmp_path, ProviderView(T0, present=True))
     observer.look(replay([]), rules())
     assert not observer.marked()
     slurm.reason = "bad fan, Ann"
@@ -308,13 +309,13 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:
     module = Finding(
         "host.edac", Verdict.FAIL, first, T0, code="uncorrected", clears=Clears.OPERATOR
     )
-    told = replace(heard("n1", 0), findings=(module,))
+    reported = replace(heard("n1", 0), findings=(module,))
     for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
-        view = looked(told, returned, tmp_path)
+        view = looked(reported, returned, tmp_path)
         assert len(view.health[NodeName("n1")].findings) == counted
         assert len(view.assessments) == counted
     # The same on a node whose return was refused.
-    other = replace(told, generation=replace(told.generation, node=NodeName("n2")))
+    other = replace(reported, generation=replace(reported.generation, node=NodeName("n2")))
     assert len(looked(other, T0, tmp_path).assessments) == 1
 
 
@@ -353,8 +354,8 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_pat
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
     health: dict[NodeName, Health] = {}
-    book = SimpleNamespace(snapshot=lambda: dict(health))
-    observer = Observer(slurm, cloud, book, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    store = SimpleNamespace(snapshot=lambda: dict(health))
+    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
     observer.whole_cheap_s = -1
 
     def look(after: float) -> SchedulerView:

@@ -52,8 +52,8 @@ def test_every_shape(
     check: str, code: str, device: str, detail: str, verdict: str, line: str
 ) -> None:
     finding = found(line).finding(HEARD)
-    said = (finding.check, finding.code, finding.device or "-", finding.detail or "-")
-    assert (*said, finding.verdict) == (check, code, device, detail, verdict)
+    output = (finding.check, finding.code, finding.device or "-", finding.detail or "-")
+    assert (*output, finding.verdict) == (check, code, device, detail, verdict)
     assert (finding.clears, finding.evidence) == (Clears.BOOT, line[:512])
 
 

@@ -42,7 +42,7 @@ def table(watch: Watch) -> Reported:
     return Reported(BOOT, None, watch.changed, watch)
 
 
-def said(verdict: str = "fail", check: str = "report.nhc", **more: Any) -> Report:
+def output(verdict: str = "fail", check: str = "report.nhc", **more: Any) -> Report:
     found = decode(
         json.dumps({"op": "report", "check": check, "verdict": verdict, **more}).encode()
     )
@@ -59,17 +59,17 @@ def test_a_clock_that_is_set_back_costs_no_report(
     table: Reported, watch: Watch, again: str
 ) -> None:
     """The head node refuses a report with a finding that was last seen before it began."""
-    table.take(said(clears="boot"))
+    table.take(output(clears="boot"))
     watch.later(hours=-1)
-    table.take(said(again, clears="boot"))
+    table.take(output(again, clears="boot"))
     (finding,) = table.findings()
     assert finding.first <= finding.last == watch.now
 
 
-def test_said_again_it_is_renewed_under_its_first_detail(table: Reported, watch: Watch) -> None:
-    table.take(said(detail="91 %", evidence="old"))
+def test_reported_again_it_is_renewed_under_its_first_detail(table: Reported, watch: Watch) -> None:
+    table.take(output(detail="91 %", evidence="old"))
     watch.later(minutes=9)
-    table.take(said(detail="92 %", evidence="new"))
+    table.take(output(detail="92 %", evidence="new"))
     watch.later(minutes=9)
     (found,) = table.findings()
     assert (found.count, found.detail, found.evidence) == (2, "91 %", "new")
@@ -79,9 +79,9 @@ def test_said_again_it_is_renewed_under_its_first_detail(table: Reported, watch:
 
 
 def test_its_time_is_its_own(table: Reported, watch: Watch) -> None:
-    table.take(said(code="long", for_s=7200))
-    table.take(said(code="boot", clears="boot"))
-    table.take(said(code="short", for_s=5))
+    table.take(output(code="long", for_s=7200))
+    table.take(output(code="boot", clears="boot"))
+    table.take(output(code="short", for_s=5))
     watch.later(seconds=5)
     assert [code for code, _, _ in shown(table)] == ["boot", "long"]
     watch.later(days=30)
@@ -90,11 +90,11 @@ def test_its_time_is_its_own(table: Reported, watch: Watch) -> None:
 
 def test_ok_clears_what_it_names(table: Reported) -> None:
     for code, device in (("fs", "/a"), ("fs", "/b"), ("mem", "")):
-        table.take(said(code=code, device=device))
-    table.take(said(check="report.other", code="fs"))
-    assert table.take(said("ok", code="fs", device="/a")).cleared == 1
-    assert table.take(said("ok", code="fs", device="/a")).cleared == 0
-    assert table.take(said("ok", check="report.nhc")).cleared == 2
+        table.take(output(code=code, device=device))
+    table.take(output(check="report.other", code="fs"))
+    assert table.take(output("ok", code="fs", device="/a")).cleared == 1
+    assert table.take(output("ok", code="fs", device="/a")).cleared == 0
+    assert table.take(output("ok", check="report.nhc")).cleared == 2
     assert [f.check for f in table.findings()] == ["report.other"]
 
 
@@ -103,42 +103,42 @@ def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table: Reported) -
         node, instance = NodeName("n1"), InstanceId("i-1")
         return ToHead(node, instance, BOOT, seq, NOON, NOON, table.findings())
 
-    table.take(said(clears="boot", detail="91 %"))
+    table.take(output(clears="boot", detail="91 %"))
     known, _ = fold_report(None, to_head(1), NOON)
-    assert table.take(said("ok")).cleared == 1
+    assert table.take(output("ok")).cleared == 1
     known, new = fold_report(known, to_head(2), NOON)
     assert [f.verdict for f in known.findings] == [Verdict.OK]
     assert new
-    table.take(said(clears="boot", detail="95 %"))
+    table.take(output(clears="boot", detail="95 %"))
     known, _ = fold_report(known, to_head(3), NOON)
     assert [(f.verdict, f.detail) for f in known.findings] == [(Verdict.FAIL, "91 %")]
 
 
 def test_what_only_an_operator_clears_no_script_does(table: Reported) -> None:
-    table.take(said(clears="operator"))
-    taken = table.take(said("ok"))
+    table.take(output(clears="operator"))
+    taken = table.take(output("ok"))
     assert (taken.cleared, taken.stays) == (0, 1)
     assert shown(table) == [("", "", "fail")]
 
 
 def test_a_full_table_keeps_failures_before_warnings(table: Reported, watch: Watch) -> None:
-    table.take(said("warn", code="warning"))
+    table.take(output("warn", code="warning"))
     for number in range(MAX_REPORTED - 1):
-        table.take(said(code=str(number)))
+        table.take(output(code=str(number)))
     watch.later(seconds=1)
-    assert table.take(said(code="one-more")).kept
+    assert table.take(output(code="one-more")).kept
     assert "warning" not in [code for code, _, _ in shown(table)]
     with pytest.raises(Full):
-        table.take(said(code="too-much"))
-    assert table.take(said(code="7")).kept, "what is known is renewed all the same"
+        table.take(output(code="too-much"))
+    assert table.take(output(code="7")).kept, "what is known is renewed all the same"
     assert len(table.findings()) == MAX_REPORTED
 
 
 def test_it_outlives_a_restart_and_not_a_boot(tmp_path: Path, watch: Watch) -> None:
     state = tmp_path / "spool" / "reported.json"
     before = Reported(BOOT, state, now=watch)
-    before.take(said(code="hour", for_s=3600))
-    before.take(said(code="boot", clears="boot"))
+    before.take(output(code="hour", for_s=3600))
+    before.take(output(code="boot", clears="boot"))
     watch.later(minutes=30)
     assert Reported(BOOT, state, now=watch).findings() == before.findings()
     watch.later(minutes=31)
@@ -153,7 +153,7 @@ def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path: Pa
     assert table.findings() == ()
     (tmp_path / "file").write_text("")
     blocked = Reported(BOOT, tmp_path / "file" / "below.json")
-    assert blocked.take(said()).kept
+    assert blocked.take(output()).kept
     assert len(blocked.findings()) == 1
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path: Pa
 
 
 def test_what_a_script_computes_is_made_to_fit() -> None:
-    found = said(
+    found = output(
         code=" check fs/é\n",
         device="a\x1b[31mb",
         detail="x" * 999,
@@ -193,7 +193,7 @@ def test_what_a_script_computes_is_made_to_fit() -> None:
         ),
     ],
 )
-def test_what_is_no_request_is_told_its_place(line: bytes, says: str) -> None:
+def test_what_is_no_request_is_reported_its_place(line: bytes, says: str) -> None:
     with pytest.raises(BadRequest) as caught:
         decode(line)
     assert says in str(caught.value)

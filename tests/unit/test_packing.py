@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from hpctl.core.autoscale import Pool
 from hpctl.core.model import NOTHING_KNOWN, Demand, Tres
-from hpctl.slurm.records import Asked, Dealt, dealt, demand, gres_of, mebibytes, node_tres
+from hpctl.slurm import parse
+from hpctl.slurm.records import Dealt, dealt, gres_of, mebibytes, node_tres
 from tests.examples import examples
 
 NODE = Tres(16, 1000, (("gpu", 8),))
@@ -113,26 +114,31 @@ def test_generic_resources(text: str, found: tuple[tuple[str, int], ...]) -> Non
     assert gres_of(text) == found
 
 
+def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str) -> Demand:
+    """What squeue's fields of a pending job ask for."""
+    numbers = {"NumNodes": nodes, "NumTasks": tasks, "NumCPUs": cpus, "MinCpus": min(cpus, 2)}
+    fields = dict.fromkeys(parse.FIELDS, "") | {name: str(n) for name, n in numbers.items()}
+    told = {name.replace("_", "-"): text for name, text in more.items()}
+    return parse.demand({**fields, "tres-alloc": tres, **told})
+
+
 def test_what_22_05_said_of_pending_jobs() -> None:
     """Each line is what its sbatch printed there."""
     one = "cpu=1,mem=1000M,node=1,billing=1"
-    found = demand(Asked(tres=one, nodes=1, tasks=1, cpus=1, cpus_each=1, per_job="gres:gpu:4"))
+    found = asked(one, tres_per_job="gres:gpu:4")
     assert (found.nodes, found.each.gres, found.total.gres) == (1, (), (("gpu", 4),))
     # -n3 -c2 --gpus-per-task=1: NumNodes=2 is scontrol's estimate
     six = "cpu=6,mem=1000M,node=1,billing=6"
-    found = demand(Asked(tres=six, nodes=2, tasks=3, cpus=6, cpus_each=2, per_task="gres:gpu:1"))
+    found = asked(six, nodes=2, tasks=3, cpus=6, tres_per_task="gres:gpu:1")
     assert (found.nodes, found.each.cpus) == (1, 2)
     assert found.total == Tres(6, 1000, (("gpu", 3),))
     # -N2-4 --ntasks-per-node=2 --gpus-per-node=gpu:2
     four = "cpu=4,mem=2000M,node=2,billing=4"
-    each = "gres:gpu:gpu:2"
-    found = demand(Asked(tres=four, nodes=2, tasks=4, cpus=4, cpus_each=2, per_node=each))
+    found = asked(four, nodes=2, tasks=4, cpus=4, tres_per_node="gres:gpu:gpu:2")
     assert (found.nodes, found.each.gres, found.total.gres) == (2, (("gpu", 2),), (("gpu", 4),))
     assert not found.whole
-    alone = demand(Asked(tres=one, nodes=1, tasks=1, cpus=1, cpus_each=1, oversubscribe="NO"))
-    assert alone.whole
-    socket = demand(Asked(one, 1, 1, 1, 1, per_socket="gres:gpu:1"))
-    assert socket.whole
+    assert asked(one, OverSubscribe="NO").whole
+    assert asked(one, tres_per_socket="gres:gpu:1").whole
 
 
 def test_what_slurm_deals_out_of_a_node() -> None:

@@ -26,6 +26,11 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path: Path) -
     after.unlink()
     after.symlink_to(after)
     assert "cannot be seen" in daemon._observer.stopped()
+    # A file that cannot be read leaves the last good configuration as it is.
+    path.write_text("modee: own\n")
+    daemon._reload()
+    assert "not reloaded" in daemon._troubles()[0]
+    assert "cannot be seen" in daemon._observer.stopped()
     daemon._store.close()
     daemon._waker.close()
     daemon._lock.close()

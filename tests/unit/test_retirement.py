@@ -1,7 +1,7 @@
 """Once a day the daemon sets apart what is past, and deletes what is older than anybody wants."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,23 +16,10 @@ from hpctl.daemon.main import Daemon
 from hpctl.daemon.metrics import Metrics
 from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
-from tests.fakes.values import T0, at, opened
+from tests.fakes.values import Clock, at, opened
 
 DAY = timedelta(days=1)
 RULES = rules()
-
-
-class Clock:
-    """Time by hand."""
-
-    def __init__(self) -> None:
-        self.passed = timedelta()
-
-    def now(self) -> datetime:
-        return T0 + self.passed
-
-    def monotonic(self) -> float:
-        return self.passed.total_seconds()
 
 
 @pytest.fixture
@@ -58,14 +45,14 @@ class Bench:
         self.retirement = Retirement(store, self.memory, self.clock)
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
-        self.clock.passed += after
+        self.clock.at += after
         slurm = SchedulerView(self.clock.now())
         self.retirement.look(slurm, Policy(), RULES, keep_days)
 
 
 def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) -> None:
     bench = Bench(store)
-    bench.clock.passed = 200 * DAY
+    bench.clock.at += 200 * DAY
     bench.retirement = Retirement(store, bench.memory, bench.clock)
     bench.look(timedelta(seconds=FIRST_S - 1))
     assert ids(store, past=False) == ["n-1", "n-2"]

@@ -172,8 +172,8 @@ def test_a_batch_job_stays_one_when_slurm_has_requeued_it(flag: str, batch: bool
 @pytest.mark.parametrize("release", [(24, 5, 0), (24, 11, 5), (26, 5, 5)])
 def test_excluded_nodes_are_a_field_since_24_05(release: tuple[int, ...]) -> None:
     fields = parse.fields_of(release)
-    said = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
-    line = "".join(f"{said[name]}m{MARK};" for name in fields[:-1]) + f"{said['Name']}m{MARK}."
+    output = {**JOB, "ExcNodes": "n[4-5]", "Exclusive": "NO"}
+    line = "".join(f"{output[name]}m{MARK};" for name in fields[:-1]) + f"{output['Name']}m{MARK}."
     (record,), flaws = parse.jobs(line.encode(), b"", MARK, Hostlists(), fields)
     assert not flaws
     assert record.job.excluded == ("n4", "n5")

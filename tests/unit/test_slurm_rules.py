@@ -12,7 +12,6 @@ from hpctl.core.model import (
     JobId,
     NodeName,
     Outcome,
-    OutcomeKind,
     RecoveryId,
     SlurmJob,
     SlurmNode,
@@ -68,21 +67,6 @@ def test_requeue(job: JobRecord | None, expected: str) -> None:
 def test_a_task_is_named_so_that_the_array_is_not() -> None:
     send = rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE)
     assert send == "7_2"
-
-
-@pytest.mark.parametrize(
-    ("sent", "kind", "word"),
-    [
-        ("ESLURM_JOB_PENDING", OutcomeKind.ACCEPTED, ""),
-        ("ESLURM_DISABLED", OutcomeKind.REJECTED, "no_requeue"),
-        ("ESLURM_BATCH_ONLY", OutcomeKind.REJECTED, "not_batch"),
-        ("ESLURM_INVALID_JOB_ID", OutcomeKind.REJECTED, "no_such_job"),
-        ("ESLURM_ACCESS_DENIED", OutcomeKind.REJECTED, "ESLURM_ACCESS_DENIED"),
-    ],
-)
-def test_what_slurmctld_says_to_a_requeue(sent: str, kind: OutcomeKind, word: str) -> None:
-    answer = rules.requeue_answer(Outcome.rejected(sent))
-    assert (answer.kind, answer.code) == (kind, word)
 
 
 EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
@@ -248,18 +232,6 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not() -> Non
     assert list(answers) == list(wanted)
 
 
-def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
-    sent: list[int] = []
-
-    def send(names: Any, _: str) -> Outcome:
-        sent.append(len(names))
-        return Outcome.accepted()
-
-    wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
-    cli.update(wanted, {}, lambda *_: None, send, with_reason=False)
-    assert sent == [100, 100, 50]
-
-
 @pytest.mark.parametrize(
     ("after_s", "word"), [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")]
 )
@@ -288,13 +260,13 @@ def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(
         assert send.tasks == expected
 
 
-@pytest.mark.parametrize(
-    ("own", "after"),
-    [
-        ("", "Comment=hpctl: why"),
-        ("mine", "Comment=mine | hpctl: why"),
-        ('hpctl:{"a":1} | hpctl: before', 'Comment=hpctl:{"a":1} | hpctl: why'),
-    ],
-)
-def test_the_reason_of_a_hold_stands_after_the_users_words(own: str, after: str) -> None:
-    assert rules.comment(own, "hpctl:  why") == after
+def test_two_hundred_and_fifty_nodes_are_three_updates() -> None:
+    sent: list[int] = []
+
+    def send(names: Any, _: str) -> Outcome:
+        sent.append(len(names))
+        return Outcome.accepted()
+
+    wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
+    cli.update(wanted, {}, lambda *_: None, send, with_reason=False)
+    assert sent == [100, 100, 50]

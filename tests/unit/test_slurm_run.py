@@ -23,7 +23,7 @@ def test_output_and_status(tmp_path: Path) -> None:
     done = Runner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run("scontrol", "é")
     assert (done.end, done.code, done.text, done.err) == (End.EXITED, 3, "é\n", "oops\n")
     assert not done.ok
-    assert done.said == "oops"
+    assert done.message == "oops"
 
 
 def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
@@ -61,11 +61,11 @@ def test_much_error_output_does_not_block(tmp_path: Path) -> None:
 def test_a_missing_program_or_configuration_is_told_at_once(tmp_path: Path) -> None:
     missing = Runner(bin_dir=tmp_path).run("scontrol")
     assert missing.end is End.NOT_STARTED
-    assert str(tmp_path) in missing.said
+    assert str(tmp_path) in missing.message
     began = time.monotonic()
     unconfigured = Runner(conf=tmp_path / "slurm.conf").run("scontrol", "show", "node")
     assert unconfigured.end is End.NOT_STARTED
-    assert "slurm.conf" in unconfigured.said
+    assert "slurm.conf" in unconfigured.message
     assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
 
 

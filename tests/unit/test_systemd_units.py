@@ -39,15 +39,15 @@ def started(unit: Path) -> Iterator[tuple[click.Command, list[str]]]:
     for key, value in rows(unit):
         if not key.startswith("Exec"):
             continue
-        program, *words = shlex.split(value)
+        program, *args = shlex.split(value)
         assert program == PROGRAM
         command: click.Command = cli
         context = click.Context(cli)
         while isinstance(command, click.Group):
-            found = command.get_command(context, words[0])
-            assert found is not None, f"{unit.name}: hpctl has no command {words[0]}"
-            command, words = found, words[1:]
-        yield command, words
+            found = command.get_command(context, args[0])
+            assert found is not None, f"{unit.name}: hpctl has no command {args[0]}"
+            command, args = found, args[1:]
+        yield command, args
 
 
 def options(command: click.Command) -> list[click.Option]:
@@ -58,9 +58,9 @@ def options(command: click.Command) -> list[click.Option]:
 def test_what_a_unit_starts_takes_these_options(unit: Path) -> None:
     commands = list(started(unit))
     assert commands
-    for command, words in commands:
+    for command, args in commands:
         known = {name for option in options(command) for name in option.opts}
-        used = {word.partition("=")[0] for word in words if word.startswith("-")}
+        used = {word.partition("=")[0] for word in args if word.startswith("-")}
         assert used <= known, f"{unit.name}: {command.name} has no {used - known}"
         environment = {str(option.envvar) for option in options(command) if option.envvar}
         needed = {
@@ -68,9 +68,9 @@ def test_what_a_unit_starts_takes_these_options(unit: Path) -> None:
             for option in options(command)
             if option.required and not used & set(option.opts)
         }
-        told = set(re.findall(r"HPCTL_[A-Z_]*[A-Z]\b(?!_)", unit.read_text()))
-        assert needed <= told, f"{unit.name} does not say that {needed - told} must be set"
-        assert told - {"HPCTL_AGENT"} <= environment
+        reported = set(re.findall(r"HPCTL_[A-Z_]*[A-Z]\b(?!_)", unit.read_text()))
+        assert needed <= reported, f"{unit.name} does not say that {needed - reported} must be set"
+        assert reported - {"HPCTL_AGENT"} <= environment
 
 
 def test_the_agents_folders_are_where_it_looks_for_them() -> None:

@@ -115,22 +115,6 @@ def test_too_many_gauges_are_cut_by_us_and_refused_from_others() -> None:
         wire.decode(json.dumps(raw(gauges=many)).encode())
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b"nul", b'{"v":1', b'{"v":"\xc3\x28"}'])
-def test_what_is_not_json_is_malformed(body: bytes) -> None:
-    with pytest.raises(wire.MalformedReportError):
-        wire.decode(body)
-
-
-def test_another_version_is_told_apart_from_garbage() -> None:
-    with pytest.raises(wire.UnsupportedVersionError, match="2"):
-        wire.decode(b'{"v":2,"findings_packed":"..."}')
-
-
-def test_too_many_bytes_are_refused_unread() -> None:
-    with pytest.raises(wire.ReportTooLargeError):
-        wire.decode(b" " * (wire.MAX_BODY + 1))
-
-
 def test_a_full_report_is_made_to_fit_by_cutting_evidence_only() -> None:
     many = tuple(
         replace(FINDING, code=str(n), evidence="é" * 2048) for n in range(wire.MAX_FINDINGS)

@@ -21,10 +21,6 @@ class NvmlError(Struct, frozen=True):
 class Throttle(Struct, frozen=True):
     """Nanoseconds for which the clocks were held down, cumulative since the driver was loaded."""
 
-    sw_power_cap_ns: int | None = None
-    """[74]; normal under load."""
-    sync_boost_ns: int | None = None
-    """[76]"""
     sw_thermal_ns: int | None = None
     """[269]"""
     hw_thermal_ns: int | None = None
@@ -34,15 +30,12 @@ class Throttle(Struct, frozen=True):
 
 
 class Remap(Struct, frozen=True):
-    """Row remapping, Ampere and later: fields [142-145] and the banks by rows they have left."""
+    """Row remapping, Ampere and later: fields [142-145] and the banks with few or no rows left."""
 
     correctable: int | None = None
     uncorrectable: int | None = None
     pending: bool | None = None
     failed: bool | None = None
-    banks_max: int | None = None
-    banks_high: int | None = None
-    banks_partial: int | None = None
     banks_low: int | None = None
     banks_none: int | None = None
 
@@ -72,8 +65,6 @@ class Pcie(Struct, frozen=True):
     width_max: int | None = None
     replays: int | None = None
     """[94], cumulative."""
-    replay_rollovers: int | None = None
-    """[95], cumulative."""
 
 
 class NvLink(Struct, frozen=True):
@@ -92,8 +83,6 @@ class NvLink(Struct, frozen=True):
     """[162], on NVLink5 [215]."""
     recoveries_failed: int | None = None
     """[214]"""
-    crc_errors: int | None = None
-    """[163]"""
     effective_ber: float | None = None
     """[220]"""
     symbol_ber: float | None = None
@@ -143,14 +132,11 @@ class Gpu(Struct, frozen=True):
     utilization: int | None = None
     """nvmlDeviceGetUtilizationRates().gpu, percent."""
     sm_clock_mhz: int | None = None
-    sm_clock_max_mhz: int | None = None
     sm_clock_application_mhz: int | None = None
     """What jobs may clock up to; somebody may have lowered it from sm_clock_default_mhz."""
     sm_clock_default_mhz: int | None = None
     persistence: bool | None = None
     """nvmlDeviceGetPersistenceMode."""
-    clock_reasons: int | None = None
-    """nvmlDeviceGetCurrentClocksEventReasons: shown, never judged alone."""
     power_mw: int | None = None
     temperature_c: int | None = None
     temperature_slowdown_c: int | None = None
@@ -201,7 +187,6 @@ class Snapshot(Struct, frozen=True):
     """
 
     at: float
-    driver_version: str = ""
     gpus: tuple[Gpu, ...] = ()
     error: NvmlError | None = None
     events: tuple[Event, ...] = ()

@@ -13,22 +13,16 @@ SLOW_EVERY_S = 30.0
 """How often what costs most is read: links, banks, processes, thresholds."""
 
 RECOVERY_ACTION, MEMORY_TEMPERATURE, NVLINKS = 230, 82, 91
-THROTTLE = {
-    "sw_power_cap_ns": 74,
-    "sync_boost_ns": 76,
-    "sw_thermal_ns": 269,
-    "hw_thermal_ns": 270,
-    "power_brake_ns": 271,
-}
+THROTTLE = {"sw_thermal_ns": 269, "hw_thermal_ns": 270, "power_brake_ns": 271}
 REMAP = {"correctable": 142, "uncorrectable": 143, "pending": 144, "failed": 145}
-REPLAY = {"replays": 94, "replay_rollovers": 95}
+REPLAY = {"replays": 94}
 RETIRED = {"retired_sbe": 29, "retired_dbe": 30, "retired_pending": 31}
 FLAGS = frozenset({"pending", "failed", "retired_pending"})
 OFTEN = (RECOVERY_ACTION, MEMORY_TEMPERATURE, *THROTTLE.values(), *REMAP.values(), *REPLAY.values())
 
 LINK_RECOVERIES, LINK_RECOVERIES_5 = 162, 215
 LINK_BER = {"effective_ber": 220, "symbol_ber": 222}
-LINK = {"replays": 161, "recoveries_failed": 214, "crc_errors": 163}
+LINK = {"replays": 161, "recoveries_failed": 214}
 A_LINK = (LINK_RECOVERIES, LINK_RECOVERIES_5, *LINK_BER.values(), *LINK.values())
 
 VOLATILE, CORRECTED, UNCORRECTED = 0, 0, 1
@@ -52,7 +46,6 @@ class Sweep:
 
     def __init__(self, driver: Driver, slow_every_s: float = SLOW_EVERY_S) -> None:
         self._driver, self._slow_every_s = driver, slow_every_s
-        self._version: str = driver.call("nvmlSystemGetDriverVersion")
         self._count: int = driver.call("nvmlDeviceGetCount")
         self._slow_at: float | None = None
         self.gpus = [OneGpu(driver, index) for index in range(self._count)]
@@ -66,7 +59,7 @@ class Sweep:
         gpus = [gpu.read(slow=slow) for gpu in self.gpus]
         if slow:
             self._slow_at = at
-        return {"at": at, "driver_version": self._version, "gpus": gpus, "slow_at": self._slow_at}
+        return {"at": at, "gpus": gpus, "slow_at": self._slow_at}
 
 
 class OneGpu:
@@ -144,7 +137,6 @@ def _read_often(device: Device, found: Fields) -> None:
     rates = device.ask("nvmlDeviceGetUtilizationRates")
     found["utilization"] = None if rates is None else rates.gpu
     found["sm_clock_mhz"] = device.ask("nvmlDeviceGetClockInfo", SM_CLOCK)
-    found["clock_reasons"] = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
     found["power_mw"] = device.ask("nvmlDeviceGetPowerUsage")
     found["temperature_c"] = device.ask("nvmlDeviceGetTemperature", CORE_TEMPERATURE)
     found["temperature_margin_c"] = device.ask("nvmlDeviceGetMarginTemperature")
@@ -158,7 +150,6 @@ def _read_often(device: Device, found: Fields) -> None:
 def _read_seldom(device: Device) -> Fields:
     count, *pages = device.fields((NVLINKS, *RETIRED.values()))
     banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
-    levels = ("max", "high", "partial", "low", "none")
     sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
     threshold = "nvmlDeviceGetTemperatureThreshold"
     mig = device.ask("nvmlDeviceGetMigMode")
@@ -168,10 +159,9 @@ def _read_seldom(device: Device) -> Fields:
         "persistence": None if persistence is None else bool(persistence),
         "sm_clock_application_mhz": device.ask("nvmlDeviceGetApplicationsClock", SM_CLOCK),
         "sm_clock_default_mhz": device.ask("nvmlDeviceGetDefaultApplicationsClock", SM_CLOCK),
-        "sm_clock_max_mhz": device.ask("nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         "temperature_slowdown_c": device.ask(threshold, THRESHOLD_SLOWDOWN),
         "memory_temperature_max_c": device.ask(threshold, THRESHOLD_MEM_MAX),
-        "remap": {} if banks is None else {f"banks_{k}": getattr(banks, k) for k in levels},
+        "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
         "ecc": {
             "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
             **_named(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),

@@ -80,12 +80,12 @@ def prove_latest(directory: Place, tags: Collection[str]) -> None:
         raise NotWhole(f"{_LATEST} says {tag[:40]!r}, which is not there")
 
 
-def prove_inside(directory: Place, inside: str, *, deep: bool = False) -> None:
+def prove_inside(directory: Place, inside: str) -> None:
     """Prove a tag that lies within another checkpoint. Raises NotWhole, OSError."""
     names = directory_names(directory, inside)
     if names is None:
         raise NotWhole(f"{inside} is not a directory")
-    prove(directory, f"{inside}/", names, step_in(inside), deep=deep)
+    prove(directory, f"{inside}/", names, step_in(inside))
 
 
 def prove(

@@ -351,13 +351,12 @@ _FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descr
 
 
 class Held(Struct):
-    """What one data file holds: its last item, and how many; of all of them the place, if kept."""
+    """What one data file holds: its last item; of all of them the place, if kept."""
 
     offset: int
     length: int
     plain: bool
     """Whether the item is stored as it is: torch's archives are, unless they are compressed."""
-    count: int = 0
     places: array[int] = field(default_factory=lambda: array("q"))
     transformed: bool = False
 
@@ -400,7 +399,6 @@ class _Files(Sink):
                 files[path] = held = Held(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
-            held.count += 1
             held.transformed = held.transformed or not plain
             if self.keep:
                 held.places.extend((offset, length))

@@ -110,7 +110,7 @@ class AllocationQueries:
         """Nodes of the partition that are idle. One RPC, which fetches the whole node table."""
         ran = self._runner.run("sinfo", "--noheader", "-t", "idle", "-o", "%D", "-p", partition)
         if not ran.ok:
-            raise Unavailable(f"sinfo: {ran.said}")
+            raise Unavailable(f"sinfo: {ran.message}")
         return sum(int(word) for word in ran.text.split() if word.isdecimal())
 
 

@@ -142,7 +142,7 @@ class TroubleHandler:
         if not ran.ok and ran.code < 0:
             return True  # the requeue ended its own messenger: it belongs to this job
         if not ran.ok:
-            self._say(f"{answer.action} was refused: {ran.said}")
+            self._say(f"{answer.action} was refused: {ran.message}")
         return ran.ok
 
     def _note(self, attempt: int, trouble: Trouble, answer: Answer) -> None:

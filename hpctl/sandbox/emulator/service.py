@@ -103,6 +103,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _parse(self) -> tuple[str, Body, str]:
         """The operation, the request and the service. Raises ApiError."""
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            raise ApiError("RequestEntityTooLarge", "body too large", 413)
+        # All of it before any refusal: what is left unread resets the connection.
+        raw = self.rfile.read(int(length))
         target = self.headers.get("X-Amz-Target", "")
         prefix, _, operation = target.partition(".")
         if prefix not in SERVICES:
@@ -123,11 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
                 " the keys of this sandbox.",
                 403,
             )
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY:
-            raise ApiError("RequestEntityTooLarge", "body too large", 413)
         try:
-            request = json.loads(self.rfile.read(int(length)) or b"{}")
+            request = json.loads(raw or b"{}")
         except ValueError as error:
             raise ApiError("SerializationException", f"The body is not JSON: {error}") from error
         if not isinstance(request, dict):
@@ -320,12 +322,6 @@ class Emulator:
     def delete(self, cluster: str) -> None:
         """DeleteCluster without HTTP. Raises ApiError."""
         self._checked("DeleteCluster", {"ClusterName": cluster})
-
-    def machines_of(self, cluster: str) -> tuple[Machine, ...]:
-        """The machines of a cluster that have an instance, in the order of their creation."""
-        with self.world.lock:
-            nodes = self.world.cluster(cluster).nodes.values()
-            return tuple(n.machine() for n in nodes if n.state.instance_id)
 
     def cluster_of(self, logical_id: str) -> Cluster | None:
         """The cluster of a node, by its logical id. Hold the world's lock."""

@@ -142,19 +142,20 @@ def _listen(place: Place, meeting: Path, deadline: float) -> Group:
                 peer = _connection(server.accept()[0])
             except TimeoutError:
                 raise PeerLost(f"{len(peers) + 1} of {place.size} ranks came") from None
-            if (rank := _admitted(peer, nonce)) in range(1, place.size) and rank not in peers:
-                peer.send_bytes(b"+")
+            if (rank := _admitted(peer, nonce, place.size)) and rank not in peers:
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
     return Group(place, nonce, [peers[rank] for rank in sorted(peers)])
 
 
-def _admitted(peer: Connection, nonce: str) -> int:
-    """The rank that asks to join; 0 where it is none of this meeting's."""
+def _admitted(peer: Connection, nonce: str, size: int) -> int:
+    """The rank that asks to join, which is answered; 0 where it is none of this meeting's."""
     with contextlib.suppress(OSError, EOFError, ValueError):
         if peer.poll(5.0):
             theirs, _, rank = peer.recv_bytes(64).decode().partition(" ")
-            return int(rank) if theirs == nonce else 0
+            if theirs == nonce and 0 < int(rank) < size:
+                peer.send_bytes(b"+")
+                return int(rank)
     return 0
 
 

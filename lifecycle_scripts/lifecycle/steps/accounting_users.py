@@ -24,8 +24,10 @@ def applies(node: Node) -> Any:
 
 
 def _known(node: Node) -> set[str]:
-    said = node.machine.run(program("sacctmgr"), "-nP", "show", "assoc", "format=user", timeout=60)
-    return {line.strip() for line in said.splitlines() if line.strip()}
+    output = node.machine.run(
+        program("sacctmgr"), "-nP", "show", "assoc", "format=user", timeout=60
+    )
+    return {line.strip() for line in output.splitlines() if line.strip()}
 
 
 def done(node: Node) -> bool:

@@ -148,7 +148,7 @@ def run(node: Node) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(HOME + "/bin/hpctl")
     if node.role == "compute" and not munge.vouches(node):
-        munge.mend(node)
+        munge.restart(node)
     unit = _unit(node)
     if unit and node.role == "controller" and machine.real:
         # SlurmUser's daemon: a drop-in for another name, and its right to read its configuration.

@@ -35,7 +35,7 @@ def _stale(known: Path, node: Node) -> bool:
     if not known.is_file():
         return False
     for name in (node.name, node.address):
-        said = subprocess.run(
+        output = subprocess.run(
             ["ssh-keygen", "-F", name, "-f", str(known)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -43,7 +43,7 @@ def _stale(known: Path, node: Node) -> bool:
             timeout=30,
             check=False,
         ).stdout.decode(errors="replace")
-        keys = {line.split()[2] for line in said.splitlines() if line and line[0] != "#"}
+        keys = {line.split()[2] for line in output.splitlines() if line and line[0] != "#"}
         if keys - _own_keys(node):
             return True
     return False

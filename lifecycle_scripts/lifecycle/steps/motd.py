@@ -1,4 +1,4 @@
-"""What who logs in is told: cluster, group, role, controllers, and the bundle's `motd.txt`. Off."""
+"""What is shown at a login: cluster, group, role, controllers, and the bundle's `motd.txt`. Off."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def run(node: Node) -> None:
         first = script.read_text().splitlines()[:1]
         shell = "bash" if first and "bash" in first[0] else "sh"
         try:
-            said = node.machine.run(shell, str(script), env=env, timeout=800)
+            output = node.machine.run(shell, str(script), env=env, timeout=800)
         except Failure as failure:
             raise Failure(f"site.d/{script.name}: {failure}") from failure
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        print("site.d/{}: {}".format(script.name, said.strip()[-1500:] or "done"))
+        print("site.d/{}: {}".format(script.name, output.strip()[-1500:] or "done"))

@@ -77,10 +77,10 @@ def _answers(node: Node) -> bool:
         return True
     if node.role == "compute":
         return node.machine.works(program("scontrol"), "show", "slurmd", timeout=30)
-    said = node.machine.run(program("scontrol"), "ping", timeout=30, ok=(0, 1))
+    output = node.machine.run(program("scontrol"), "ping", timeout=30, ok=(0, 1))
     # A ping is content with any controller that answers. Where none is called as this node is, so
     # are we.
-    own = [line for line in said.splitlines() if f" {node.name} " in line] or said.splitlines()
+    own = [line for line in output.splitlines() if f" {node.name} " in line] or output.splitlines()
     return any(line.endswith(" UP") for line in own)
 
 

@@ -88,9 +88,9 @@ def _key(ssh: Path, node: str) -> None:
             file.write(("" if not text or text.endswith("\n") else "\n") + public + "\n")
 
 
-def _keygen(*words: str) -> str:
+def _keygen(*arguments: str) -> str:
     done = subprocess.run(
-        ("ssh-keygen", *words),
+        ("ssh-keygen", *arguments),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hpctl.core.journal import ConfigurationTaken
-from hpctl.store.audit import broken
+from hpctl.store.sql import broken
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, signal, taken
 

@@ -70,19 +70,6 @@ def test_findings_that_cannot_be_read(database: DatabaseBed) -> None:
     assert store.health() == {WELL.generation.node: WELL}
 
 
-def test_times_of_nodes_that_cannot_be_read(database: DatabaseBed) -> None:
-    store = database.open()
-    store.record([WELL])
-    for damage in ("{", '{"n1"\\: 1e300}', "[]"):
-        store.note_heard({WELL.generation.node: NOW})
-        database.execute(f"UPDATE hpctl_heard SET times = '{damage}'")
-        with pytest.raises(JournalCorrupt, match="when nodes were last heard") as caught:
-            store.health()
-        assert "hpctl_heard" in caught.value.hint
-    store.note_heard({})
-    assert store.health() == {WELL.generation.node: WELL}
-
-
 def test_times_that_cannot_be_read(database: DatabaseBed) -> None:
     value = "1e300"
     store = database.open()

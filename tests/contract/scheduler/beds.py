@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 
@@ -30,18 +30,7 @@ class Bed(Protocol):
 
     @property
     def nodes(self) -> list[NodeName]: ...
-    def submit(
-        self,
-        size: int = 1,
-        *,
-        requeue: bool = True,
-        exclude: Sequence[str] = (),
-        comment: str = "",
-        name: str = "job",
-        no_kill: bool = False,
-        least: int = 0,
-        per_node: int = 0,
-    ) -> JobId: ...
+    def submit(self, size: int = 1, **options: Any) -> JobId: ...
     def fail_job(self, job: JobId) -> None: ...
     def cancel(self, job: JobId) -> None: ...
     def operator_drain(self, node: NodeName, reason: str) -> None: ...
@@ -86,28 +75,8 @@ class FakeBed:
     def nodes(self) -> list[NodeName]:
         return list(self.scheduler.nodes)
 
-    def submit(
-        self,
-        size: int = 1,
-        *,
-        requeue: bool = True,
-        exclude: Sequence[str] = (),
-        comment: str = "",
-        name: str = "job",
-        no_kill: bool = False,
-        least: int = 0,
-        per_node: int = 0,
-    ) -> JobId:
-        return self.scheduler.submit(
-            size,
-            3600,
-            requeue=requeue,
-            comment=comment,
-            exclude=tuple(map(NodeName, exclude)),
-            no_kill=no_kill,
-            least=least,
-            per_node=per_node,
-        )
+    def submit(self, size: int = 1, *, exclude: Sequence[str] = (), **options: Any) -> JobId:
+        return self.scheduler.submit(size, 3600, exclude=tuple(map(NodeName, exclude)), **options)
 
     def fail_job(self, job: JobId) -> None:
         self.scheduler.fail_job(self.scheduler.jobs[job])
@@ -205,8 +174,8 @@ class RealBed:
             words.append(f"--exclude={','.join(exclude)}")
         if comment:
             words.append(f"--comment={comment}")
-        said = self.sandbox.run([*words, *options, str(path)]).stdout
-        return JobId(int(said.strip().split(";")[0]))
+        output = self.sandbox.run([*words, *options, str(path)]).stdout
+        return JobId(int(output.strip().split(";")[0]))
 
     def fail_job(self, job: JobId) -> None:
         (self._files / f"fail-{job}").touch()

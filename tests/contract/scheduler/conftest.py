@@ -47,39 +47,28 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-@pytest.fixture(
-    params=[
-        "fake",
-        pytest.param("cli", marks=pytest.mark.slurm),
-        pytest.param("pyslurm", marks=pytest.mark.slurm),
-    ]
-)
+ADAPTERS = [pytest.param(name, marks=pytest.mark.slurm) for name in ("cli", "pyslurm")]
+
+
+@pytest.fixture(params=["fake", *ADAPTERS])
 def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
     if request.param == "fake":
         yield FakeBed()
-        return
-    real = _real(request, request.param)
-    yield real
-    real.quiet()
-    real.close()
+    else:
+        yield from _used(request)
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("cli", marks=pytest.mark.slurm),
-        pytest.param("pyslurm", marks=pytest.mark.slurm),
-    ]
-)
+@pytest.fixture(params=ADAPTERS)
 def real(request: pytest.FixtureRequest) -> Iterator[RealBed]:
-    real = _real(request, request.param)
+    yield from _used(request)
+
+
+def _used(request: pytest.FixtureRequest) -> Iterator[RealBed]:
+    cluster: Cluster = request.getfixturevalue("cluster")
+    real = RealBed(cluster, _adapter(request.param, cluster.sandbox))
     yield real
     real.quiet()
     real.close()
-
-
-def _real(request: pytest.FixtureRequest, adapter: str) -> RealBed:
-    cluster: Cluster = request.getfixturevalue("cluster")
-    return RealBed(cluster, _adapter(adapter, cluster.sandbox))
 
 
 def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:

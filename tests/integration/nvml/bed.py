@@ -59,8 +59,8 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def pci_gpu(root: Path) -> None:
-    device = root / "sys/bus/pci/devices/0000:10:00.0"
+def pci_gpu(root: Path, number: int = 0) -> None:
+    device = root / f"sys/bus/pci/devices/0000:1{number}:00.0"
     device.mkdir(parents=True)
     (device / "vendor").write_text("0x10de\n")
     (device / "class").write_text("0x030200\n")

@@ -9,7 +9,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
 from hpctl.core.faults.table import CHECKS
-from tests.integration.nvml.bed import PATIENCE_S, Connect, until
+from tests.integration.nvml.bed import PATIENCE_S, Connect, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
 Fault = Callable[[Stub], object]
@@ -29,7 +29,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 def observe(client: Client, root: Path) -> set[tuple[str, str]]:
     """What all GPU checks say of two sweeps, as (code, device)."""
     machine = Machine(root, Expected(gpus=8), nvml=client.newest)
-    said: set[tuple[str, str]] = set()
+    output: set[tuple[str, str]] = set()
     for check in (load(spec) for spec in CHECKS if spec.name.startswith("gpu.")):
         before = None
         for _ in range(2):
@@ -37,19 +37,16 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
                 seen = check.gather(machine)
             except (NotHere, CannotTell):
                 continue
-            said |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
+            output |= {(o.code, o.device) for o in check.judge(seen, before, check.limits)}
             before = seen
-    return said
+    return output
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """A machine with eight GPUs on its PCI bus, and no jobs."""
     for number in range(8):
-        device = tmp_path / f"sys/bus/pci/devices/0000:1{number}:00.0"
-        device.mkdir(parents=True)
-        (device / "vendor").write_text("0x10de\n")
-        (device / "class").write_text("0x030200\n")
+        pci_gpu(tmp_path, number)
     (tmp_path / "proc").mkdir()
     return tmp_path
 

@@ -21,7 +21,6 @@ def test_a_healthy_machine_is_read_in_full(stub: Stub, connect: Connect) -> None
     stub.gpus(8)
     snapshot = connect().wait(PATIENCE_S)
     assert snapshot.error is None
-    assert snapshot.driver_version == "570.86.15"
     assert [gpu.uuid for gpu in snapshot.gpus] == [uuid(number) for number in range(8)]
     gpu = snapshot.gpus[7]
     assert (gpu.index, gpu.pci, gpu.name) == (7, "0000:17:00.0", "NVIDIA H100 80GB HBM3")
@@ -34,34 +33,32 @@ def test_a_healthy_machine_is_read_in_full(stub: Stub, connect: Connect) -> None
 
 def test_every_value_lands_in_its_place(stub: Stub, connect: Connect) -> None:
     stub.gpus(2)
-    stub.set(1, field230=4, field82=77, field74=2**40, field76=1, field269=2, field270=3)
-    stub.set(1, field271=5, field142=6, field143=7, field144=1, field145=1, field94=8, field95=9)
+    stub.set(1, field230=4, field82=77, field269=2, field270=3)
+    stub.set(1, field271=5, field142=6, field143=7, field144=1, field145=1, field94=8)
     stub.set(1, field29=10, field30=11, field31=1, nvmlDeviceGetUtilizationRates="12 0")
     stub.set(1, nvmlDeviceGetRowRemapperHistogram=(13, 14, 15, 16, 17))
     stub.set(1, nvmlDeviceGetSramEccErrorStatus=(1, 0), nvmlDeviceGetMarginTemperature=-3)
     stub.set(1, at="1,0", nvmlDeviceGetTotalEccErrors=18)
     stub.set(1, at="0,0", nvmlDeviceGetTotalEccErrors=19)
     stub.set(1, nvmlDeviceGetCurrPcieLinkWidth=8, nvmlDeviceGetCurrPcieLinkGeneration=1)
-    stub.set(1, nvmlDeviceGetCurrentClocksEventReasons=0x80, nvmlDeviceGetPowerUsage=20)
-    stub.set(1, at=1, nvmlDeviceGetClockInfo=345, nvmlDeviceGetMaxClockInfo=1755)
+    stub.set(1, nvmlDeviceGetPowerUsage=20)
+    stub.set(1, at=1, nvmlDeviceGetClockInfo=345)
     stub.set(1, nvmlDeviceGetGpuFabricInfoV=(2, 23, 4, 0b01, 0, 0xAB))
     stub.set(1, nvmlDeviceGetComputeRunningProcesses_v3="4711:1048576 4712:5")
     gpu = connect().wait(PATIENCE_S).gpus[1]
     assert (gpu.recovery_action, gpu.memory_temperature_c, gpu.utilization) == (4, 77, 12)
     throttle, remap, ecc, pcie = gpu.throttle, gpu.remap, gpu.ecc, gpu.pcie
-    assert (throttle.sw_power_cap_ns, throttle.sync_boost_ns) == (2**40, 1)
     assert (throttle.sw_thermal_ns, throttle.hw_thermal_ns, throttle.power_brake_ns) == (2, 3, 5)
     assert (remap.correctable, remap.uncorrectable, remap.pending, remap.failed) == (
         (6, 7, True, True)
     )  # fmt: skip
-    banks = (remap.banks_max, remap.banks_high, remap.banks_partial)
-    assert (*banks, remap.banks_low, remap.banks_none) == (13, 14, 15, 16, 17)
+    assert (remap.banks_low, remap.banks_none) == (16, 17)
     assert (ecc.volatile_uncorrected, ecc.volatile_corrected) == (18, 19)
     assert (ecc.retired_sbe, ecc.retired_dbe, ecc.retired_pending) == (10, 11, True)
     assert ecc.sram_threshold_exceeded is True
     assert (pcie.width, pcie.width_max, pcie.generation, pcie.generation_max) == (8, 16, 1, 5)
-    assert (pcie.replays, pcie.replay_rollovers) == (8, 9)
-    assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.clock_reasons) == (345, 1755, 0x80)
+    assert pcie.replays == 8
+    assert gpu.sm_clock_mhz == 345
     assert (gpu.power_mw, gpu.temperature_c, gpu.temperature_margin_c) == (20, 45, -3)
     assert (gpu.temperature_slowdown_c, gpu.memory_temperature_max_c) == (89, 95)
     assert gpu.fabric == Fabric(2, 23, 4, "ab" * 16, 1)
@@ -70,10 +67,10 @@ def test_every_value_lands_in_its_place(stub: Stub, connect: Connect) -> None:
 
 def test_each_link_has_its_own_state_and_counters(stub: Stub, connect: Connect) -> None:
     stub.gpus(1)
-    stub.set(0, at=5, nvmlDeviceGetNvLinkState=0, field161=1, field162=2, field163=3)
+    stub.set(0, at=5, nvmlDeviceGetNvLinkState=0, field161=1, field162=2)
     stub.set(0, at=6, field215=4, field214=5, field220=0x0C08, field222=0x010F)
     links = connect().wait(PATIENCE_S).gpus[0].nvlinks
-    assert links[5] == NvLink(5, active=False, replays=1, recoveries=2, crc_errors=3)
+    assert links[5] == NvLink(5, active=False, replays=1, recoveries=2)
     assert (links[6].recoveries, links[6].recoveries_failed) == (4, 5)
     assert links[6].effective_ber == pytest.approx(12e-8)
     assert links[6].symbol_ber == pytest.approx(1e-15)
@@ -150,7 +147,7 @@ def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(
 # --- events ------------------------------------------------------------------------------------
 
 
-def test_events_are_told_within_a_second(stub: Stub, connect: Connect) -> None:
+def test_events_are_reported_within_a_second(stub: Stub, connect: Connect) -> None:
     stub.gpus(8)
     client = connect(every_s=60.0)
     client.wait(PATIENCE_S)
@@ -175,19 +172,19 @@ def test_only_events_that_the_gpu_knows_are_asked_for(stub: Stub, connect: Conne
     assert [event.data for event in until(client.events)] == [2]
 
 
-def test_a_burst_of_one_event_is_told_once(stub: Stub, connect: Connect) -> None:
+def test_a_burst_of_one_event_is_reported_once(stub: Stub, connect: Connect) -> None:
     stub.gpus(2)
     client = connect()
     client.wait(PATIENCE_S)
     for _ in range(200):
         stub.event(0, xid=45)
     stub.event(1, xid=45).event(0, xid=94)
-    told: list[Event] = []
-    until(lambda: told.extend(client.events()) or any(event.data == 94 for event in told))
-    numbers = [(event.pci[-4:-2], event.data) for event in told]
+    reported: list[Event] = []
+    until(lambda: reported.extend(client.events()) or any(event.data == 94 for event in reported))
+    numbers = [(event.pci[-4:-2], event.data) for event in reported]
     assert numbers.count(("00", 94)) == 1
     assert len(numbers) < 12, "200 like events came through"
-    assert {(event.pci, event.data) for event in told} == {
+    assert {(event.pci, event.data) for event in reported} == {
         ("0000:10:00.0", 45),
         ("0000:11:00.0", 45),
         ("0000:10:00.0", 94),

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 # --- a call that does not come back ------------------------------------------------------------
 
 
-def test_a_hung_call_is_told_with_its_name_and_no_second_child_is_started(
+def test_a_hung_call_is_reported_with_its_name_and_no_second_child_is_started(
     stub: Stub, connect: Connect
 ) -> None:
     stub.gpus(8)
@@ -76,7 +76,7 @@ def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(
     until(lambda: not alive(pid))
 
 
-def test_a_child_that_does_not_get_out_of_the_driver_is_told(
+def test_a_child_that_does_not_get_out_of_the_driver_is_reported(
     stub: Stub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As when closing the device hangs: the child has gone silent, in no call, and does not exit.

@@ -36,14 +36,12 @@ H100: dict[str, Any] = {
     "nvmlDeviceGetMaxPcieLinkGeneration": 5,
     "nvmlDeviceGetPersistenceMode": 1,
     "nvmlDeviceGetPowerUsage": 310_000,
-    "nvmlDeviceGetCurrentClocksEventReasons": 0,
     "nvmlDeviceGetTemperature@0": 45,
     "nvmlDeviceGetMarginTemperature": 42,
     "nvmlDeviceGetTemperatureThreshold@1": 89,
     "nvmlDeviceGetTemperatureThreshold@2": 95,
     "nvmlDeviceGetNvLinkState": 1,
     "nvmlDeviceGetClockInfo@1": 1980,
-    "nvmlDeviceGetMaxClockInfo@1": 1980,
     "nvmlDeviceGetMigMode": "0 0",
     "nvmlDeviceGetUtilizationRates": "97 40",
     "nvmlDeviceGetRowRemapperHistogram": "640 0 0 0 0",
@@ -54,7 +52,7 @@ H100: dict[str, Any] = {
     "nvmlDeviceGetComputeRunningProcesses_v3": "",
     # Of the fields that are asked for those that an H100 answers: not the retired pages (29-31) and
     # NVLink 5's counters (214-222).
-    **{f"field{number}": 0 for number in (74, 76, 94, 95, 142, 143, 144, 145, 161, 162, 163)},
+    **{f"field{number}": 0 for number in (94, 142, 143, 144, 145, 161, 162)},
     **{f"field{number}": 0 for number in (230, 269, 270, 271)},
     "field82": 51,
     "field91": NVLINKS,
@@ -79,7 +77,7 @@ class Stub:
     def __init__(self, directory: Path) -> None:
         self._library = compiled()
         self.script = directory / "nvml.script"
-        self._values: dict[str, str] = {"nvmlSystemGetDriverVersion": "570.86.15", "count": "0"}
+        self._values: dict[str, str] = {"count": "0"}
         self._events: list[str] = []
         self._write()
 
@@ -108,8 +106,8 @@ class Stub:
         place = FAMILY if gpu is None else f"gpu{gpu}"
         for name, answer in answers.items():
             key = f"{place}.{name}" + ("" if at is None else f"@{at}")
-            words = answer if isinstance(answer, tuple) else (answer,)
-            self._values[key] = " ".join(str(word) for word in words)
+            args = answer if isinstance(answer, tuple) else (answer,)
+            self._values[key] = " ".join(str(word) for word in args)
         return self._write()
 
     def fail(self, gpu: int | None, error: int, /, *calls: str) -> Stub:
@@ -194,7 +192,7 @@ def compiled() -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     # Under another name first: several test processes may build at once.
     fresh = directory / f"{LIBRARY}.{os.getpid()}"
-    words = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*words, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
+    args = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    subprocess.run([*args, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
     os.replace(fresh, library)
     return library

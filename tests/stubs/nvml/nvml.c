@@ -192,10 +192,6 @@ const char *nvmlErrorString(nvmlReturn_t error) {
     return text;
 }
 
-nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned int length) {
-    return text_of(NODE, "nvmlSystemGetDriverVersion", out, length);
-}
-
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *out) {
     nvmlReturn_t error = enter(NODE, "nvmlDeviceGetCount_v2");
     if (error == SUCCESS) *out = (unsigned int)count();
@@ -262,13 +258,11 @@ NUMBER(nvmlDeviceGetPersistenceMode, unsigned int)
 NUMBER(nvmlDeviceGetPowerUsage, unsigned int)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int)
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned int)
-NUMBER(nvmlDeviceGetCurrentClocksEventReasons, ull)
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, ull)
 NUMBER(nvmlDeviceGetSupportedEventTypes, ull)
 NUMBER_AT(nvmlDeviceGetTemperature, unsigned int)
 NUMBER_AT(nvmlDeviceGetTemperatureThreshold, unsigned int)
 NUMBER_AT(nvmlDeviceGetClockInfo, unsigned int)
-NUMBER_AT(nvmlDeviceGetMaxClockInfo, unsigned int)
 NUMBER_AT(nvmlDeviceGetApplicationsClock, unsigned int)
 NUMBER_AT(nvmlDeviceGetDefaultApplicationsClock, unsigned int)
 NUMBER_AT(nvmlDeviceGetNvLinkState, unsigned int)

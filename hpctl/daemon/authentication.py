@@ -70,22 +70,24 @@ class Refusal(HpctlError):
 
 
 async def read_body(
-    announced: str, receive: Receive, *, most: int, within_s: float, too_large: Refusal
+    announced: str, receive: Receive, *, most: int, within_s: float, too_large: str, hint: str = ""
 ) -> bytes:
     """The body, refused as soon as it is over `most` bytes, announced so, or too slow.
 
-    `announced` is its Content-Length. Raises Refusal: `too_large`, slow_body or disconnected.
+    `announced` is its Content-Length. Raises Refusal: too_large (of which the text says how much is
+    taken), slow_body or disconnected.
     """
+    over = Refusal(413, "too_large", too_large, hint)
     if natural(announced) > most:
-        raise too_large
+        raise over
     try:
-        return await asyncio.wait_for(_collect(receive, most, too_large), within_s)
+        return await asyncio.wait_for(_collect(receive, most, over), within_s)
     except asyncio.TimeoutError as error:
         text = f"the body was not here within {within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
 
 
-async def _collect(receive: Receive, most: int, too_large: Refusal) -> bytes:
+async def _collect(receive: Receive, most: int, over: Refusal) -> bytes:
     body = bytearray()
     more = True
     while more:
@@ -95,7 +97,7 @@ async def _collect(receive: Receive, most: int, too_large: Refusal) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
-            raise too_large
+            raise over
     return bytes(body)
 
 
@@ -238,7 +240,7 @@ class Proved(Struct, frozen=True):
         return NodeName(self.message.said.node)
 
 
-class Gatekeeper:
+class Authenticator:
     """Checks everything but the order of reports. Safe in any thread.
 
     `session` and `within_session` never block; the others wait for munged or the resolver.
@@ -356,13 +358,17 @@ def verified(authorization: str, body: bytes, munge_socket: Path | None) -> mung
     return credential
 
 
-def readable(read: Callable[[bytes], _T], body: bytes) -> _T:
-    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds."""
+def readable(
+    read: Callable[[bytes], _T], body: bytes, invalid: str = wire.InvalidReportError.code
+) -> _T:
+    """What `read` makes of a body. Raises Refusal for one that is malformed or out of bounds
+    (`invalid`: the code)."""
     try:
         return read(body)
     except wire.MalformedReportError as error:
-        status = 422 if isinstance(error, wire.InvalidReportError) else 400
-        raise Refusal(status, error.code, str(error), error.hint) from error
+        outside = isinstance(error, wire.InvalidReportError)
+        status, code = (422, invalid) if outside else (400, error.code)
+        raise Refusal(status, code, str(error), error.hint) from error
 
 
 def _addresses(address: str) -> frozenset[IPv4Address]:

@@ -1,0 +1,58 @@
+"""The daemon's desk for job reports, with the observer, the state and the journal behind it."""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hpctl.core.compat import UTC
+from hpctl.core.journal import Event, State
+from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.policy import Mode, Policy
+from hpctl.daemon.job_reports import JobDesk
+from hpctl.daemon.wake import SystemClock
+from hpctl.errors import Unavailable
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+class Desk:
+    """What was written, how often the loop was woken, and the jobs that Slurm has."""
+
+    state = State()
+
+    def __init__(self, disk: Path | None = None) -> None:
+        self.stored: list[Event] = []
+        self.full = ""
+        self.shut = ""
+        self.poked = 0
+        self.uid = os.geteuid()
+        self.view: SchedulerView | None = None
+        self.sees(7)
+        here: Any = self
+        policy = Policy(mode=Mode.OWN)
+        self.desk = JobDesk(here, here, here, policy, self.poke, SystemClock(), disk)
+
+    def append(self, events: Sequence[Event]) -> None:
+        if self.full:
+            raise OSError(self.full)
+        self.stored += events
+
+    def sees(self, *jobs: int, restarts: int = 0) -> None:
+        known = {
+            JobId(n): SlurmJob(JobId(n), "RUNNING", NOON, restarts, user="ada", uid=self.uid)
+            for n in jobs
+        }
+        self.view = SchedulerView(datetime.now(UTC), {}, known)
+
+    def stopped(self) -> str:
+        return self.shut
+
+    def latest_slurm(self) -> SchedulerView:
+        if self.view is None:
+            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+        return self.view
+
+    def poke(self) -> None:
+        self.poked += 1
