@@ -54,7 +54,7 @@ def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
     return {**request, "InstanceGroups": groups, "NodeRecovery": how["recovery"]}
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs(), how=changes())
 def test_an_update_leaves_only_what_goes_by_name(
     bed: AwsBed, spec: ClusterSpec, how: dict[str, Any]
