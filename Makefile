@@ -137,7 +137,7 @@ docs: setup ## Write the generated pages of docs/, and build the site under buil
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 .PHONY: format
-format: setup ## Format the code and mend what the linter can mend
+format: setup ## Format the code and fix what the linter can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

@@ -89,16 +89,16 @@ def _find(
     part: Mapping[str, Any], place: str, parts: Mapping[str, Any], places: dict[str, str]
 ) -> None:
     """Each section's name and the first place where it stands, as the file is read."""
-    for key, said in part["properties"].items():
-        for one in (said, *said.get("anyOf", ()), *_entries(said)):
+    for key, answer in part["properties"].items():
+        for one in (answer, *answer.get("anyOf", ()), *_entries(answer)):
             name = one.get("$ref", "").rpartition("/")[2]
             if name and name not in places:
                 places[name] = f"{place}.{key}".lstrip(".")
                 _find(parts[name], places[name], parts, places)
 
 
-def _entries(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    lists = [said, *said.get("anyOf", ())]
+def _entries(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    lists = [answer, *answer.get("anyOf", ())]
     return [one["items"] for one in lists if "items" in one]
 
 
@@ -106,30 +106,30 @@ def _table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
     needed = part.get("required", ())
     yield "| key | value | meaning |"
     yield "|---|---|---|"
-    for key, said in part["properties"].items():
+    for key, answer in part["properties"].items():
         must = " (needed)" if key in needed else ""
-        yield f"| `{key}`{must} | {_value(said, places)} | {said.get('description', '')} |"
+        yield f"| `{key}`{must} | {_value(answer, places)} | {answer.get('description', '')} |"
     yield ""
 
 
-def _value(said: Mapping[str, Any], places: Mapping[str, str]) -> str:
+def _value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
     """What stands behind a key, in a few words."""
-    if choices := said.get("anyOf"):
+    if choices := answer.get("anyOf"):
         return " or ".join(_value(one, places) for one in choices if one.get("type") != "null")
-    if "$ref" in said:
-        place = places[said["$ref"].rpartition("/")[2]]
+    if "$ref" in answer:
+        place = places[answer["$ref"].rpartition("/")[2]]
         return f"[{place.rpartition('.')[2]}](#{place.replace('.', '')})"
-    if "const" in said:
-        return f"`{said['const']}`"
-    if "enum" in said:
-        return ", ".join(f"`{one}`" for one in said["enum"])
-    kind = said.get("type", "")
+    if "const" in answer:
+        return f"`{answer['const']}`"
+    if "enum" in answer:
+        return ", ".join(f"`{one}`" for one in answer["enum"])
+    kind = answer.get("type", "")
     if kind == "array":
-        inner = _value(said["items"], places)
+        inner = _value(answer["items"], places)
         return f"list, {inner}" if inner.startswith("such as") else f"list of {inner}"
     if kind == "integer":
-        return f"{said['minimum']} to {said['maximum']}"
-    if kind == "string" and "examples" in said:
-        return f"such as `{said['examples'][0]}`"
-    words = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
-    return str(words.get(kind, kind))
+        return f"{answer['minimum']} to {answer['maximum']}"
+    if kind == "string" and "examples" in answer:
+        return f"such as `{answer['examples'][0]}`"
+    args = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
+    return str(args.get(kind, kind))

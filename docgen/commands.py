@@ -54,25 +54,25 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _walk(words: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def _walk(text: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
         context = click.Context(command)
-        if command.invoke_without_command and words != "hpctl":
-            yield words, command
+        if command.invoke_without_command and text != "hpctl":
+            yield text, command
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             if child is not None and not child.hidden:
-                yield from _walk(f"{words} {name}", child)
+                yield from _walk(f"{text} {name}", child)
     else:
-        yield words, command
+        yield text, command
 
 
-def _command(words: str, command: click.Command, shared: Mapping[str, str]) -> Iterator[str]:
+def _command(text: str, command: click.Command, shared: Mapping[str, str]) -> Iterator[str]:
     if not command.help:
-        raise ValueError(f"{words} has no help")
-    context = click.Context(command, info_name=words)
+        raise ValueError(f"{text} has no help")
+    context = click.Context(command, info_name=text)
     arguments = [a for p in command.params for a in _argument(p, context)]
-    yield from ("", f"**`{' '.join([words, *arguments])}`**", "")
+    yield from ("", f"**`{' '.join([text, *arguments])}`**", "")
     about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
     known = [o for o in _options(command) if _is_shared(o, shared)]
     also = [_name(o) for o in known if o.name not in _EVERYWHERE]

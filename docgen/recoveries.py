@@ -99,10 +99,10 @@ def _section(
     table: Mapping[Any, StrEnum],
     phases: Sequence[StrEnum],
     ends: frozenset[StrEnum],
-    words: Mapping[str, tuple[str, str]],
+    args: Mapping[str, tuple[str, str]],
 ) -> list[str]:
-    if set(words) != {str(p) for p in phases}:
-        raise ValueError(f"phases without words, or words without phases: {words.keys()}")
+    if set(args) != {str(p) for p in phases}:
+        raise ValueError(f"phases without words, or words without phases: {args.keys()}")
     everywhere = _everywhere(table, [p for p in phases if p not in ends])
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {phases[0]}"]
     for (phase, signal), after in table.items():
@@ -112,7 +112,7 @@ def _section(
     lines += ["```", "", "In every phase that is not an end:", ""]
     lines += [f"- `{signal}` leads to **{after}**" for signal, after in everywhere.items()]
     lines += ["", "| phase | what it means | ends at the latest by |", "|---|---|---|"]
-    lines += [f"| {p} | {words[p][0]} | {words[p][1] or 'an end'} |" for p in phases]
+    lines += [f"| {p} | {args[p][0]} | {args[p][1] or 'an end'} |" for p in phases]
     return [*lines, ""]
 
 

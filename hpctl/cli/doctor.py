@@ -57,8 +57,8 @@ def closed(user: str, paths: Iterable[Path]) -> list[Path]:
     there = (str(path) for path in paths if path.exists())
     who: Any = {"user": one.pw_uid, "group": one.pw_gid}
     who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
-    words = ("sh", "-c", _CLOSED, "sh", *there)
-    done = subprocess.run(words, cwd="/", capture_output=True, timeout=30, check=True, **who)
+    args = ("sh", "-c", _CLOSED, "sh", *there)
+    done = subprocess.run(args, cwd="/", capture_output=True, timeout=30, check=True, **who)
     return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
 
 
@@ -102,10 +102,10 @@ def slurms_user(config: Config | None) -> str:
 
 def unit_user() -> str | None:
     """Whom the installed unit runs the daemon as; None where there is none."""
-    words = ("systemctl", "show", "--property=LoadState,User", UNIT)
+    args = ("systemctl", "show", "--property=LoadState,User", UNIT)
     shown = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        shown = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True).stdout
+        shown = subprocess.run(args, capture_output=True, text=True, timeout=20, check=True).stdout
     named = re.search(r"(?m)^User=(.+)$", shown)
     return None if "LoadState=loaded" not in shown else named[1] if named else "root"
 
@@ -114,7 +114,7 @@ def unit_user() -> str | None:
 
 
 class CheckView(Struct, frozen=True):
-    """One check: `verdict` is ok, note, warn, fail or unknown; `mend` says what to do about it.
+    """One check: `verdict` is ok, note, warn, fail or unknown; `fix` says what to do about it.
 
     `source` says where a fact about Slurm comes from.
     """
@@ -122,7 +122,7 @@ class CheckView(Struct, frozen=True):
     name: str
     verdict: str
     what: str
-    mend: str
+    fix: str
     source: str = ""
 
 
@@ -151,7 +151,7 @@ def read_config(path: str) -> tuple[Config | None, CheckView]:
 @output.json_option
 @output.config_option
 def doctor(config: str, as_json: bool) -> None:
-    """Check this cluster's settings and name the mends.
+    """Check this cluster's settings and name the fixes.
 
     Changes nothing. Exit code: 0 fine or only warnings, 1 a check failed, 3 a check cannot tell.
     """
@@ -584,8 +584,8 @@ def draw_checks(out: Console, view: DoctorView) -> None:
     table = grid("", "")
     for check in view.checks:
         text = styled(check.what)
-        if check.mend and check.verdict != "ok":
-            text.append(f"\nmend: {check.mend}", DIM)
+        if check.fix and check.verdict != "ok":
+            text.append(f"\nmend: {check.fix}", DIM)
         if check.source:
             text.append(f"\nsource: {check.source}", DIM)
         table.add_row(word(check.verdict, labels[check.verdict]), check.name, text)

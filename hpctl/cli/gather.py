@@ -206,7 +206,7 @@ def waits_for_cloud(w: World) -> bool:
 
 
 def cloud_says(w: World, rec: NodeRecovery) -> str:
-    """One sentence, with the mend, where the cloud was asked and has something to say; else ""."""
+    """One sentence, with the fix, where the cloud was asked and has something to say; else ""."""
     instance = _instance(w, rec) if rec.phase in _AWAITED else None
     if instance is None or not instance.message:
         return ""
@@ -216,7 +216,7 @@ def cloud_says(w: World, rec: NodeRecovery) -> str:
     from hpctl.clusters.progress import understand
 
     trouble = understand(instance.message)
-    return f"{status} This means: {trouble.meaning}. Mend: {trouble.mend}"
+    return f"{status} This means: {trouble.meaning}. Fix: {trouble.fix}"
 
 
 def _instance(w: World, rec: NodeRecovery) -> model.Instance | None:

@@ -138,7 +138,7 @@ def check(
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
     found = simulate(aws.service("iam"), principal, statements)
     if isinstance(found, NoRole):
-        raise Absent(found.why, found.mend)
+        raise Absent(found.why, found.fix)
     if isinstance(found, Unanswered):
         view = IamCheckView(who, principal, (), (), found.why)
     else:

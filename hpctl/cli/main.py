@@ -75,7 +75,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Set this machine up by hand: head, node or login node.",
         ),
         "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
-        "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the mends."),
+        "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
         "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
         "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
         "agent": ("hpctl.cli.main:agent", "The node agent."),
@@ -155,7 +155,7 @@ def _complete_quietly() -> None:
 
 
 def main() -> None:
-    """Run the program, turning an HpctlError into one message, its mend and exit code."""
+    """Run the program, turning an HpctlError into one message, its fix and exit code."""
     if "_HPCTL_COMPLETE" in os.environ:
         _complete_quietly()
     # Imports make no garbage, and looking for some among them is a tenth of a command's start.

@@ -68,7 +68,7 @@ config_option = click.option(
 
 
 def load_config(path: str) -> Config:
-    """Read the configuration. Raises ConfigError, which names the place and the mend."""
+    """Read the configuration. Raises ConfigError, which names the place and the fix."""
     # A command that reads ends soon, and neither modules nor the records of ten thousand nodes are
     # garbage: an eighth of its time would go into looking for some.
     gc.disable()

@@ -128,8 +128,8 @@ def up(name: str, as_json: bool, **settings: Any) -> None:
         output.echo(f"Fill it: hpctl cluster create {one.cluster_file}")
 
 
-def _counts(words: Iterable[str]) -> dict[str, int]:
-    counts = _pairs(words)
+def _counts(args: Iterable[str]) -> dict[str, int]:
+    counts = _pairs(args)
     for kind, count in counts.items():
         if not count.isdigit():
             raise click.UsageError(f"--hardware {kind}=COUNT: {count!r} is no number")
@@ -268,8 +268,8 @@ _DEVICE_FAULTS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
 """Faults of what a node's checks look at: what they need, and what else they take."""
 
 
-def _pairs(words: Iterable[str]) -> dict[str, str]:
-    return {key: value for key, _, value in (word.partition("=") for word in words)}
+def _pairs(args: Iterable[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (word.partition("=") for word in args)}
 
 
 @sandbox.command(short_help="Print the ends of its logs.")
@@ -312,11 +312,11 @@ def execute(name: str, command: tuple[str, ...]) -> None:
     import os
 
     one = _sandbox(name)
-    words = one.command(command)
+    args = one.command(command)
     try:
-        os.execvpe(words[0], words, one.env)  # noqa: S606 -- the user's own command, as given
+        os.execvpe(args[0], args, one.env)  # noqa: S606 -- the user's own command, as given
     except OSError as error:
-        raise click.ClickException(f"{words[0]}: {error.strerror}") from None
+        raise click.ClickException(f"{args[0]}: {error.strerror}") from None
 
 
 @sandbox.command(short_help="Break a node under a job and watch it heal.")

@@ -23,8 +23,8 @@ ANSWER = ".hpctl-command"
 def main(arguments: list[str]) -> int:
     """Answer one question. Exit code 0 where the answer is there."""
     try:
-        kind, directory, policy, *words = arguments
-        answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, words)
+        kind, directory, policy, *text = arguments
+        answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, text)
     except HpctlError as error:
         print(printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr)
         return 1
@@ -34,12 +34,12 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _sbatch(directory: Path, policy: str, words: list[str]) -> list[str]:
+def _sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
     """The same sbatch, with a job that resumes."""
     from hpctl.cli import sbatch
     from hpctl.jobs.sbatch_options import parse_command_line
 
-    line = parse_command_line([*([f"--policy={policy}"] if policy else []), *words])
+    line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
     _, submission = sbatch.planned(line, sbatch.found(line))
     sbatch.tell(submission, quiet="quiet" in line.given)
     for base in submission.bases:
@@ -47,20 +47,20 @@ def _sbatch(directory: Path, policy: str, words: list[str]) -> list[str]:
     return ["sbatch", *sbatch.laid_out(line, submission, directory)]
 
 
-def _srun(_directory: Path, policy: str, words: list[str]) -> list[str]:
+def _srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
     """The step under a supervisor. What would only come out when that starts comes out now."""
     for name in ("hpctl.cli.run", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
         importlib.import_module(name)  # it imports them when it runs; a broken one shows here
     from hpctl.jobs.run.settings import settings
     from hpctl.jobs.run.srun import parse_srun
 
-    settings(parse_srun(words), os.environ)
+    settings(parse_srun(args), os.environ)
     options: list[str] = []
     if policy:
         asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
         submit_context.job_policy(asked, os.environ, os.getcwd())
         options = ["--policy", str(submit_context.find_policy(policy, os.environ, os.getcwd()))]
-    return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *words]
+    return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *args]
 
 
 if __name__ == "__main__":

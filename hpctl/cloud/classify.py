@@ -151,7 +151,7 @@ def unpatched(
     return tuple(name for name, since in NEEDS_UPDATE.items() if newest < since)
 
 
-def update_mend(cluster: str) -> str:
+def update_fix(cluster: str) -> str:
     """What to do about an order that a cluster does not take yet."""
     return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
 
@@ -261,7 +261,7 @@ def call_hint(error: BaseException, action: str) -> str:
     """What somebody at a terminal does about a call that failed; "" where its words say it."""
     late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
     if late:
-        return f"where the cluster is older than this call: {update_mend('CLUSTER')}"
+        return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
     return _HINTS[_kind(error)][0].format(action=action)
 
 

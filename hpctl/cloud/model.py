@@ -97,9 +97,9 @@ def _scalar(value: Any, shape: Shape, place: Place) -> Iterator[tuple[Place, str
 
 
 def _text(value: str, shape: Shape, place: Place) -> Iterator[tuple[Place, str]]:
-    words = shape.metadata.get("enum")
-    if words and value not in words:
-        yield place, f"is {value!r}, not one of {', '.join(words)}"
+    text = shape.metadata.get("enum")
+    if text and value not in text:
+        yield place, f"is {value!r}, not one of {', '.join(text)}"
     pattern = _compiled(shape.metadata.get("pattern") or "")
     if pattern and not pattern.fullmatch(value):
         yield place, f"is {value[:80]!r}, which does not match {pattern.pattern}"

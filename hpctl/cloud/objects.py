@@ -191,7 +191,7 @@ class S3Bucket:
             raise OSError(errno.EIO, f"S3 does not answer: {error}", key) from error
 
     def _refused(self, error: ClientError, key: str, action: str) -> OSError:
-        code, said = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+        code, text = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
         if code == "NoSuchBucket":
             return OSError(errno.ENXIO, f"there is no bucket {self._bucket}", key)
         if code in _GONE:
@@ -207,7 +207,7 @@ class S3Bucket:
             return PermissionError(errno.EACCES, why, key)
         if code == "InvalidObjectState":
             return OSError(errno.EIO, "archived (Glacier): restore the object first", key)
-        return OSError(errno.EIO, f"S3 answers {code}: {said}", key)
+        return OSError(errno.EIO, f"S3 answers {code}: {text}", key)
 
 
 def noted(metadata: Mapping[str, str]) -> int | None:

@@ -44,7 +44,7 @@ from hpctl.cloud.classify import (
     of_error,
     of_failed,
     unpatched,
-    update_mend,
+    update_fix,
     words_of,
     worth_retrying,
 )
@@ -100,12 +100,12 @@ class ResourceConfig:
         return self._addresses
 
 
-def _addresses(said: Any, cluster: str) -> Mapping[InstanceId, str]:
-    whose = _of(said, "ClusterConfig", dict)
+def _addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
+    whose = _of(answer, "ClusterConfig", dict)
     if cluster not in (whose.get("ClusterName"), whose.get("ClusterArn")):
         return {}
     found: dict[InstanceId, set[str]] = {}
-    for group in _of(said, "InstanceGroups", list):
+    for group in _of(answer, "InstanceGroups", list):
         for one in _of(group, "Instances", list):
             key, address = _of(one, "InstanceId", str), _of(one, "CustomerIpAddress", str)
             if is_address(address):
@@ -113,9 +113,9 @@ def _addresses(said: Any, cluster: str) -> Mapping[InstanceId, str]:
     return {key: those.pop() for key, those in found.items() if len(those) == 1}
 
 
-def _of(said: Any, key: str, kind: type[T]) -> T:
+def _of(answer: Any, key: str, kind: type[T]) -> T:
     """A value of this kind; an empty one where there is none."""
-    value = said.get(key) if isinstance(said, dict) else None
+    value = answer.get(key) if isinstance(answer, dict) else None
     return value if isinstance(value, kind) else kind()
 
 
@@ -135,11 +135,11 @@ class Details:
     def complete(self, listed: Sequence[Instance]) -> list[Instance]:
         """The instances with their addresses, as far as these may be asked for. Never raises."""
         ids = {i.id for i in listed}
-        self._known = {key: said for key, said in self._known.items() if key in ids}
+        self._known = {key: text for key, text in self._known.items() if key in ids}
         self._asked = Counter({key: n for key, n in self._asked.items() if key in ids})
         lacking = [i for i in listed if not i.address and i.id not in self._known]
-        told = self._file.addresses() if lacking else {}
-        self._known |= {i.id: (told[i.id], "") for i in lacking if i.id in told}
+        parts = self._file.addresses() if lacking else {}
+        self._known |= {i.id: (parts[i.id], "") for i in lacking if i.id in parts}
         lacking = [i for i in lacking if i.id not in self._known]
         lacking.sort(key=lambda i: i.launched.timestamp() if i.launched else 0.0, reverse=True)
         lacking.sort(key=lambda i: self._asked[i.id])
@@ -159,8 +159,8 @@ class Details:
         self._asked.update(ids)
         self._refused = False
         with ThreadPoolExecutor(min(AT_ONCE, len(ids))) as pool:
-            said = pool.map(self._one, ids)
-        self._known.update({key: one for key, one in zip(ids, said, strict=True) if one[0]})
+            text = pool.map(self._one, ids)
+        self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
 
     def _one(self, instance: InstanceId) -> tuple[str, str]:
         """Address and DNS name; nothing where it has none yet, is gone, or nobody may ask now."""
@@ -202,14 +202,14 @@ def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, A
 
 
 def update_request(
-    cluster: str, group: str, size: int, told: Mapping[str, Any]
+    cluster: str, group: str, size: int, answer: Mapping[str, Any]
 ) -> dict[str, Any] | Outcome:
     """UpdateCluster to that size; or what there is to say instead.
 
-    `told` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
+    `answer` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
     larger, is left alone: a smaller size would have the service take nodes at random.
     """
-    for known in told.get("InstanceGroups", ()):
+    for known in answer.get("InstanceGroups", ()):
         if known["InstanceGroupName"] != group:
             continue
         same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
@@ -386,15 +386,15 @@ class SageMakerProvider:
     def add(self, group: str, count: int, size: int, token: str) -> Outcome:
         """BatchAddClusterNodes; UpdateCluster where the cluster is not Continuous."""
         try:
-            told = self._describe()
+            fields = self._describe()
         except Unavailable as error:
             return Outcome.rejected("unavailable", str(error), transient=True)
         try:
-            if _continuous(told):
+            if _continuous(fields):
                 request = add_request(self._cluster, group, count, token)
                 answer = self._mutate.batch_add_cluster_nodes(**request)
                 return of_add(group, count, answer)
-            update = update_request(self._cluster, group, size, told)
+            update = update_request(self._cluster, group, size, fields)
             if isinstance(update, Outcome):
                 return update
             self._mutate.update_cluster(**update)
@@ -437,9 +437,7 @@ class SageMakerProvider:
         except Unavailable:
             return outcome
         if old:
-            return Outcome.rejected(
-                outcome.code, f"{outcome.detail} ({update_mend(self._cluster)})"
-            )
+            return Outcome.rejected(outcome.code, f"{outcome.detail} ({update_fix(self._cluster)})")
         if status == "InService":
             return outcome
         detail = f"{outcome.detail} (the cluster is {status})"

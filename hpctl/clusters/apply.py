@@ -98,10 +98,10 @@ def there(aws: Aws, cluster: str) -> Mapping[str, Any]:
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except Absent as error:
-        raise mended(error, cluster) from error
+        raise fixed(error, cluster) from error
 
 
-def mended(error: Refused, cluster: str) -> Refused:
+def fixed(error: Refused, cluster: str) -> Refused:
     """The same refusal, with what to do about its code."""
     outdated = "Update required to use SlurmConfig" in str(error) and _OUTDATED
     hint = error.hint or (outdated or _MENDS.get(error.code, "")).format(cluster=cluster)
@@ -154,7 +154,7 @@ def create(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
     except Refused as error:
         if error.code == "ResourceInUse" and (found := described(aws, name)) is not None:
             return adopt(request, found)
-        raise mended(error, name) from error
+        raise fixed(error, name) from error
     arn = answer.get("ClusterArn") or (described(aws, name) or {}).get("ClusterArn", "")
     return Created(str(arn), adopted=False)
 
@@ -170,7 +170,7 @@ def adopt(request: Mapping[str, Any], found: Mapping[str, Any]) -> Created:
     if status == "Failed":
         raise HpctlError(
             f"cluster {name} is there and Failed: {found.get('FailureMessage', '')}",
-            f"`hpctl cluster wait {name}` shows the nodes that failed and why; mend it, "
+            f"`hpctl cluster wait {name}` shows the nodes that failed and why; fix it, "
             f"`hpctl cluster delete {name}`, and create it again",
         )
     if differences := diff(request, found).changes:
@@ -407,7 +407,7 @@ def delete(aws: Aws, cluster: str, patience: Patience) -> bool:
     except Absent:
         return True
     except Refused as error:
-        raise mended(error, cluster) from error
+        raise fixed(error, cluster) from error
     return True
 
 
@@ -428,7 +428,7 @@ def _update(aws: Aws, cluster: str, request: dict[str, Any], patience: Patience)
         if error.code == "ConflictException":
             status = str(there(aws, cluster)["ClusterStatus"])
             raise busy(cluster, status) from error
-        raise mended(error, cluster) from error
+        raise fixed(error, cluster) from error
 
 
 def _shows(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -436,8 +436,8 @@ def _shows(request: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     observed = request_of(now)
     groups = {g["InstanceGroupName"]: g for g in observed["InstanceGroups"]}
     groups |= {g["InstanceGroupName"]: g for g in request.get("InstanceGroups", ())}
-    said = {k: v for k, v in request.items() if k in _UPDATABLE}
-    asked = {**observed, **said, "InstanceGroups": list(groups.values())}
+    answer = {k: v for k, v in request.items() if k in _UPDATABLE}
+    asked = {**observed, **answer, "InstanceGroups": list(groups.values())}
     stay = {g["InstanceGroupName"] for g in now["InstanceGroups"] if g.get("Status") != "Deleting"}
     return not diff(asked, now).changes and not stay & {*request.get("InstanceGroupsToDelete", ())}
 
@@ -453,9 +453,9 @@ def _add(
             aws.service("sagemaker").order, {"ClusterName": cluster, **request}, patience
         )
     except Refused as error:
-        told = mended(error, cluster)
-        raise type(told)(
-            f"{told}; {added} of {more} were added", told.hint, code=told.code
+        result = fixed(error, cluster)
+        raise type(result)(
+            f"{result}; {added} of {more} were added", result.hint, code=result.code
         ) from error
     if failed := answer.get("Failed"):
         first, lost = failed[0], sum(int(f["FailedCount"]) for f in failed)

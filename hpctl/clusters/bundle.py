@@ -263,12 +263,12 @@ def push(
     bundle: Bundle,
     to: S3Prefix,
     planned: PushPlan,
-    told: Callable[[str], None] = lambda _path: None,
+    notify: Callable[[str], None] = lambda _path: None,
 ) -> None:
     """Send what a plan names, in its order. Raises Absent, Refused, InDoubt."""
     s3 = aws.service("s3")
     for path in planned.send:
-        told(path)
+        notify(path)
         _put(s3, bundle, to, path)
 
 

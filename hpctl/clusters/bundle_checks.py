@@ -129,16 +129,16 @@ def _of_packed_python(packed: Path) -> Iterator[str]:
 
 def _of_settings(directory: Path) -> list[Problem]:
     """What the scripts themselves say of config.json and the users file."""
-    said = subprocess.run(
+    answer = subprocess.run(
         [sys.executable, "-IB", str(directory / "lifecycle"), "check", "--bundle", str(directory)],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    if said.returncode:
-        return [Problem("lifecycle", said.stderr.strip().splitlines()[-1])]
-    lines = (str(problem).partition(": ") for problem in json.loads(said.stdout))
+    if answer.returncode:
+        return [Problem("lifecycle", answer.stderr.strip().splitlines()[-1])]
+    lines = (str(problem).partition(": ") for problem in json.loads(answer.stdout))
     return [Problem(path, what) for path, _, what in lines]
 
 
@@ -192,9 +192,9 @@ def state_of(root: Path) -> RunState | None:
 
 
 def _step(one: Mapping[str, Any]) -> StepState:
-    words = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
+    args = {name: str(one.get(name, "")) for name in ("step", "state", "weight", "started", "why")}
     tries, seconds = int(one.get("tries", 0)), float(one.get("seconds", 0.0))
-    return StepState(**words, tries=tries, seconds=seconds)
+    return StepState(**args, tries=tries, seconds=seconds)
 
 
 def _object(path: Path) -> dict[str, Any] | None:

@@ -82,8 +82,8 @@ class Lack(Struct, frozen=True):
 def target_of(bundle: Path) -> Target:
     """What a bundle says that its wheels are for. Raises ValueError, TypeError."""
     path = bundle / FILE
-    said = json.loads(path.read_text()) if path.is_file() else {}
-    target = Target(**said)
+    text = json.loads(path.read_text()) if path.is_file() else {}
+    target = Target(**text)
     if not VERSION.fullmatch(str(target.python)):
         raise ValueError(f"{target.python!r} is not of the form 3.10")
     return target
@@ -212,23 +212,23 @@ def download(house: Path, target: Target, extras: Sequence[str] = ()) -> None:
     own = _own(house)
     wanted = f"{own}[{','.join(extras)}]" if extras else str(own)
     platforms = [word for name in PLATFORMS[target.machine] for word in ("--platform", name)]
-    words = [
+    args = [
         *("download", "--dest", str(house), "--find-links", str(house), "--only-binary", ":all:"),
         *("--implementation", "cp", "--python-version", target.python, *platforms),
     ]
-    _pip([*words, wanted, "pip"])
+    _pip([*args, wanted, "pip"])
     # pip has read markers for the Python that it runs on: what others need comes in further rounds.
     for _ in range(ROUNDS):
         if not (missing := [lack.requirement for lack in lacking(house, target)]):
             return
-        _pip([*words, *missing])
+        _pip([*args, *missing])
 
 
-def _pip(words: list[str]) -> None:
+def _pip(args: list[str]) -> None:
     command = [sys.executable, *SAFE_PATH, "pip", "--no-input", "--disable-pip-version-check"]
     try:
         done = subprocess.run(
-            [*command, *words, "--quiet"],
+            [*command, *args, "--quiet"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -240,7 +240,7 @@ def _pip(words: list[str]) -> None:
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         raise HpctlError(
-            f"pip {words[0]}: {lines[-1] if lines else 'failed'}",
+            f"pip {args[0]}: {lines[-1] if lines else 'failed'}",
             "--wheelhouse DIR takes wheels that were fetched elsewhere",
         )
 

@@ -118,13 +118,13 @@ def _problems(groups: Sequence[GroupCapacity], zones: Sequence[ZoneCapacity]) ->
             yield f"group {group.group} is {group.status}: {counts}"
 
 
-def _group(told: Mapping[str, Any]) -> GroupCapacity:
+def _group(answer: Mapping[str, Any]) -> GroupCapacity:
     return GroupCapacity(
-        group=str(told.get("InstanceGroupName", "")),
-        instance_type=str(told.get("InstanceType", "")),
-        target=int(told.get("TargetCount", 0)),
-        status=str(told.get("Status", "")),
-        plan=plan_name(str(told.get("TrainingPlanArn", ""))),
+        group=str(answer.get("InstanceGroupName", "")),
+        instance_type=str(answer.get("InstanceType", "")),
+        target=int(answer.get("TargetCount", 0)),
+        status=str(answer.get("Status", "")),
+        plan=plan_name(str(answer.get("TrainingPlanArn", ""))),
     )
 
 
@@ -183,11 +183,11 @@ def read_plans(
     unknown: list[str] = []
     for name in dict.fromkeys(plan_name(arn) for arn in arns if arn):
         try:
-            told = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
+            answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=name)
         except (Refused, Unavailable) as error:
             unknown.append(f"training plan {name}: {error}")
             continue
-        plans += _plan(name, told)
+        plans += _plan(name, answer)
     return tuple(plans), tuple(unknown)
 
 
@@ -196,21 +196,21 @@ def plan_name(arn: str) -> str:
     return arn.rpartition("training-plan/")[2]
 
 
-def _plan(name: str, told: Mapping[str, Any]) -> list[PlanCapacity]:
+def _plan(name: str, answer: Mapping[str, Any]) -> list[PlanCapacity]:
     """One for each of its reserved capacities; one for the plan where none is told."""
-    parts: Sequence[Mapping[str, Any]] = told.get("ReservedCapacitySummaries") or ({},)
+    parts: Sequence[Mapping[str, Any]] = answer.get("ReservedCapacitySummaries") or ({},)
     return [
         PlanCapacity(
             plan=name,
-            status=str(part.get("Status") or told.get("Status", "")),
+            status=str(part.get("Status") or answer.get("Status", "")),
             instance_type=str(part.get("InstanceType", "")),
             zone=str(part.get("AvailabilityZone", "")),
-            total=int(part.get("TotalInstanceCount") or told.get("TotalInstanceCount") or 0),
-            in_use=told.get("InUseInstanceCount"),
-            available=told.get("AvailableInstanceCount"),
-            unhealthy=told.get("UnhealthyInstanceCount"),
-            starts=part.get("StartTime") or told.get("StartTime"),
-            ends=part.get("EndTime") or told.get("EndTime"),
+            total=int(part.get("TotalInstanceCount") or answer.get("TotalInstanceCount") or 0),
+            in_use=answer.get("InUseInstanceCount"),
+            available=answer.get("AvailableInstanceCount"),
+            unhealthy=answer.get("UnhealthyInstanceCount"),
+            starts=part.get("StartTime") or answer.get("StartTime"),
+            ends=part.get("EndTime") or answer.get("EndTime"),
         )
         for part in parts
     ]

@@ -77,33 +77,35 @@ def begun(answers: Answers) -> ClusterSpec:
         more["capacity"] = "spot"
     types = answers.instance_types
     groups.append(_group(answers, answers.group, "compute", types, answers.count, **more))
-    said: dict[str, Any] = {"name": answers.name, "instance_groups": tuple(groups)}
+    answer: dict[str, Any] = {"name": answers.name, "instance_groups": tuple(groups)}
     if answers.subnets or answers.security_groups:
-        said["vpc"] = Vpc(subnets=answers.subnets, security_groups=answers.security_groups)
+        answer["vpc"] = Vpc(subnets=answers.subnets, security_groups=answers.security_groups)
     if answers.continuous:
-        said["node_provisioning_mode"] = "Continuous"
+        answer["node_provisioning_mode"] = "Continuous"
     if answers.mode:
-        said["hpctl"] = Settings.model_validate({"mode": answers.mode})
+        answer["hpctl"] = Settings.model_validate({"mode": answers.mode})
     if answers.mode == "own":
-        said["node_recovery"] = "None"  # else the service replaces nodes as well
-    return checked(ClusterSpec.model_validate(said), "the file")
+        answer["node_recovery"] = "None"  # else the service replaces nodes as well
+    return checked(ClusterSpec.model_validate(answer), "the file")
 
 
 def _group(
     answers: Answers, name: str, role: str, types: tuple[str, ...], count: int, **more: Any
 ) -> GroupSpec:
-    said: dict[str, Any] = {"name": name, "count": count, "role": role, **more}
-    said |= {"instance_type": types[0]} if len(types) == 1 else {"instance_types": types}
-    said["execution_role"] = answers.role
+    answer: dict[str, Any] = {"name": name, "count": count, "role": role, **more}
+    answer |= {"instance_type": types[0]} if len(types) == 1 else {"instance_types": types}
+    answer["execution_role"] = answers.role
     if answers.scripts:
-        said["lifecycle"] = Lifecycle(source_s3_uri=answers.scripts, on_init_complete=answers.entry)
+        answer["lifecycle"] = Lifecycle(
+            source_s3_uri=answers.scripts, on_init_complete=answers.entry
+        )
     storage = []
     if answers.lustre:
         dns_name, mount_name = answers.lustre
         storage.append(Storage(fsx_lustre=FsxLustre(dns_name=dns_name, mount_name=mount_name)))
     if answers.openzfs:
         storage.append(Storage(fsx_openzfs=FsxOpenZfs(dns_name=answers.openzfs)))
-    return GroupSpec.model_validate({**said, "storage": tuple(storage)})
+    return GroupSpec.model_validate({**answer, "storage": tuple(storage)})
 
 
 WIDTH = 90
@@ -129,8 +131,8 @@ def to_yaml(
         lines += [*(["#"] if lines and not text.startswith("- ") else []), *_comment(text)]
     if lines:
         lines.append("")
-    said = _said(spec)
-    for key, value in said.items():
+    answer = _said(spec)
+    for key, value in answer.items():
         lines += _comment(_meaning(ClusterSpec, key))
         if key == "instance_groups":
             lines += ["instance_groups:", *_groups(value, remarks or {})]
@@ -143,9 +145,9 @@ def to_yaml(
 
 def _said(spec: ClusterSpec) -> dict[str, Any]:
     """What a file has to say, the groups last: they are long."""
-    said = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
-    groups = said.pop("instance_groups")
-    return {**said, "instance_groups": groups}
+    answer = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
+    groups = answer.pop("instance_groups")
+    return {**answer, "instance_groups": groups}
 
 
 def _groups(
@@ -187,12 +189,12 @@ def _comment(text: str) -> list[str]:
     )
 
 
-def _yaml(said: Mapping[str, Any]) -> list[str]:
+def _yaml(answer: Mapping[str, Any]) -> list[str]:
     """A key and its value, as people would write them."""
-    inside = any(isinstance(value, list | dict) for value in said.values())
+    inside = any(isinstance(value, list | dict) for value in answer.values())
     dumper = _Dumper if inside else yaml.SafeDumper
     text: str = yaml.dump(
-        dict(said),
+        dict(answer),
         Dumper=dumper,
         default_flow_style=False,
         sort_keys=False,

@@ -89,16 +89,16 @@ def _listed(
         ) from error
 
 
-def _event(said: Mapping[str, Any]) -> ClusterEvent:
+def _event(answer: Mapping[str, Any]) -> ClusterEvent:
     return ClusterEvent(
-        id=str(said["EventId"]),
-        at=said["EventTime"].astimezone(UTC),
-        level=str(said.get("EventLevel") or "Info"),
-        resource=str(said["ResourceType"]),
-        group=str(said.get("InstanceGroupName") or ""),
-        instance_id=str(said.get("InstanceId") or ""),
-        text=str(said.get("Description") or ""),
-        operation_id=str(said.get("OperationId") or ""),
+        id=str(answer["EventId"]),
+        at=answer["EventTime"].astimezone(UTC),
+        level=str(answer.get("EventLevel") or "Info"),
+        resource=str(answer["ResourceType"]),
+        group=str(answer.get("InstanceGroupName") or ""),
+        instance_id=str(answer.get("InstanceId") or ""),
+        text=str(answer.get("Description") or ""),
+        operation_id=str(answer.get("OperationId") or ""),
     )
 
 

@@ -60,11 +60,11 @@ def find(aws: Aws, cluster: str, name: str) -> Extension | None:
         if one["ExtensionName"] == name:
             request = {"ClusterArn": cluster, "ExtensionArn": one["ExtensionArn"]}
             try:
-                told = aws.service("sagemaker").read("describe_cluster_extension", **request)
+                answer = aws.service("sagemaker").read("describe_cluster_extension", **request)
             except Absent:
                 return None
-            more = {key: told[key] for key in ("NodeSummary", "Health") if key in told}
-            return {**told["ExtensionDetails"], **more}
+            more = {key: answer[key] for key in ("NodeSummary", "Health") if key in answer}
+            return {**answer["ExtensionDetails"], **more}
     return None
 
 

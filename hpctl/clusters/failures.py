@@ -160,5 +160,5 @@ def with_log(
         str(described["ClusterArn"]), str(described["ClusterName"]), node.group, node.instance_id
     )
     read = failed_line(aws, where)
-    told = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))
-    return told, read.unreachable
+    text = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))
+    return text, read.unreachable

@@ -75,9 +75,9 @@ def spec_of_json(text: str, path: str, model: ServiceModel) -> ClusterSpec:
     return spec_from(request)
 
 
-def _for_slurm(said: Mapping[str, Any]) -> None:
-    name = said.get("ClusterName", "")
-    if "Eks" in said.get("Orchestrator", {}) or said.get("RestrictedInstanceGroups"):
+def _for_slurm(answer: Mapping[str, Any]) -> None:
+    name = answer.get("ClusterName", "")
+    if "Eks" in answer.get("Orchestrator", {}) or answer.get("RestrictedInstanceGroups"):
         raise HpctlError(f"cluster {name} is orchestrated by EKS", "hpctl is for Slurm")
 
 
@@ -87,11 +87,11 @@ def images_of(describe: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     Not part of the spec: the service tells the AMI of every group, chosen or not, and a file that
     pins it asks for a step back after the next software update.
     """
-    words = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
+    args = {"image_id": "ImageId", "image_release_version": "ImageReleaseVersion"}
     groups = diff.request_of(describe)["InstanceGroups"]
     return {
         str(group["InstanceGroupName"]): {
-            ours: str(group[theirs]) for ours, theirs in words.items() if theirs in group
+            ours: str(group[theirs]) for ours, theirs in args.items() if theirs in group
         }
         for group in groups
     }
@@ -103,13 +103,13 @@ def unsaid(spec: ClusterSpec, no_roles: str = "", *, images: bool = True) -> lis
     `no_roles` says why provisioning_parameters.json could not be had. Not `images`: a request
     tells which AMI was chosen.
     """
-    said = []
+    lines = []
     if spec.slurm_config == "provisioning_parameters" and not any(g.role for g in spec.groups):
         why = f" ({no_roles})" if no_roles else ""
-        said.append(f"the groups' roles and partitions, which are in {provisioning.FILE}{why}")
-    said.append("max_count of the groups and all below hpctl: they are hpctl's own")
+        lines.append(f"the groups' roles and partitions, which are in {provisioning.FILE}{why}")
+    lines.append("max_count of the groups and all below hpctl: they are hpctl's own")
     chosen = "whether a group's AMI was chosen: what it has stands beside it as a comment"
-    return [*said, chosen] if images else said
+    return [*lines, chosen] if images else lines
 
 
 def spec_from(
@@ -125,7 +125,7 @@ def spec_from(
     roles, section = provisioning.read_back(parameters or {})
     slurm = request.get("Orchestrator", {}).get("Slurm", {})
     try:
-        said = {
+        answer = {
             **{ours: request.get(theirs) for theirs, ours in CLUSTER.items() if ours},
             "instance_groups": tuple(_group(group, roles) for group in groups),
             "vpc": _vpc(request.get("VpcConfig")),
@@ -135,7 +135,7 @@ def spec_from(
             "accounting_database": slurm.get("AccountingDatabase"),
             "provisioning_parameters": section if style != "api" else None,
         }
-        spec = _read(ClusterSpec, said)
+        spec = _read(ClusterSpec, answer)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise SpecError(f"cluster {name}", problems) from error
@@ -150,7 +150,7 @@ def _group(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
         role = _ROLES[slurm["NodeType"]]
         partition = next(iter(slurm.get("PartitionNames", ())), None)
     vpc = request.get("OverrideVpcConfig", {})
-    said = {
+    answer = {
         **{ours: request.get(theirs) for theirs, ours in GROUP.items() if ours},
         "instance_types": request.get("InstanceRequirements", {}).get("InstanceTypes"),
         "role": role,
@@ -162,19 +162,19 @@ def _group(request: Mapping[str, Any], roles: Roles) -> GroupSpec:
         ),
         "network_interface": request.get("NetworkInterface", {}).get("InterfaceType"),
     }
-    return _read(GroupSpec, said)
+    return _read(GroupSpec, answer)
 
 
-def _read(model: type[_S], said: Mapping[str, Any]) -> _S:
+def _read(model: type[_S], answer: Mapping[str, Any]) -> _S:
     """Sections are in the API's words. What they have no word for is found again in `_with_raw`."""
-    kept = {key: value for key, value in said.items() if value not in (None, {})}
+    kept = {key: value for key, value in answer.items() if value not in (None, {})}
     return model.model_validate(kept, by_alias=True, by_name=True, extra="ignore")
 
 
-def _vpc(said: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if not said:
+def _vpc(answer: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if not answer:
         return None
-    return {"subnets": said["Subnets"], "security_groups": said["SecurityGroupIds"]}
+    return {"subnets": answer["Subnets"], "security_groups": answer["SecurityGroupIds"]}
 
 
 def _with_raw(spec: ClusterSpec, request: Mapping[str, Any]) -> ClusterSpec:
@@ -192,13 +192,13 @@ def _missing(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, An
     """What a structure says that another does not."""
     found: dict[str, Any] = {}
     for key, value in theirs.items():
-        said = ours.get(key)
-        if isinstance(value, Mapping) and isinstance(said, Mapping):
-            if deeper := _missing(value, said):
+        text = ours.get(key)
+        if isinstance(value, Mapping) and isinstance(text, Mapping):
+            if deeper := _missing(value, text):
                 found[key] = deeper
-        elif isinstance(said, datetime):
+        elif isinstance(text, datetime):
             # The spec has read it: of a request it may have been text.
             continue
-        elif value != said and value not in (None, [], {}):
+        elif value != text and value not in (None, [], {}):
             found[key] = value
     return found

@@ -76,5 +76,5 @@ class Joiner:
 def joined_now(provider: ProviderView, slurm: SchedulerView | None) -> tuple[ProviderView, Joined]:
     """For who looks once: joined, the resolver asked where that is needed."""
     joiner, nodes = Joiner(), slurm or SchedulerView(provider.as_of)
-    said = joiner.join(provider, nodes)
-    return joiner.join(provider, nodes) if joiner.resolve() else said
+    text = joiner.join(provider, nodes)
+    return joiner.join(provider, nodes) if joiner.resolve() else text

@@ -247,16 +247,18 @@ class Following(Struct):
 
     def _work(self, described: Mapping[str, Any], rows: Sequence[NodeRow], status: str) -> Work:
         groups = []
-        for said in described.get("InstanceGroups", ()):
-            name = str(said.get("InstanceGroupName", ""))
+        for answer in described.get("InstanceGroups", ()):
+            name = str(answer.get("InstanceGroupName", ""))
             if self.groups and name not in self.groups:
                 continue
             mine = [row for row in rows if row.group == name]
-            desired = str(said.get("DesiredImageReleaseVersion") or said.get("DesiredImageId", ""))
+            desired = str(
+                answer.get("DesiredImageReleaseVersion") or answer.get("DesiredImageId", "")
+            )
             groups.append(
                 GroupWork(
                     name=name,
-                    status=str(said.get(status) or said.get("Status", "")),
+                    status=str(answer.get(status) or answer.get("Status", "")),
                     desired=desired,
                     nodes=dict(Counter(row.status for row in mine)),
                     updated=sum(bool(desired) and row.image == desired for row in mine),
@@ -277,8 +279,8 @@ class Following(Struct):
             return work
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
         failure = str(described.get("FailureMessage", ""))
-        told = "; ".join([*bad, *([failure] if bad and failure else [])])
-        return Work(work.status, work.groups, done=True, failed=told)
+        text = "; ".join([*bad, *([failure] if bad and failure else [])])
+        return Work(work.status, work.groups, done=True, failed=text)
 
     def _health(self, _described: Mapping[str, Any], work: Work) -> Work:
         moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)

@@ -102,34 +102,34 @@ def _saved(backup: Path, bucket: str, key: str) -> Path:
 def _check(file: Legacy, request: Mapping[str, Any]) -> None:
     """Raise HpctlError where something would be lost with the file, or could not be undone."""
     try:
-        said = json.loads(file.content)
+        answer = json.loads(file.content)
     except ValueError as error:
-        raise HpctlError(f"{file} is not JSON: {error}", "mend the file, then again") from error
-    if not isinstance(said, dict):
-        raise HpctlError(f"{file} holds no JSON object", "mend the file, then again")
-    if said.get("slurm_configurations"):
+        raise HpctlError(f"{file} is not JSON: {error}", "fix the file, then again") from error
+    if not isinstance(answer, dict):
+        raise HpctlError(f"{file} holds no JSON object", "fix the file, then again")
+    if answer.get("slurm_configurations"):
         raise HpctlError(
             f"{file} has slurm_configurations: the API cannot configure several head nodes, their "
             "database and their failover",
             "stay with slurm_config: provisioning_parameters (AWS's guide recommends it)",
         )
-    roles, _ = read_back(said)
+    roles, _ = read_back(answer)
     groups = {str(g["InstanceGroupName"]): g for g in request["InstanceGroups"]}
     for name, (role, partition) in roles.items():
         slurm = groups.get(name, {}).get("SlurmConfig", {})
-        told = slurm.get("NodeType"), next(iter(slurm.get("PartitionNames") or ()), None)
-        if name in groups and told != (NODE_TYPES[role], partition):
+        lines = slurm.get("NodeType"), next(iter(slurm.get("PartitionNames") or ()), None)
+        if name in groups and lines != (NODE_TYPES[role], partition):
             raise HpctlError(
                 f"{file} makes {name} {_words(NODE_TYPES[role], partition)}, the cluster file "
-                f"{_words(*told)}; a role can never be changed after the migration",
+                f"{_words(*lines)}; a role can never be changed after the migration",
                 "migrate with what the file says; another partition can follow",
             )
     stored = [c for g in groups.values() for c in g.get("InstanceStorageConfigs") or ()]
     mounted = {fsx.get("DnsName") for config in stored for fsx in config.values()}
     for key in ("fsx_dns_name", "fsx_openzfs_dns_name"):
-        if said.get(key) and said[key] not in mounted:
+        if answer.get(key) and answer[key] not in mounted:
             raise HpctlError(
-                f"{file} has {key} {said[key]}, and no group of the cluster file mounts it: new "
+                f"{file} has {key} {answer[key]}, and no group of the cluster file mounts it: new "
                 "nodes would lose it",
                 "add it as storage (fsx_lustre, fsx_openzfs) to the groups, see docs/cluster.md",
             )

@@ -196,26 +196,26 @@ def _detailed(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> N
     return None
 
 
-def _row(said: Mapping[str, Any]) -> NodeRow:
+def _row(answer: Mapping[str, Any]) -> NodeRow:
     """A row of a summary or of a node's details: their words are the same."""
-    status = said.get("InstanceStatus", {})
-    dns = str(said.get("PrivateDnsHostname") or "")
-    ip = str(said.get("PrivatePrimaryIp") or spelled(dns))
+    status = answer.get("InstanceStatus", {})
+    dns = str(answer.get("PrivateDnsHostname") or "")
+    ip = str(answer.get("PrivatePrimaryIp") or spelled(dns))
     return NodeRow(
         node=guessed(ip, dns),
-        instance_id=str(said.get("InstanceId") or ""),
-        logical_id=str(said.get("NodeLogicalId") or ""),
+        instance_id=str(answer.get("InstanceId") or ""),
+        logical_id=str(answer.get("NodeLogicalId") or ""),
         ip=ip,
         dns=dns,
-        group=str(said.get("InstanceGroupName") or ""),
-        instance_type=str(said.get("InstanceType") or ""),
-        zone=str(said.get("Placement", {}).get("AvailabilityZone") or ""),
+        group=str(answer.get("InstanceGroupName") or ""),
+        instance_type=str(answer.get("InstanceType") or ""),
+        zone=str(answer.get("Placement", {}).get("AvailabilityZone") or ""),
         status=str(status.get("Status") or ""),
         message=str(status.get("Message") or ""),
-        launched=said.get("LaunchTime"),
-        image=str(said.get("CurrentImageReleaseVersion") or said.get("CurrentImageId") or ""),
-        image_status=str(said.get("ImageVersionStatus") or ""),
-        capacity=str(said.get("CapacityType") or ""),
+        launched=answer.get("LaunchTime"),
+        image=str(answer.get("CurrentImageReleaseVersion") or answer.get("CurrentImageId") or ""),
+        image_status=str(answer.get("ImageVersionStatus") or ""),
+        capacity=str(answer.get("CapacityType") or ""),
     )
 
 
@@ -243,14 +243,14 @@ def with_slurm(rows: Iterable[NodeRow], slurm: SchedulerView) -> tuple[NodeRow, 
     listed = list(rows)
     alive, going = InstanceStatus.RUNNING, InstanceStatus.SHUTTING_DOWN
     at = [InstanceId(row.instance_id or row.logical_id or f"{n}") for n, row in enumerate(listed)]
-    told = {
+    answer = {
         key: Instance(
             key, going if row.status == going else alive, node=NodeName(row.node) or None,
             launched=row.launched, address=row.ip, dns=row.dns,
         )
         for key, row in zip(at, listed, strict=True)
     }  # fmt: skip
-    provider, join = joined_now(ProviderView(slurm.as_of, instances=told), slurm)
+    provider, join = joined_now(ProviderView(slurm.as_of, instances=answer), slurm)
     names = [provider.instances[key].node or NodeName("") for key in at]
     holding = jobs_on([name for name in names if name in slurm.nodes], slurm.jobs)
     joined = []
@@ -333,10 +333,10 @@ def find_group(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     }
     if name not in groups:
         near = difflib.get_close_matches(name, groups, n=2)
-        mend = f"did you mean {' or '.join(near)}? " if near else ""
+        fix = f"did you mean {' or '.join(near)}? " if near else ""
         raise Absent(
             f"cluster {described['ClusterName']} has no instance group {name!r}",
-            f"{mend}its groups are: {', '.join(groups)}",
+            f"{fix}its groups are: {', '.join(groups)}",
         )
     return groups[name]
 
@@ -364,8 +364,8 @@ def resolve(
         raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
     every_name = [other for row in rows for other in row.names]
     near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
-    mend = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster nodes` lists them"
-    raise NoSuchNode(f"no node is called {name!r}", mend)
+    fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster nodes` lists them"
+    raise NoSuchNode(f"no node is called {name!r}", fix)
 
 
 def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:

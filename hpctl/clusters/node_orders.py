@@ -79,7 +79,7 @@ _MENDS = {
 }
 
 
-def mend(code: str) -> str:
+def fix(code: str) -> str:
     """What to do about a node's refusal; empty where its words say it."""
     return _MENDS.get(code, "")
 
@@ -180,9 +180,11 @@ def _observed(
     for chunk in batches(left_over, BATCH[verb]):
         again = _call(sagemaker, cluster, verb, [left_over[one][0] for one in chunk])
         for one, outcome in again.items():
-            told = after_doubt(outcome)
-            doubt = told.kind is OutcomeKind.AMBIGUOUS
-            found[one] = (_shows(sagemaker, cluster, left_over[one][0]) if doubt else None) or told
+            answer = after_doubt(outcome)
+            doubt = answer.kind is OutcomeKind.AMBIGUOUS
+            found[one] = (
+                _shows(sagemaker, cluster, left_over[one][0]) if doubt else None
+            ) or answer
     return found
 
 

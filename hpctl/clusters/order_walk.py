@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hpctl.clusters import failures
 from hpctl.clusters.names import NodeRow, node_rows, targets_of
-from hpctl.clusters.node_orders import MOVING, Plan, Target, Verb, after_doubt, began, mend, send
+from hpctl.clusters.node_orders import MOVING, Plan, Target, Verb, after_doubt, began, fix, send
 from hpctl.clusters.progress import Cause, Where, understand
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
@@ -54,7 +54,7 @@ ENDED = frozenset(
 
 
 class NodeProgress(Struct, frozen=True):
-    """One node of an order. `code` is the service's word for a refusal, `mend` what to do then.
+    """One node of an order. `code` is the service's word for a refusal, `fix` what to do then.
 
     `left_drained` is the Reason under which Slurm still has it closed, where that is ours.
     """
@@ -66,7 +66,7 @@ class NodeProgress(Struct, frozen=True):
     text: str = ""
     new_instance_id: str = ""
     code: str = ""
-    mend: str = ""
+    fix: str = ""
     jobs: tuple[int, ...] = ()
     left_drained: str = ""
 
@@ -301,8 +301,8 @@ class Walk(Struct):
             return
         new = row.instance_id
         if row.status in ("Failure", "Failed"):
-            text, mended = self._why(row)
-            self._end(target, Phase.FAILED, text, new=new, mended=mended)
+            text, fixed = self._why(row)
+            self._end(target, Phase.FAILED, text, new=new, fixed=fixed)
         elif row.status != "Running":
             self._put(target, Phase.COMING, row.status, new=new)
         elif self.slurm is None or target.before is None:
@@ -312,14 +312,14 @@ class Walk(Struct):
             self._join(target, view)
 
     def _why(self, row: NodeRow) -> tuple[str, str]:
-        """What a failure of an instance was, with the line of its lifecycle log, and its mend."""
+        """What a failure of an instance was, with the line of its lifecycle log, and its fix."""
         trouble = understand(row.message, Where((row.instance_type,)))
         text = row.message or "the new instance failed"
         if trouble.cause is Cause.LIFECYCLE:
             where = failures.log_place(self.plan.arn, self.plan.cluster, row.group, row.instance_id)
             read = failures.failed_line(self.aws, where)
             text = f"{text} The log {where}: {read.line or read.unread}"
-        return text, trouble.mend
+        return text, trouble.fix
 
     def _successor(self, target: Target, rows: Sequence[NodeRow]) -> NodeRow | None:
         """The instance in its place: by logical id, else by address or as the only new one.
@@ -384,13 +384,13 @@ class Walk(Struct):
         code: str = "",
         *,
         new: str = "",
-        mended: str = "",
+        fixed: str = "",
     ) -> None:
         self._put(target, phase, text, new=new)
         drained = phase in (Phase.LEFT, Phase.FAILED, Phase.IN_DOUBT) or code in MOVING
         self.progress[target.instance] = replace(
             self.progress[target.instance],
             code=code,
-            mend=mended or mend(code),
+            fix=fixed or fix(code),
             left_drained=target.reason if drained and target.reason else "",
         )

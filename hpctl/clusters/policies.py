@@ -208,10 +208,10 @@ def scope(
     """
     partition, cluster_id = _partition(region), "*"
     if found := _CLUSTER_ARN.fullmatch(cluster):
-        for said, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
-            if said not in ("", of_arn):
+        for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
+            if text not in ("", of_arn):
                 raise HpctlError(
-                    f"the cluster's ARN has {what} {of_arn}, not {said}",
+                    f"the cluster's ARN has {what} {of_arn}, not {text}",
                     f"leave --{what} out: the ARN says it",
                 )
         partition, region, account, cluster_id = found.groups()
@@ -300,10 +300,10 @@ def execution_role(to: Scope) -> tuple[Statement, ...]:
 
 
 def _allow(
-    sid: str, said: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
+    sid: str, text: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
 ) -> Statement:
     """A statement of `service:Action Action ...`."""
-    service, _, names = said.partition(":")
+    service, _, names = text.partition(":")
     return Statement(
         sid, tuple(f"{service}:{name}" for name in names.split()), _arns(on, to), condition
     )
@@ -362,8 +362,8 @@ def _beside(table: Table, to: Scope) -> Iterator[Statement]:
 
 
 def _sid(service: str, on: On) -> str:
-    words = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
-    return "".join(word.capitalize() for word in re.split("[-_]", words))
+    text = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
+    return "".join(word.capitalize() for word in re.split("[-_]", text))
 
 
 def _partition(region: str) -> str:

@@ -43,7 +43,7 @@ class Trouble(Struct, frozen=True):
 
     cause: Cause
     meaning: str
-    mend: str
+    fix: str
     step: str = ""
     line: str = ""
     unread: str = ""
@@ -65,8 +65,8 @@ _MEANING = {
     Cause.OTHER: "the service gave no reason that is known",
 }
 
-_MEND = {
-    Cause.LIFECYCLE: "mend the script, push it (`hpctl lifecycle push`) and replace the node",
+_FIX = {
+    Cause.LIFECYCLE: "fix the script, push it (`hpctl lifecycle push`) and replace the node",
     Cause.QUOTA: "ask for more in Service Quotas: `<type> for cluster usage` of SageMaker",
     Cause.NETWORK: (
         "security groups must allow themselves both ways (`hpctl cluster validate` looks); where "
@@ -101,7 +101,7 @@ def understand(message: str, where: Where | None = None) -> Trouble:
     cause = cause_of(message)
     if cause is Cause.CAPACITY:
         return _capacity(where or Where())
-    return Trouble(cause, _MEANING[cause], _MEND[cause])
+    return Trouble(cause, _MEANING[cause], _FIX[cause])
 
 
 def _capacity(where: Where) -> Trouble:
@@ -116,11 +116,11 @@ def _capacity(where: Where) -> Trouble:
         alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
     else:
         alternatives = "name alternatives in the spec's order (instance_types, in a new group)"
-    mend = (
+    fix = (
         f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
         "plan), or wait: with Continuous provisioning the service goes on trying"
     )
-    return Trouble(Cause.CAPACITY, meaning, mend)
+    return Trouble(Cause.CAPACITY, meaning, fix)
 
 
 def _of_plan(where: Where) -> str:
@@ -147,15 +147,15 @@ def where_of_group(aws: Aws, group: Mapping[str, Any], described: Mapping[str, A
     if not plan:
         return Where(types_of(group), zones)
     try:
-        said = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
+        answer = aws.service("sagemaker").read("describe_training_plan", TrainingPlanName=plan)
     except HpctlError:
         return Where(types_of(group), zones, plan)
-    held = [str(r.get("AvailabilityZone", "")) for r in said.get("ReservedCapacitySummaries", ())]
+    held = [str(r.get("AvailabilityZone", "")) for r in answer.get("ReservedCapacitySummaries", ())]
     return Where(
         types_of(group),
         zones,
         plan,
-        str(said.get("Status", "")),
+        str(answer.get("Status", "")),
         tuple(dict.fromkeys(zone for zone in held if zone)),
     )
 
@@ -166,10 +166,10 @@ def zones_of_subnets(aws: Aws, subnets: Sequence[str]) -> dict[str, str]:
     if not subnets:
         return zones
     try:
-        told = aws.service("ec2").read("describe_subnets", SubnetIds=list(subnets))
+        answer = aws.service("ec2").read("describe_subnets", SubnetIds=list(subnets))
     except HpctlError:
         return zones
-    return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in told["Subnets"]}
+    return zones | {str(s["SubnetId"]): str(s["AvailabilityZone"]) for s in answer["Subnets"]}
 
 
 def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -376,17 +376,17 @@ def migrated(judge: Until, before: str) -> Until:
         verdict, why = judge(p)
         if verdict is not Verdict.REACHED or p.by_api:
             return verdict, why
-        told = p.failure not in ("", before)
-        over = told or "Updating" in p.seen or p.waited_s >= LAG_S
+        text = p.failure not in ("", before)
+        over = text or "Updating" in p.seen or p.waited_s >= LAG_S
         return _rolled_back(p) if over else WAITING
 
     return both
 
 
 def _rolled_back(p: Progress) -> Judged:
-    mend = next((mend for word, mend in _MENDS.items() if word in p.failure), "")
+    fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
-    return Verdict.FAILED, f"{why} ({mend})" if mend else why
+    return Verdict.FAILED, f"{why} ({fix})" if fix else why
 
 
 def deleted(p: Progress) -> Judged:

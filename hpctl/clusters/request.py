@@ -199,7 +199,7 @@ def render(spec: ClusterSpec) -> dict[str, Any]:
             f"{spec.name} names no controller group", "give each instance group its role"
         )
     more = spec.provisioning_parameters or ProvisioningParameters()
-    said: dict[str, Any] = {
+    answer: dict[str, Any] = {
         "version": VERSION,
         "workload_manager": "slurm",
         "controller_group": roles["controller"],
@@ -214,7 +214,7 @@ def render(spec: ClusterSpec) -> dict[str, Any]:
         "fsx_openzfs_dns_name": more.fsx_openzfs and more.fsx_openzfs.dns_name,
         "slurm_configurations": _heads(more.head_nodes) if more.head_nodes else None,
     }
-    return merged({key: value for key, value in said.items() if value is not None}, more.raw)
+    return merged({key: value for key, value in answer.items() if value is not None}, more.raw)
 
 
 def _heads(heads: HeadNodes) -> dict[str, str]:
@@ -305,11 +305,11 @@ def write_roles(directory: Path, spec: ClusterSpec) -> str:
         return FILE
     path = directory / CONFIG
     try:
-        said = json.loads(path.read_text())
-        said["roles"] = {**roles, **said.get("roles", {})}
+        answer = json.loads(path.read_text())
+        answer["roles"] = {**roles, **answer.get("roles", {})}
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise HpctlError(
-            f"{CONFIG} cannot be given the groups' roles: {error}", "mend it"
+            f"{CONFIG} cannot be given the groups' roles: {error}", "fix it"
         ) from error
-    path.write_text(json.dumps(said, indent=2) + "\n")
+    path.write_text(json.dumps(answer, indent=2) + "\n")
     return CONFIG

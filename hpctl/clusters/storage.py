@@ -209,16 +209,16 @@ def _described(aws: Aws, file_system: str) -> Mapping[str, Any]:
     )
 
 
-def _link(told: Mapping[str, Any]) -> Link:
-    s3 = told.get("S3", {})
+def _link(answer: Mapping[str, Any]) -> Link:
+    s3 = answer.get("S3", {})
     return Link(
-        id=str(told.get("AssociationId", "")),
-        file_system=str(told.get("FileSystemId", "")),
-        path=str(told.get("FileSystemPath", "")),
-        s3=str(told.get("DataRepositoryPath", "")),
-        lifecycle=str(told.get("Lifecycle", "")),
-        why=str(told.get("FailureDetails", {}).get("Message", "")),
+        id=str(answer.get("AssociationId", "")),
+        file_system=str(answer.get("FileSystemId", "")),
+        path=str(answer.get("FileSystemPath", "")),
+        s3=str(answer.get("DataRepositoryPath", "")),
+        lifecycle=str(answer.get("Lifecycle", "")),
+        why=str(answer.get("FailureDetails", {}).get("Message", "")),
         auto_import=tuple(s3.get("AutoImportPolicy", {}).get("Events", ())),
         auto_export=tuple(s3.get("AutoExportPolicy", {}).get("Events", ())),
-        created=told.get("CreationTime"),
+        created=answer.get("CreationTime"),
     )

@@ -65,14 +65,14 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     the `TrainingPlanExtensions`.
     """
     sagemaker, unknown, parts = aws.service("sagemaker"), list[str](), []
-    told = described(aws, name)
-    if told is None:
+    answer = described(aws, name)
+    if answer is None:
         every = [str(one["TrainingPlanName"]) for one in plans(aws)]
         near = get_close_matches(plan_name(name), every, n=2) or every[:5]
         there = f"is it {' or '.join(near)}?" if near else "there is none at all"
         hint = f"{there} (region {aws.region}; another one: --region, --profile)"
         raise Absent(f"there is no training plan {name!r}", hint)
-    for part in told.get("ReservedCapacitySummaries", ()):
+    for part in answer.get("ReservedCapacitySummaries", ()):
         arn = {"ReservedCapacityArn": part["ReservedCapacityArn"]}
         more: dict[str, Any] = {}
         try:
@@ -83,9 +83,9 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
         except HpctlError as error:
             unknown.append(f"{arn['ReservedCapacityArn']}: {error}")
         parts.append({**part, **_plain(more)})
-    whole = {**_plain(told), "ReservedCapacitySummaries": parts}
+    whole = {**_plain(answer), "ReservedCapacitySummaries": parts}
     try:
-        whole["TrainingPlanExtensions"] = extensions(aws, told)
+        whole["TrainingPlanExtensions"] = extensions(aws, answer)
     except HpctlError as error:
         unknown.append(f"its extensions: {error}")
     return whole, tuple(unknown)
@@ -116,16 +116,16 @@ def offers(aws: Aws, request: Mapping[str, Any], of: Plan | None = None) -> tupl
     more = (
         {"TargetResources": [TARGET]} if of is None else {"TrainingPlanArn": of["TrainingPlanArn"]}
     )
-    told = aws.service("sagemaker").read("search_training_plan_offerings", **more, **request)
+    answer = aws.service("sagemaker").read("search_training_plan_offerings", **more, **request)
     if of is None:
         return tuple(
             _offer(one, one["TrainingPlanOfferingId"], one.get("ReservedCapacityOfferings", ()))
-            for one in told["TrainingPlanOfferings"]
+            for one in answer["TrainingPlanOfferings"]
         )
     part = dict((of.get("ReservedCapacitySummaries") or ({},))[0])
     part["InstanceCount"] = of.get("TotalInstanceCount", 0)
     found = []
-    for one in told.get("TrainingPlanExtensionOfferings", ()):
+    for one in answer.get("TrainingPlanExtensionOfferings", ()):
         part |= {"StartTime": one.get("StartDate"), "EndTime": one.get("EndDate")}
         part |= {"AvailabilityZone": one.get("AvailabilityZone", part.get("AvailabilityZone"))}
         name = one["TrainingPlanExtensionOfferingId"]
@@ -188,7 +188,7 @@ def _once(
             ) from error
 
 
-def _offer(told: Mapping[str, Any], name: str, parts: Any, extends: str = "") -> Offer:
+def _offer(answer: Mapping[str, Any], name: str, parts: Any, extends: str = "") -> Offer:
     times = [[part[key] for part in parts if part.get(key)] for key in ("StartTime", "EndTime")]
     return Offer(
         id=name,
@@ -199,13 +199,13 @@ def _offer(told: Mapping[str, Any], name: str, parts: Any, extends: str = "") ->
         zones=tuple(dict.fromkeys(str(part.get("AvailabilityZone") or "-") for part in parts)),
         starts=min(times[0], default=None),
         ends=max(times[1], default=None),
-        hours=int(told.get("DurationHours", 0)),
+        hours=int(answer.get("DurationHours", 0)),
         parts=len(parts),
-        fee=str(told.get("UpfrontFee", "")),
-        currency=str(told.get("CurrencyCode", "")),
+        fee=str(answer.get("UpfrontFee", "")),
+        currency=str(answer.get("CurrencyCode", "")),
     )
 
 
-def _plain(told: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(answer: Mapping[str, Any]) -> dict[str, Any]:
     """An answer without what boto3 adds."""
-    return {key: value for key, value in told.items() if key != "ResponseMetadata"}
+    return {key: value for key, value in answer.items() if key != "ResponseMetadata"}

@@ -39,7 +39,7 @@ SITE_SOURCE = "this site's own rule"
 
 
 class UnknownRuleError(ValueError):
-    """An override names a rule that the catalogue does not have. `hint` names the mend."""
+    """An override names a rule that the catalogue does not have. `hint` names the fix."""
 
     def __init__(self, rule: str, near: tuple[str, ...], missing: tuple[str, ...] = ()) -> None:
         super().__init__(f"the fault catalogue has no rule {rule!r}")

@@ -80,7 +80,7 @@ class Clears(StrEnum):
     GONE = "gone"
     """The agent no longer reports it: it has not been so for the check's own time."""
     OPERATOR = "operator"
-    """`hpctl return`, or another instance: a restart does not mend it."""
+    """`hpctl return`, or another instance: a restart does not fix it."""
 
 
 class Generation(Struct, frozen=True):

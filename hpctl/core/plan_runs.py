@@ -496,7 +496,7 @@ def _already(
                 and (r.cause == cause.id or now < later(r.opened, window))
             )
         )
-        # What its own supervisor mended was no end of the run: the next node hits it again.
+        # What its own supervisor fixed was no end of the run: the next node hits it again.
         and not (r.let_run and r.cause != cause.id)
         for r in view.state.jobs.values()
     )

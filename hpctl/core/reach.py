@@ -5,7 +5,7 @@
 | `slurm.down` | slurmctld set the node DOWN by itself, though the node's agent is heard |
 | `slurm.rebooted` | the same, because the node booted unexpectedly (ReturnToService=1) |
 | `slurm.silent` | slurmctld marks the slurmd as not responding; its jobs run on for now |
-| `slurm.closed` | slurmctld drained the node, or set it DOWN, for what no remedy mends |
+| `slurm.closed` | slurmctld drained the node, or set it DOWN, for what no remedy fixes |
 | `cloud.failed` | the cloud lists the instance as Failure, though its agent is heard |
 | `agent.silent` | nothing is heard from the agent, and Slurm still reaches the node |
 

@@ -129,7 +129,7 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         (Action.REQUEUE,),
         backoff=True,
         exclude=2,
-        why="File systems mend in minutes; the nodes can serve others meanwhile. A stale mount is"
+        why="File systems fix in minutes; the nodes can serve others meanwhile. A stale mount is"
         " one node's.",
     ),
     Kind.CORRUPTION: Treatment(

@@ -24,7 +24,7 @@ HARDWARE = "hardware"
 NVML_SCRIPT = "nvml.script"
 """Under a node's directory: what its played GPUs answer, where there are any."""
 LASTING = "lasting"
-"""Under a node's directory: while this file is there, a reboot mends nothing."""
+"""Under a node's directory: while this file is there, a reboot fixes nothing."""
 
 
 def plan(

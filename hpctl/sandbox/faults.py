@@ -283,7 +283,7 @@ class NodeFaults:
         return f"{node}: {line}"
 
     def _device(self, node: str, kind: str, *, lasting: bool = False, **how: Any) -> str:
-        """What the node's checks find; a reboot mends it, unless it is `lasting`."""
+        """What the node's checks find; a reboot fixes it, unless it is `lasting`."""
         directory = self._spec.layout.of_node(node)
         if kind == "gpu":
             done = self._gpu(directory, **how)

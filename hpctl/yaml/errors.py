@@ -158,8 +158,8 @@ def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     lines = []
     for loc, message in found:
-        words = [str(part) if str(part).isprintable() else repr(part) for part in loc]
-        where = ".".join(words) or "(top level)"
+        args = [str(part) if str(part).isprintable() else repr(part) for part in loc]
+        where = ".".join(args) or "(top level)"
         line = line_of(root, loc)
         place = f"{where} (line {line})" if line else where
         lines.append((line or 0, f"{place}: {message}"))
@@ -180,9 +180,9 @@ def said(error: Any, known: list[str]) -> str:
     return f"{message[:1].lower()}{message[1:]}{shown}{guess}"
 
 
-def near(word: str, words: list[str], cutoff: float = 0.6) -> str:
+def near(word: str, args: list[str], cutoff: float = 0.6) -> str:
     """`; did you mean 'x'?` where one of the words is close."""
-    found = difflib.get_close_matches(word, words, 1, cutoff=cutoff)
+    found = difflib.get_close_matches(word, args, 1, cutoff=cutoff)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

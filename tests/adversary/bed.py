@@ -102,11 +102,11 @@ class Siege:
     # --- the attacker --------------------------------------------------------------------------
 
     def as_stranger(
-        self, words: Sequence[str | bytes], **more: Any
+        self, args: Sequence[str | bytes], **more: Any
     ) -> subprocess.CompletedProcess[bytes]:
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
-            words,
+            args,
             env={"PATH": os.environ["PATH"], **self.sandbox.exports},
             capture_output=True,
             timeout=60,

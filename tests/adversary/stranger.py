@@ -20,8 +20,8 @@ from pathlib import Path
 def credential(munge_socket, body):
     """A credential that proves who we are and what we send, as anybody on the host may have it."""
     payload = "hpctl1:" + hashlib.sha256(body).hexdigest()
-    words = ["munge", "--socket", munge_socket, "--string", payload]
-    made = subprocess.run(words, capture_output=True, text=True, check=True)
+    args = ["munge", "--socket", munge_socket, "--string", payload]
+    made = subprocess.run(args, capture_output=True, text=True, check=True)
     return "MUNGE " + made.stdout.strip()
 
 
@@ -71,7 +71,7 @@ def endless(port, path, announced, most):
     else:
         head += "Transfer-Encoding: chunked\r\n\r\n"
         chunk = b"10000\r\n" + chunk + b"\r\n"
-    sent, said = 0, b""
+    sent, text = 0, b""
     with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
         connection.sendall(head.encode())
         try:
@@ -81,9 +81,9 @@ def endless(port, path, announced, most):
         except OSError:
             pass
         with contextlib.suppress(OSError):
-            said = connection.recv(4096)
-    words = said.split(maxsplit=2)
-    return {"sent": sent, "status": int(words[1]) if len(words) > 1 else 0}
+            text = connection.recv(4096)
+    args = text.split(maxsplit=2)
+    return {"sent": sent, "status": int(args[1]) if len(args) > 1 else 0}
 
 
 def crowd(port, count, begin, drip, seconds):
@@ -188,8 +188,8 @@ def write(path, text):
     return "written"
 
 
-def main(said):
+def main(text):
     """Do what the JSON object says, and print what came of it."""
-    asked = json.loads(said)
+    asked = json.loads(text)
     done = globals()[asked.pop("do")](**asked)
     print(json.dumps({"uid": os.geteuid(), "done": done}))

@@ -173,9 +173,9 @@ def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(
     source = (
         f"import fcntl; f = open({str(conf)!r}); fcntl.flock(f, 2); print(1, flush=True); input()"
     )
-    words = [python(), "-I", "-c", source, "-m", "hpctl", "daemon", "run"]
+    args = [python(), "-I", "-c", source, "-m", "hpctl", "daemon", "run"]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd="/", **drop()) as stranger:
+    with subprocess.Popen(args, stdin=pipe, stdout=pipe, cwd="/", **drop()) as stranger:
         assert stranger.stdout is not None
         assert stranger.stdout.readline() == b"1\n"
         with daemon(tmp_path, free_port(), conf=conf):

@@ -94,13 +94,13 @@ def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
 
 def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    words = RateLimiter(3, 1.0, lambda: now[0])
-    assert [words.take(1) for _ in range(4)] == [True, True, True, False]
-    assert words.take(2)
+    args = RateLimiter(3, 1.0, lambda: now[0])
+    assert [args.take(1) for _ in range(4)] == [True, True, True, False]
+    assert args.take(2)
     now[0] = 2.0
-    assert [words.take(1) for _ in range(3)] == [True, True, False]
+    assert [args.take(1) for _ in range(3)] == [True, True, False]
     monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for key in range(100):
         now[0] += 10
-        words.take(("many", key))
-    assert len(words._left) < 20
+        args.take(("many", key))
+    assert len(args._left) < 20

@@ -18,15 +18,15 @@ def started() -> Iterator[tuple[str, list[str]]]:
     for path in python_files("hpctl"):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.List | ast.Tuple):
-                words = [ast.unparse(word) for word in node.elts]
-                if "sys.executable" in words:
-                    yield f"{path}:{node.lineno}", words
+                args = [ast.unparse(word) for word in node.elts]
+                if "sys.executable" in args:
+                    yield f"{path}:{node.lineno}", args
 
 
 def test_no_module_is_run_by_m_alone() -> None:
     lines = list(started())
     assert len(lines) > 8
-    assert [at for at, words in lines if "'-m'" in words and not {"'-P'", "'-I'"} & {*words}] == []
+    assert [at for at, text in lines if "'-m'" in text and not {"'-P'", "'-I'"} & {*text}] == []
 
 
 @pytest.mark.parametrize("path", [None, ""], ids=["none", "empty"])
@@ -39,9 +39,9 @@ def test_a_planted_package_is_not_run(tmp_path: Path, path: str | None) -> None:
     if path is not None:
         environment["PYTHONPATH"] = path
 
-    def run(*words: str) -> str:
+    def run(*text: str) -> str:
         done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=environment,
+            [sys.executable, *text], cwd=tmp_path, env=environment,
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
         return done.stdout

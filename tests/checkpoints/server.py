@@ -106,20 +106,20 @@ def _load(library: Library, path: Path, meeting: Path) -> dict[str, Any]:
     error = None
     for end, pid in zip(ends, pids, strict=True):
         with os.fdopen(end) as stream:
-            told = json.loads(stream.read() or '{"error": "the loader died"}')
+            answer = json.loads(stream.read() or '{"error": "the loader died"}')
         os.waitpid(pid, 0)
-        values += told.get("values", [])
-        error = error or told.get("error")
+        values += answer.get("values", [])
+        error = error or answer.get("error")
     return {"error": error} if error else {"values": values}
 
 
 def _tell(library: Library, path: Path, rank: int, meeting: Path, end: int) -> None:
     signal.alarm(LOAD_LIMIT_S)
     try:
-        told: dict[str, Any] = {"values": list(library.load(path, rank, meeting))}
+        answer: dict[str, Any] = {"values": list(library.load(path, rank, meeting))}
     except BaseException as error:  # noqa: BLE001 -- Megatron even calls sys.exit
-        told = {"error": f"{type(error).__name__}: {error}"[:500]}
-    os.write(end, json.dumps(told).encode())
+        answer = {"error": f"{type(error).__name__}: {error}"[:500]}
+    os.write(end, json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from tests.clusters.validate import world
 
 
 def run(
-    *words: object, width: int = 80, stdin: str | IO[bytes] = "", env: Mapping[str, str] = {}
+    *args: object, width: int = 80, stdin: str | IO[bytes] = "", env: Mapping[str, str] = {}
 ) -> Result:
     """Run hpctl as from the shell, on a terminal so wide."""
     runner = CliRunner(env={"COLUMNS": str(width), **env})
-    return runner.invoke(cli, [*map(str, words)], input=stdin, prog_name="hpctl")
+    return runner.invoke(cli, [*map(str, args)], input=stdin, prog_name="hpctl")
 
 
 class Reads(Struct):

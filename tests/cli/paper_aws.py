@@ -126,9 +126,12 @@ class PaperSageMaker:
         return {**self.answers["describe_cluster"], "ClusterStatus": self.status}
 
     def _describe_training_plan(self, request: Mapping[str, Any]) -> Any:
-        told = self.answers["describe_training_plan"]
-        if isinstance(told, Exception) or told["TrainingPlanName"] == request["TrainingPlanName"]:
-            return told
+        answer = self.answers["describe_training_plan"]
+        if (
+            isinstance(answer, Exception)
+            or answer["TrainingPlanName"] == request["TrainingPlanName"]
+        ):
+            return answer
         return Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
 
     def _list_cluster_nodes(self, _request: Any) -> Any:
@@ -156,8 +159,8 @@ class PaperSageMaker:
 
     def _batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> Any:
         first, *rest = request["NodeIds"]
-        said = "Another operation is in progress for this node."
-        failed = [{"NodeId": n, "ErrorCode": "InstanceIdInUse", "Message": said} for n in rest]
+        text = "Another operation is in progress for this node."
+        failed = [{"NodeId": n, "ErrorCode": "InstanceIdInUse", "Message": text} for n in rest]
         return {"Successful": [first], **({"Failed": failed} if failed else {})}
 
     def _start_cluster_health_check(self, _request: Any) -> Any:

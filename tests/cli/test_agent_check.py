@@ -24,15 +24,15 @@ def check(*options: str, root: Path | None = None) -> subprocess.CompletedProces
 def test_the_kernels_log(tmp_path: Path) -> None:
     kmsg = tmp_path / "kmsg"
     kmsg.touch()
-    words = ("--only", "kernel", "--kmsg", str(kmsg))
-    clean = check(*words)
+    args = ("--only", "kernel", "--kmsg", str(kmsg))
+    clean = check(*args)
     assert (clean.returncode, "kernel  ok" in clean.stdout) == (0, True), clean.stdout
     kmsg.write_bytes(format_record(LINE, 1) + format_record(LINE, 2))
-    seen = check(*words)
+    seen = check(*args)
     assert seen.returncode == 1
-    said = r"kernel\.xid +fail +0000:c1:00\.0 +79: .*fallen off the bus.*2 times"
-    assert re.search(said, seen.stdout)
-    (shown,) = json.loads(check(*words, "--json").stdout)["checks"]
+    text = r"kernel\.xid +fail +0000:c1:00\.0 +79: .*fallen off the bus.*2 times"
+    assert re.search(text, seen.stdout)
+    (shown,) = json.loads(check(*args, "--json").stdout)["checks"]
     (row,) = shown["findings"]
     assert (row["code"], row["count"], row["verdict"]) == ("79", 2, "fail")
     away = check("--only", "kernel", "--kmsg", str(tmp_path / "none"))
@@ -61,7 +61,7 @@ def test_a_sites_own_check_is_run_too(tmp_path: Path) -> None:
     assert re.search(r"plugin\.room +fail +hot", seen.stdout)
 
 
-def test_names_and_files_that_are_wrong_are_told_with_the_mend(tmp_path: Path) -> None:
+def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path: Path) -> None:
     name = check("--only", "efa.devcies")
     assert name.returncode == 2
     assert "efa.devices" in name.stderr

@@ -34,9 +34,9 @@ def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned: Head
     assert "SPARE" not in shown.stdout
     assert "Not known: Slurm: it does not answer" in shown.stdout
     assert shown.exit_code == 1, "an instance has failed, which is worse"
-    told = planned.run("autoscale", "explain", "--json")
-    assert told.exit_code == 3
-    assert {group["answer"] for group in json.loads(told.stdout)["groups"]} == {"unknown"}
+    ran = planned.run("autoscale", "explain", "--json")
+    assert ran.exit_code == 3
+    assert {group["answer"] for group in json.loads(ran.stdout)["groups"]} == {"unknown"}
 
 
 def test_a_degraded_group_is_a_problem_without_any_failed_instance(
@@ -46,8 +46,8 @@ def test_a_degraded_group_is_a_problem_without_any_failed_instance(
     monkeypatch.setattr(paper_aws, "nodes", lambda: whole)
     shown = planned.run("capacity", "--json")
     assert shown.exit_code == 1
-    said = json.loads(shown.stdout)["problems"]
-    assert said == ["group worker-group-1 is Degraded: 7 of 8 run"]
+    text = json.loads(shown.stdout)["problems"]
+    assert text == ["group worker-group-1 is Degraded: 7 of 8 run"]
 
 
 def test_autoscaling_without_a_journal_says_that_nobody_decides(head: Head) -> None:
@@ -58,8 +58,8 @@ def test_autoscaling_without_a_journal_says_that_nobody_decides(head: Head) -> N
 
 
 def test_a_group_is_explained_by_its_change(planned: Head) -> None:
-    told = json.loads(planned.run("explain", GROUP, "--json").stdout)
-    assert (told["kind"], told["target"]) == ("change", "s-22222222")
+    answer = json.loads(planned.run("explain", GROUP, "--json").stdout)
+    assert (answer["kind"], answer["target"]) == ("change", "s-22222222")
     near = planned.run("explain", "s-2222222", width=200)
     assert isinstance(near.exception, HpctlError)
     assert "s-22222222" in near.exception.hint

@@ -34,8 +34,8 @@ def submitted(head: Head, directory: str) -> None:
 
 def test_text_and_json_are_as_before(history: Head, checkpoints: Path) -> None:
     submitted(history, str(checkpoints))
-    for name, words in (("txt", ()), ("json", ("--json",))):
-        result = history.run("checkpoint", "advise", "4242", *words, width=200)
+    for name, text in (("txt", ()), ("json", ("--json",))):
+        result = history.run("checkpoint", "advise", "4242", *text, width=200)
         assert result.exit_code == 0, result.output
         compare(f"checkpoint-advise.{name}", result.stdout.replace(str(checkpoints), "DIR"))
 
@@ -45,14 +45,14 @@ def test_what_is_given_counts_before_what_the_program_told_and_that_before_its_f
 ) -> None:
     for job, took in (("a-1", 3.0), ("a-2", 5.0)):
         (checkpoints / HISTORIES).mkdir(exist_ok=True)
-        told = JobHistory.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
-        told.saved(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
-    words = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
-    shown = json.loads(history.run(*words).stdout)
+        answer = JobHistory.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
+        answer.saved(1, datetime(2026, 11, 21, tzinfo=UTC), [took])
+    args = ("checkpoint", "advise", str(checkpoints), "--nodes", "64", "--json")
+    shown = json.loads(history.run(*args).stdout)
     assert shown["save_s"] == 4
     assert shown["save_from"] == "median of 2 as the program told hpctl run"
     costs = ("--save-cost", "2s", "--restart-cost", "1m", "--mtbf", "4h")
-    shown = json.loads(history.run(*words, *costs).stdout)
+    shown = json.loads(history.run(*args, *costs).stdout)
     assert (shown["save_s"], shown["restart_s"], shown["mtbf_s"]) == (2, 60, 14_400)
     assert shown["interval_s"] == pytest.approx(240, rel=0.02)
     assert shown["failures"] is None

@@ -49,7 +49,7 @@ SCRIPT = NodeProgress(
     Trouble(
         Cause.LIFECYCLE,
         understand(LIFECYCLE).meaning,
-        understand(LIFECYCLE).mend,
+        understand(LIFECYCLE).fix,
         step="mount_fsx",
         line="hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-2 after 3 tries: no route",
         log=LOG,
@@ -132,13 +132,13 @@ def test_the_end_of_a_change_is_as_before(
 
 def test_the_live_screen_is_never_higher_than_the_terminal() -> None:
     many = replace(LOOK, failures=tuple(replace(SCRIPT, message=f"no {n}") for n in range(9)))
-    for height, said in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
+    for height, text in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
         console = Console(file=io.StringIO(), width=80, height=height)
         live = Live(console=console)
         screen.Screenful(live).show(many)
         lines = console.render_lines(live.renderable, pad=False)
         assert len(lines) < height
-        assert any(said in segment.text for line in lines for segment in line)
+        assert any(text in segment.text for line in lines for segment in line)
 
 
 def shown(one: ClusterChangeView, capsys: pytest.CaptureFixture[str]) -> str:
@@ -181,6 +181,6 @@ def test_lines_are_written_when_something_changes_and_once_a_minute(
 
 
 def test_the_json_is_as_before_and_as_documented() -> None:
-    told = {name: output.to_json("cluster-change", one) for name, one in VIEWS.items()}
-    compare("cluster-change.json", told["create-failed"] + "\n")
-    holds("cluster-change", *told.values())
+    answer = {name: output.to_json("cluster-change", one) for name, one in VIEWS.items()}
+    compare("cluster-change.json", answer["create-failed"] + "\n")
+    holds("cluster-change", *answer.values())

@@ -25,8 +25,8 @@ def ordered(head: Head) -> list[str]:
 
 
 def test_states_and_groups_pick_rows(history: Head) -> None:
-    def names(*words: str) -> list[str]:
-        shown = history.run("cluster", "nodes", *words, "--json").stdout
+    def names(*text: str) -> list[str]:
+        shown = history.run("cluster", "nodes", *text, "--json").stdout
         return [node["node"] for node in json.loads(shown)["nodes"]]
 
     assert names("--group", "head") == ["ip-10-1-0-250"]
@@ -110,8 +110,8 @@ def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
 def test_with_slurm_silent_nothing_is_ordered(history: Head, command: tuple[str, ...]) -> None:
     history.slurm = None
     result = history.run(*command, "ip-10-1-0-3", "--yes")
-    said = f"{result.stderr} {result.exception}"
-    assert "what runs on the nodes is unknown" in said
+    text = f"{result.stderr} {result.exception}"
+    assert "what runs on the nodes is unknown" in text
     assert ordered(history) == []
 
 
@@ -143,8 +143,8 @@ def test_what_a_health_check_found_stands_in_the_nodes_log(
     history: Head, lines: list[str] | None, result: str, code: int
 ) -> None:
     history.aws.logs.lines = lines
-    words = ("health-check", "ip-10-1-0-3", "--every", "0.05s", "--yes", "--json")
-    done = history.run("cluster", *words)
+    args = ("health-check", "ip-10-1-0-3", "--every", "0.05s", "--yes", "--json")
+    done = history.run("cluster", *args)
     assert done.exit_code == code, done.output
     (node,) = json.loads(done.stdout)["nodes"]
     assert node["result"] == result
@@ -157,8 +157,8 @@ def test_what_a_health_check_found_stands_in_the_nodes_log(
 def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) -> None:
     history.aws.logs.lines = ["replacementRequired: false rebootRequired: true"]
     history.aws.logs.at -= timedelta(days=30)
-    words = ("health-check", "ip-10-1-0-3", "--group", "worker-group-1", "--every", "0.05s")
-    done = history.run("cluster", *words, "--yes", "--json")
+    args = ("health-check", "ip-10-1-0-3", "--group", "worker-group-1", "--every", "0.05s")
+    done = history.run("cluster", *args, "--yes", "--json")
     nodes = json.loads(done.stdout)["nodes"]
     assert "rebooted" not in {node["result"] for node in nodes}
     assert len(nodes) == len({node["instance_id"] for node in nodes})
@@ -205,20 +205,20 @@ def test_the_shell_is_named_by_the_clusters_id(history: Head) -> None:
 
 
 def test_one_command_keeps_its_words(history: Head) -> None:
-    words = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
-    result = history.run("cluster", *words)
+    args = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
+    result = history.run("cluster", *args)
     assert "--profile ana --document-name AWS-StartNonInteractiveCommand" in result.stdout
-    said = ssh.session_command("t", region="r", command=("echo", "a b"))[-1]
-    assert json.loads(said) == {"command": ["echo 'a b'"]}
-    said = ssh.session_command("t", region="r", command=("echo $HOME | wc",))[-1]
-    assert json.loads(said) == {"command": ["echo $HOME | wc"]}
+    text = ssh.session_command("t", region="r", command=("echo", "a b"))[-1]
+    assert json.loads(text) == {"command": ["echo 'a b'"]}
+    text = ssh.session_command("t", region="r", command=("echo $HOME | wc",))[-1]
+    assert json.loads(text) == {"command": ["echo $HOME | wc"]}
 
 
 def test_what_is_missing_is_told_in_one_error(
     history: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(ssh.os, "execvp", lambda _, words: started.append(words))
+    monkeypatch.setattr(ssh.os, "execvp", lambda _, text: started.append(text))
     monkeypatch.setattr(ssh.shutil, "which", lambda name: "/bin/aws" if name == "aws" else None)
     result = history.run("cluster", "ssh", "ip-10-1-0-3")
     assert isinstance(result.exception, HpctlError)
@@ -252,14 +252,19 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
     for n in range(40):
         gone, at = f"i-{n:017x}", begun + timedelta(minutes=n)
         one = ClusterEvent(f"a{n:02}", at, "Info", "Instance", "h100", gone, "Instance launched.")
-        said = {"id": f"b{n:02}", "level": "Error", "text": text.format(gone), "failure": "no disk"}
-        tries += [one, replace(one, **said)]
+        answer = {
+            "id": f"b{n:02}",
+            "level": "Error",
+            "text": text.format(gone),
+            "failure": "no disk",
+        }
+        tries += [one, replace(one, **answer)]
     other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
-    told = lines([*tries, other], [])
-    shown = folded(told)
+    message = lines([*tries, other], [])
+    shown = folded(message)
     counts = [(line.count, len(line.instances), line.event.id) for line in shown]
     assert counts == [(40, 40, "a39"), (40, 40, "b39"), (1, 1, "c")]
     assert shown[0].first == begun
-    said_ = drawn(ClusterEventsView(begun, "llm", shown, len(told)), 100)
+    said_ = drawn(ClusterEventsView(begun, "llm", shown, len(message)), 100)
     assert "40 times of 40 instances, first at 2026-01-01 00:00:00" in " ".join(said_.split())
     assert "81 events, repeats folded: --all shows each" in said_

@@ -70,9 +70,9 @@ def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
     assert Path("cluster.yaml").read_text() == "mine"
     assert run("init", *PLAIN, "--force").exit_code == 0
     assert read("cluster.yaml").name == "demo"
-    said = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
-    assert said["path"] == "a.yaml"
-    assert said["yaml"] == Path("a.yaml").read_text()
+    answer = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
+    assert answer["path"] == "a.yaml"
+    assert answer["yaml"] == Path("a.yaml").read_text()
     assert {path.name for path in here.iterdir()} == {"a.yaml", "cluster.yaml"}
 
 
@@ -101,8 +101,8 @@ class Terminal:
 def test_the_parameters_are_printed_or_written_beside_the_scripts(here: Path) -> None:
     source = str(FILES / "provisioning.yaml")
     rendered = provisioning.render(files()["provisioning"])
-    for words in ((), ("--json",), ("-o", "p.json", "--json")):
-        assert json.loads(run("provisioning-parameters", source, *words).stdout) == rendered
+    for text in ((), ("--json",), ("-o", "p.json", "--json")):
+        assert json.loads(run("provisioning-parameters", source, *text).stdout) == rendered
     assert json.loads(Path("p.json").read_text()) == rendered
     assert run("provisioning-parameters", source, "-o", "p.json").exit_code == 1
     refused = run("provisioning-parameters", str(FILES / "full.yaml"))
@@ -141,13 +141,13 @@ def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws: tuple[str, ..
     assert result.stdout.startswith("next.yaml says what llm-next is: head, h100")
     assert run("import", "llm-next", "-o", "next.yaml", *aws).exit_code == 1
     assert run("import", "llm-next", "-o", "next.yaml", "--force", *aws).exit_code == 0
-    said = json.loads(run("update", "next.yaml", "--dry-run", "--json", *aws).stdout)
-    assert said["changes"] == []
+    answer = json.loads(run("update", "next.yaml", "--dry-run", "--json", *aws).stdout)
+    assert answer["changes"] == []
     printed = run("import", "llm-next", *aws).stdout
     assert parse(printed).node_provisioning_mode == "Continuous"
-    said = json.loads(run("import", "llm-next", "--json", *aws).stdout)
-    assert said["schema"] == "hpctl.cluster-import/1"
-    assert (said["path"], said["groups"], said["yaml"]) == ("", ["head", "h100"], printed)
+    answer = json.loads(run("import", "llm-next", "--json", *aws).stdout)
+    assert answer["schema"] == "hpctl.cluster-import/1"
+    assert (answer["path"], answer["groups"], answer["yaml"]) == ("", ["head", "h100"], printed)
 
 
 def test_a_request_becomes_a_file_with_no_account_at_all(

@@ -14,9 +14,9 @@ from hpctl.cli.main import cli
 
 def complete(line: str) -> set[str]:
     """`type,value` of all that bash is told for the last word of `line`."""
-    words = line.split()
+    args = line.split()
     env = {"_HPCTL_COMPLETE": "bash_complete", "COMP_WORDS": line}
-    env["COMP_CWORD"] = str(len(words) - (0 if line.endswith(" ") else 1))
+    env["COMP_CWORD"] = str(len(args) - (0 if line.endswith(" ") else 1))
     result = CliRunner(env=env).invoke(cli, [], prog_name="hpctl")
     return set(result.stdout.split())
 
@@ -42,7 +42,7 @@ def test_completion_that_is_stopped_says_nothing(ended_by: signal.Signals) -> No
     """By Ctrl-C, or by its own clock: the endpoint takes the connection and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(30)
-        words = {"COMP_WORDS": "hpctl cluster describe ", "COMP_CWORD": "3"}
+        args = {"COMP_WORDS": "hpctl cluster describe ", "COMP_CWORD": "3"}
         aws = {
             "AWS_ENDPOINT_URL_SAGEMAKER": f"http://127.0.0.1:{silent.getsockname()[1]}",
             "AWS_ACCESS_KEY_ID": "x",
@@ -51,7 +51,7 @@ def test_completion_that_is_stopped_says_nothing(ended_by: signal.Signals) -> No
         }
         with subprocess.Popen(
             [sys.executable, "-m", "hpctl"],
-            env={**os.environ, **words, **aws, "_HPCTL_COMPLETE": "bash_complete"},
+            env={**os.environ, **args, **aws, "_HPCTL_COMPLETE": "bash_complete"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         ) as shell:

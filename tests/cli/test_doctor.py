@@ -58,7 +58,7 @@ def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_t
     assert verdicts(checks.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
     monkeypatch.setattr(checks, "filesystem", lambda path, mounts: "nfs4")
     (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
-    assert (check.verdict, check.mend) == ("fail", f"mkdir -p {head.dir}/no")
+    assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
     (check,) = checks.state_dir(with_(head), worlds.NOW)
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
@@ -71,7 +71,7 @@ def test_munge_goes_there_and_back() -> None:
         assert (fine.verdict, "127.0.1.1" in fine.what) == ("ok", True)
     (dead,) = checks.munge(realm.head)
     assert dead.verdict == "fail"
-    assert "munge" in dead.mend
+    assert "munge" in dead.fix
 
 
 def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
@@ -90,7 +90,7 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
     later = {c.name: c for c in checks.daemon(config, worlds.at(3600))}
     assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
     switch = later["kill switch"]
-    assert (switch.verdict, switch.mend) == ("warn", f"rm {history.dir}/STOP")
+    assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
 
 
 def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_exactly_one_replaces() -> None:
     }
     for (automatic, mode), verdict in expected.items():
         found = checks.one_doctor(ProviderView(worlds.NOW, True, automatic), mode)
-        assert (found.verdict, "`hpctl cluster update`" in found.mend) == (verdict, verdict != "ok")
+        assert (found.verdict, "`hpctl cluster update`" in found.fix) == (verdict, verdict != "ok")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head: Hea
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
     (check,) = [c for c in checks.cloud(with_(head), worlds.NOW) if c.name == "software update"]
     assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
-    assert check.mend == "when no jobs run: `hpctl cluster software-update llm-prod`"
+    assert check.fix == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
 
 def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(
@@ -151,7 +151,7 @@ def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_els
     found = verdicts(checks.examine(with_(head), worlds.NOW))  # no journal was ever written
     assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
     head.cloud = head.slurm = None
-    found = {c.name: (c.verdict, c.mend) for c in checks.examine(with_(head), worlds.NOW)}
+    found = {c.name: (c.verdict, c.fix) for c in checks.examine(with_(head), worlds.NOW)}
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
@@ -187,12 +187,12 @@ def prints(head: Head, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     return said
 
 
-def test_the_hazards_of_slurms_settings_are_told_with_mend_and_source(
+def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(
     prints: Callable[..., dict[str, CheckView]],
 ) -> None:
     found = prints(24, 11, 5, JobRequeue="0", SlurmUser="root(0)")
     assert found["job-requeue"].verdict == "fail"
-    assert "JobRequeue=1" in found["job-requeue"].mend
+    assert "JobRequeue=1" in found["job-requeue"].fix
     assert "slurm.conf(5)" in found["job-requeue"].source
     assert "slurm.conf" not in found
     good = prints(22, 5, 8, UnkillableStepTimeout="60 sec", SlurmUser="root(0)")
@@ -228,7 +228,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     assert rest == [("slurm release", "fail", what)] * told
 
 
-def test_hyperpod_s_other_doctors_are_named_with_the_mend(tmp_path: Path) -> None:
+def test_hyperpod_s_other_doctors_are_named_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "etc/profile.d").mkdir(parents=True)
     assert list(checks.other_doctors(tmp_path)) == []
     (tmp_path / "etc/environment").write_text('PATH="/bin"\nHYPERPOD_HANG_RULES=/fsx/r.json\n')
@@ -241,4 +241,4 @@ def test_hyperpod_s_other_doctors_are_named_with_the_mend(tmp_path: Path) -> Non
         ("auto-resume", "note"),
     ]
     assert "etc/environment" in found[0].what
-    assert all(c.mend for c in found)
+    assert all(c.fix for c in found)

@@ -36,6 +36,6 @@ def test_text_and_json_are_as_before(request: pytest.FixtureRequest, name: str) 
         assert "\x1b" not in line_
     if "--dry-run" in line:
         assert result.stdout.endswith("\nDry run: nothing was done.\n")
-    told = run(*line.split(), "--json").stdout
-    assert next(iter(json.loads(told))) == "schema"
-    compare(f"{name}.json", told)
+    text = run(*line.split(), "--json").stdout
+    assert next(iter(json.loads(text))) == "schema"
+    compare(f"{name}.json", text)

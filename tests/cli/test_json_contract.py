@@ -43,12 +43,12 @@ def kind_of(written: str) -> str:
     kind = written.removesuffix("?")
     one = kind.removesuffix("[]")
     if one[0].isupper() or "." in one:
-        said = f"[{one}](#{one})"
+        text = f"[{one}](#{one})"
     else:
-        said = {"{text: number}": "map"}.get(one, "object" if one[0] == "{" else one)
+        text = {"{text: number}": "map"}.get(one, "object" if one[0] == "{" else one)
     if kind != one:
-        said = "list of numbers" if one == "number" else f"list of {said}"
-    return said if kind == written else f"{said} or null"
+        text = "list of numbers" if one == "number" else f"list of {text}"
+    return text if kind == written else f"{text} or null"
 
 
 PARTS = sections()
@@ -96,16 +96,16 @@ IS = {
 
 def holds(schema: str, *documents: str) -> None:
     """What is documented of a schema is what documents have, in both directions, with its type."""
-    said = documented(f"hpctl.{schema}/1")
+    answer = documented(f"hpctl.{schema}/1")
     anything = ("map", "object", "any", "list of object")
-    free = {path for path, kind in said.items() if kind.startswith(anything)}
+    free = {path for path, kind in answer.items() if kind.startswith(anything)}
     found: dict[str, list[Any]] = {}
     for document in map(json.loads, documents):
         for path, values in printed(document, "", free).items():
             found.setdefault(path, []).extend(values)
-    assert set(found) == set(said)
+    assert set(found) == set(answer)
     for path, values in found.items():
-        kind, _, orelse = said[path].partition(" or ")
+        kind, _, orelse = answer[path].partition(" or ")
         for value in values:
             fits = "](#" in kind or IS[kind](value)
             assert fits or (orelse == "null" and value is None), (path, value)

@@ -57,8 +57,8 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
     assert after[name]["instance_id"] != before[name]["instance_id"]
     assert after[name]["slurm_state"] == "IDLE"
 
-    told = hpctl(sandbox, "explain", name)
-    assert f"Replacing instance {before[name]['instance_id']}" in told.stdout
+    answer = hpctl(sandbox, "explain", name)
+    assert f"Replacing instance {before[name]['instance_id']}" in answer.stdout
     assert hpctl(sandbox, "status").returncode == 0
 
     sandbox.kill_daemon()

@@ -69,8 +69,8 @@ def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(
 
 def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
     """A healed fault and its job, once they are long over."""
-    told = [("explain", "n-11111111"), ("explain", "j-22222222"), ("explain", "4242")]
-    asked = [*told, ("recoveries", "--all"), ("jobs", "--all"), ("recoveries", "--since", "99d")]
+    lines = [("explain", "n-11111111"), ("explain", "j-22222222"), ("explain", "4242")]
+    asked = [*lines, ("recoveries", "--all"), ("jobs", "--all"), ("recoveries", "--since", "99d")]
     before = [history.run(*words).stdout for words in asked]
     over = {"n-11111111", "j-22222222"}
     store = history.store()
@@ -102,14 +102,14 @@ def test_a_silent_daemon_is_not_alive_and_nothing_is_sure() -> None:
 
 def test_checks_that_were_shed_are_no_evidence(head: Head) -> None:
     """The agent's own saving is told as that, and not as seen on the node, nor of a recovery."""
-    (told,) = _shed().observations(["dcgm"])
+    (answer,) = _shed().observations(["dcgm"])
     shed = Finding(
         "agent.checks",
-        told.verdict,
+        answer.verdict,
         worlds.at(1),
         worlds.at(80),
-        code=told.code,
-        detail=told.detail,
+        code=answer.code,
+        detail=answer.detail,
     )
     sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
     judged = assess(sick, rules(), worlds.NOW)
@@ -229,8 +229,8 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began: float, kind
         "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
         "port is DOWN, link Disabled", clears=Clears.GONE,
     )  # fmt: skip
-    told = replace(worlds.health()[name], findings=(down,))
-    facts = {**worlds.health(), name: told}
+    text = replace(worlds.health()[name], findings=(down,))
+    facts = {**worlds.health(), name: text}
     judged = {n: assess(h, rules(), worlds.NOW) for n, h in facts.items()}
     view = explain_view(world(healed(), health=facts, assessments=judged), rules(), name)
     assert view is not None
@@ -257,6 +257,6 @@ def test_root_opens_no_checkpoint_of_a_user(
 
     monkeypatch.setattr(search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
-    said = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
+    text = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
     assert (opened == [tmp_path]) is looks
-    assert ("hpctl checkpoint last" in said) is not looks
+    assert ("hpctl checkpoint last" in text) is not looks

@@ -161,8 +161,8 @@ def test_names_complete_from_the_journal(history: Head, monkeypatch: pytest.Monk
             shell.setenv("_HPCTL_COMPLETE", "bash_complete")
             shell.setenv("COMP_WORDS", line)
             shell.setenv("COMP_CWORD", str(len(line.split()) - 1))
-            said = history.run()
-        return {row.partition(",")[2] for row in said.stdout.split()}
+            ran = history.run()
+        return {row.partition(",")[2] for row in ran.stdout.split()}
 
     assert complete("hpctl nodes ip-10-1-0-4") == {"ip-10-1-0-4"}
     assert complete("hpctl cancel n-") == {"n-44444444"}
@@ -172,7 +172,7 @@ def test_names_complete_from_the_journal(history: Head, monkeypatch: pytest.Monk
     long = "ip-10-1-0-250.us-west-2.compute.internal"
     assert complete("hpctl cluster replace ip-10-1-0-25") == {"ip-10-1-0-250", long}
     assert complete("hpctl cluster replace i-0bead") == {"i-0bead000000000001"}
-    for words in ("nodes", "events llm-prod", "software-update", "health-check"):
-        assert complete(f"hpctl cluster {words} --group work") == {"worker-group-1"}
+    for text in ("nodes", "events llm-prod", "software-update", "health-check"):
+        assert complete(f"hpctl cluster {text} --group work") == {"worker-group-1"}
     history.config.write_text("nonsense: [")
     assert complete("hpctl nodes ip") == set()

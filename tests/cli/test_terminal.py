@@ -48,29 +48,29 @@ def test_no_field_of_a_view_is_obeyed(
     draw = output._draw
     monkeypatch.setattr(output, "_draw", lambda on, how, view: draw(on, how, hostile(view)))
     real = click.echo
-    said: list[str] = []
+    lines: list[str] = []
 
     def echo(message: Any = None, *args: Any, **options: Any) -> None:
-        said.append(str(message))
+        lines.append(str(message))
         real(message, *args, **options)
 
     # What click is given: it takes some escape sequences out where no terminal reads.
     monkeypatch.setattr(click, "echo", echo)
     result = history.run(*line.split(), width=200)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert said
-    assert not OBEYED.search("".join(said))
+    assert lines
+    assert not OBEYED.search("".join(lines))
 
 
 def test_no_word_of_the_journal_is_obeyed(head: Head) -> None:
     trouble = Trouble(Kind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL)
-    told = JobReport(JobId(4545), 0, trouble, why="told" + EVIL)
-    words = [
+    text = JobReport(JobId(4545), 0, trouble, why="told" + EVIL)
+    args = [
         HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, RuleId("xid-79")),
-        JobReported(worlds.at(2), told, 1000),
+        JobReported(worlds.at(2), text, 1000),
         RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
     ]
-    head.write(worlds.healed(), worlds.troubled(), words)
+    head.write(worlds.healed(), worlds.troubled(), args)
     for line in ("status", "jobs --all", "recoveries --all", "explain 4545", "audit"):
         for more in ((), ("--json",)):
             assert not OBEYED.search(head.run(*line.split(), *more, width=200).stdout)

@@ -34,14 +34,14 @@ def test_a_step_without_an_answer_is_told_as_trouble() -> None:
 
 
 def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> None:
-    state, told = State(), []
+    state, messages = State(), []
     events = [*healed(), *troubled()]
     for event in events:
         state.fold(event)
-        told.append(event_line(event, state))
+        messages.append(event_line(event, state))
     accepted = [e for e in events if getattr(e, "outcome", None) == Outcome.accepted()]
-    assert sum(line is None for line in told) == len(accepted)
-    texts = [line.text for line in told if line is not None]
+    assert sum(line is None for line in messages) == len(accepted)
+    texts = [line.text for line in messages if line is not None]
     assert "Draining ip-10-1-0-2." in texts
     assert any("rejected, to be retried (completing)" in text for text in texts)
     # Moves are worded the same as in the story told afterwards.

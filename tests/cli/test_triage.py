@@ -28,8 +28,8 @@ def rows(text: str | bytes) -> list[dict[str, Any]]:
 
 
 def exported(**fields: str) -> bytes:
-    said = {"__CURSOR": "s=1;i=2", **fields}
-    return "".join(f"{name}={value}\n" for name, value in said.items()).encode() + b"\n"
+    answer = {"__CURSOR": "s=1;i=2", **fields}
+    return "".join(f"{name}={value}\n" for name, value in answer.items()).encode() + b"\n"
 
 
 def binary(message: str) -> bytes:

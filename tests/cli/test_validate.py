@@ -82,9 +82,9 @@ def test_one_wrong_field_hides_nothing_else(good: Path, account: Account, tmp_pa
     account["ec2"]["describe_subnets"] = []
     file = tmp_path / "partly.yaml"
     file.write_text(re.sub(r"count: [1-9]\d*", "count: many", good.read_text()))
-    said = json.loads(run("cluster", "validate", file, "--json").stdout)
-    assert said["partial"] is True
-    found = {(v["family"], v["place"]) for v in said["verdicts"] if v["level"] == "FAIL"}
+    answer = json.loads(run("cluster", "validate", file, "--json").stdout)
+    assert answer["partial"] is True
+    found = {(v["family"], v["place"]) for v in answer["verdicts"] if v["level"] == "FAIL"}
     counts = {place for family, place in found if family == "spec"}
     assert counts
     assert all(place.endswith(".count") for place in counts)
@@ -99,9 +99,9 @@ def test_create_stops_before_it_spends(
 ) -> None:
     with pytest.raises(HpctlError, match="checks failed; nothing was ordered"):
         before_spending(WRONG, spec.read(WRONG), account)  # type: ignore[arg-type]
-    said = capsys.readouterr().err
-    assert "ml.p5.48xlarge" in said
-    assert all(line == line.rstrip() for line in said.splitlines())
+    text = capsys.readouterr().err
+    assert "ml.p5.48xlarge" in text
+    assert all(line == line.rstrip() for line in text.splitlines())
 
 
 def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(

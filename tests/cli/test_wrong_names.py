@@ -22,14 +22,14 @@ def test_a_wrong_argument_ends_as_its_kind_does(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = []
-    for line, said in TABLE[code]:
-        words = line.format(plain=" ".join(PLAIN), samples=SAMPLES, here=HERE).split()
-        result = history.run(*words, width=300)
+    for line, message in TABLE[code]:
+        args = line.format(plain=" ".join(PLAIN), samples=SAMPLES, here=HERE).split()
+        result = history.run(*args, width=300)
         error = result.exception
         expected = error is None or isinstance(error, SystemExit | HpctlError)
         ended = 3 if isinstance(error, Unavailable | InDoubt) else result.exit_code
         text = f"{result.output} {error} {getattr(error, 'hint', '')}"
-        if not expected or ended != code or said not in text:
+        if not expected or ended != code or message not in text:
             wrong.append(f"{line}: {ended} {text}")
     assert wrong == []
     assert (history.aws.sagemaker.ordered, asked(history)) == ([], [])

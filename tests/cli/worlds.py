@@ -197,9 +197,9 @@ def hung() -> list[Event]:
     )  # fmt: skip
     job, away = JobId(4545), (gen(2).node,)
     why = "no spare is left"
-    told = JobReport(job, 2, trouble, Action.REQUEUE, why, Wish.REQUEUE, away, 60.0, 1000)
+    text = JobReport(job, 2, trouble, Action.REQUEUE, why, Wish.REQUEUE, away, 60.0, 1000)
     return [
-        JobReported(at(72), told, 1001),
+        JobReported(at(72), text, 1001),
         JobRecoveryOpened(
             at(72.1), RecoveryId(j), Attempt(job, SUBMIT, 2), RecoveryId(""), (),
             "rank 3 stands still in step 1200; no spare is left", "pretrain", "erin", "gpu",
@@ -268,11 +268,11 @@ def slurm() -> SchedulerView:
 
 
 def health() -> dict[NodeName, Health]:
-    said = [Health(gen(n), at(88)) for n in (1, 3, 6, 7)]
-    said.append(Health(gen(2, boot="b", instance="i-0fresh00000000002"), at(89)))
-    said.append(Health(gen(4), at(61), (XID79,)))
-    said.append(Health(gen(5), at(88.5), (XID79,)))
-    return {h.generation.node: h for h in said}
+    lines = [Health(gen(n), at(88)) for n in (1, 3, 6, 7)]
+    lines.append(Health(gen(2, boot="b", instance="i-0fresh00000000002"), at(89)))
+    lines.append(Health(gen(4), at(61), (XID79,)))
+    lines.append(Health(gen(5), at(88.5), (XID79,)))
+    return {h.generation.node: h for h in lines}
 
 
 def cloud() -> ProviderView:

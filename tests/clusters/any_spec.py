@@ -21,32 +21,32 @@ def _of(values: Mapping[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
 @st.composite
 def _group(draw: st.DrawFn, role: str, *, continuous: bool) -> dict[str, Any]:
     count = 1 if role == "controller" else draw(st.integers(0, 3))
-    said = draw(st.fixed_dictionaries({}, optional=_of(VALUES["group"])))
-    said |= {"count": count, "role": role, "execution_role": "arn:aws:iam::111122223333:role/x"}
+    answer = draw(st.fixed_dictionaries({}, optional=_of(VALUES["group"])))
+    answer |= {"count": count, "role": role, "execution_role": "arn:aws:iam::111122223333:role/x"}
     if draw(st.booleans()):
-        said["instance_type"] = draw(_types)
+        answer["instance_type"] = draw(_types)
     else:
-        said["instance_types"] = draw(st.lists(_types, min_size=1, max_size=3, unique=True))
+        answer["instance_types"] = draw(st.lists(_types, min_size=1, max_size=3, unique=True))
     if role == "compute":
-        said["partition"] = draw(_names)
+        answer["partition"] = draw(_names)
     if continuous and count:
-        said["min_count"] = draw(st.integers(1, count))
-    return said
+        answer["min_count"] = draw(st.integers(1, count))
+    return answer
 
 
 @st.composite
 def specs(draw: st.DrawFn) -> ClusterSpec:
     """A spec that breaks no rule; Slurm configured by the API, or not."""
     always = _of(VALUES["always"])
-    said = draw(st.fixed_dictionaries(always, optional=_of(VALUES["top"])))
-    said |= draw(st.sampled_from(VALUES["style"]))
+    answer = draw(st.fixed_dictionaries(always, optional=_of(VALUES["top"])))
+    answer |= draw(st.sampled_from(VALUES["style"]))
     roles = ["controller", *draw(st.lists(st.just("login"), max_size=1))]
     roles += draw(st.lists(st.just("compute"), max_size=3))
-    continuous = "node_provisioning_mode" in said
+    continuous = "node_provisioning_mode" in answer
     groups = [draw(_group(role, continuous=continuous)) for role in roles]
     names = draw(st.lists(_names, min_size=len(roles), max_size=len(roles), unique=True))
-    said["name"] = draw(_names)
-    said["instance_groups"] = [{"name": n, **g} for n, g in zip(names, groups, strict=True)]
-    said["vpc"] = draw(st.fixed_dictionaries(_of(VALUES["vpc"])))
-    said["tags"] = draw(st.dictionaries(_names, st.text("abc =@", max_size=5), max_size=3))
-    return ClusterSpec.model_validate(said)
+    answer["name"] = draw(_names)
+    answer["instance_groups"] = [{"name": n, **g} for n, g in zip(names, groups, strict=True)]
+    answer["vpc"] = draw(st.fixed_dictionaries(_of(VALUES["vpc"])))
+    answer["tags"] = draw(st.dictionaries(_names, st.text("abc =@", max_size=5), max_size=3))
+    return ClusterSpec.model_validate(answer)

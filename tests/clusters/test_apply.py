@@ -44,9 +44,9 @@ def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
     assert "CreateCluster" not in bed.operations()
 
 
-@pytest.mark.parametrize(("status", "mend"), [("Failed", "delete"), ("Deleting", "--deleted")])
+@pytest.mark.parametrize(("status", "fix"), [("Failed", "delete"), ("Deleting", "--deleted")])
 def test_a_cluster_that_failed_or_goes_is_not_adopted(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, status: str, mend: str
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, status: str, fix: str
 ) -> None:
     handlers, more = (
         bed.emulator.handlers,
@@ -57,7 +57,7 @@ def test_a_cluster_that_failed_or_goes_is_not_adopted(
     message = "Failed: no capacity" if status == "Failed" else "being deleted"
     with pytest.raises(HpctlError, match=message) as caught:
         apply.create(bed.aws, request(bed, CLUSTER), PATIENCE)
-    assert mend in caught.value.hint
+    assert fix in caught.value.hint
 
 
 def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed: AwsBed) -> None:
@@ -174,7 +174,7 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, oper
 
 
 @pytest.mark.parametrize(
-    ("operation", "code", "mend"),
+    ("operation", "code", "fix"),
     [
         ("CreateCluster", "ResourceLimitExceeded", "Service Quotas"),
         ("CreateCluster", "ResourceInUse", "cluster describe"),
@@ -184,8 +184,8 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, oper
         ("DeleteCluster", "AccessDeniedException", "sagemaker:DeleteCluster"),
     ],
 )
-def test_each_refusal_has_a_mend(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, operation: str, code: str, mend: str
+def test_each_refusal_has_a_fix(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, operation: str, code: str, fix: str
 ) -> None:
     def refuse(_: object) -> dict[str, Any]:
         raise ApiError(code, f"the service says {code}.")
@@ -193,7 +193,7 @@ def test_each_refusal_has_a_mend(
     monkeypatch.setitem(bed.emulator.handlers, operation, refuse)
     with pytest.raises(HpctlError) as caught:
         ORDERS[operation](bed)
-    assert mend in caught.value.hint
+    assert fix in caught.value.hint
     assert ("0 of 2 were added" in str(caught.value)) is (operation == "BatchAddClusterNodes")
     assert bed.operations().count(operation) == 1
 

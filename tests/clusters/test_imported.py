@@ -119,8 +119,8 @@ def test_roles_that_nobody_tells_are_left_open_and_said() -> None:
     answer = described(create_request(files()["provisioning"]))
     spec = spec_of(answer)
     assert [group.role for group in spec.groups] == [None, None, None]
-    said = unsaid(spec, "AccessDenied")
-    assert said[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
+    parts = unsaid(spec, "AccessDenied")
+    assert parts[0].endswith("which are in provisioning_parameters.json (AccessDenied)")
     with pytest.raises(HpctlError, match="names no controller group"):
         provisioning.render(spec)
 

@@ -136,11 +136,11 @@ def test_health_is_of_this_instance_and_of_no_earlier_one() -> None:
         here = Generation(NodeName(node), InstanceId(instance), BootId("b"))
         return Assessment(here, Condition.HEALTHY, NOW, why="all checks pass")
 
-    said = {
+    answer = {
         NodeName("ip-10-1-0-2"): judged("ip-10-1-0-2", "i-01"),
         NodeName("ip-10-1-0-3"): judged("ip-10-1-0-3", "i-00"),
     }
-    first, second, third = with_health(ROWS, said)
+    first, second, third = with_health(ROWS, answer)
     assert first.health == "healthy"
     assert second.health == "unknown"
     assert "i-00" in second.health_why

@@ -154,9 +154,9 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
     assert one.phase is Phase.FAILED
     assert "mount_fsx" in one.text
     assert read[0].endswith(f"LifecycleConfig/workers/{one.new_instance_id}")
-    assert "hpctl lifecycle push" in one.mend
+    assert "hpctl lifecycle push" in one.fix
     assert one.left_drained
-    # The script is mended: what failed is ordered anew, and not waited for as if it were coming.
+    # The script is fixed: what failed is ordered anew, and not waited for as if it were coming.
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (last,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     assert (last.phase, last.instance_id) == (Phase.DONE, one.new_instance_id)

@@ -66,8 +66,8 @@ class Stage:
             getattr(self, f"do_{name}")(step[name])
         if "run" in step:
             files = {"file": str(self.shell.file), "settings": str(self.settings)}
-            of, *words = shlex.split(Template(step["run"]).substitute(WORDS | files))
-            self.result = self.shell.run(*words, of=of, stdin=step.get("type", ""))
+            of, *text = shlex.split(Template(step["run"]).substitute(WORDS | files))
+            self.result = self.shell.run(*text, of=of, stdin=step.get("type", ""))
             output = f"{self.result.output}\n{self.result.exception!r}"
             assert self.result.exit_code == step.get("exit", 0), output
         for name in (n for n in step if n in CHECKS):

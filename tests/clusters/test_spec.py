@@ -1,4 +1,4 @@
-"""What is wrong with a cluster file: all of it, each with its line and its mend."""
+"""What is wrong with a cluster file: all of it, each with its line and its fix."""
 
 from pathlib import Path
 
@@ -76,10 +76,10 @@ def test_anything_at_all_is_a_spec_or_a_list_of_problems(text: str) -> None:
 
 
 def test_what_is_of_the_wrong_kind_is_told_in_yamls_words() -> None:
-    said = problems(
+    text = problems(
         cluster(HEAD, {**GPU, "storage": {"ebs": 1}, "instance_type": 12}, vpc="s", tags=["a"])
     )
-    assert [line.partition(": ")[2] for line in said] == [
+    assert [line.partition(": ")[2] for line in text] == [
         "should be a mapping of keys (given 's')",
         "should be a mapping of keys",
         "should be text: put it in quotes (given 12)",

@@ -103,10 +103,10 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
             "hpctl lifecycle: FAILED step=mount_fsx node=ip-127-0-1-4 after 3 tries: No route",
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
-        told = followed(bed, progress.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
-        assert told is not None
-        assert (told.cause, told.step) == (Cause.LIFECYCLE, "mount_fsx")
-        assert told.line.endswith("after 3 tries: No route")
+        answer = followed(bed, progress.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
+        assert answer is not None
+        assert (answer.cause, answer.step) == (Cause.LIFECYCLE, "mount_fsx")
+        assert answer.line.endswith("after 3 tries: No route")
     finally:
         bed.close()
 
@@ -136,7 +136,7 @@ def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
     assert last.verdict is Verdict.FAILED
     assert node.trouble is not None
     assert node.trouble.cause is Cause.CAPACITY
-    return f"{node.trouble.meaning}. {node.trouble.mend}"
+    return f"{node.trouble.meaning}. {node.trouble.fix}"
 
 
 def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, subnet: str) -> None:
@@ -148,9 +148,9 @@ def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, sub
         "AvailabilityZone": "us-west-2a",
     }
     plan = bed.emulator.capacity.add_plan("p5-november", ReservedCapacitySummaries=[held])
-    told = starved(bed, subnet, InstanceType="ml.p5.48xlarge", TrainingPlanArn=plan)
-    assert "from training plan p5-november" in told
-    assert "the plan's capacity is in us-west-2a, the group's subnets are in us-west-2b" in told
+    text = starved(bed, subnet, InstanceType="ml.p5.48xlarge", TrainingPlanArn=plan)
+    assert "from training plan p5-november" in text
+    assert "the plan's capacity is in us-west-2a, the group's subnets are in us-west-2b" in text
 
 
 @pytest.mark.usefixtures("logs")
@@ -234,11 +234,11 @@ def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
         ("Something else.", Cause.OTHER),
     ],
 )
-def test_the_services_words_have_a_meaning_and_a_mend(message: str, cause: Cause) -> None:
+def test_the_services_words_have_a_meaning_and_a_fix(message: str, cause: Cause) -> None:
     assert cause_of(message) is cause
-    told = understand(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
-    assert told.meaning
-    assert told.mend
+    answer = understand(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
+    assert answer.meaning
+    assert answer.fix
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_the_services_words_have_a_meaning_and_a_mend(message: str, cause: Cause
 def test_a_shortage_is_told_by_where_the_instances_should_come_from(
     where: Where, text: str
 ) -> None:
-    told = understand(NO_CAPACITY, where)
-    assert text in f"{told.meaning}. {told.mend}"
+    answer = understand(NO_CAPACITY, where)
+    assert text in f"{answer.meaning}. {answer.fix}"
 
 
 @pytest.mark.parametrize(

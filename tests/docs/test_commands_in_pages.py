@@ -28,14 +28,14 @@ def code(text: str) -> Iterator[str]:
 
 def unknown(call: str) -> list[str]:
     """The words of a call that no command, and no option, is called."""
-    words, command, path = call.split(), cli, []
-    while words and isinstance(command, click.Group) and WORD.fullmatch(words[0]):
-        found = command.get_command(click.Context(command), words[0])
+    args, command, path = call.split(), cli, []
+    while args and isinstance(command, click.Group) and WORD.fullmatch(args[0]):
+        found = command.get_command(click.Context(command), args[0])
         if found is None:
-            return [] if path else [words[0]]
-        command, path = found, [*path, words.pop(0)]
+            return [] if path else [args[0]]
+        command, path = found, [*path, args.pop(0)]
     taken = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
-    given = " ".join(words).partition(" -- ")[0]
+    given = " ".join(args).partition(" -- ")[0]
     options = re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", given)
     return [] if path and path[0] in PASSED_ON else [o for o in options if o not in taken]
 

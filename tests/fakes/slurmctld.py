@@ -272,7 +272,7 @@ class Slurmctld:
 
     def _excise(self, job: Job, node: Node) -> None:
         """Take a node away from a --no-kill job, which runs on; without its batch host it fails,
-        or before that was mended in 25.11 it does not even notice."""
+        or before that was fixed in 25.11 it does not even notice."""
         job.nodes = tuple(n for n in job.nodes if n != node.name)
         if job.batch_host == node.name and not self.ghosts:
             job.exit_code, job.reason = "0:9", "JobLaunchFailure"

@@ -1,7 +1,7 @@
 """`make fuzz`: each decoder for SECONDS, coverage-guided by atheris where it is installed.
 
 The corpus that grows lies in build/fuzz/NAME and is taken up by the next run. An input that fails
-goes to tests/fuzz/found/NAME: commit it with the mend, and `make test` plays it for ever.
+goes to tests/fuzz/found/NAME: commit it with the fix, and `make test` plays it for ever.
 """
 
 import argparse
@@ -94,14 +94,14 @@ def main() -> int:
     print(f"{asked.seconds} s each, by {how}")
     failed = 0
     with ThreadPoolExecutor(2) as pool:
-        for name, code, said in pool.map(
+        for name, code, text in pool.map(
             lambda n: _child(n, asked.seconds), asked.names or TARGETS
         ):
-            count = next((w.split()[-1] for w in said.splitlines() if "executed_units" in w), "?")
+            count = next((w.split()[-1] for w in text.splitlines() if "executed_units" in w), "?")
             print(f"  {name:20} {count:>10} inputs  {'FAILED' if code else 'held'}", flush=True)
             if code:
                 failed += 1
-                print("\n".join(f"      {line}" for line in said.splitlines()[-25:]))
+                print("\n".join(f"      {line}" for line in text.splitlines()[-25:]))
     print(f"{failed} of {len(asked.names or TARGETS)} failed")
     return 1 if failed else 0
 

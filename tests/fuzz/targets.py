@@ -141,14 +141,14 @@ MARK = "x"
 
 
 def _squeue_seed() -> bytes:
-    said = {
+    answer = {
         "JobID": "7",
         "Name": "train",
         "UserID": "1001",
         "State": "RUNNING",
         "NodeList": "n[1-2]",
     }
-    row = [said.get(name, "0") for name in parse.FIELDS]
+    row = [answer.get(name, "0") for name in parse.FIELDS]
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
 

@@ -117,17 +117,17 @@ class World(Struct):
         for t in range(0, self.seconds, TICK):
             of = {n: job for job in self.running(t) for n in job.nodes}
             slow = {job.id: self._slowness(job, t) for job in self.running(t)}
-            told: dict[int, dict[str, float]] = {}
+            answer: dict[int, dict[str, float]] = {}
             for n, node in enumerate(self.nodes):
                 job = of.get(n)
                 now = self._reading(random, n, node, job, slow[job.id] if job else 1.0, t)
                 gauges = self._told(n, node, now, t)
                 if gauges is not None:
-                    told[n] = gauges
-            self._note(t, of, told)
-            yield t, told
+                    answer[n] = gauges
+            self._note(t, of, answer)
+            yield t, answer
 
-    def _note(self, t: int, of: dict[int, Job], told: dict[int, dict[str, float]]) -> None:
+    def _note(self, t: int, of: dict[int, Job], answer: dict[int, dict[str, float]]) -> None:
         """Write down of each fault that it could be seen now, whatever a detector makes of it."""
         for fault in self.faults:
             job = of.get(fault.node)
@@ -135,7 +135,9 @@ class World(Struct):
                 continue
             gauge = SHOWS_IN[fault.kind]
             kind = self.nodes[fault.node].kind
-            able = {n for n in job.nodes if gauge in told.get(n, ()) and self.nodes[n].kind == kind}
+            able = {
+                n for n in job.nodes if gauge in answer.get(n, ()) and self.nodes[n].kind == kind
+            }
             if fault.node in able and len(able) >= 4:
                 fault.shown.append(t)
 
@@ -262,22 +264,22 @@ class World(Struct):
                 node.before = node.before if driver else None
                 node.counters = [0.0] * 5 if driver else node.counters
                 return None
-        told = {"gpu.busy": now[0], "gpu.power_w": now[2]}
+        answer = {"gpu.busy": now[0], "gpu.power_w": now[2]}
         busy = now[0] >= 0.5
         if busy:
-            told["gpu.sm_clock_mhz"] = now[1]
+            answer["gpu.sm_clock_mhz"] = now[1]
         before, node.before = node.before, list(node.counters)
         if before is None:
-            return told
+            return answer
         throttle, replays, sent, again, remote = (
             late - early for late, early in zip(node.counters, before, strict=True)
         )
         if throttle >= 0 and busy:
-            told["gpu.throttle_share"] = throttle / (TICK * 1e9)
+            answer["gpu.throttle_share"] = throttle / (TICK * 1e9)
         if replays >= 0:
-            told["gpu.pcie_replays_per_minute"] = replays * 60 / TICK
+            answer["gpu.pcie_replays_per_minute"] = replays * 60 / TICK
         if sent >= 10_000 and again >= 0 and not node.old_efa:
-            told["efa.retrans_ratio"] = again / sent
+            answer["efa.retrans_ratio"] = again / sent
         if remote >= 0 and not node.old_efa:
-            told["efa.remote_events_per_s"] = remote / TICK
-        return told
+            answer["efa.remote_events_per_s"] = remote / TICK
+        return answer

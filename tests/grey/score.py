@@ -100,8 +100,8 @@ def ours(world: World) -> tuple[list[Alarm], list[Window]]:
     kinds = {name(n): kind for n, kind in world.kinds().items()}
     sums: dict[NodeName, dict[str, list[float]]] = {}
     alarms = Alarms()
-    for t, told in world.ticks():
-        for n, gauges in told.items():
+    for t, answer in world.ticks():
+        for n, gauges in answer.items():
             g = reports[n]
             book.take(g, gauges)
             mine = sums.setdefault(g.node, {})

@@ -14,12 +14,12 @@ def test_slow_nodes_are_found_and_healthy_ones_left_alone() -> None:
         world = make.world(seed)
         alarms, _ = score.ours(world)
         score.add(result, world, alarms)
-    delays, told = sorted(result.delays), sorted(result.told)
+    delays, parts = sorted(result.delays), sorted(result.told)
     assert result.found + len(result.missed) >= 30
     assert result.precision >= 0.95, result.false
     assert result.recall >= 0.90, result.missed
     assert delays[len(delays) // 2] <= 180
-    assert told[int(0.9 * (len(told) - 1))] <= 180, result.slow
+    assert parts[int(0.9 * (len(parts) - 1))] <= 180, result.slow
 
 
 def test_lemons_are_told_from_bad_luck() -> None:

@@ -20,9 +20,9 @@ WRONG_PYTHON = (
 def build(room: Path, version: str) -> Path:
     """The package of a version, built as `make package` builds it."""
     wheelhouse(room / f"wheels-{version}", whole=True, version=version)
-    words = ["--wheelhouse", str(room / f"wheels-{version}"), "--python", HERE]
+    args = ["--wheelhouse", str(room / f"wheels-{version}"), "--python", HERE]
     made = subprocess.run(
-        [sys.executable, "debian/build.py", *words, "--output", str(room / "dist")],
+        [sys.executable, "debian/build.py", *args, "--output", str(room / "dist")],
         cwd=ROOT,
         capture_output=True,
         text=True,

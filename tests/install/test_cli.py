@@ -20,8 +20,8 @@ ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
 RESOURCES = {"ClusterConfig": {"ClusterArn": ARN, "ClusterName": "trainer"}}
 
 
-def run(root: Path, *words: str) -> Result:
-    return conftest.run(*words, "--root", root, width=200)
+def run(root: Path, *text: str) -> Result:
+    return conftest.run(*text, "--root", root, width=200)
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -106,8 +106,8 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
     write(conf, "SchedulerParameters=defer\n")
     terminal = SimpleNamespace(**{**vars(sys), "stdin": SimpleNamespace(isatty=lambda: True)})
     monkeypatch.setattr("hpctl.cli.install.sys", terminal)
-    words = ("install", "head", "--slurm", "--root", tmp_path)
-    result = conftest.run(*words, stdin=f"{answer}\n", width=200)
+    args = ("install", "head", "--slurm", "--root", tmp_path)
+    result = conftest.run(*args, stdin=f"{answer}\n", width=200)
     assert "slurm.conf sets SchedulerParameters=defer. Add batch_sched_delay=0" in result.output
     assert ("SchedulerParameters=defer,batch_sched_delay=0" in conf.read_text()) is added
 

@@ -44,11 +44,11 @@ def as_user(machine: Machine, line: str) -> str:
     return machine.says("runuser", "-u", "nobody", "--", "sh", "-c", line)
 
 
-def steps(machine: Machine, *words: str) -> dict[str, set[str]]:
+def steps(machine: Machine, *text: str) -> dict[str, set[str]]:
     """What became of the steps, by state."""
-    said = json.loads(machine.says("hpctl", *words, "--json"))
+    answer = json.loads(machine.says("hpctl", *text, "--json"))
     found: dict[str, set[str]] = {}
-    for step in said["steps"]:
+    for step in answer["steps"]:
         found.setdefault(step["state"], set()).add(step["name"])
     return found
 
@@ -78,11 +78,11 @@ def test_it_installs_without_a_network_for_every_user_and_changes_nothing_else(
 def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: Machine) -> None:
     installed(machine)
     before = files(machine)
-    words = ("install", "head", "--cluster", "demo", "--region", "us-east-1", "--slurm")
-    would = steps(machine, *words, "--dry-run")
+    args = ("install", "head", "--cluster", "demo", "--region", "us-east-1", "--slurm")
+    would = steps(machine, *args, "--dry-run")
     assert would["would"] == {"configuration", "service", "Slurm plugins"}
     assert files(machine) == before
-    assert steps(machine, *words) == {"done": would["would"], "already": would["already"]}
+    assert steps(machine, *args) == {"done": would["would"], "already": would["already"]}
     assert machine.says("systemctl", "is-enabled", "hpctl-daemon") == "enabled"
     conf = machine.path("/etc/slurm/slurm.conf")
     assert conf.read_text() == CONF + (
@@ -93,9 +93,9 @@ def test_a_head_node_is_set_up_once_and_taken_down_but_for_its_journal(machine: 
     assert "fine (mode observe, provider sagemaker)" in machine.says("hpctl", "config", "check")
     machine.write("/etc/hpctl/hpctl.yaml", "mode: assist\n")
     machine.write("/var/lib/hpctl/journal.db", "all that was decided")
-    assert set(steps(machine, *words)) == {"already"}
+    assert set(steps(machine, *args)) == {"already"}
     installed(machine)  # the same once more: nothing is made again
-    assert set(steps(machine, *words)) == {"already"}
+    assert set(steps(machine, *args)) == {"already"}
 
     machine.says("dpkg", "--remove", "hpctl")
     assert conf.read_text() == CONF
@@ -126,12 +126,12 @@ def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine: M
     assert set(steps(machine, "install", "head")) == {"already"}
     # Another group's file stays that group's; who cannot get to a file is told where it stops.
     machine.says("chgrp", "users", token)
-    code, said = machine.run("hpctl", "install", "daemon-user")
-    assert (code, f"{token} is another group's" in said) == (1, True), said
+    code, text = machine.run("hpctl", "install", "daemon-user")
+    assert (code, f"{token} is another group's" in text) == (1, True), text
     machine.says("chgrp", "root", token)
     machine.says("chmod", "0700", "/etc/hpctl")
-    code, said = machine.run("hpctl", "install", "daemon-user")
-    assert (code, "slurmadm cannot get to /etc/hpctl" in said) == (1, True), said
+    code, text = machine.run("hpctl", "install", "daemon-user")
+    assert (code, "slurmadm cannot get to /etc/hpctl" in text) == (1, True), text
     machine.says("chmod", "0755", "/etc/hpctl")
     # Slurm's own default.
     conf.write_text(CONF.replace("SlurmUser=slurm\n", ""))
@@ -143,8 +143,8 @@ def test_a_slurm_user_of_another_name_gets_the_daemon_and_its_secrets(machine: M
 
 def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:
     installed(machine)
-    code, said = machine.run("hpctl", "install", "node")
-    assert (code, "--head HOST" in said) == (1, True)
+    code, text = machine.run("hpctl", "install", "node")
+    assert (code, "--head HOST" in text) == (1, True)
     assert steps(machine, "install", "node", "--head", "ctl,10.9.0.6:99")["done"] == {
         "file",
         "service",
@@ -160,9 +160,9 @@ def test_a_compute_node_must_be_told_its_head(machine: Machine) -> None:
 def test_a_python_that_it_is_not_made_for_is_named(machine: Machine) -> None:
     machine.says("dpkg", "--unpack", "/root/hpctl_0.1.0_amd64.deb")
     machine.write("/usr/lib/hpctl/pythons", "3.7\n3.8\n")
-    code, said = machine.run("dpkg", "--configure", "hpctl")
+    code, text = machine.run("dpkg", "--configure", "hpctl")
     assert code == 1
-    assert f"hpctl: this package runs on Python 3.7 3.8, and this machine has Python {HERE}" in said
+    assert f"hpctl: this package runs on Python 3.7 3.8, and this machine has Python {HERE}" in text
     machine.write("/usr/lib/hpctl/pythons", f"{HERE}\n")
     machine.says("dpkg", "--configure", "hpctl")
     assert as_user(machine, "hpctl --version") == "hpctl, version 0.1.0"
@@ -186,8 +186,8 @@ def test_from_a_wheel_in_any_environment_it_gets_a_place_of_its_own(machine: Mac
     wheels = "/root/package/usr/lib/hpctl/wheels"
     make = f"python3 -m venv --without-pip /root/v && /root/v/bin/python $(echo {wheels}/pip-*)/pip"
     machine.says("sh", "-c", f"{make} install -q --no-index --find-links {wheels} hpctl pip")
-    said = machine.says("/root/v/bin/hpctl", "install", "login")
-    assert "done      program" in said
+    text = machine.says("/root/v/bin/hpctl", "install", "login")
+    assert "done      program" in text
     assert as_user(machine, "/usr/local/bin/hpctl --version") == "hpctl, version 0.1.0"
     again = machine.says("/opt/hpctl/bin/hpctl", "install", "login")
     assert "done " not in again

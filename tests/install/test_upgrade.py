@@ -70,19 +70,19 @@ def machine(tmp_path: Path) -> Iterator[Booted]:
 
 
 def pids(machine: Booted) -> list[str]:
-    said = machine.says("systemctl", "show", *UNITS, "--property=MainPID", "--value")
-    return said.split()
+    text = machine.says("systemctl", "show", *UNITS, "--property=MainPID", "--value")
+    return text.split()
 
 
 def recovery(machine: Booted) -> dict[str, Any] | None:
-    said = machine.run("hpctl", "recoveries", "--all", "--json")[1]
-    found = json.loads(said)["nodes"]
+    text = machine.run("hpctl", "recoveries", "--all", "--json")[1]
+    found = json.loads(text)["nodes"]
     return found[0] if found else None
 
 
 def report(machine: Booted, verdict: str) -> None:
-    said = ("--check", "scratch", "--verdict", verdict)
-    machine.says("hpctl", "report", *said, "--strict")
+    lines = ("--check", "scratch", "--verdict", verdict)
+    machine.says("hpctl", "report", *lines, "--strict")
 
 
 def set_up(machine: Booted, package: str) -> None:
@@ -92,15 +92,17 @@ def set_up(machine: Booted, package: str) -> None:
     machine.write(TOKEN, "0123456789abcdef\n", 0o600)
     capable = "CapabilityBoundingSet=CAP_DAC_READ_SEARCH CAP_DAC_OVERRIDE"
     machine.write(OF_ROOT, f"[Service]\nUser=root\nGroup=root\n{capable}\n")
-    said = json.loads(machine.run("hpctl", "install", "head", "--slurm", "--json")[1])
-    assert ("daemon", "ok") in {(check["name"], check["verdict"]) for check in said["checks"]}, said
+    answer = json.loads(machine.run("hpctl", "install", "head", "--slurm", "--json")[1])
+    assert ("daemon", "ok") in {(check["name"], check["verdict"]) for check in answer["checks"]}, (
+        answer
+    )
     # The machine has no /dev/kmsg, and the boot id of the one that it is played on.
     machine.write(KMSG, "")
     own = f"HPCTL_AGENT_BOOT_ID_FILE={BOOT_ID}\nHPCTL_AGENT_KMSG={KMSG}\n"
     machine.write("/etc/hpctl/agent.env", own + "HPCTL_AGENT_HEARTBEAT_S=1\n")
     machine.write(BOOT_ID, "11111111-1111-4111-8111-111111111111\n")
-    code, told = machine.run("hpctl", "install", "node", "--head", ADDRESS)
-    assert (code, "a daemon listens at" in told) == (0, True), told
+    code, text = machine.run("hpctl", "install", "node", "--head", ADDRESS)
+    assert (code, "a daemon listens at" in text) == (0, True), text
     eventually(lambda: machine.run("hpctl", "nodes", NODE, "--json")[1].count('"last_heard": "2'))
 
 
@@ -126,8 +128,8 @@ def is_slurms(machine: Booted) -> None:
     assert set(owners(machine)) == {"slurm"}
     for path, mode in ((YAML, "640"), (TOKEN, "640")):
         assert machine.says("stat", "-c", "%U %G %a", path) == f"root slurm {mode}"
-    said = doctors(machine)
-    assert said["verdict"] == "ok", said
+    answer = doctors(machine)
+    assert answer["verdict"] == "ok", answer
     machine.says("chmod", "0644", TOKEN)
     assert TOKEN in doctors(machine)["what"]
     machine.says("chmod", "0600", TOKEN)
@@ -136,7 +138,7 @@ def is_slurms(machine: Booted) -> None:
     assert doctors(machine)["verdict"] == "ok"
     # A daemon that somebody started by hand as root.
     machine.write(f"{STATE}/alerts.json", "{}", 0o600)
-    assert "chown root:" in doctors(machine)["mend"]
+    assert "chown root:" in doctors(machine)["fix"]
     machine.path(f"{STATE}/alerts.json").unlink()
     machine.write(OF_ROOT, "[Service]\nUser=munge\n")
     machine.says("systemctl", "daemon-reload")

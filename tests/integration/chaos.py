@@ -156,8 +156,8 @@ class Chaos(Live):
 
     def second_daemon(self) -> subprocess.CompletedProcess[str]:
         """`hpctl daemon run` beside, or in place of, the sandbox's own."""
-        words = ["-m", "hpctl", "daemon", "run", "--config", str(self.sandbox.config_path)]
-        return self.sandbox.run([sys.executable, *words], check=False, timeout=30)
+        args = ["-m", "hpctl", "daemon", "run", "--config", str(self.sandbox.config_path)]
+        return self.sandbox.run([sys.executable, *args], check=False, timeout=30)
 
     # --- what must hold, whatever was done ----------------------------------------------------
 

@@ -55,7 +55,7 @@ class Launchers:
     def __init__(
         self,
         directory: Path,
-        words: Sequence[str],
+        args: Sequence[str],
         *,
         nodes: int = 2,
         nproc: int = 2,
@@ -84,7 +84,7 @@ class Launchers:
         self.processes = []
         for node in range(nodes):
             command = [sys.executable, "-m", "hpctl.jobs.elastic"]
-            command += [f"--nproc-per-node={nproc}", *options, "--", *words]
+            command += [f"--nproc-per-node={nproc}", *options, "--", *args]
             here = {"SLURM_PROCID": str(node), "SLURMD_NODENAME": f"node-{node}"}
             with self.out.open("ab") as out:
                 self.processes.append(
@@ -123,7 +123,7 @@ class Launchers:
         """Every live process of this group, whoever its parent is, with that in its environment."""
         needles = [f"{name}={value}" for name, value in wanted.items()] + [self.marker]
         own = {each.pid for each in self.processes}
-        return [pid for pid, words in _environments() if pid not in own and set(needles) <= words]
+        return [pid for pid, text in _environments() if pid not in own and set(needles) <= text]
 
     def rank_pids(self) -> dict[int, int]:
         """Process id by global rank, from files that the ranks write (`pid-RANK-RESTART`)."""

@@ -80,9 +80,9 @@ class Live:
         rows = [n for n in self.sandbox.status()["nodes"] if n["node"] == node]
         return str(rows[0]["instance_id"])
 
-    def hpctl(self, *words: str, check: bool = True) -> str:
+    def hpctl(self, *text: str, check: bool = True) -> str:
         """Run `hpctl` as an operator would."""
-        done = self.sandbox.run([sys.executable, "-m", "hpctl", *words], check=check)
+        done = self.sandbox.run([sys.executable, "-m", "hpctl", *text], check=check)
         return done.stdout
 
 

@@ -40,9 +40,9 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(
     assert live.calls("BatchDeleteClusterNodes") >= 1
     live.sandbox.run(["scancel", str(busy)])
 
-    words = ["--partition=worker-1", "--output=/dev/null", "--wrap", "sleep 600"]
-    live.sandbox.run(["sbatch", "--nodes=2", "--exclusive", *words])
-    live.sandbox.run(["sbatch", "--array=1-8", "--ntasks=1", "--gres=gpu:1", *words])
+    args = ["--partition=worker-1", "--output=/dev/null", "--wrap", "sleep 600"]
+    live.sandbox.run(["sbatch", "--nodes=2", "--exclusive", *args])
+    live.sandbox.run(["sbatch", "--array=1-8", "--ntasks=1", "--gres=gpu:1", *args])
 
     def running() -> list[SlurmJob]:
         return [j for j in live.scheduler.view().jobs.values() if j.state == "RUNNING"]

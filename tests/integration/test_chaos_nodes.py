@@ -46,7 +46,7 @@ def test_silence_alone_is_no_fault(live: Chaos) -> None:
     until(lambda: condition(live, hung) == "healthy", 15, "heard again")
 
 
-def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
+def test_a_frozen_node_loses_its_job_and_is_fixed_once(live: Chaos) -> None:
     output = Path(live.sandbox.state_dir) / "writers"
     loop = f"while :; do echo $SLURM_RESTART_COUNT $(date +%s) >> {output}; sleep 1; done"
     body = f"srun sh -c '{loop}'"
@@ -71,6 +71,6 @@ def test_a_frozen_node_loses_its_job_and_is_mended_once(live: Chaos) -> None:
 def _lines(path: Path) -> list[tuple[str, str]]:
     found = []
     for line in path.read_text().splitlines():
-        words = line.split()
-        found.append((words[0] if len(words) == 2 else "0", words[-1]))
+        args = line.split()
+        found.append((args[0] if len(args) == 2 else "0", args[-1]))
     return found

@@ -44,8 +44,8 @@ def where(live: Chaos, job: int) -> tuple[str, str, str]:
     """The job's state, node and restart count. Asked where the head node is: it has a network
     of its own here.
     """
-    words = ["squeue", "-h", "-j", str(job), "-O", "State:20,RestartCnt:10,NodeList:40"]
-    state, restarts, *node = live.sandbox.run(words).stdout.split()
+    args = ["squeue", "-h", "-j", str(job), "-O", "State:20,RestartCnt:10,NodeList:40"]
+    state, restarts, *node = live.sandbox.run(args).stdout.split()
     return state, "".join(node), restarts
 
 

@@ -46,9 +46,9 @@ def hpctl() -> Iterator[Hpctl]:
     env = {name: str(home) for name in ("HOME", "TMPDIR", "XDG_STATE_HOME")}
     env |= {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
-    def run(*words: str, check: bool = True) -> Any:
+    def run(*text: str, check: bool = True) -> Any:
         done = subprocess.run(
-            [*who, sys.executable, "-P", "-m", "hpctl", *words],
+            [*who, sys.executable, "-P", "-m", "hpctl", *text],
             env=env,
             cwd=home,
             capture_output=True,
@@ -57,7 +57,7 @@ def hpctl() -> Iterator[Hpctl]:
             check=False,
         )
         assert not check or done.returncode == 0 or done.stdout, done.stderr
-        return json.loads(done.stdout) if "--json" in words else done.stdout
+        return json.loads(done.stdout) if "--json" in text else done.stdout
 
     try:
         up = ("up", "--name=bare", "--nodes=3", "--mode=own", "--daemon", "--no-moto", "--json")

@@ -29,13 +29,13 @@ def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:
 def test_a_killed_rank_changes_no_bit(
     launchers: list[Launchers], tmp_path: Path, sharded: tuple[str, ...]
 ) -> None:
-    words = [*program(tmp_path), *sharded, *WORDS]
-    calm = Launchers(tmp_path / "calm", words, nodes=1)
+    args = [*program(tmp_path), *sharded, *WORDS]
+    calm = Launchers(tmp_path / "calm", args, nodes=1)
     launchers.append(calm)
     assert calm.wait(120) == [0], calm.text()
     assert sorted(calm.curve()) == list(range(1, STEPS + 1))
     nodes = 1 if sharded else 2
-    run = Launchers(tmp_path / "killed", words, nodes=nodes, nproc=2 // nodes)
+    run = Launchers(tmp_path / "killed", args, nodes=nodes, nproc=2 // nodes)
     launchers.append(run)
     step = random.randint(8, STEPS - 8)
     print(f"rank 1 is killed at step {step}")

@@ -44,9 +44,9 @@ def test_each_script_is_sound_and_taken_as_it_stands(script: Path, tmp_path: Pat
     fake = tmp_path / "sbatch"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
-    words = [sys.executable, "-m", "hpctl", "sbatch", "--dry-run", f"--slurm-bin={tmp_path}"]
+    args = [sys.executable, "-m", "hpctl", "sbatch", "--dry-run", f"--slurm-bin={tmp_path}"]
     done = subprocess.run(
-        [*words, f"--checkpoint-dir={tmp_path}/run", script],
+        [*args, f"--checkpoint-dir={tmp_path}/run", script],
         capture_output=True,
         text=True,
         timeout=60,
@@ -124,7 +124,7 @@ def megatron(live: Chaos, folder: Path) -> int:
     text = (EXAMPLES / "megatron/train.sbatch").read_text()
     # Saves every 500 iterations there; here a job has 40.
     script.write_text(text.replace("--save-interval 500", f"--save-interval {SAVE_EVERY}"))
-    words = [
+    args = [
         sys.executable, "-m", "hpctl", "sbatch", "--parsable", f"--checkpoint-dir={folder}",
         f"--output={folder.parent}/job-%j.log", str(script), f"--train-iters={ITERATIONS}",
         "--step-s=0.1",
@@ -137,7 +137,7 @@ def megatron(live: Chaos, folder: Path) -> int:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    return int(live.sandbox.run(words, env=env).stdout.strip())
+    return int(live.sandbox.run(args, env=env).stdout.strip())
 
 
 def ended(live: Chaos, job: int, folder: Path) -> None:

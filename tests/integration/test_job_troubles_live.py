@@ -85,11 +85,11 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     )
     crash = {"ladder": ["requeue"], "backoff": True}
     policy = {"backoff": {"first_s": 4.0}, "same_signature": 3, "on": {"crash": crash}}
-    words = ["--parsable", f"--checkpoint-dir={saved}", f"--output={out}"]
+    args = ["--parsable", f"--checkpoint-dir={saved}", f"--output={out}"]
     rules = base / "policy.yaml"
     rules.write_text(yaml.safe_dump(policy))
-    words.append(f"--policy={rules}")
-    command = [sys.executable, "-m", "hpctl", "sbatch", *words, str(script)]
+    args.append(f"--policy={rules}")
+    command = [sys.executable, "-m", "hpctl", "sbatch", *args, str(script)]
     job = int(live.sandbox.run(command, env={"PYTHONPATH": ROOT}).stdout.split()[-1])
     until(lambda: ended(live, job) == "COMPLETED", 60, "the job completes")
     assert final(saved)["resumed_from"] == [8], out.read_text()

@@ -21,9 +21,9 @@ def test_daemon_and_supervisor_share_the_work(sandbox_factory: SandboxFactory) -
     settings = {"config": FAST, "boot_time": 0.5, "slurm_conf": EAGER}
     live = Live(sandbox_factory(nodes=4, mode="own", daemon=True, **settings))
     shared = Path(tempfile.mkdtemp(prefix="hpctl-run-"))
-    words = ("--steps", "120", "--checkpoint-every", "10", "--step-s", "0.05")
-    calm = Run(shared / "calm", 2, *words)
-    training = f"{sys.executable} -m hpctl.sandbox.training {' '.join(words)}"
+    args = ("--steps", "120", "--checkpoint-every", "10", "--step-s", "0.05")
+    calm = Run(shared / "calm", 2, *args)
+    training = f"{sys.executable} -m hpctl.sandbox.training {' '.join(args)}"
     script = shared / "job.sh"
     script.write_text(
         "#!/bin/sh\n#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:8\n"

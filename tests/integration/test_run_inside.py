@@ -39,7 +39,7 @@ open(os.environ["DIR"] + "/finished." + os.environ["RANK"], "w").close()
 """
 
 
-def test_a_hang_is_mended_by_new_ranks_in_the_same_step(job: Job) -> None:
+def test_a_hang_is_fixed_by_new_ranks_in_the_same_step(job: Job) -> None:
     rank, policy = job.dir / "rank.py", job.dir / "policy.yaml"
     rank.write_text(HANGS)
     policy.write_text("hang_floor_s: 2\nhang_start_s: 20\n")

@@ -53,9 +53,9 @@ class Job(Struct):
             f"#!/bin/sh\nexport DIR={self.dir} PYTHONPATH={ROOT} HOME={self.dir}\n{batch}\n"
             f"exec {sys.executable} -m hpctl run {run} -- {command}\n"
         )
-        words = [f"--nodes={nodes}", "--no-kill", "--ntasks-per-node=1", "--gres=gpu:1"]
-        words += ["--requeue", "--open-mode=append", f"--output={self.dir}/log", "--parsable"]
-        done = self.slurm.run(["sbatch", *words, *options, str(script)], cwd=self.dir)
+        args = [f"--nodes={nodes}", "--no-kill", "--ntasks-per-node=1", "--gres=gpu:1"]
+        args += ["--requeue", "--open-mode=append", f"--output={self.dir}/log", "--parsable"]
+        done = self.slurm.run(["sbatch", *args, *options, str(script)], cwd=self.dir)
         self.id = int(done.stdout)
         return self
 

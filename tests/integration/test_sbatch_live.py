@@ -45,9 +45,9 @@ def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
         yield name, letter, equals == "=" or name in ("container", "container-id", "export")
 
 
-def understood(slurm: Sandbox, words: list[str]) -> dict[str, str]:
+def understood(slurm: Sandbox, args: list[str]) -> dict[str, str]:
     """What sbatch itself understood: the table that it prints under -v. Submits nothing."""
-    done = slurm.run(["sbatch", "--test-only", "-v", *words], check=False)
+    done = slurm.run(["sbatch", "--test-only", "-v", *args], check=False)
     reported = done.stderr + done.stdout
     if "end of defined options" not in reported:
         return {"refused": reported.strip()}
@@ -102,10 +102,10 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> No
 
 
 def hpctl_sbatch(
-    slurm: Sandbox, *words: str, stdin: str = "", **environment: str
+    slurm: Sandbox, *text: str, stdin: str = "", **environment: str
 ) -> subprocess.CompletedProcess[str]:
     return slurm.run(
-        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *words],
+        [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *text],
         env={"PYTHONPATH": ROOT, **environment},
         input=stdin,
     )
@@ -130,9 +130,9 @@ def test_a_requeued_task_of_an_array_resumes_its_own(slurm: Sandbox, shared: Pat
 
 @pytest.mark.nightly
 def test_slurm_takes_a_comment_as_long_as_we_think(slurm: Sandbox, shared: Path) -> None:
-    words = ["sbatch", "--test-only", "--wrap=true"]
-    assert slurm.run([*words, f"--comment={'x' * LONGEST}"], check=False).returncode == 0
-    assert slurm.run([*words, f"--comment={'x' * (LONGEST + 1)}"], check=False).returncode != 0
+    args = ["sbatch", "--test-only", "--wrap=true"]
+    assert slurm.run([*args, f"--comment={'x' * LONGEST}"], check=False).returncode == 0
+    assert slurm.run([*args, f"--comment={'x' * (LONGEST + 1)}"], check=False).returncode != 0
 
 
 @pytest.mark.nightly

@@ -115,7 +115,7 @@ def test_an_optional_step_that_fails_warns_and_the_node_comes_up(place: Place) -
     assert " warnings=site in " in lines[-1]
     assert any("step=site: WARNING: site.d/10-scratch.sh" in line for line in lines)
     assert place.state("run")["warnings"] == ["site"]
-    place.put("site.d/10-scratch.sh", "#!/bin/sh\necho mended\n")
+    place.put("site.d/10-scratch.sh", "#!/bin/sh\necho fixed\n")
     code, lines = place.run()
     assert (code, "warnings" in lines[-1], place.state("site")["state"]) == (0, False, "done")
 

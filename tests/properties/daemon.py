@@ -311,10 +311,10 @@ class Daemon:
 
     def tell(self, report: JobReport) -> None:
         """The intake: a supervisor's word, which is in the journal before it is in memory."""
-        told = JobReported(self.world.clock.now(), report)
-        self.journal.append([told])
-        self.watcher.on_append([told])
-        self._untold.append(told)
+        text = JobReported(self.world.clock.now(), report)
+        self.journal.append([text])
+        self.watcher.on_append([text])
+        self._untold.append(text)
 
     def news(self) -> list[JobReported]:
         """What supervisors told since the last cycle."""

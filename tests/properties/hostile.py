@@ -73,9 +73,9 @@ def some(
 
     def throw(dice: Random) -> dict[str, Any]:
         share = dice.choice(shares)
-        said = {name: kind(dice) for name, kind in always.items()}
-        said |= {name: kind(dice) for name, kind in optional.items() if dice.random() < share}
-        return said
+        answer = {name: kind(dice) for name, kind in always.items()}
+        answer |= {name: kind(dice) for name, kind in optional.items() if dice.random() < share}
+        return answer
 
     return throw
 
@@ -120,8 +120,8 @@ finite = mostly(_finite, floats)
 
 def _short(dice: Random) -> str:
     """Words that a wire takes: short, and no half of a surrogate pair."""
-    said: str = words(dice)
-    return said[:200].encode("utf-8", "replace").decode()
+    message: str = words(dice)
+    return message[:200].encode("utf-8", "replace").decode()
 
 
 def integer(dice: Random) -> int:

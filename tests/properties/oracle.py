@@ -111,9 +111,9 @@ class Oracle(Watcher):
                 case SignalSeen():
                     self._signal(event)
                 case StepStarted():
-                    told = self.told[event.recovery]
-                    _require(not told.ended, 6, f"{event.recovery} acts after {told.ended}")
-                    told.started.append(event)
+                    answer = self.told[event.recovery]
+                    _require(not answer.ended, 6, f"{event.recovery} acts after {answer.ended}")
+                    answer.started.append(event)
                 case StepResolved():
                     self._resolved(event)
                 case JobReported():
@@ -191,10 +191,12 @@ class Oracle(Watcher):
         _require(not (by_itself and again), 8, f"{e.recovery} treats again what {again} treated")
         if by_itself:
             self._lawful_trouble(e)
-        told = Told("job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts)
-        told.by_itself, told.start_at = by_itself, e.start_at
-        told.opened_true = self.world.clock.true
-        self.told[e.recovery] = told
+        answer = Told(
+            "job", e.at, None, e.attempt.job, "", False, None, e.cause, e.attempt.restarts
+        )
+        answer.by_itself, answer.start_at = by_itself, e.start_at
+        answer.opened_true = self.world.clock.true
+        self.told[e.recovery] = answer
 
     def _lawful_trouble(self, e: JobRecoveryOpened) -> None:
         """Only what asked for it is treated without a node's fault, and only where hpctl acts."""
@@ -214,36 +216,36 @@ class Oracle(Watcher):
     def _headless(self, job: Job) -> bool:
         return job.batch_host is not None and job.batch_host not in job.nodes
 
-    def _silent(self, job: Job, told: Told) -> bool:
+    def _silent(self, job: Job, answer: Told) -> bool:
         """Watched for long enough, without a word from its supervisor."""
         word = self.words.get((job.id, job.restarts))
         assert self.daemon is not None
         # The wall clock may have been set since, in either direction.
-        by_wall = self.world.clock.now() - told.opened
-        waited = max(by_wall, self.world.clock.true - told.opened_true).total_seconds()
-        quiet = word is None or word.at < told.opened
+        by_wall = self.world.clock.now() - answer.opened
+        waited = max(by_wall, self.world.clock.true - answer.opened_true).total_seconds()
+        quiet = word is None or word.at < answer.opened
         return quiet and waited >= self.policy.job.supervisor_grace_s
 
     def _signal(self, e: SignalSeen) -> None:
-        told = self.told[e.recovery]
-        _require(not told.ended, 6, f"{e.recovery} moves ({e.signal}) after {told.ended}")
-        self.signals.add((told.kind, str(e.signal)))
-        if e.signal == job_recovery.Signal.PROVED and told.job is not None:
-            job = self.world.slurm.jobs[told.job]
-            word = self.words.get((told.job, job.restarts))
+        answer = self.told[e.recovery]
+        _require(not answer.ended, 6, f"{e.recovery} moves ({e.signal}) after {answer.ended}")
+        self.signals.add((answer.kind, str(e.signal)))
+        if e.signal == job_recovery.Signal.PROVED and answer.job is not None:
+            job = self.world.slurm.jobs[answer.job]
+            word = self.words.get((answer.job, job.restarts))
             asks = word is not None and word.report.wish is not Wish.NONE
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
-            told.generation = e.generation
-        if e.signal in END_SIGNALS[told.kind]:
-            told.ended, told.ended_at = str(e.signal), e.at
+            answer.generation = e.generation
+        if e.signal in END_SIGNALS[answer.kind]:
+            answer.ended, answer.ended_at = str(e.signal), e.at
 
     def _resolved(self, e: StepResolved) -> None:
-        told = self.told[e.recovery]
-        mine = [s for s in told.started if (s.step, s.attempt) == (e.step, e.attempt)]
-        done = [r for r in told.resolved if (r.step, r.attempt) == (e.step, e.attempt)]
+        answer = self.told[e.recovery]
+        mine = [s for s in answer.started if (s.step, s.attempt) == (e.step, e.attempt)]
+        done = [r for r in answer.resolved if (r.step, r.attempt) == (e.step, e.attempt)]
         _require(len(done) < len(mine), 3, f"{e.step} #{e.attempt} of {e.recovery} resolved again")
-        told.resolved.append(e)
+        answer.resolved.append(e)
 
     # --- what is done -------------------------------------------------------------------------
 
@@ -260,37 +262,39 @@ class Oracle(Watcher):
         self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
 
     def _lawful(self, kind: str, target: str, detail: Any, rid: RecoveryId) -> None:
-        told = self.told[rid]
-        _require(not told.ended, 6, f"{kind} {target} by {rid}, which ended: {told.ended}")
+        answer = self.told[rid]
+        _require(not answer.ended, 6, f"{kind} {target} by {rid}, which ended: {answer.ended}")
         if kind in ("drain", "down", "return"):
-            _require(told.node == target, 1, f"{kind} of {target} by {rid} of {told.node}")
+            _require(answer.node == target, 1, f"{kind} of {target} by {rid} of {answer.node}")
         elif kind in ("reboot", "replace"):
-            self._lawful_remedy(kind, target, rid, told)
+            self._lawful_remedy(kind, target, rid, answer)
         else:
-            self._lawful_job(kind, target, detail, rid, told)
+            self._lawful_job(kind, target, detail, rid, answer)
 
-    def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, told: Told) -> None:
-        assert told.node is not None
-        assert told.generation is not None
+    def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, answer: Told) -> None:
+        assert answer.node is not None
+        assert answer.generation is not None
         _require(
-            target == told.generation.instance,
+            target == answer.generation.instance,
             4,
-            f"{kind} {target} by {rid}, which treats {told.generation.instance}",
+            f"{kind} {target} by {rid}, which treats {answer.generation.instance}",
         )
-        node = self.world.slurm.nodes[told.node]
+        node = self.world.slurm.nodes[answer.node]
         mine = node.drained and reason_owner(node.reason) == rid
-        _require(mine, 1, f"{kind} {target} while {told.node} has the reason {node.reason!r}")
+        _require(mine, 1, f"{kind} {target} while {answer.node} has the reason {node.reason!r}")
         running = [
-            j.id for j in self.world.slurm.jobs.values() if j.running and told.node in j.nodes
+            j.id for j in self.world.slurm.jobs.values() if j.running and answer.node in j.nodes
         ]
         _require(not running, 8, f"{kind} {target} under the running jobs {running}")
 
-    def _lawful_job(self, kind: str, target: str, detail: Any, rid: RecoveryId, told: Told) -> None:
+    def _lawful_job(
+        self, kind: str, target: str, detail: Any, rid: RecoveryId, answer: Told
+    ) -> None:
         assert self.daemon is not None
         seen = self.daemon.scheduler.seen
         assert seen is not None
         job = seen.jobs.get(detail[0])
-        _require(detail[0] == told.job, 8, f"{kind} of job {detail[0]} by {rid} of {told.job}")
+        _require(detail[0] == answer.job, 8, f"{kind} of job {detail[0]} by {rid} of {answer.job}")
         completing = job is not None and job.completing
         if kind in ("requeue", "start_now"):
             _require(not completing, 8, f"{kind} of job {detail[0]}, seen COMPLETING")
@@ -299,22 +303,22 @@ class Oracle(Watcher):
             closed = [n.name for n in shown if reason_owner(n.reason) or mark_of(n)]
             mine = self.world.slurm.jobs[job.id]
             asked = self._wished(mine) or self._headless(mine)
-            given_up = mine.no_kill and (asked or self._silent(mine, told))
+            given_up = mine.no_kill and (asked or self._silent(mine, answer))
             _require(
                 bool(closed) or asked or given_up,
                 8,
                 f"{kind} of job {job.id}, running on {job.nodes}, all open",
             )
-        early = told.start_at is not None and self.world.clock.now() < told.start_at
-        if kind == "start_now" and early and not self._on_bad_hardware(told):
+        early = answer.start_at is not None and self.world.clock.now() < answer.start_at
+        if kind == "start_now" and early and not self._on_bad_hardware(answer):
             after_s = detail[1][2]
-            wait = (told.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
+            wait = (answer.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
             _require(after_s >= wait - 0.001, 8, f"{rid} starts job {detail[0]} {wait} s too soon")
         if kind == "signal":
-            sent = [s for s in told.started if s.step == "signal"]
+            sent = [s for s in answer.started if s.step == "signal"]
             _require(len(sent) == 1, 8, f"job {detail[0]} was signalled {len(sent)} times by {rid}")
 
-    def _on_bad_hardware(self, told: Told) -> bool:
+    def _on_bad_hardware(self, answer: Told) -> bool:
         """A node's fault needs no backoff, and which nodes it ran on only the journal knows."""
         return any(t.kind == "node" and not t.ended for t in self.told.values())
 
@@ -376,14 +380,14 @@ class Oracle(Watcher):
             f"{doubts} steps were never resolved, {daemon.crashes} crashes",
         )
         shown = {**daemon.loop.state.nodes, **daemon.loop.state.jobs}
-        for rid, told in self.told.items():
+        for rid, answer in self.told.items():
             rec = shown.get(rid)
             _require(rec is not None, 3, f"{rid} is forgotten")
             assert rec is not None
-            _require(rec.ended == bool(told.ended), 6, f"{rid} is remembered as {rec.phase}")
-            if len(told.started) != len(told.resolved):
+            _require(rec.ended == bool(answer.ended), 6, f"{rid} is remembered as {rec.phase}")
+            if len(answer.started) != len(answer.resolved):
                 seen = [s for s in rec.steps if s.outcome is None]
-                hidden = len(told.started) - len(told.resolved) - len(seen)
+                hidden = len(answer.started) - len(answer.resolved) - len(seen)
                 _require(hidden == 0, 3, f"{hidden} steps of {rid} are in doubt and not shown so")
 
     def open(self) -> list[RecoveryId]:

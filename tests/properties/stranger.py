@@ -102,27 +102,27 @@ class _Commands(Runner, frozen=True):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
-        said = self.said
+        text = self.said
         if name == "sinfo":
-            return "\n".join(f"n{i}" for i in _numbers(said)).encode()
+            return "\n".join(f"n{i}" for i in _numbers(text)).encode()
         if name == "squeue":
             formats = environ.get("SQUEUE_FORMAT2") or environ["SQUEUE_FORMAT"]
             mark = formats.partition(";")[0].rpartition("m")[2]
             lone = next((a.partition("=")[2] for a in args if a.startswith("--jobs=")), "")
-            return _squeue(mark, "SQUEUE_FORMAT2" in environ, lone, said)
+            return _squeue(mark, "SQUEUE_FORMAT2" in environ, lone, text)
         if args[0] == "--version":
             return b"slurm-wlm 22.05.8"
         if args[:2] == ("show", "node"):
-            return _nodes(said).encode("utf-8", "replace")
+            return _nodes(text).encode("utf-8", "replace")
         return b""
 
 
-def _numbers(said: Said) -> range:
+def _numbers(answer: Said) -> range:
     """Of all nodes."""
-    return range(1, OTHERS + 1 + len(said))
+    return range(1, OTHERS + 1 + len(answer))
 
 
-def _squeue(mark: str, fields: bool, lone: str, said: Said) -> bytes:
+def _squeue(mark: str, fields: bool, lone: str, answer: Said) -> bytes:
     registered = 'hpctl:{"policy":{"backoff":{"first_s":30}}}'
     jobs: dict[str, Mapping[str, str]] = {
         "1": {"NodeList": "n[1-2]", "BatchHost": "n1"},
@@ -131,27 +131,27 @@ def _squeue(mark: str, fields: bool, lone: str, said: Said) -> bytes:
         "3": {"NodeList": "n4", "BatchHost": "n4", "Comment": "hpctl:{}"},
         "4": {"State": "PENDING", "NodeList": "", "Reason": "Resources", "BatchHost": ""},
     }  # fmt: skip
-    for i, words in enumerate(said):
-        if words is not None:
+    for i, args in enumerate(answer):
+        if args is not None:
             node = f"n{OTHERS + 1 + i}"
             base = {"UserID": str(UID + i), "Partition": "other", "NodeList": node,
                     "BatchHost": node}  # fmt: skip
-            jobs[str(JOB + i)] = {**base, **words.job}
+            jobs[str(JOB + i)] = {**base, **args.job}
     jobs = {i: fields for i, fields in jobs.items() if lone in ("", i)}
     if not fields:
-        hostile = enumerate(said, JOB)
-        return listed(mark, **{f"j{i}": words.excluded for i, words in hostile if words})
+        hostile = enumerate(answer, JOB)
+        return listed(mark, **{f"j{i}": args.excluded for i, args in hostile if args})
     return b"".join(
         row(mark, **{"JobID": i, "Partition": "all", **fields}) for i, fields in jobs.items()
     )
 
 
-def _nodes(said: Said) -> str:
+def _nodes(answer: Said) -> str:
     texts = [node_text(f"n{i}") for i in range(1, OTHERS + 1)]
     texts[5] = node_text("n6", "IDLE+DRAIN", " Reason=somebody else [root@2026-11-21T11:00:00]")
-    for i, words in enumerate(said, OTHERS + 1):
+    for i, args in enumerate(answer, OTHERS + 1):
         other = node_text(f"n{i}").replace("Partitions=all,dev", "Partitions=other")
-        texts.append(other.replace("OS=Linux", f"OS={words.node}") if words else other)
+        texts.append(other.replace("OS=Linux", f"OS={args.node}") if args else other)
     return "\n".join(texts) + "\n"
 
 
@@ -169,24 +169,24 @@ class Outcome(Struct):
     reached: Counter[str]
 
 
-def play(*said: Words | None) -> Outcome:
+def play(*answer: Words | None) -> Outcome:
     """A few cycles with what these say."""
-    clock, journal, told = _Clock(), MemoryJournal(), list[JobReported]()
-    commands = _Commands(said=said)
+    clock, journal, parts = _Clock(), MemoryJournal(), list[JobReported]()
+    commands = _Commands(said=answer)
     scheduler = CliScheduler(commands, now=clock.now)
     book = NodeHealthStore({}, journal, lambda: None, clock)
-    book.accept(*_reports(_numbers(said)))
+    book.accept(*_reports(_numbers(answer)))
     reached = Counter[str]()
-    for place, words in enumerate(said):
-        if words is not None:
-            _speak(place, words, book, told, reached)
-    journal.append(told)
-    cloud = CloudWatch(_Cloud(said, clock), lambda: None, 30.0)  # type: ignore[arg-type]
+    for place, text in enumerate(answer):
+        if text is not None:
+            _speak(place, text, book, parts, reached)
+    journal.append(parts)
+    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)  # type: ignore[arg-type]
     observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
 
     class Jobs:
         def news(self) -> list[JobReported]:
-            new, told[:] = list(told), []
+            new, parts[:] = list(parts), []
             return new
 
     memory = JournaledState(journal)  # type: ignore[arg-type]
@@ -200,11 +200,11 @@ def play(*said: Words | None) -> Outcome:
         loop.cycle(POLICY, RULES)
         flaws += loop.flaws
         clock.at += timedelta(seconds=1)
-    events, hostile = list(journal.events()), targets(len(said))
+    events, hostile = list(journal.events()), targets(len(answer))
     decisions = _of_others(events, hostile)
     read = {*map(str, observer.slurm.jobs), *observer.slurm.nodes, *(f.target for f in flaws)}
-    reached["jobs"] = sum(str(JOB + place) in read for place in range(len(said)))
-    reached["nodes"] = sum(f"n{OTHERS + 1 + place}" in read for place in range(len(said)))
+    reached["jobs"] = sum(str(JOB + place) in read for place in range(len(answer)))
+    reached["nodes"] = sum(f"n{OTHERS + 1 + place}" in read for place in range(len(answer)))
     reached["events"] = len(events) - len(decisions) - reached["told"]
     return Outcome(decisions, flaws, loop.state, events, reached)
 
@@ -226,36 +226,36 @@ def _reports(numbers: range) -> list[Report]:
 
 
 def _speak(
-    place: int, words: Words, book: NodeHealthStore, told: list[JobReported], reached: Counter[str]
+    place: int, args: Words, book: NodeHealthStore, lines: list[JobReported], reached: Counter[str]
 ) -> None:
     """The report and the job's word, as the intake takes or refuses them."""
     number = OTHERS + 1 + place
-    if words.report is not None:
+    if args.report is not None:
         base = {"node": f"n{number}", "instance": f"i-{number}", "boot": f"b{number}", "seq": 2,
                 "sent_at": NOW.isoformat(), "agent_start": NOW.isoformat()}  # fmt: skip
-        body = json.dumps({"v": 1, "report": {**base, **words.report, "node": f"n{number}"}})
+        body = json.dumps({"v": 1, "report": {**base, **args.report, "node": f"n{number}"}})
         with contextlib.suppress(wire.MalformedReportError):
             book.accept(wire.decode(body.encode("utf-8", "replace")))
             reached["reports"] += 1
-    if words.told is not None:
-        body = json.dumps({"v": 1, "job_report": {"restarts": 2, **words.told, "job": JOB + place}})
+    if args.told is not None:
+        body = json.dumps({"v": 1, "job_report": {"restarts": 2, **args.told, "job": JOB + place}})
         body = body.replace(f'"{NODE}"', f'"n{number}"')
         with contextlib.suppress(wire.MalformedReportError):
             report: JobReport = job_wire.decode(body.encode("utf-8", "replace"))
-            told.append(JobReported(NOW, report, UID + place))
+            lines.append(JobReported(NOW, report, UID + place))
             reached["told"] += 1
 
 
 class _Cloud:
     """ListClusterNodes' summaries, read as the provider reads them."""
 
-    def __init__(self, said: Said, clock: _Clock) -> None:
+    def __init__(self, answer: Said, clock: _Clock) -> None:
         self._clock = clock
         theirs: list[Mapping[str, Any]] = [{}] * OTHERS + [
-            words.cloud or {} if words else {} for words in said
+            args.cloud or {} if args else {} for args in answer
         ]
         self._said = [
-            {**_summary(i), **their} for i, their in zip(_numbers(said), theirs, strict=True)
+            {**_summary(i), **their} for i, their in zip(_numbers(answer), theirs, strict=True)
         ]
 
     def view(self) -> ProviderView:
@@ -281,19 +281,19 @@ def _of_others(events: Sequence[Event], hostile: Container[str]) -> list[tuple[A
     about: dict[str, str] = {}
     found = []
     for event in events:
-        said = {name: getattr(event, name) for name in event.__struct_fields__}
-        if "generation" in said and said["generation"] is not None:
-            about.setdefault(said.get("recovery", ""), said["generation"].node)
-        if "attempt" in said and hasattr(said["attempt"], "job"):
-            about.setdefault(said["recovery"], str(said["attempt"].job))
+        answer = {name: getattr(event, name) for name in event.__struct_fields__}
+        if "generation" in answer and answer["generation"] is not None:
+            about.setdefault(answer.get("recovery", ""), answer["generation"].node)
+        if "attempt" in answer and hasattr(answer["attempt"], "job"):
+            about.setdefault(answer["recovery"], str(answer["attempt"].job))
         if isinstance(event, JobReported):
             continue
-        target = event.target if isinstance(event, HoldNoted) else said.get("target", "")
-        target = about.get(said.get("recovery", ""), target)
+        target = event.target if isinstance(event, HoldNoted) else answer.get("target", "")
+        target = about.get(answer.get("recovery", ""), target)
         if target in hostile:
             continue
-        said = {k: about.get(v, v) if isinstance(v, str) else v for k, v in said.items()}
+        answer = {k: about.get(v, v) if isinstance(v, str) else v for k, v in answer.items()}
         for own in ("recovery", "cause"):
-            said.pop(own, None)
-        found.append((type(event).__name__, target, tuple(sorted(map(repr, said.items())))))
+            answer.pop(own, None)
+        found.append((type(event).__name__, target, tuple(sorted(map(repr, answer.items())))))
     return found

@@ -77,20 +77,20 @@ def test_two_crashes_in_one_story_end_the_same(gaps: tuple[int, ...]) -> None:
     """
     variant = VARIANTS[0]
     whole = Story(variant)
-    wanted, twice, told = whole.play(), 0, []
+    wanted, twice, lines = whole.play(), 0, []
     for number in range(1, whole.daemon.boundary.count + 1):
         for gap in gaps:
             story = _crashing_twice(variant, number, gap)
             end = story.play()
             twice += story.daemon.crashes == 2
             if _reboots_in_doubt(story) == 2:
-                told.append(number)
+                lines.append(number)
                 assert (end.orders, end.open) == ((), 0), (number, gap)
                 assert end.in_service == wanted.in_service[1:], (number, gap)
             else:
                 assert end == wanted, (number, gap)
     assert twice > 0.75 * len(gaps) * whole.daemon.boundary.count
-    assert len(told) == (1 if IN_DOUBT_GAP in gaps else 0), told
+    assert len(lines) == (1 if IN_DOUBT_GAP in gaps else 0), lines
 
 
 def _crashing_twice(variant: Variant, number: int, gap: int) -> Story:

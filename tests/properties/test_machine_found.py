@@ -148,7 +148,7 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
 
 
 @pytest.mark.parametrize("story", FOUND, ids=lambda f: f.__name__.strip("_"))
-def test_what_was_found_stays_mended(story: Callable[[ClusterMachine], None]) -> None:
+def test_what_was_found_stays_fixed(story: Callable[[ClusterMachine], None]) -> None:
     machine = ClusterMachine()
     story(machine)
     machine.promises_hold()

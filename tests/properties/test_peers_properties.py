@@ -19,34 +19,34 @@ def group(names: tuple[NodeName, ...]) -> peers.Group:
     return peers.Group(JobId(1), names, (names,))
 
 
-def run(names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]]) -> peers.Memory:
+def run(names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]]) -> peers.Memory:
     memory: peers.Memory = {}
-    for n, seen in enumerate(told):
+    for n, seen in enumerate(lines):
         memory = peers.judge([group(names)], seen, memory, at(20 * n))
     return memory
 
 
 @given(nodes, st.lists(window, max_size=8))
 def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(
-    names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]]
+    names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]]
 ) -> None:
-    one = peers.findings(run(names, told))
-    assert one == peers.findings(run(names[::-1], told))
+    one = peers.findings(run(names, lines))
+    assert one == peers.findings(run(names[::-1], lines))
     assert all(f.first <= f.last and f.evidence for found in one.values() for f in found)
 
 
 @given(nodes, st.lists(window, max_size=8), st.integers(0, 8))
 def test_fewer_than_four_that_were_heard_accuse_nobody(
-    names: tuple[NodeName, ...], told: list[dict[NodeName, dict[str, float]]], skip: int
+    names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]], skip: int
 ) -> None:
-    few = [dict(sorted(seen.items())[:3]) for seen in told]
+    few = [dict(sorted(seen.items())[:3]) for seen in lines]
     assert run(names, few[skip:]) == {}
 
 
 @given(st.lists(window, min_size=1, max_size=8))
 def test_memory_holds_no_more_than_the_windows_that_matter(
-    told: list[dict[NodeName, dict[str, float]]],
+    lines: list[dict[NodeName, dict[str, float]]],
 ) -> None:
-    for track in run(NAMES, told).values():
+    for track in run(NAMES, lines).values():
         assert any(track.marks)
         assert len(track.marks) <= 8

@@ -36,9 +36,9 @@ def test_the_million_begins_well(capsys: pytest.CaptureFixture[str]) -> None:
     """What `make hostile` plays, and that its count is of what was read and taken in."""
     assert walls.main(["--inputs", str(INPUTS), "--seed", str(SEED), "--processes", "1"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    read, escaped, reports, words, events = map(int, FIGURES.search(last).groups())  # type: ignore[union-attr]
+    read, escaped, reports, text, events = map(int, FIGURES.search(last).groups())  # type: ignore[union-attr]
     assert (read, escaped) == (INPUTS, 0)
-    assert min(reports, words, events) > INPUTS / 2, "most of it gets beyond the readers"
+    assert min(reports, text, events) > INPUTS / 2, "most of it gets beyond the readers"
 
 
 @pytest.mark.parametrize("logical", [float("nan"), "caf\udce9"], ids=["no text", "no UTF-8"])

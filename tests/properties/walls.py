@@ -34,18 +34,18 @@ def alone(strangers: int) -> list[tuple[Any, ...]]:
     return play(*[None] * strangers).decisions
 
 
-def check(*said: Words, flawless: bool = True) -> Counter[str]:
+def check(*answer: Words, flawless: bool = True) -> Counter[str]:
     """Nobody else is decided otherwise, nothing raises, and a restart remembers the same.
 
     A cloud's answer may be one that cannot be read. The answer is what reached hpctl.
     """
-    came = play(*said)
-    assert came.decisions == alone(len(said))
+    came = play(*answer)
+    assert came.decisions == alone(len(answer))
     if flawless:
-        known = {flaw for flaw in came.flaws if not _unreadable(flaw, said)}
+        known = {flaw for flaw in came.flaws if not _unreadable(flaw, answer)}
         assert not known, "a wall is for what nobody foresaw: what was foreseen is bounded"
-    assert {flaw.target for flaw in came.flaws} <= targets(len(said))
-    assert came.reached["jobs"] == came.reached["nodes"] == len(said), "every stranger was read"
+    assert {flaw.target for flaw in came.flaws} <= targets(len(answer))
+    assert came.reached["jobs"] == came.reached["nodes"] == len(answer), "every stranger was read"
     again = restarted(came)
     assert (again.nodes, again.jobs, again.holds) == (
         came.state.nodes, came.state.jobs, came.state.holds,
@@ -53,29 +53,29 @@ def check(*said: Words, flawless: bool = True) -> Counter[str]:
     return came.reached
 
 
-def _unreadable(flaw: Flaw, said: Sequence[Words]) -> bool:
+def _unreadable(flaw: Flaw, lines: Sequence[Words]) -> bool:
     """Whether it is of an instance whose status is no object, which no stranger writes."""
-    of = {f"n{OTHERS + 1 + place}": words.cloud or {} for place, words in enumerate(said)}
+    of = {f"n{OTHERS + 1 + place}": args.cloud or {} for place, args in enumerate(lines)}
     status = of.get(flaw.target, {}).get("InstanceStatus", {})
     return flaw.where == "parse" and not isinstance(status, Mapping)
 
 
-def broken(*said: Words) -> Exception | None:
+def broken(*answer: Words) -> Exception | None:
     """How the property is broken, if it is."""
     try:
-        check(*said)
+        check(*answer)
     except Exception as error:  # noqa: BLE001 -- whatever is raised is an escape
         return error
     return None
 
 
-def least(said: Sequence[Words]) -> list[Words]:
+def least(lines: Sequence[Words]) -> list[Words]:
     """Of strangers that break it, the fewest that still do, and the least that they say."""
-    half = len(said) // 2
-    for part in (said[:half], said[half:]) if half else ():
+    half = len(lines) // 2
+    for part in (lines[:half], lines[half:]) if half else ():
         if broken(*part) is not None:
             return least(part)
-    left = list(said)
+    left = list(lines)
     while (
         smaller := next((less for less in _lesser(left) if broken(*less) is not None), None)
     ) is not None:
@@ -83,16 +83,16 @@ def least(said: Sequence[Words]) -> list[Words]:
     return left
 
 
-def _lesser(said: Sequence[Words]) -> Iterator[list[Words]]:
+def _lesser(lines: Sequence[Words]) -> Iterator[list[Words]]:
     """The same with one thing less."""
-    for place, words in enumerate(said):
-        for name in (n for n in words.__struct_fields__ if getattr(words, n)):
-            value = getattr(words, name)
+    for place, args in enumerate(lines):
+        for name in (n for n in args.__struct_fields__ if getattr(args, n)):
+            value = getattr(args, name)
             parts = list(value) if isinstance(value, Mapping) else []
             rests: list[Any] = [getattr(Words(), name)]
             rests += [{key: value[key] for key in parts if key != part} for part in parts]
             for rest in rests:
-                yield [*said[:place], replace(words, **{name: rest}), *said[place + 1 :]]
+                yield [*lines[:place], replace(args, **{name: rest}), *lines[place + 1 :]]
 
 
 Played = tuple["Counter[str]", "str"]
@@ -108,12 +108,12 @@ def strangers(seed: int, cluster: int) -> list[Words]:
 
 def played(seed: int, cluster: int) -> Played:
     """One cluster's strangers. What breaks the property is named as the fewest words that do."""
-    said = strangers(seed, cluster)
+    text = strangers(seed, cluster)
     try:
-        return check(*said), ""
+        return check(*text), ""
     except Exception:  # noqa: BLE001 -- whatever is raised is an escape
-        fewest = least(said)
-        return Counter(jobs=len(said)), f"{broken(*fewest)!r}\n  by {fewest!r}"
+        fewest = least(text)
+        return Counter(jobs=len(text)), f"{broken(*fewest)!r}\n  by {fewest!r}"
 
 
 def clusters(seed: int, inputs: int, processes: int = 1) -> Iterator[tuple[int, Played]]:
@@ -143,16 +143,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     seed = int(time.time()) if asked.seed is None else asked.seed
     print(f"seed {seed}, {asked.inputs} inputs, {asked.processes} processes", flush=True)
-    began = told = time.monotonic()
+    began = text = time.monotonic()
     reached, broke = Counter[str](), 0
     for cluster, (came, escape) in clusters(seed, asked.inputs, asked.processes):
         reached += came
         if escape:
             broke += 1
             print(f"ESCAPE in cluster {cluster} of seed {seed}: {escape}", flush=True)
-        if time.monotonic() - told > TOLD_EVERY_S:
-            told = time.monotonic()
-            print(_line(reached, broke, told - began), flush=True)
+        if time.monotonic() - text > TOLD_EVERY_S:
+            text = time.monotonic()
+            print(_line(reached, broke, text - began), flush=True)
     print(_line(reached, broke, time.monotonic() - began), f"seed {seed}")
     return 1 if broke else 0
 

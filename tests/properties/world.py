@@ -39,7 +39,7 @@ class Clock:
 
 
 class Defect(Struct, frozen=True):
-    """Broken hardware: what the kernel says, and what it takes to mend it.
+    """Broken hardware: what the kernel says, and what it takes to fix it.
 
     `lost`: the machine answers nobody. `kills`: the jobs on it die by themselves.
     """

@@ -11,7 +11,7 @@ def test_no_capacity_says_what_it_means_and_what_to_do(world: World) -> None:
     world.sandbox.inject_api("no-capacity", nodes="workers-1")
     output = world.create("--patience", "1s", code=1)
     assert "means: AWS has no ml.p5.48xlarge to give in subnet-" in output
-    assert "mend: " in output
+    assert "fix: " in output
     assert "instance_types, in a new group" in " ".join(output.split())
     assert "create demo: failed: 1 node(s) did not come up" in output
     # What could be launched is there, and works.

@@ -23,8 +23,8 @@ def fsx(monkeypatch: pytest.MonkeyPatch) -> Fsx:
     return made
 
 
-def run(*words: str) -> Result:
-    return conftest.run("storage", *words)
+def run(*text: str) -> Result:
+    return conftest.run("storage", *text)
 
 
 def wanted(s3: str, path: str) -> storage.Wanted:
@@ -86,11 +86,11 @@ def test_a_file_system_that_cannot_be_linked_is_named(
 
 def test_a_file_system_that_is_not_there_is_absent(fsx: Fsx) -> None:
     other = "fs-0123456789abcdeff"
-    for words in (("link", other, "s3://b/p", "--path", "/x"), ("ls", other)):
-        said = run(*words)
-        assert said.exit_code == 1
-        assert str(said.exception) == f"there is no file system {other} in us-west-2"
-        assert f"is it {FS}?" in getattr(said.exception, "hint", "")
+    for text in (("link", other, "s3://b/p", "--path", "/x"), ("ls", other)):
+        answer = run(*text)
+        assert answer.exit_code == 1
+        assert str(answer.exception) == f"there is no file system {other} in us-west-2"
+        assert f"is it {FS}?" in getattr(answer.exception, "hint", "")
 
 
 def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx: Fsx) -> None:

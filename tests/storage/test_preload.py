@@ -52,8 +52,8 @@ def calls(tmp_path: Path, verb: str) -> list[int]:
     return [count for name, count in state["calls"] if name == verb]
 
 
-def run(*words: str) -> Result:
-    return conftest.run("storage", "preload", *words, width=200)
+def run(*text: str) -> Result:
+    return conftest.run("storage", "preload", *text, width=200)
 
 
 def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
@@ -83,9 +83,9 @@ def test_what_is_there_a_dry_run_and_one_file_alone(make: Make, tmp_path: Path) 
     here = data / "deep" / "f 0002"
     assert run(str(here)).stdout == f"{here}: 1 files, 1 were here, 0 loaded (0 B)\n"
     assert calls(tmp_path, "hsm_restore") == []
-    told = json.loads(run(str(data / "deep" / "f 0000"), "--json").stdout)
-    assert told["schema"] == "hpctl.storage-preload/1"
-    assert (told["files"], told["loaded"]) == (1, 1)
+    answer = json.loads(run(str(data / "deep" / "f 0000"), "--json").stdout)
+    assert answer["schema"] == "hpctl.storage-preload/1"
+    assert (answer["files"], answer["loaded"]) == (1, 1)
 
 
 def test_a_file_that_will_not_load_is_named_and_the_others_load(make: Make) -> None:

@@ -102,13 +102,13 @@ def dcp_files(ranks: int = 3) -> dict[str, bytes]:
 
 
 def torch_dist_files() -> dict[str, bytes]:
-    said = {
+    answer = {
         "sharded_backend": "torch_dist",
         "sharded_backend_version": 1,
         "common_backend": "torch",
     }
     common = torch_save({"iteration": 40, "global_step": 40})
-    return {"common.pt": common, "metadata.json": json.dumps(said).encode(), **dcp_files()}
+    return {"common.pt": common, "metadata.json": json.dumps(answer).encode(), **dcp_files()}
 
 
 def _megatron_legacy() -> dict[str, bytes]:

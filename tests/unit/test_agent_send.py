@@ -43,13 +43,13 @@ class Line:
         self.away = False
         self.now = 1000.0
 
-    def post(self, said: Report | wire.Heartbeat) -> Reply:
-        self.sent.append(said)
+    def post(self, answer: Report | wire.Heartbeat) -> Reply:
+        self.sent.append(answer)
         if self.away:
             return Reply(Answer.RETRY, "away")
-        if isinstance(said, Report):
-            self.held = wire.digest(said.findings)
-        elif said.digest != self.held:
+        if isinstance(answer, Report):
+            self.held = wire.digest(answer.findings)
+        elif answer.digest != self.held:
             return Reply(Answer.NEED_FULL)
         return Reply(Answer.ACKED)
 
@@ -118,7 +118,7 @@ def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench: Benc
     bench.line.held = "forgotten"
     seen: list[Report | wire.Heartbeat] = []
     post: Callable[..., Reply] = bench.line.post
-    bench.line.post = lambda said: seen.append(said) or post(said)  # type: ignore[method-assign,func-returns-value]
+    bench.line.post = lambda text: seen.append(text) or post(text)  # type: ignore[method-assign,func-returns-value]
     bench.deliver(2)
     assert [s.seq for s in seen] == [3, 4, 5]
     assert all(s.gauges == {"gpu.clock_mhz": 1980.0} for s in seen)

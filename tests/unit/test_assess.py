@@ -175,7 +175,7 @@ def test_the_driver_says_none():
 
 
 @pytest.mark.parametrize("code", [79, 54, 151])
-def test_the_driver_does_not_talk_away_what_no_reset_mends(code):
+def test_the_driver_does_not_talk_away_what_no_reset_fixes(code):
     assert rule(xid(code), xid(154, 1, detail="None")) == f"xid-{code}"
 
 

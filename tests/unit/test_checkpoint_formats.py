@@ -290,9 +290,9 @@ def test_a_deepspeed_tag_that_later_steps_save_over(tmp_path: Path) -> None:
 def test_what_megatrons_pointer_has_not_reached_may_be_of_two_attempts(tmp_path: Path) -> None:
     path = make(tmp_path, "megatron-legacy")
     pointer = tmp_path / "latest_checkpointed_iteration.txt"
-    for said in ("40", "60", "release", "", "4\x000"):
-        pointer.write_text(said)
-        assert isinstance(judge(path), Checkpoint), said
+    for message in ("40", "60", "release", "", "4\x000"):
+        pointer.write_text(message)
+        assert isinstance(judge(path), Checkpoint), message
     pointer.write_text("20")
     assert reason(path) == f"{pointer.name} says 20: this save was not finished"
     pointer.unlink()

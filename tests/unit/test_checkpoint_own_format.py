@@ -24,18 +24,18 @@ def own(directory: Path, count: int = 11) -> Path:
     return directory
 
 
-def run(*words: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli, ["checkpoint", *map(str, words)])
+def run(*args: object) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["checkpoint", *map(str, args)])
     return result.exit_code, result.stdout, result.stderr
 
 
 def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None:
     own(tmp_path / "step-900", 9)
     newest = own(tmp_path / "step-1000")
-    said = f"hpctl: 11 files in {newest} (and 1 more), no known format; "
+    text = f"hpctl: 11 files in {newest} (and 1 more), no known format; "
     code, out, err = run("ls", tmp_path)
     assert (code, out.splitlines()[0]) == (1, f"{newest}  11 files, no known format")
-    assert err.startswith(said)
+    assert err.startswith(text)
     assert HELPER in err
     code, out, err = run("verify", newest)
     assert (code, out) == (1, f"{newest}  11 files, no known format\n")
@@ -43,7 +43,7 @@ def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None
     for words in ((), ("--export",)):
         code, out, err = run("last", *words, tmp_path)
         assert (code, out) == (1, "none\n" if words else "")
-        assert err.startswith(said)
+        assert err.startswith(text)
         assert err.count("\n") == 1
     rows = json.loads(run("ls", "--json", tmp_path)[1])["checkpoints"]
     assert [row["why"] for row in rows] == ["11 files, no known format", "9 files, no known format"]
@@ -76,8 +76,8 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(
     own(tmp_path / "step-5")
     real, owner = os.stat, 1666
 
-    def stat(path: object, **words: object) -> os.stat_result:
-        found = real(path, **words)  # type: ignore[call-overload]
+    def stat(path: object, **args: object) -> os.stat_result:
+        found = real(path, **args)  # type: ignore[call-overload]
         given = list(found)
         given[4] = owner
         return os.stat_result(given)
@@ -98,8 +98,8 @@ def test_nothing_of_no_known_format_is_opened(
         os.mkfifo(tmp_path / f"step-1/{number}.json")
         os.mkfifo(tmp_path / f"{number}.npy")
 
-    def refused(*words: object, **more: object) -> None:
-        raise AssertionError(f"opened: {words}")
+    def refused(*args: object, **more: object) -> None:
+        raise AssertionError(f"opened: {args}")
 
     monkeypatch.setattr(os, "open", refused)
     monkeypatch.setattr(builtins, "open", refused)

@@ -68,15 +68,15 @@ def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> N
 # --- the command -------------------------------------------------------------------------------
 
 
-def run(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli, ["checkpoint", *words])
+def run(*text: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(cli, ["checkpoint", *text])
     return result.exit_code, result.stdout, result.stderr
 
 
 def test_last(tmp_path: Path) -> None:
-    said = f"hpctl: no checkpoints in {tmp_path}\n"
-    assert run("last", str(tmp_path)) == (1, "", said)
-    assert run("ls", str(tmp_path)) == (1, "", said)
+    text = f"hpctl: no checkpoints in {tmp_path}\n"
+    assert run("last", str(tmp_path)) == (1, "", text)
+    assert run("ls", str(tmp_path)) == (1, "", text)
     assert run("last", "--export", str(tmp_path))[:2] == (1, "none\n")
     good = generic(tmp_path, "step-1", 1)
     bad = generic(tmp_path, "step-2", 2)

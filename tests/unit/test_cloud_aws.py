@@ -187,7 +187,7 @@ def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
     assert len(wire.calls) == 64
 
 
-def test_no_credentials_no_region_and_no_profile_each_have_their_mend(
+def test_no_credentials_no_region_and_no_profile_each_have_their_fix(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(HpctlError, match="no AWS region") as caught:

@@ -59,9 +59,9 @@ def test_waiting_too_long_raises_the_builtin_error() -> None:
 def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path: Path) -> None:
     for module in ("json", "runpy", "pkgutil"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
-    words = [sys.executable, *SAFE_PATH, "json.tool", "--compact"]
+    args = [sys.executable, *SAFE_PATH, "json.tool", "--compact"]
     done = subprocess.run(
-        words, cwd=tmp_path, input='{"a": 1}', text=True, capture_output=True, check=False
+        args, cwd=tmp_path, input='{"a": 1}', text=True, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, '{"a":1}', "")
 

@@ -213,11 +213,11 @@ def test_the_node_that_slurm_lost_is_named_and_not_the_one_that_says_so() -> Non
 
 
 def test_places_that_lines_name() -> None:
-    said = "AssertionError: Rank 7: found NaN in local forward loss calculation. Device: 3,"
-    nan = died(1, f"{said} node: ip-10-1-0-4.ec2.internal")
+    text = "AssertionError: Rank 7: found NaN in local forward loss calculation. Device: 3,"
+    nan = died(1, f"{text} node: ip-10-1-0-4.ec2.internal")
     assert (nan.kind, nan.rank, nan.device, nan.node) == (Kind.NAN, 7, "3", "ip-10-1-0-4")
-    said = "ip-10-1-0-4:411:733 [5] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
-    port = died(1, said)
+    text = "ip-10-1-0-4:411:733 [5] NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"
+    port = died(1, text)
     assert (port.kind, port.device, port.node) == (Kind.NETWORK, "5", "ip-10-1-0-4")
     task = died(1, *trace(3, "KeyError: 1"), "srun: error: n2: task 3: Exited with exit code 1")
     assert (task.rank, task.node) == (3, "n2")

@@ -89,7 +89,7 @@ def test_srun_says_where_we_are() -> None:
     assert place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
 
 
-def test_two_tasks_on_a_node_are_refused_with_the_mend() -> None:
+def test_two_tasks_on_a_node_are_refused_with_the_fix() -> None:
     with pytest.raises(HpctlError) as caught:
         place({**STEP, "SLURM_NTASKS": "16"})
     assert "--ntasks-per-node=1" in caught.value.hint
@@ -149,10 +149,10 @@ def test_a_ranks_environment_has_all_of_torchs_names() -> None:
     assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
     here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
     old = {"HPCTL_RESUME_FROM": "/old", "RANK": "9"}
-    told = rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
-    assert names <= set(told)
-    assert (told["RANK"], told["OMP_NUM_THREADS"]) == ("5", "1")
-    assert "HPCTL_RESUME_FROM" not in told
+    answer = rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
+    assert names <= set(answer)
+    assert (answer["RANK"], answer["OMP_NUM_THREADS"]) == ("5", "1")
+    assert "HPCTL_RESUME_FROM" not in answer
 
 
 def failed(directory: Path, text: str) -> RankFailure:
@@ -183,9 +183,9 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path: Path) -> No
 
 
 def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path: Path) -> None:
-    said = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
-    trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{said}'
-    failure = raised(tmp_path, said, trace)
+    text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
+    failure = raised(tmp_path, text, trace)
     generation = account.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
     assert b"caf\\\\udce9.bin" in msgspec.json.encode(account.trouble(generation))
 

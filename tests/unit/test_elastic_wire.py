@@ -117,9 +117,9 @@ def test_a_start_that_fails_for_whatever_reason_is_told(
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)
     place = LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)
-    told = asyncio.run(_told_the_end(place))
-    assert told["code"] == 1
-    assert "out of memory" in told["why"]
+    ran = asyncio.run(_told_the_end(place))
+    assert ran["code"] == 1
+    assert "out of memory" in ran["why"]
 
 
 @pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])
@@ -174,8 +174,8 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "account.json"
     pen = AccountWriter(path, "7.3")
     pen.generation_began(0, "", ["a", "b"])
-    told = account.read(path)
-    assert (told.verdict, told.exit_code, told.troubles) == ("running", None, ())
+    answer = account.read(path)
+    assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
     pen.generation_over(
@@ -183,10 +183,15 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
     )
     pen.generation_began(1, "/c/step-5", ["a", "b"])
     pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
-    told = account.read(path)
-    assert (told.run_id, told.verdict, told.exit_code, told.restarts) == ("7.3", "final", 93, 1)
-    assert told.generations[1].resumed_from == "/c/step-5"
-    crash, final = told.troubles
+    answer = account.read(path)
+    assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
+        "7.3",
+        "final",
+        93,
+        1,
+    )
+    assert answer.generations[1].resumed_from == "/c/step-5"
+    crash, final = answer.troubles
     assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (Kind.CRASH, 1, "b", 1)
     assert "KeyError" in crash.signature
     assert (final.kind, final.exit_code) == (Kind.FINAL, 93)

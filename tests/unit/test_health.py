@@ -118,8 +118,8 @@ def test_thousands_of_jobs_are_not_remembered_one_by_one() -> None:
 def test_a_job_is_remembered_while_nothing_stands_for_it() -> None:
     health, _ = fold_report(None, report(hit("12")), T0)
     # An agent that lost its memory, a report that was cut, another device.
-    for told in ((), (hit("13"),), (hit("", device="0000:2a:00.0"),)):
-        later, _ = fold_report(health, report(*told), T0)
+    for text in ((), (hit("13"),), (hit("", device="0000:2a:00.0"),)):
+        later, _ = fold_report(health, report(*text), T0)
         assert "12" in {f.job for f in later.findings}
     later, _ = fold_report(health, report(replace(hit(""), code="44")), T0)
     assert "12" in {f.job for f in later.findings}

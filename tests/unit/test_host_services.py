@@ -46,7 +46,7 @@ def judged(*blocks, nvswitch=True):
         *((block(name, FAILED), code) for name, code in check_host_services.UNITS.items()),
         (block("munge.service", LOOP), "munge"),
         (block("munge.service", ("reloading", "reload", "success")), ""),
-        # What somebody stopped is told and not mended, but nothing runs without this one.
+        # What somebody stopped is told and not fixed, but nothing runs without this one.
         (block("slurmd.service", STOPPED), "stopped"),
         (block(FM, STOPPED), "fabricmanager"),
         (block(FM, STOPPED, condition="no"), "fabricmanager"),

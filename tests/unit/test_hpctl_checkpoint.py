@@ -55,11 +55,11 @@ on = False
 """
 
 
-def helper(directory: Path, *words: str) -> Path:
+def helper(directory: Path, *text: str) -> Path:
     """The file as a user gets it."""
-    done = CliRunner().invoke(cli, ["checkpoint", "helper", *words])
+    done = CliRunner().invoke(cli, ["checkpoint", "helper", *text])
     assert done.exit_code == 0
-    path = directory / ("hpctl_checkpoint.sh" if words else "hpctl_checkpoint.py")
+    path = directory / ("hpctl_checkpoint.sh" if text else "hpctl_checkpoint.py")
     path.write_text(done.stdout)
     return path
 
@@ -75,14 +75,14 @@ class Job:
         self.env = {"HELPER": str(tmp / "helper"), "HPCTL_CHECKPOINT_DIR": str(self.root)}
 
     def start(self, **env: object) -> subprocess.Popen[str]:
-        words = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", "-c", PROGRAM]
-        told = self.env | {name: str(value) for name, value in env.items()}
-        return subprocess.Popen(words, env=told, stderr=subprocess.PIPE, text=True)
+        args = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", "-c", PROGRAM]
+        text = self.env | {name: str(value) for name, value in env.items()}
+        return subprocess.Popen(args, env=text, stderr=subprocess.PIPE, text=True)
 
     def run(self, **env: object) -> tuple[int, str]:
         process = self.start(**env)
-        said = process.communicate(timeout=60)[1]
-        return process.returncode, said
+        text = process.communicate(timeout=60)[1]
+        return process.returncode, text
 
     def whole(self) -> set[int | None]:
         """The steps that hpctl calls whole; each of them is, to the last byte."""
@@ -114,8 +114,8 @@ def test_a_python_without_hpctl_saves_what_hpctl_proves(job: Job) -> None:
 def kills(job: Job, stride: int = 1, **env: object) -> Iterator[int]:
     """Start it again and again, killed at its first, second, ... touch of a file, to the last."""
     for number in range(1, 200, stride):
-        code, said = job.run(KILL_AT=number, **env)
-        assert code in (0, -signal.SIGKILL), said
+        code, text = job.run(KILL_AT=number, **env)
+        assert code in (0, -signal.SIGKILL), text
         yield code
         if code == 0:
             assert number > 15, "hardly any point was tried"
@@ -162,9 +162,9 @@ def test_where_one_of_several_ranks_is_killed_nothing_is_whole(job: Job) -> None
     pair = {**SLURM, "WORLD_SIZE": 2}
     for number in (1, 4, 9, 12, 15):
         assert job.run(**pair, RANK=1, KILL_AT=number)[0] == -signal.SIGKILL
-        code, said = job.run(**pair, RANK=0, WAIT_S=0.1)
+        code, text = job.run(**pair, RANK=0, WAIT_S=0.1)
         assert code == 1
-        assert "rank 1 of 2 saved nothing" in said
+        assert "rank 1 of 2 saved nothing" in text
         assert job.whole() == set()
     # Rank 0 is killed at any point while all parts are there.
     for code in kills(job, 2, **pair, RANK=0, WAIT_S=5):
@@ -183,9 +183,9 @@ def test_where_one_of_several_ranks_is_killed_nothing_is_whole(job: Job) -> None
 )
 def test_the_part_of_an_earlier_start_is_never_taken(job: Job, later: dict[str, int]) -> None:
     assert job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0] == 0
-    code, said = job.run(**(SLURM | later), RANK=0, WORLD_SIZE=2, WAIT_S=0.1)
+    code, text = job.run(**(SLURM | later), RANK=0, WORLD_SIZE=2, WAIT_S=0.1)
     assert code == 1
-    assert "TimeoutError: rank 1 of 2 saved nothing" in said
+    assert "TimeoutError: rank 1 of 2 saved nothing" in text
     assert job.whole() == set()
 
 
@@ -316,10 +316,10 @@ def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:
 
 
 def seal(
-    shell: str, script: Path, directory: Path, *words: str, cwd: Path | None = None
+    shell: str, script: Path, directory: Path, *text: str, cwd: Path | None = None
 ) -> tuple[int, str]:
     done = subprocess.run(
-        [shell, str(script), str(directory), *words],
+        [shell, str(script), str(directory), *text],
         cwd=cwd, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -349,8 +349,8 @@ def test_a_shell_finishes_what_hpctl_proves(tmp_path: Path, shell: str) -> None:
     # The same step again: the first stays.
     again = written(ck)
     (again / "state.json").write_text("{}")
-    code, said = seal(shell, script, again, "120")
-    assert (code, "it is kept" in said) == (0, True)
+    code, text = seal(shell, script, again, "120")
+    assert (code, "it is kept" in text) == (0, True)
     assert isinstance(judge(ck / "step-120", deep=True), Checkpoint)
     assert (row.path / "state.json").read_text() == '{"step": 120}'
 
@@ -361,8 +361,8 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(
     tmp_path: Path, shell: str
 ) -> None:
     lines = helper(tmp_path, "--shell").read_text().splitlines(keepends=True)
-    said = [n for n, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    cut = [[*lines[:n], "kill -9 $$\n"] for n in said if not lines[n - 1].endswith("\\\n")]
+    messages = [n for n, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
+    cut = [[*lines[:n], "kill -9 $$\n"] for n in messages if not lines[n - 1].endswith("\\\n")]
     loop = lines.index("        comma=,\n")
     cut.append([*lines[:loop], "kill -9 $$\n", *lines[loop:]])  # inside the loop
     runs = {False: 0, True: 0}
@@ -390,8 +390,8 @@ def test_what_a_shell_refuses(tmp_path: Path, shell: str) -> None:
     script, ck = helper(tmp_path, "--shell"), tmp_path / "ck"
     assert "no .tmp in it" in seal(shell, script, written(ck, "step-1"), "1")[1]
     made = written(ck, "step-2.tmp-7")
-    for words in ((), ("x",), ("-1",), ("1", "0"), ("1", "x")):
-        assert seal(shell, script, made, *words)[0] == 1
+    for text in ((), ("x",), ("-1",), ("1", "0"), ("1", "x")):
+        assert seal(shell, script, made, *text)[0] == 1
     (made / "a b").touch()
     assert "other characters" in seal(shell, script, made, "2")[1]
     (made / "a b").unlink()

@@ -208,5 +208,5 @@ def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
 def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(
     job: Job, given: dict[str, str], exported: str
 ) -> None:
-    code, said, _ = job.run(tail="sh -c 'echo $SLURM_KILL_BAD_EXIT'\n", **given)
-    assert (code, said[-1]) == (0, exported)
+    code, parts, _ = job.run(tail="sh -c 'echo $SLURM_KILL_BAD_EXIT'\n", **given)
+    assert (code, parts[-1]) == (0, exported)

@@ -35,10 +35,10 @@ class Shell:
         (tmp_path / "job.sh").write_bytes(PLAIN.encode("latin-1"))  # not UTF-8: bytes must survive
 
     def run(
-        self, *words: str, stdin: str = "", **environment: str
+        self, *text: str, stdin: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "hpctl", "sbatch", *words],
+            [sys.executable, "-m", "hpctl", "sbatch", *text],
             env={
                 "PATH": f"{self.tmp}/bin:{os.environ['PATH']}",
                 "PYTHONPATH": ROOT,
@@ -78,8 +78,8 @@ def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     got = shell.recorded()
     copy = got["script"]
     comment = f'--comment=hpctl:{{"ckpt":"{shell.tmp}/ck"}}'
-    words = ["--requeue", "--open-mode=append", "--parsable", "-J", "n", comment, copy, "--lr", "1"]
-    assert got["words"] == words
+    args = ["--requeue", "--open-mode=append", "--parsable", "-J", "n", comment, copy, "--lr", "1"]
+    assert got["words"] == args
     assert Path(str(copy)).name == "job.sh"  # Slurm names the job after it
     assert not Path(str(copy)).exists()
     assert f"PYTHONPATH={ROOT}" in str(got["text"])
@@ -125,9 +125,9 @@ def test_from_stdin(shell: Shell) -> None:
     text = "#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n"
     done = shell.run(stdin=text)
     assert done.returncode == 0, done.stderr
-    words = shell.recorded()["words"]
-    assert isinstance(words, list)
-    assert Path(words[-1]).name == "sbatch"
+    args = shell.recorded()["words"]
+    assert isinstance(args, list)
+    assert Path(args[-1]).name == "sbatch"
     assert shell.run(stdin="#!/bin/sh\ntrue\n").returncode == 0
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 
@@ -147,8 +147,8 @@ def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
     there = shell.tmp / "there"
     there.mkdir()
     (there / "job.sh").write_text("#!/bin/sh\necho there\n")
-    for words in (("-D", str(there)), ("--chdir=there",)):
-        done = shell.run(*words, "--checkpoint-dir", str(shell.tmp / "save"), "job.sh")
+    for text in (("-D", str(there)), ("--chdir=there",)):
+        done = shell.run(*text, "--checkpoint-dir", str(shell.tmp / "save"), "job.sh")
         assert done.returncode == 0, done.stderr
         assert str(shell.recorded()["text"]).endswith("echo there\n")
     assert shell.run("-D", str(there), "--save-signal", "USR1", "./job.sh").returncode == 0
@@ -172,7 +172,7 @@ def test_slurm_bin_and_its_absence(shell: Shell) -> None:
     assert shell.run("job.sh", PATH=str(empty), HPCTL_SLURM_BIN=f"{shell.tmp}/bin").returncode == 0
 
 
-def test_errors_are_one_message_and_a_mend(shell: Shell) -> None:
+def test_errors_are_one_message_and_a_fix(shell: Shell) -> None:
     done = shell.run("--brand-new", "5", "job.sh")
     assert done.returncode == 1
     assert "cannot read the script 5" in done.stderr

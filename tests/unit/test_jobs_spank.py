@@ -43,9 +43,9 @@ def test_a_submission(answers: Path, capsys: pytest.CaptureFixture[str]) -> None
     ]  # fmt: skip
     assert "hpctl_preamble" in (answers / "job.sh").read_text()
     assert (answers.parent / "ck").is_dir()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "hpctl: added --requeue" in said.err
+    answer = capsys.readouterr()
+    assert answer.out == ""
+    assert "hpctl: added --requeue" in answer.err
 
 
 @pytest.mark.parametrize(

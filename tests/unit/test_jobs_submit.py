@@ -133,7 +133,7 @@ def test_the_directive_and_the_command_line_over_it() -> None:
 
 
 @pytest.mark.parametrize(("line", "hint"), CASES["bad directives"])
-def test_bad_directives_name_the_line_and_the_mend(line: str, hint: str) -> None:
+def test_bad_directives_name_the_line_and_the_fix(line: str, hint: str) -> None:
     error = refused("", f"#!/bin/sh\n# one\n{line}\ntrue\n")
     assert str(error).startswith("job.sh:3: ")
     assert hint in error.hint

@@ -143,9 +143,9 @@ def compact(tmp_path: Path, directives: str, **environment: str) -> dict[str, ob
 
 def test_a_file_of_the_submitter(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("restarts: 3\n'on': {hang: hold}\nspares: 1\n")
-    said = {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "spares": 1}
-    assert compact(tmp_path, "--policy p.yaml") == said
-    assert compact(tmp_path, f"--policy {tmp_path}/p.yaml") == said
+    answer = {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "spares": 1}
+    assert compact(tmp_path, "--policy p.yaml") == answer
+    assert compact(tmp_path, f"--policy {tmp_path}/p.yaml") == answer
 
 
 def test_a_name_of_the_clusters(tmp_path: Path) -> None:

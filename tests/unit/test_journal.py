@@ -138,10 +138,10 @@ def test_a_job_recovery_of_old_has_no_trouble() -> None:
 
 
 def test_what_is_new_survives_the_way_to_the_disk_and_back() -> None:
-    told, opened, *_ = hung()
-    assert isinstance(told, JobReported)
+    text, opened, *_ = hung()
+    assert isinstance(text, JobReported)
     assert isinstance(opened, JobRecoveryOpened)
-    for event in (told, opened):
+    for event in (text, opened):
         assert decode(1, *encode(event)) == event
 
 

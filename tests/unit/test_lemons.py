@@ -68,10 +68,10 @@ def test_an_operators_order_counts_half_and_a_person_more() -> None:
 def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     state = replay([e for n in (10, 16, 22) for e in treated(n)])
     now = seconds(24 * DAY)
-    told = finding(lemons(state, now)[0])
-    assert told.check == CHECK
-    health = Health(Generation(N1, generation().instance, generation().boot), now, (told,))
+    answer = finding(lemons(state, now)[0])
+    assert answer.check == CHECK
+    health = Health(Generation(N1, generation().instance, generation().boot), now, (answer,))
     judged = assess(health, rules(), now)
     assert judged.condition is Condition.HEALTHY
-    assert judged.findings == (told,)
+    assert judged.findings == (answer,)
     assert "[history-lemon]" in judged.why

@@ -49,12 +49,12 @@ def seen(
     window: int, changes: Mapping[NodeName, Change], names: tuple[NodeName, ...] = NAMES
 ) -> dict[NodeName, dict[str, float]]:
     """One window in which no two nodes are quite alike."""
-    told = {}
+    answer = {}
     for n, name in enumerate(names):
         noise = 1 + ((n * 7 + window * 3) % 5) / 100
         noisy = {g: v * noise for g, v in USUAL.items()}
-        told[name] = noisy | SET_UP | dict(changes.get(name, {}))
-    return told
+        answer[name] = noisy | SET_UP | dict(changes.get(name, {}))
+    return answer
 
 
 def windows(
@@ -66,13 +66,13 @@ def windows(
 ) -> peers.Memory:
     memory = {} if memory is None else memory
     for window in range(start, start + count):
-        told = seen(window, changes(window), group.nodes)
-        memory = peers.judge([group], told, memory, at(20 * (window + 1)))
+        text = seen(window, changes(window), group.nodes)
+        memory = peers.judge([group], text, memory, at(20 * (window + 1)))
     return memory
 
 
 def found(memory: peers.Memory) -> dict[NodeName, list[str]]:
-    return {node: [f.check for f in told] for node, told in peers.findings(memory).items()}
+    return {node: [f.check for f in text] for node, text in peers.findings(memory).items()}
 
 
 def only(node: NodeName, change: Change) -> Callable[[int], Mapping[NodeName, Change]]:
@@ -97,15 +97,15 @@ def test_nodes_that_do_not_agree_on_a_setting_are_left_alone() -> None:
 def test_a_finding_tells_onset_value_median_z_peers_and_windows() -> None:
     memory = windows(3, lambda _: {})
     memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
-    (told,) = peers.findings(memory)[N1]
-    assert told.verdict is Verdict.WARN
-    assert told.job == "1"
-    assert told.first == at(60)
-    assert told.last == at(200)
-    assert told.count == 7
-    assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in told.evidence
-    assert "7 peers, 7 of 7 windows of 20 s" in told.evidence
-    assert "draws" in told.evidence
+    (answer,) = peers.findings(memory)[N1]
+    assert answer.verdict is Verdict.WARN
+    assert answer.job == "1"
+    assert answer.first == at(60)
+    assert answer.last == at(200)
+    assert answer.count == 7
+    assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in answer.evidence
+    assert "7 peers, 7 of 7 windows of 20 s" in answer.evidence
+    assert "draws" in answer.evidence
 
 
 def test_one_window_missed_of_seven_does_not_matter_but_two_do() -> None:
@@ -151,20 +151,20 @@ def test_a_node_that_waits_is_not_the_slow_one() -> None:
 
 
 def test_without_utilisation_power_tells_who_works() -> None:
-    told = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
-    for gauges in told.values():
+    answer = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
+    for gauges in answer.values():
         del gauges["gpu.busy"]
-    assert peers.judge([GROUP], told, {}, at(30)) == {}
-    told[N1]["gpu.power_w"] = 500.0
-    assert set(peers.judge([GROUP], told, {}, at(30))) == {(N1, "clock")}
+    assert peers.judge([GROUP], answer, {}, at(30)) == {}
+    answer[N1]["gpu.power_w"] = 500.0
+    assert set(peers.judge([GROUP], answer, {}, at(30))) == {(N1, "clock")}
 
 
 def test_what_was_not_heard_is_no_evidence() -> None:
-    told = seen(0, {N1: BAD["clock"]})
-    few = {name: told[name] for name in NAMES[:3]}
+    parts = seen(0, {N1: BAD["clock"]})
+    few = {name: parts[name] for name in NAMES[:3]}
     assert peers.judge([GROUP], few, {}, at(30)) == {}
-    del told[N1]["gpu.sm_clock_mhz"]
-    assert peers.judge([GROUP], told, {}, at(30)) == {}
+    del parts[N1]["gpu.sm_clock_mhz"]
+    assert peers.judge([GROUP], parts, {}, at(30)) == {}
 
 
 def test_clocks_are_compared_within_one_kind_and_throttling_across() -> None:

@@ -52,8 +52,8 @@ def judged(
     signs: Signs = {}
     for at in (ago(lasts_s), NOW):
         then = {n: replace(h, last_heard=min(h.last_heard, at)) for n, h in known.items()}
-        told, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, at, signs)
-    return assess(told[N1], RULES, NOW), signs
+        parts, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, at, signs)
+    return assess(parts[N1], RULES, NOW), signs
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_instance_that_the_service_works_on_is_left_alone(status: InstanceSta
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time() -> None:
     node = replace(DOWN, reason_at=ago(300))
-    told, _ = with_marks_and_reach(
+    parts, _ = with_marks_and_reach(
         {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
     )
-    assert assess(told[N1], RULES, NOW).condition is Condition.FAULTY
+    assert assess(parts[N1], RULES, NOW).condition is Condition.FAULTY

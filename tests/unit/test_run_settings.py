@@ -12,8 +12,8 @@ from hpctl.policies import PolicyFile
 JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
 
 
-def given(*words: str, nodes: str = "", spares: int | None = None, **environ: str) -> RunSettings:
-    return settings(parse_srun([*words, "train"]), JOB | environ, nodes=nodes, spares=spares)
+def given(*text: str, nodes: str = "", spares: int | None = None, **environ: str) -> RunSettings:
+    return settings(parse_srun([*text, "train"]), JOB | environ, nodes=nodes, spares=spares)
 
 
 def test_spares_are_kept_back() -> None:

@@ -54,7 +54,7 @@ def test_a_group_that_somebody_made_larger_is_never_told_a_smaller_size() -> Non
 
 
 def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
-    told = described(
+    text = described(
         InstanceType="",
         MinCount=1,
         InstanceRequirements={
@@ -64,7 +64,7 @@ def test_a_flexible_group_is_restated_in_the_words_of_the_request() -> None:
         AutoPatchConfig={"PatchingStrategy": "WhenIdle", "CurrentPatchSchedule": {}},
         CurrentImageId="ami-1",
     )
-    grown = sagemaker.update_request("c", "w", 5, told)
+    grown = sagemaker.update_request("c", "w", 5, text)
     assert isinstance(grown, dict)
     (group,) = grown["InstanceGroups"]
     assert group == {

@@ -102,8 +102,8 @@ def test_too_many_findings_are_refused() -> None:
 
 
 def test_gauges_come_back_and_those_that_are_no_number_are_left_out() -> None:
-    told = {"gpu.clock_mhz": 1980.0, "gpu.power_w": float("nan"), "efa.x": float("inf")}
-    back = wire.decode(wire.encode(replace(REPORT, gauges=told)))
+    answer = {"gpu.clock_mhz": 1980.0, "gpu.power_w": float("nan"), "efa.x": float("inf")}
+    back = wire.decode(wire.encode(replace(REPORT, gauges=answer)))
     assert back.gauges == {"gpu.clock_mhz": 1980.0}
 
 

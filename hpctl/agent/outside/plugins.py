@@ -35,7 +35,7 @@ from hpctl.protocol import reports as wire
 MAX_FINDINGS = 64
 MAX_DETAIL = 256
 WEEK_S = 7 * 86400.0
-_MEND = 'print {"findings": []} or findings as docs/plugins.md says'
+_FIX = 'print {"findings": []} or findings as docs/plugins.md says'
 
 _Seconds = Annotated[float, Meta(ge=1, le=WEEK_S)]
 _Word = Annotated[str, Meta(max_length=256)]
@@ -80,7 +80,7 @@ def findings(output: bytes) -> tuple[Observation, ...]:
     try:
         found = _findings.decode(output)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CannotTell(f"{_wrong(output, error)}; {_MEND}") from error
+        raise CannotTell(f"{_wrong(output, error)}; {_FIX}") from error
     return tuple(
         Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
         for f in found.findings

@@ -217,8 +217,8 @@ class _Run(Struct):
         about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
         if self.migration:
             for file in self.migration.files:
-                said = f"{file} is removed from S3 and kept in {self.migration.backup}/."
-                output.echo(output.folded(said), err=True)
+                text = f"{file} is removed from S3 and kept in {self.migration.backup}/."
+                output.echo(output.folded(text), err=True)
             about = " There is no way back; submit no jobs meanwhile."
         confirm(f"Change cluster {self.changes.cluster} so?{about}", yes)
 
@@ -263,8 +263,8 @@ class _Run(Struct):
         except InDoubt:
             raise
         except HpctlError as error:
-            said = f"{error}; {self._put_back()}"
-            raise HpctlError(said, error.hint) from error
+            text = f"{error}; {self._put_back()}"
+            raise HpctlError(text, error.hint) from error
 
     def _put_back(self) -> str:
         """Restore the legacy files; what became of that."""

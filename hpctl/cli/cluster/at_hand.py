@@ -249,10 +249,10 @@ def complete_group(
     """The cluster's instance groups."""
     try:
         here = place_so_far(ctx)
-        said = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+        answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except (HpctlError, click.UsageError):
         return []
-    names = [str(group["InstanceGroupName"]) for group in said.get("InstanceGroups", ())]
+    names = [str(group["InstanceGroupName"]) for group in answer.get("InstanceGroups", ())]
     return [name for name in names if name.startswith(incomplete)]
 
 

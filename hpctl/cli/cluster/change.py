@@ -162,7 +162,7 @@ def failing(node: NodeProgress) -> list[Text]:
         # Two lines that a shell takes as one, for screens on which one line would be cut.
         lines.append(styled(f"  rest: aws logs tail {group} \\", DIM))
         lines.append(styled(f"    --log-stream-names {stream}", DIM))
-    lines.append(styled(f"  mend: {trouble.mend}"))
+    lines.append(styled(f"  fix: {trouble.fix}"))
     return lines
 
 
@@ -184,14 +184,14 @@ def _alike(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
     """Nodes by how they failed. One whose log was not read goes by the service's words alone."""
     alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
     for node in nodes:
-        said = (node.group, node.status, node.message)
+        lines = (node.group, node.status, node.message)
         trouble = node.trouble
         if trouble is None:
-            key = next((k for k in alike if k[:3] == said), (*said, ""))
+            key = next((k for k in alike if k[:3] == lines), (*lines, ""))
         else:
             # hpctl's own scripts name the node in their last line.
             line = trouble.line.replace(node.name, "")
-            key = (*said, f"{trouble.meaning} {line} {trouble.unread}")
+            key = (*lines, f"{trouble.meaning} {line} {trouble.unread}")
         alike.setdefault(key, []).append(node)
     return list(alike.values())
 
@@ -221,10 +221,10 @@ class Lines:
             f"{g.name} {g.current}/{g.target}" + _in_brackets(_moving(g, progress.nodes))
             for g in progress.groups
         )
-        said = (progress.status, groups, progress.unread)
+        lines = (progress.status, groups, progress.unread)
         beat = progress.waited_s - self._said_at >= BEAT_S
-        if said != self._said or beat or progress.verdict is Verdict.DEADLINE:
-            self._said, self._said_at = said, progress.waited_s
+        if lines != self._said or beat or progress.verdict is Verdict.DEADLINE:
+            self._said, self._said_at = lines, progress.waited_s
             line = (
                 f"{progress.cluster} {progress.status}: {groups}"
                 if groups
@@ -301,7 +301,7 @@ class RemovalView(Struct, frozen=True):
     phase: str = ""
     text: str = ""
     code: str = ""
-    mend: str = ""
+    fix: str = ""
     left_drained: str = ""
 
 
@@ -399,8 +399,8 @@ def draw(out: Console, view: ClusterChangeView) -> None:
 
 
 def _last(view: ClusterChangeView) -> Text:
-    said, style = _DONE[view.outcome]
-    text = assembled((f"{view.command} {view.cluster}: ", ""), (said, style))
+    message, style = _DONE[view.outcome]
+    text = assembled((f"{view.command} {view.cluster}: ", ""), (message, style))
     if view.why:
         text.append(f": {view.why}")
     if view.status:
@@ -462,7 +462,7 @@ def draw_removals(out: Console, going: Sequence[RemovalView]) -> None:
         if one.phase in ("refused", "failed", "in_doubt"):
             code = f" ({one.code})" if one.code and one.code not in one.text else ""
             out.print(styled(f"{name}: {one.text}{code}", BAD))
-            if one.mend:
-                out.print(f"  {one.mend}")
+            if one.fix:
+                out.print(f"  {one.fix}")
         if one.left_drained:
             out.print(styled(f"{name}: drained still, with Reason {one.left_drained}", WARN))

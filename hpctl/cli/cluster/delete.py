@@ -122,10 +122,10 @@ def lost(first: Progress, here: Place) -> list[str]:
         "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
     )
     lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
-    told = known(here)
-    if told.slurm is None:
-        return [*lines, f"Running jobs: nobody knows ({told.slurm_error})"]
-    jobs = [job for job in told.slurm.jobs.values() if job.running]
+    answer = known(here)
+    if answer.slurm is None:
+        return [*lines, f"Running jobs: nobody knows ({answer.slurm_error})"]
+    jobs = [job for job in answer.slurm.jobs.values() if job.running]
     lines.append(f"Running jobs, which end: {len(jobs) or 'none'}")
     for job in jobs[:JOBS_SHOWN]:
         lines.append(f"  {job.id} {job.name} of {job.user} on {len(job.nodes)} node(s)")

@@ -67,54 +67,54 @@ def describe_view(
     fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
 ) -> ClusterDescribeView:
     """The screen as a value; `failed` are the fleet's failed nodes, understood."""
-    said = fleet.described
-    vpc = said.get("VpcConfig", {})
-    groups = tuple(_group(g, fleet.rows) for g in said.get("InstanceGroups", ()))
+    answer = fleet.described
+    vpc = answer.get("VpcConfig", {})
+    groups = tuple(_group(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
     return ClusterDescribeView(
         as_of=now,
-        name=str(said.get("ClusterName", "")),
-        arn=str(said["ClusterArn"]),
-        status=str(said["ClusterStatus"]),
-        created=said.get("CreationTime"),
-        provisioning=str(said.get("NodeProvisioningMode") or "AllAtOnce"),
-        node_recovery=str(said.get("NodeRecovery") or "Automatic"),
+        name=str(answer.get("ClusterName", "")),
+        arn=str(answer["ClusterArn"]),
+        status=str(answer["ClusterStatus"]),
+        created=answer.get("CreationTime"),
+        provisioning=str(answer.get("NodeProvisioningMode") or "AllAtOnce"),
+        node_recovery=str(answer.get("NodeRecovery") or "Automatic"),
         subnets=tuple(vpc.get("Subnets", ())),
         security_groups=tuple(vpc.get("SecurityGroupIds", ())),
         groups=groups,
-        problems=tuple(_problems(said, groups, failed)),
+        problems=tuple(_problems(answer, groups, failed)),
         failed_nodes=failed,
     )
 
 
-def _group(said: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
-    name = str(said.get("InstanceGroupName", ""))
-    wanted = said.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
-    plain = said.get("InstanceType")
-    slurm = said.get("SlurmConfig", {})
+def _group(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
+    name = str(answer.get("InstanceGroupName", ""))
+    wanted = answer.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
+    plain = answer.get("InstanceType")
+    slurm = answer.get("SlurmConfig", {})
     return GroupView(
         name=name,
         role=str(slurm.get("NodeType", "")).lower(),
         types=tuple(wanted) or ((str(plain),) if plain else ()),
-        current=int(said.get("CurrentCount", 0)),
-        target=int(said.get("TargetCount", 0)),
-        minimum=said.get("MinCount"),
-        status=str(said.get("Status", "")),
+        current=int(answer.get("CurrentCount", 0)),
+        target=int(answer.get("TargetCount", 0)),
+        minimum=answer.get("MinCount"),
+        status=str(answer.get("Status", "")),
         partitions=tuple(slurm.get("PartitionNames", ())),
-        capacity="Spot" if "Spot" in said.get("CapacityRequirements", {}) else "OnDemand",
-        training_plan=str(said.get("TrainingPlanArn", "")),
-        image=str(said.get("CurrentImageReleaseVersion") or said.get("CurrentImageId") or ""),
-        image_status=str(said.get("ImageVersionStatus", "")),
-        software_update=str(said.get("SoftwareUpdateStatus", "")),
+        capacity="Spot" if "Spot" in answer.get("CapacityRequirements", {}) else "OnDemand",
+        training_plan=str(answer.get("TrainingPlanArn", "")),
+        image=str(answer.get("CurrentImageReleaseVersion") or answer.get("CurrentImageId") or ""),
+        image_status=str(answer.get("ImageVersionStatus", "")),
+        software_update=str(answer.get("SoftwareUpdateStatus", "")),
         nodes=dict(Counter(row.status for row in rows if row.group == name)),
     )
 
 
 def _problems(
-    said: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
+    answer: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
 ) -> list[str]:
     found = []
-    if said["ClusterStatus"] == "Failed" or said.get("FailureMessage"):
-        found.append(f"the cluster: {said.get('FailureMessage') or 'Failed'}")
+    if answer["ClusterStatus"] == "Failed" or answer.get("FailureMessage"):
+        found.append(f"the cluster: {answer.get('FailureMessage') or 'Failed'}")
     for group in groups:
         if group.status in ("Failed", "Degraded"):
             counts = f"{group.current} of {group.target} nodes run"
@@ -165,9 +165,9 @@ def draw(out: Console, view: ClusterDescribeView) -> None:
     if view.problems:
         out.print()
         out.print("Wrong", style=HEAD)
-        told = {failure(node) for node in view.failed_nodes}
+        named = {failure(node) for node in view.failed_nodes}
         for line in view.problems:
-            if line not in told:
+            if line not in named:
                 out.print(indented(styled(line, BAD)))
         for failed in failures(view.failed_nodes):
             out.print(indented(failed))

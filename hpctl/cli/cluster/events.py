@@ -119,9 +119,9 @@ def events(
     levels = LEVELS[LEVELS.index(level) :]
     asked: dict[str, Any] = {"group": group, "instance": _instance(rows, node), "levels": levels}
     found = read(here.aws, here.cluster, after=since, **asked)
-    told = lines(found, rows)
-    shown = told if every else folded(told)
-    view = ClusterEventsView(output.now(), here.cluster, shown, len(told))
+    text = lines(found, rows)
+    shown = text if every else folded(text)
+    view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
     output.show("cluster-events", view, as_json, draw)
     if follow:
         _follow(here, found, since, asked)
@@ -142,16 +142,16 @@ def lines(found: Iterable[ClusterEvent], rows: Iterable[NodeRow]) -> tuple[Event
     )
 
 
-def folded(told: Iterable[EventLine]) -> tuple[EventLine, ...]:
+def folded(messages: Iterable[EventLine]) -> tuple[EventLine, ...]:
     """Events that say the same of one node, or of gone instances of a group, as one: the newest.
 
     Instance ids differ from try to try and count for nothing in what an event says.
     """
     alike: dict[tuple[str, ...], list[EventLine]] = {}
-    for line in told:
+    for line in messages:
         e = line.event
-        said = (_INSTANCE.sub("", text) for text in (e.text, e.failure, e.slurm, e.lifecycle))
-        alike.setdefault((e.level, e.resource, line.node, e.group, *said), []).append(line)
+        message = (_INSTANCE.sub("", text) for text in (e.text, e.failure, e.slurm, e.lifecycle))
+        alike.setdefault((e.level, e.resource, line.node, e.group, *message), []).append(line)
     lines = []
     for same in alike.values():
         # Two lines as one with a count are two lines still.
@@ -183,7 +183,7 @@ def _follow(
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
     from hpctl.clusters.events import events as read
 
-    told, after = {event.id for event in found}, since or output.now()
+    text, after = {event.id for event in found}, since or output.now()
     try:
         while True:
             time.sleep(EVERY_S)
@@ -194,8 +194,8 @@ def _follow(
             except Unavailable as error:
                 output.echo(f"hpctl: {error}; trying again", err=True)
                 continue
-            fresh = [event for event in new if event.id not in told]
-            told |= {event.id for event in fresh}
+            fresh = [event for event in new if event.id not in text]
+            text |= {event.id for event in fresh}
             after = max(after, begun)
             for line in event_lines(lines(fresh, rows)):
                 output.echo(line)

@@ -143,10 +143,10 @@ def remove(
 def _cluster(here: Place) -> tuple[str, Mapping[str, Any]]:
     """Its ARN and DescribeCluster's answer. Raises Absent with the nearest."""
     try:
-        told = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+        answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
     except Absent as error:
         raise no_cluster(here.aws, here.cluster, error) from error
-    return str(told["ClusterArn"]), told
+    return str(answer["ClusterArn"]), answer
 
 
 def _end(

@@ -224,8 +224,8 @@ def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[Checke
 
 def _told(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
     """The node with what its own log says."""
-    said = fleet.described
-    arn, name = str(said["ClusterArn"]), str(said.get("ClusterName", ""))
+    answer = fleet.described
+    arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
     needs, line = maintenance.health_verdict(aws, arn, name, node.instance_id, since)
     result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
     return replace(node, result=result, message=node.message or line)
@@ -257,10 +257,10 @@ def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
 def _view(
     here: Place, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
 ) -> MaintenanceView:
-    told = known(here) if here.slurm else Known()
+    answer = known(here) if here.slurm else Known()
     jobs: tuple[int, ...] | None = None
-    if told.slurm is not None:
-        joined = told.join(tuple(rows), here)
+    if answer.slurm is not None:
+        joined = answer.join(tuple(rows), here)
         jobs = tuple(sorted({job for row in joined for job in row.jobs}))
     return MaintenanceView(
         output.now(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
@@ -345,5 +345,5 @@ def draw(out: Console, view: MaintenanceView) -> None:
                 node.message,
             )
         out.print(table)
-    said, style = OUTCOMES[view.outcome]
-    out.print(styled(f"{said}: {view.failed}" if view.failed else said, style))
+    text, style = OUTCOMES[view.outcome]
+    out.print(styled(f"{text}: {view.failed}" if view.failed else text, style))

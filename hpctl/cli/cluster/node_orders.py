@@ -59,13 +59,13 @@ removal_now_option = click.option(
 )
 
 
-def order_for(fleet: Fleet, picks: Sequence[Pick], told: Known) -> Plan:
+def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
     """The order that removes these nodes. Raises HpctlError where one of them may not go."""
     from hpctl.clusters.node_orders import Verb, plan
 
-    alive = told.world is not None and told.world.daemon_alive
+    alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
-    order = plan(Verb.DELETE, fleet.described, rows, told.slurm, by=invoking_user(), daemon=alive)
+    order = plan(Verb.DELETE, fleet.described, rows, answer.slurm, by=invoking_user(), daemon=alive)
     wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
     if order.refused:
         lines = [line for line in (order.refusal, *wrong) if line]
@@ -73,13 +73,13 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], told: Known) -> Plan:
     return order
 
 
-def need_slurm(here: Place, told: Known, now: bool) -> None:
+def need_slurm(here: Place, answer: Known, now: bool) -> None:
     """Nobody removes nodes blindly by mistake. Raises Unavailable, HpctlError."""
-    if told.slurm is not None:
+    if answer.slurm is not None:
         return
     if here.slurm:
         raise Unavailable(
-            f"what runs on the nodes is unknown: {told.slurm_error}", "nothing was removed"
+            f"what runs on the nodes is unknown: {answer.slurm_error}", "nothing was removed"
         )
     if not now:
         raise HpctlError(
@@ -137,11 +137,11 @@ def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
-    told: dict[str, NodeProgress] = {}
+    answer: dict[str, NodeProgress] = {}
     spoke = time.monotonic()
     for look in looks:
-        fresh = [one for one in look if told.get(one.instance_id) != one]
-        told |= {one.instance_id: one for one in fresh}
+        fresh = [one for one in look if answer.get(one.instance_id) != one]
+        answer |= {one.instance_id: one for one in fresh}
         lines = [_line(one) for one in fresh]
         if not lines and time.monotonic() - spoke > HEARTBEAT_S:
             lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
@@ -183,12 +183,12 @@ def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
 
 def _line(one: NodeProgress) -> str:
     """One node on its way, in one line."""
-    said = f"{one.node}: {PHASES[one.phase]}"
+    text = f"{one.node}: {PHASES[one.phase]}"
     if one.jobs:
-        said += f" ({', '.join(map(str, one.jobs))})"
+        text += f" ({', '.join(map(str, one.jobs))})"
     if one.new_instance_id:
-        said += f" [{one.new_instance_id}]"
-    return f"{said}: {one.text}" if one.text else said
+        text += f" [{one.new_instance_id}]"
+    return f"{text}: {one.text}" if one.text else text
 
 
 class OrderedNode(Struct, frozen=True):
@@ -207,7 +207,7 @@ class OrderedNode(Struct, frozen=True):
     text: str
     new_instance_id: str
     code: str
-    mend: str
+    fix: str
     left_drained: str
 
 
@@ -258,8 +258,8 @@ def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
 
 def _became(one: NodeProgress | None) -> dict[str, str]:
     """What became of a node, in the words of both views; nothing where it was not ordered."""
-    words = ("phase", "text", "code", "mend", "left_drained")
-    return {word: str(getattr(one, word, "")) for word in words}
+    args = ("phase", "text", "code", "fix", "left_drained")
+    return {word: str(getattr(one, word, "")) for word in args}
 
 
 order_options = all_of(
@@ -337,8 +337,8 @@ def _run(
 ) -> None:  # fmt: skip
 
     here = place(**where)
-    told, order = _planned(here, verb, names, now=now)
-    by_daemon, why_not = (False, "") if direct else _daemon_takes(told, order)
+    text, order = _planned(here, verb, names, now=now)
+    by_daemon, why_not = (False, "") if direct else _daemon_takes(text, order)
     shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
     if dry_run or order.refused:
         output.show("cluster-order", shown, as_json, draw_plan)
@@ -361,26 +361,26 @@ def _run(
 def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> tuple[Known, Plan]:
     """Look at everything once. Raises where what runs there cannot be known."""
     fleet = fleet_of(here)
-    told = known(here)
-    if told.slurm is None and here.slurm:
+    answer = known(here)
+    if answer.slurm is None and here.slurm:
         raise Unavailable(
-            f"what runs on the nodes is unknown: {told.slurm_error}",
+            f"what runs on the nodes is unknown: {answer.slurm_error}",
             "nothing was ordered; --now --cluster NAME from another machine asks no Slurm",
         )
-    if told.slurm is None and not now:
+    if answer.slurm is None and not now:
         raise HpctlError(
             "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
             "run this on the cluster's head node; --now does it whatever runs there",
         )
-    rows = resolve_all(told.join(fleet.rows, here), names)
-    alive = told.world is not None and told.world.daemon_alive
+    rows = resolve_all(answer.join(fleet.rows, here), names)
+    alive = answer.world is not None and answer.world.daemon_alive
     by = invoking_user()
-    return told, plan(verb, fleet.described, rows, told.slurm, by=by, daemon=alive)
+    return answer, plan(verb, fleet.described, rows, answer.slurm, by=by, daemon=alive)
 
 
-def _daemon_takes(told: Known, order: Plan) -> tuple[bool, str]:
+def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:
     """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
-    world = told.world
+    world = answer.world
     if world is None or world.daemon is None or not world.daemon_alive:
         return False, ""
     if world.daemon.mode != Mode.OWN:
@@ -447,18 +447,18 @@ def draw_plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
 
 
 def _about(node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
-    said = [(fate(job, now=now), WARN) for job in node.jobs]
+    lines = [(fate(job, now=now), WARN) for job in node.jobs]
     if node.slurm_state == "UNKNOWN":
-        said.append(("what runs there is unknown, and would be lost", WARN))
+        lines.append(("what runs there is unknown, and would be lost", WARN))
     elif not node.jobs:
-        said.append(("no job is on it", ""))
+        lines.append(("no job is on it", ""))
     if node.under_way:
-        said.append(("an earlier order goes on: it is only waited for", ""))
+        lines.append(("an earlier order goes on: it is only waited for", ""))
     if node.warning:
-        said.append((node.warning, WARN))
+        lines.append((node.warning, WARN))
     if node.refusal:
-        said.append((f"cannot be: {node.refusal}", BAD))
-    return said
+        lines.append((f"cannot be: {node.refusal}", BAD))
+    return lines
 
 
 def draw_result(out: Console, view: NodeOrderView) -> None:
@@ -473,13 +473,13 @@ def draw_result(out: Console, view: NodeOrderView) -> None:
         table.add_row(node.node, node.instance_id, *new, draw_result)
     out.print(table)
     for node in view.nodes:
-        if node.mend:
+        if node.fix:
             code = f"{node.code}: " if node.code else ""
-            out.print(styled(f"{node.node}: {code}{node.mend}", WARN))
+            out.print(styled(f"{node.node}: {code}{node.fix}", WARN))
     left = [node for node in view.nodes if node.left_drained]
     if failed := ",".join(node.node for node in left if node.phase == "failed"):
         out.print(styled(f"still drained in Slurm: {failed}", WARN))
-        out.print(styled("Once the cause is mended, this orders it again:", WARN))
+        out.print(styled("Once the cause is fixed, this orders it again:", WARN))
         out.print(styled(f"  hpctl cluster {view.verb} {failed}", WARN))
     if names := ",".join(node.node for node in left if node.phase != "failed"):
         out.print(styled(f"still drained in Slurm: {names}", WARN))

@@ -50,8 +50,8 @@ class ClusterNodesView(Struct, frozen=True):
 
 def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
     """Whether a row is of one of these groups and in one of these states; none given is any."""
-    words = {row.status, row.slurm_state, *row.slurm_flags, row.health}
-    has = {word.casefold() for word in words}
+    args = {row.status, row.slurm_state, *row.slurm_flags, row.health}
+    has = {word.casefold() for word in args}
     return (not groups or row.group in groups) and (
         not states or any(state.casefold() in has for state in states)
     )
@@ -90,8 +90,8 @@ def nodes(
     """
     here = place(**where)
     fleet = fleet_of(here, details=details)
-    told = known(here)
-    rows = told.join(fleet.rows, here)
+    answer = known(here)
+    rows = answer.join(fleet.rows, here)
     for group in groups:
         find_group(fleet.described, group)
     at = output.now()
@@ -104,13 +104,13 @@ def nodes(
         status=str(fleet.described["ClusterStatus"]),
         total=len(rows),
         details=details,
-        slurm_error=told.slurm_error,
-        health_error=told.health_error,
+        slurm_error=answer.slurm_error,
+        health_error=answer.health_error,
         nodes=tuple(shown),
         failed_nodes=of_rows(here.aws, fleet.described, shown, at),
     )
     output.show("cluster-nodes", view, as_json, draw)
-    blind = here.slurm and told.slurm is None
+    blind = here.slurm and answer.slurm is None
     unread = any(row.unread for row in view.nodes)
     output.leave(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
 
@@ -157,8 +157,8 @@ def draw(out: Console, view: ClusterNodesView) -> None:
 def _cells(row: NodeRow) -> list[Text]:
     """A cell for every column that there can be."""
     names = (row.node, row.instance_id, row.instance_name, row.logical_id, row.ip, row.group)
-    told = (row.zone, row.image, row.status)
-    return [*map(word, (*names, *told)), _slurm(row), word(_jobs(row.jobs)), word(row.health)]
+    lines = (row.zone, row.image, row.status)
+    return [*map(word, (*names, *lines)), _slurm(row), word(_jobs(row.jobs)), word(row.health)]
 
 
 def _count(view: ClusterNodesView) -> str:
@@ -182,12 +182,12 @@ def _jobs(jobs: Sequence[int]) -> str:
 
 def _remarks(row: NodeRow) -> list[tuple[str, str]]:
     """What a table has no room for. What failed is told apart; Running needs no old message."""
-    said = []
+    lines = []
     failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)
     if row.message and row.status != "Running" and not failed:
-        said.append((row.message, BAD))
+        lines.append((row.message, BAD))
     if row.unread:
-        said.append((f"not known: {row.unread}", WARN))
+        lines.append((f"not known: {row.unread}", WARN))
     if row.slurm_reason and row.slurm_state not in (UNKNOWN, NOT_FOUND):
-        said.append((f"Slurm's Reason: {row.slurm_reason}", ""))
-    return said
+        lines.append((f"Slurm's Reason: {row.slurm_reason}", ""))
+    return lines

@@ -69,13 +69,13 @@ class _Scale(Struct):
 
     def down(self, count: int | None, names: str | None) -> None:
         """Fewer, by name."""
-        told = known(self.here)
-        picks = self.picks(told.join(self.fleet.rows, self.here), count, names)
+        answer = known(self.here)
+        picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
         going = removals(picks)
-        order = order_for(self.fleet, picks, told)
+        order = order_for(self.fleet, picks, answer)
         if self.dry_run:
             return self.tell("dry_run", removals=going)
-        need_slurm(self.here, told, self.now)
+        need_slurm(self.here, answer, self.now)
         self.ask(going)
         floor = {} if count is None else {self.group: count}
         done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)

@@ -35,18 +35,18 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     here = place(**where)
     fleet = fleet_of(here)
     row = resolve(_named(fleet.rows, here), node)
-    words = session_command(
+    args = session_command(
         target(str(fleet.described["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
         command=command,
     )
     if show:
-        output.echo(shlex.join(words))
+        output.echo(shlex.join(args))
         return
     _installed()
     # The session owns the terminal from here on: its signals, its exit code.
-    os.execvp(words[0], words)  # noqa: S606 -- a list of words, and no shell
+    os.execvp(args[0], args)  # noqa: S606 -- a list of words, and no shell
 
 
 def target(arn: str, row: NodeRow) -> str:
@@ -60,13 +60,13 @@ def session_command(
     to: str, *, region: str, profile: str | None = None, command: Sequence[str] = ()
 ) -> list[str]:
     """`aws ssm start-session` as a list of words."""
-    words = ["aws", "ssm", "start-session", "--target", to, "--region", region]
-    words += ["--profile", profile] if profile else []
+    args = ["aws", "ssm", "start-session", "--target", to, "--region", region]
+    args += ["--profile", profile] if profile else []
     if command:
-        said = command[0] if len(command) == 1 else shlex.join(command)
-        parameters = json.dumps({"command": [said]})
-        words += ["--document-name", DOCUMENT, "--parameters", parameters]
-    return words
+        text = command[0] if len(command) == 1 else shlex.join(command)
+        parameters = json.dumps({"command": [text]})
+        args += ["--document-name", DOCUMENT, "--parameters", parameters]
+    return args
 
 
 def _named(rows: tuple[NodeRow, ...], here: Place) -> tuple[NodeRow, ...]:

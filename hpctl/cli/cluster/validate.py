@@ -52,7 +52,7 @@ class VerdictView(Struct, frozen=True):
     place: str
     line: int | None
     what: str
-    mend: str
+    fix: str
 
 
 class ValidateView(Struct, frozen=True):
@@ -100,7 +100,7 @@ def validate(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Check a cluster's file before it costs money: every problem at once, with its mend.
+    """Check a cluster's file before it costs money: every problem at once, with its fix.
 
     FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
     failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
@@ -139,7 +139,7 @@ def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
     if failed := view.counts["FAIL"]:
         raise HpctlError(
             f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
-            "mend the file, or give --no-validate where you know better",
+            "fix the file, or give --no-validate where you know better",
         )
 
 
@@ -156,7 +156,7 @@ def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
 
     lines = Lines(text)
     return tuple(
-        VerdictView(v.family, v.check, v.level, spoken(v.place), lines.of(v.place), v.what, v.mend)
+        VerdictView(v.family, v.check, v.level, spoken(v.place), lines.of(v.place), v.what, v.fix)
         for v in verdicts
     )
 
@@ -223,10 +223,10 @@ def _touches(place: str, unread: Sequence[str]) -> bool:
     return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
 
 
-def _problem(text: str, mend: str) -> VerdictView:
+def _problem(text: str, fix: str) -> VerdictView:
     found = _PROBLEM.fullmatch(text)
     place, line, what = found.groups() if found else ("", None, text)
-    return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, mend)
+    return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)
 
 
 def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
@@ -246,9 +246,9 @@ def draw(out: Console, view: ValidateView, verbose: bool) -> None:
         worth = found if verbose else [v for v in found if v.level != "OK"]
         out.print(assembled((family, "bold"), "  ", _sum(Counter(v.level for v in found))))
         for verdict, after in zip_longest(worth, worth[1:]):
-            # One mend for several in a row stands below the last of them.
-            mended = after is None or after.mend != verdict.mend
-            _verdict(out, verdict, reasons, mended=mended)
+            # One fix for several in a row stands below the last of them.
+            fixed = after is None or after.fix != verdict.fix
+            _verdict(out, verdict, reasons, fixed=fixed)
     if view.verdicts:
         out.print()
     name = f"{view.file} ({view.cluster})" if view.cluster else view.file
@@ -262,7 +262,7 @@ def draw(out: Console, view: ValidateView, verbose: bool) -> None:
 
 
 def _verdict(
-    out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, mended: bool
+    out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
 ) -> None:
     """`reasons`: why checks before this one could not tell; each is told once."""
     head = assembled(word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}")
@@ -271,15 +271,15 @@ def _verdict(
     if verdict.line:
         head.append(f" (line {verdict.line})")
     out.print(indented(head))
-    reason = (verdict.what.rpartition(": ")[2], verdict.mend)
+    reason = (verdict.what.rpartition(": ")[2], verdict.fix)
     if verdict.level == "UNKNOWN" and reason in reasons:
         out.print(indented(styled("for the same reason as above", DIM), 6))
         return
     reasons |= {reason} if verdict.level == "UNKNOWN" else set()
     out.print(indented(verdict.what, 6))
-    shown = mended or verdict.level == "UNKNOWN"
-    if shown and verdict.mend and verdict.level != "OK":
-        out.print(indented(styled(f"mend: {verdict.mend}", DIM), 6))
+    shown = fixed or verdict.level == "UNKNOWN"
+    if shown and verdict.fix and verdict.level != "OK":
+        out.print(indented(styled(f"fix: {verdict.fix}", DIM), 6))
 
 
 def _sum(counts: Counter[str]) -> Text:

@@ -134,12 +134,12 @@ def settled(
 
     Ends with a state that stays, or with the time. Each new state is said on standard error.
     """
-    until, said = time.monotonic() + timeout_s, ""
+    until, text = time.monotonic() + timeout_s, ""
     while True:
         now, moving, value = look()
-        if now != said and not quiet:
+        if now != text and not quiet:
             output.echo(f"  {name}: {now} ...", err=True)
-        said = now
+        text = now
         if not moving or time.monotonic() >= until:
             return value
         time.sleep(every_s)
@@ -165,8 +165,8 @@ def answered(ask: Callable[[], bool]) -> bool:
 
 def refused() -> None:
     """Leave: nothing was confirmed."""
-    said = "Not confirmed, so nothing was done (--yes confirms beforehand)."
-    output.echo(output.folded(said), err=True)
+    text = "Not confirmed, so nothing was done (--yes confirms beforehand)."
+    output.echo(output.folded(text), err=True)
     output.leave(Exit.PROBLEM)
 
 

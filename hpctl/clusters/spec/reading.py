@@ -148,10 +148,10 @@ def _storage(storage: tuple[Storage, ...], here: Place) -> Iterator[Broken]:
     volumes: set[bool] = set()
     for index, one in enumerate(storage):
         place = (*here, index)
-        said = [part for part in (one.ebs, one.fsx_lustre, one.fsx_openzfs) if part]
-        if len(said) != 1:
+        lines = [part for part in (one.ebs, one.fsx_lustre, one.fsx_openzfs) if part]
+        if len(lines) != 1:
             text = "is one of ebs, fsx_lustre and fsx_openzfs"
-            yield Broken(place, text, absent=not said)
+            yield Broken(place, text, absent=not lines)
         if one.ebs:
             yield from _ebs(one.ebs, (*place, "ebs"))
             if bool(one.ebs.root_volume) in volumes:
@@ -288,7 +288,7 @@ def _what_can_be_read(
         for one in yaml_errors.errors_of(error):
             place = [part for part in one["loc"] if part != "[key]"]
             unread.add(tuple(place))
-            _mend(rest, place[:-1] if one["type"] == "missing" else place)
+            _fix(rest, place[:-1] if one["type"] == "missing" else place)
         if not isinstance(rest.get("instance_groups"), list):
             return None, unread
         rest.setdefault("name", "x")
@@ -310,7 +310,7 @@ def _stand_in(group: dict[str, Any], index: int) -> None:
         group.pop("max_count", None)
 
 
-def _mend(rest: dict[Any, Any], place: list[Any]) -> None:
+def _fix(rest: dict[Any, Any], place: list[Any]) -> None:
     """Take a place out: the deepest key that names it, but a group stays where it is."""
     data: Any = rest
     keys: list[tuple[dict[Any, Any], Any]] = []

@@ -281,7 +281,7 @@ class Family(Struct, frozen=True):
         """What every check says, in the order of the checks."""
         for check in self.checks:
             for found in check.judge(wanted, facts):
-                yield Verdict(self.name, check.id, found.level, found.place, found.what, found.mend)
+                yield Verdict(self.name, check.id, found.level, found.place, found.what, found.fix)
 
 
 P = ParamSpec("P")

@@ -53,7 +53,7 @@ def name(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield warn(
             NAME,
             f"cluster {wanted.name} is there and has failed{f': {why}' if why else ''}",
-            "mend the cause and update it, or delete it first",
+            "fix the cause and update it, or delete it first",
         )
     elif status in BUSY:
         yield warn(

@@ -142,10 +142,10 @@ def one_vpc(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     for entry in groups.values():
         by_vpc[str(entry["VpcId"])].add(str(entry["GroupId"]))
     if len(by_vpc) > 1:
-        said = "; ".join(f"{vpc} has {', '.join(sorted(ids))}" for vpc, ids in by_vpc.items())
+        text = "; ".join(f"{vpc} has {', '.join(sorted(ids))}" for vpc, ids in by_vpc.items())
         yield fail(
             ("VpcConfig",),
-            f"the network is spread over {len(by_vpc)} VPCs: {said}",
+            f"the network is spread over {len(by_vpc)} VPCs: {text}",
             "name subnets and security groups of one VPC: nodes of different ones cannot meet",
         )
     elif by_vpc:
@@ -192,14 +192,12 @@ def _room(network: Network, groups: list[Group], free: int, nodes: int, cards: i
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
     have = f"the subnets of {names} have {free} free addresses"
-    mend = "name larger subnets: the size of one cannot be changed later"
+    fix = "name larger subnets: the size of one cannot be changed later"
     if free < nodes:
-        return fail(place, f"{have}, and {nodes} new nodes need one each", mend)
+        return fail(place, f"{have}, and {nodes} new nodes need one each", fix)
     if free < cards:
         return warn(
-            place,
-            f"{have}: enough for {nodes} new nodes, but not for all their {cards} cards",
-            mend,
+            place, f"{have}: enough for {nodes} new nodes, but not for all their {cards} cards", fix
         )
     return ok(f"{names}: {free} free addresses for {nodes} new nodes", place)
 

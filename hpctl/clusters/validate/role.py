@@ -54,8 +54,8 @@ def simulate(
                 continue
             # A condition on what only a real request has, such as the VPC that it comes from.
             missing = result.get("MissingContextValues")
-            said = ", ".join(missing) if missing else str(result.get("EvalResourceName", "*"))
-            (unsure if missing else refused)[str(result["EvalActionName"])] = said
+            text = ", ".join(missing) if missing else str(result.get("EvalResourceName", "*"))
+            (unsure if missing else refused)[str(result["EvalActionName"])] = text
     return Simulated(refused, unsure)
 
 
@@ -135,7 +135,7 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[policies.Statement, .
     return tuple(statements)
 
 
-MEND = "`hpctl iam execution-role` prints the policy"
+FIX = "`hpctl iam execution-role` prints the policy"
 
 
 @FAMILY.check("role")
@@ -148,7 +148,7 @@ def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield fail(
                 place,
                 f"there is no role {arn}",
-                f"make it; {MEND}, and with --trust whom it must trust",
+                f"make it; {FIX}, and with --trust whom it must trust",
             )
         elif role.entry.get("Arn") != arn:
             yield fail(
@@ -182,23 +182,23 @@ def allowed(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         if role.entry is None or isinstance(role.entry, Unanswered):
             continue
         if isinstance(role.simulated, Unanswered):
-            mend = role.simulated.mend or f"allow iam:SimulatePrincipalPolicy on it; {MEND}"
+            fix = role.simulated.fix or f"allow iam:SimulatePrincipalPolicy on it; {FIX}"
             yield unknown(
                 place,
-                Unanswered(f"whether {arn} allows what a node does ({role.simulated.why})", mend),
+                Unanswered(f"whether {arn} allows what a node does ({role.simulated.why})", fix),
             )
             continue
         denied, unsure = role.simulated.denied, role.simulated.unsure
         if denied:
-            said = ", ".join(f"{name} on {on}" for name, on in sorted(denied.items()))
-            yield fail(place, f"{arn} does not allow {said}", f"allow it; {MEND}")
+            text = ", ".join(f"{name} on {on}" for name, on in sorted(denied.items()))
+            yield fail(place, f"{arn} does not allow {text}", f"allow it; {FIX}")
         if unsure:
-            said = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
+            text = ", ".join(f"{name} depends on {keys}" for name, keys in sorted(unsure.items()))
             yield unknown(
                 place,
                 Unanswered(
-                    f"{arn} has conditions on what only a node's own request has: {said}",
-                    f"see that its nodes meet them; {MEND}",
+                    f"{arn} has conditions on what only a node's own request has: {text}",
+                    f"see that its nodes meet them; {FIX}",
                 ),
             )
         if not denied and not unsure:

@@ -103,8 +103,8 @@ def _shell_error(shell: str, data: bytes) -> str:
     except (OSError, subprocess.TimeoutExpired):
         # Only what the shell says counts: without one there is nothing to tell.
         return ""
-    said = ran.stderr.decode(errors="replace").strip().splitlines()
-    return (said[0] if said else f"{shell} -n failed") if ran.returncode else ""
+    lines = ran.stderr.decode(errors="replace").strip().splitlines()
+    return (lines[0] if lines else f"{shell} -n failed") if ran.returncode else ""
 
 
 LONGEST_KEY = 1024
@@ -141,7 +141,7 @@ def of_any(script: Script, where: str, place: Place) -> Iterator[Finding]:
             f"sed -i 's/\\r$//' {name}",
         )
     if script.syntax_error:
-        yield fail(place, f"{name}: {script.syntax_error}", "mend the script")
+        yield fail(place, f"{name}: {script.syntax_error}", "fix the script")
     if script.data is not None and script.data.startswith(b"\xef\xbb\xbf"):
         yield fail(
             place,
@@ -167,19 +167,19 @@ def of_roles(
     if not {MANIFEST, "lifecycle/node.py"} <= set(names):
         return
     try:
-        said = json.loads(config.data or b"{}") if config else {}
+        answer = json.loads(config.data or b"{}") if config else {}
     except ValueError:
         return
-    roles = said.get("roles") if isinstance(said, dict) else None
+    roles = answer.get("roles") if isinstance(answer, dict) else None
     roles = roles if isinstance(roles, dict) else {}
     for group in groups:
-        role, told = group.role.lower(), str(roles.get(group.name, ""))
-        if (not told and role != "login") or told == role:
+        role, text = group.role.lower(), str(roles.get(group.name, ""))
+        if (not text and role != "login") or text == role:
             continue
         yield warn(
             group.at("LifeCycleConfig", "SourceS3Uri"),
-            f"{where}/{CONFIG}: roles gives {group.name} {told or 'no role'}, so the scripts take "
-            f"its {role} nodes for {told or 'compute'} nodes",
+            f"{where}/{CONFIG}: roles gives {group.name} {text or 'no role'}, so the scripts take "
+            f"its {role} nodes for {text or 'compute'} nodes",
             "`hpctl lifecycle bundle --spec FILE` writes the roles of the cluster's file; push it",
         )
 
@@ -214,24 +214,24 @@ def of_parameters(
         )
         return
     try:
-        said = json.loads(script.data or b"")
+        text = json.loads(script.data or b"")
     except ValueError as error:
-        yield fail(place, f"{where}/{PARAMETERS} is not JSON: {error}", "mend the file")
+        yield fail(place, f"{where}/{PARAMETERS} is not JSON: {error}", "fix the file")
         return
-    if not isinstance(said, dict):
-        yield fail(place, f"{where}/{PARAMETERS} holds no object", "mend the file")
+    if not isinstance(text, dict):
+        yield fail(place, f"{where}/{PARAMETERS} holds no object", "fix the file")
         return
-    yield from _of_one_mind(said, f"{where}/{PARAMETERS}", place, wanted)
+    yield from _of_one_mind(text, f"{where}/{PARAMETERS}", place, wanted)
 
 
 def _of_one_mind(
-    said: Mapping[str, Any], name: str, place: Place, wanted: Wanted
+    answer: Mapping[str, Any], name: str, place: Place, wanted: Wanted
 ) -> Iterator[Finding]:
     groups = {group.name for group in wanted.groups}
-    workers = [w for w in said.get("worker_groups") or () if isinstance(w, dict)]
+    workers = [w for w in answer.get("worker_groups") or () if isinstance(w, dict)]
     named = {
-        "controller_group": said.get("controller_group"),
-        "login_group": said.get("login_group"),
+        "controller_group": answer.get("controller_group"),
+        "login_group": answer.get("login_group"),
         **{f"worker_groups.{at}": w.get("instance_group_name") for at, w in enumerate(workers)},
     }
     if not named["controller_group"]:
@@ -321,8 +321,8 @@ def wheels(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """hpctl can be installed from a bundle's wheels with the Python that it is for."""
     place = next(iter(entries(wanted).values()), ())
     for why in facts.scripts.unfit:
-        mend = "make the bundle again: hpctl lifecycle bundle --wheels --python-version 3.10"
-        yield fail(place, f"{facts.scripts.directory}/{why}", mend)
+        fix = "make the bundle again: hpctl lifecycle bundle --wheels --python-version 3.10"
+        yield fail(place, f"{facts.scripts.directory}/{why}", fix)
 
 
 def _all(wanted: Wanted, facts: Facts, rule: object, content: str) -> Iterator[Finding]:
@@ -495,8 +495,8 @@ def vouched(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield unknown(place, manifest)
         if not isinstance(manifest, Script) or not isinstance(prefix.names, frozenset):
             continue
-        said = [line.partition("  ") for line in (manifest.data or b"").decode().splitlines()]
-        digests = {path: digest for digest, _, path in said}
+        lines = [line.partition("  ") for line in (manifest.data or b"").decode().splitlines()]
+        digests = {path: digest for digest, _, path in lines}
         missing = [path for path in digests if path not in prefix.names]
         changed = [
             name

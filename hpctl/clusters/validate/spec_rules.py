@@ -49,7 +49,7 @@ def types(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield fail(
             named[kind].at_types,
             f"the service's model has no instance type {kind!r}{near(kind, sorted(known))}",
-            "mend the name; a type that is newer than boto3 needs a newer boto3",
+            "fix the name; a type that is newer than boto3 needs a newer boto3",
         )
     if named and not strange:
         yield ok(f"{len(named)} instance type{'s' * (len(named) > 1)} known")
@@ -148,8 +148,8 @@ def one_view(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
                 )
 
 
-@FAMILY.check("someone-mends")
-def someone_mends(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+@FAMILY.check("someone-fixes")
+def someone_fixes(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """The service or hpctl replaces broken nodes."""
     place: Place = ("NodeRecovery",)
     if wanted.request.get("NodeRecovery") == "None" and wanted.mode in ("observe", "assist"):

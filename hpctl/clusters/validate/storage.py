@@ -252,9 +252,9 @@ def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, Group]]:
     met = set()
     for group in wanted.groups:
         for fs in group.file_systems:
-            said = (fs.kind, fs.dns_name, fs.mount_name, group.network)
-            if said not in met:
-                met.add(said)
+            lines = (fs.kind, fs.dns_name, fs.mount_name, group.network)
+            if lines not in met:
+                met.add(lines)
                 yield fs, group
 
 

@@ -81,8 +81,8 @@ class Group(Struct, frozen=True):
     def alarms(self) -> tuple[str, ...]:
         """The CloudWatch alarms that roll its updates back."""
         parts = (self.raw.get(key) or {} for key in ("ScheduledUpdateConfig", "AutoPatchConfig"))
-        said = [(part.get("DeploymentConfig") or {}) for part in parts]
-        return tuple(a["AlarmName"] for s in said for a in s.get("AutoRollbackConfiguration", ()))
+        lines = [(part.get("DeploymentConfig") or {}) for part in parts]
+        return tuple(a["AlarmName"] for s in lines for a in s.get("AutoRollbackConfiguration", ()))
 
     @property
     def lifecycle(self) -> Mapping[str, str]:
@@ -147,10 +147,10 @@ def _secret(spec: ClusterSpec) -> tuple[str, Place]:
     """The controller reads it when it is born, whichever way Slurm is configured."""
     if spec.accounting_database:
         return spec.accounting_database.secret_arn, ("accounting_database", "secret_arn")
-    said = spec.provisioning_parameters
-    if said and said.head_nodes:
+    answer = spec.provisioning_parameters
+    if answer and answer.head_nodes:
         place = ("provisioning_parameters", "head_nodes", "database_secret_arn")
-        return said.head_nodes.database_secret_arn, place
+        return answer.head_nodes.database_secret_arn, place
     return "", ()
 
 
@@ -203,13 +203,15 @@ def _file_systems(configs: Sequence[Mapping[str, Any]], place: Place) -> Iterato
 
 def _of_parameters(spec: ClusterSpec) -> Iterator[FileSystem]:
     """What the lifecycle scripts mount on every node: the places are the file's own."""
-    said = spec.provisioning_parameters
+    answer = spec.provisioning_parameters
     place = "provisioning_parameters"
-    if said and said.fsx_lustre:
-        fsx = said.fsx_lustre
+    if answer and answer.fsx_lustre:
+        fsx = answer.fsx_lustre
         yield FileSystem((place, "fsx_lustre"), "LUSTRE", fsx.dns_name, fsx.mount_name, "/fsx")
-    if said and said.fsx_openzfs:
-        yield FileSystem((place, "fsx_openzfs"), "OPENZFS", said.fsx_openzfs.dns_name, "", "/home")
+    if answer and answer.fsx_openzfs:
+        yield FileSystem(
+            (place, "fsx_openzfs"), "OPENZFS", answer.fsx_openzfs.dns_name, "", "/home"
+        )
 
 
 Place = tuple[str | int, ...]
@@ -231,7 +233,7 @@ class Finding(Struct, frozen=True):
     level: Level
     place: Place
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 class Verdict(Struct, frozen=True):
@@ -242,7 +244,7 @@ class Verdict(Struct, frozen=True):
     level: Level
     place: Place
     what: str
-    mend: str = ""
+    fix: str = ""
 
 
 def ok(what: str, place: Place = ()) -> Finding:
@@ -250,19 +252,19 @@ def ok(what: str, place: Place = ()) -> Finding:
     return Finding(Level.OK, place, what)
 
 
-def warn(place: Place, what: str, mend: str) -> Finding:
+def warn(place: Place, what: str, fix: str) -> Finding:
     """Works, or may work, but not as its author thinks."""
-    return Finding(Level.WARN, place, what, mend)
+    return Finding(Level.WARN, place, what, fix)
 
 
-def fail(place: Place, what: str, mend: str) -> Finding:
+def fail(place: Place, what: str, fix: str) -> Finding:
     """The service refuses it, or the cluster comes up broken."""
-    return Finding(Level.FAIL, place, what, mend)
+    return Finding(Level.FAIL, place, what, fix)
 
 
 def unknown(place: Place, unanswered: Unanswered) -> Finding:
     """A call failed."""
-    return Finding(Level.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.mend)
+    return Finding(Level.UNKNOWN, place, f"cannot tell: {unanswered.why}", unanswered.fix)
 
 
 def settled(found: Iterable[Finding], content: str, place: Place = ()) -> Iterator[Finding]:
@@ -279,7 +281,7 @@ class Unanswered(Struct, frozen=True):
     """A call that failed, in the place of its answer."""
 
     why: str
-    mend: str = ""
+    fix: str = ""
 
 
 NAMES = {

@@ -50,7 +50,7 @@ def new_operation_id() -> str:
 class NodeState(Struct, frozen=True):
     """What the API says of a node at one time. No instance id: no instance was launched yet.
 
-    `message` is sticky, as the service's is: the last failure stands there after it is mended.
+    `message` is sticky, as the service's is: the last failure stands there after it is fixed.
     """
 
     instance_id: InstanceId | None

@@ -53,4 +53,4 @@ def test_where_nothing_is_there_it_is_said(spec: ClusterSpec) -> None:
     assert ("network.subnets-exist" in failed) is bool(
         spec.vpc or any(group.subnets for group in spec.groups)
     )
-    assert all(v.mend for v in found if v.level is not Level.OK)
+    assert all(v.fix for v in found if v.level is not Level.OK)

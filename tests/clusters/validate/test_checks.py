@@ -1,4 +1,4 @@
-"""Each check fires, at its place and with its mend, on one thing that is wrong, and no other does.
+"""Each check fires, at its place and with its fix, on one thing that is wrong, and no other does.
 
 The judges are fed with answers in the shapes that EC2, FSx, IAM and SageMaker document;
 test_gather.py asks for those over HTTP. Of a file system's VPC, network interfaces, state and mount
@@ -21,12 +21,12 @@ CASES = [(check, case) for check, cases in WORLD["cases"].items() for case in ca
 def test_a_check_fires_and_no_other_blames_something_else(check: str, case: Any) -> None:
     """One cause, one problem: a second verdict would send people the wrong way."""
     says, *change = case["says"], case.get("file", {}), case.get("account", {})
-    level, place, words = says.split(" ", 2)
+    level, place, text = says.split(" ", 2)
     found = trouble(*change)
-    own = [v for v in found if f"{v.family}.{v.check}" == check and words in v.what]
+    own = [v for v in found if f"{v.family}.{v.check}" == check and text in v.what]
     assert own, found
     assert (own[0].level, spoken(own[0].place)) == (level, place)
-    assert own[0].mend
+    assert own[0].fix
     others = {f"{v.family}.{v.check}" for v in found} - {check}
     assert others <= {*WORLD["beside"].get(check, ())}, found
 

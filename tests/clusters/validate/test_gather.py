@@ -47,13 +47,13 @@ def said(
 
 
 def test_an_account_that_fits_is_fine(bed: Bed) -> None:
-    told: list[tuple[str, int, int]] = []
+    lines: list[tuple[str, int, int]] = []
     found = validate(
-        bed.account(), file(bed), report=lambda part, done, parts: told.append((part, done, parts))
+        bed.account(), file(bed), report=lambda part, done, parts: lines.append((part, done, parts))
     )
     assert [v for v in found if v.level is not Level.OK] == []
     assert {v.family for v in found} >= {"network", "security-groups", "s3", "iam", "quotas"}
-    assert sorted(done for _, done, _ in told) == list(range(1, 8))
+    assert sorted(done for _, done, _ in lines) == list(range(1, 8))
 
 
 def test_what_is_not_there_is_named(bed: Bed) -> None:
@@ -72,7 +72,7 @@ def test_what_is_not_there_is_named(bed: Bed) -> None:
         },
     )
     failed = said(bed.account(), gone)
-    for check, words in {
+    for check, text in {
         "network.subnets-exist": "no subnet subnet-0123456789abcdef0 in us-west-2",
         "security-groups.groups-exist": "no security group sg-0123456789abcdef0",
         "storage.file-system": "no file system fs-0123456789abcdef0",
@@ -80,7 +80,7 @@ def test_what_is_not_there_is_named(bed: Bed) -> None:
         "iam.role": "no role arn:aws:iam::123456789012:role/nobody",
         "cluster.accounting-secret": "there is no secret",
     }.items():
-        assert words in failed[check]
+        assert text in failed[check]
 
 
 def test_scripts_are_read_from_the_bucket(bed: Bed) -> None:
@@ -97,11 +97,9 @@ def test_the_living_cluster_counts(bed: Bed) -> None:
     bed.emulator.wait_in_service("h100-a", 10)
     try:
         found = validate(bed.account(), file(bed), only=["cluster", "network"])
-        words = {v.check: v.what for v in found}
-        assert (
-            words["name"] == "h100-a is a living cluster (InService): the file is held against it"
-        )
-        assert "for 0 new nodes" in words["room"]
+        args = {v.check: v.what for v in found}
+        assert args["name"] == "h100-a is a living cluster (InService): the file is held against it"
+        assert "for 0 new nodes" in args["room"]
         # Beside it a cluster of another name has to share the quota.
         other = file(bed, name="h100-b")
         bed.emulator.capacity.quotas["ml.p5.48xlarge"] = 3

@@ -21,11 +21,11 @@ def write(path: Path, text: bytes, mode: int = 0o755) -> None:
 def trouble(directory: Path) -> dict[str, list[str]]:
     """What the checks say of a directory, by check."""
     found = replace(facts(), scripts=scripts.gather(directory))
-    said: dict[str, list[str]] = {}
+    answer: dict[str, list[str]] = {}
     for verdict in FAMILY.verdicts(wanted(), found):
         if verdict.level is not Level.OK:
-            said.setdefault(verdict.check, []).append(verdict.what.replace(f"{directory}/", ""))
-    return said
+            answer.setdefault(verdict.check, []).append(verdict.what.replace(f"{directory}/", ""))
+    return answer
 
 
 @pytest.fixture

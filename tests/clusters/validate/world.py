@@ -67,17 +67,17 @@ def merged(good: Any, change: Any) -> Any:
 
 def wanted(change: Mapping[str, Any] = {}) -> Wanted:
     """What the cluster file wants, by way of its text."""
-    said = merged(WORLD["file"], change)
-    groups = [{"name": name, **group} for name, group in said["instance_groups"].items()]
-    text = yaml.safe_dump({**said, "instance_groups": groups}, sort_keys=False)
+    answer = merged(WORLD["file"], change)
+    groups = [{"name": name, **group} for name, group in answer["instance_groups"].items()]
+    text = yaml.safe_dump({**answer, "instance_groups": groups}, sort_keys=False)
     return of_spec(specs.parse(text))
 
 
 def facts(change: Mapping[str, Any] = {}) -> Facts:
     """The account."""
-    said = merged(ACCOUNT, change)
-    model, scripts, bucket, role = (said[key] for key in ("model", "scripts", "bucket", "role"))
-    plan, zones, *more = said.pop("capacity").values()
+    answer = merged(ACCOUNT, change)
+    model, scripts, bucket, role = (answer[key] for key in ("model", "scripts", "bucket", "role"))
+    plan, zones, *more = answer.pop("capacity").values()
     zones = {kind: frozenset(names) for kind, names in zones.items()}
     problems = tuple((tuple(place), what) for place, what in model["problems"])
     below = _scripts(bucket["scripts"])
@@ -87,24 +87,24 @@ def facts(change: Mapping[str, Any] = {}) -> Facts:
         scripts=ScriptFacts(
             scripts["directory"], _scripts(scripts["files"]), unfit=tuple(scripts["unfit"])
         ),
-        network=NetworkFacts(**said["network"]),
-        storage={key: one and Guarded(**one) for key, one in said["storage"].items()},
+        network=NetworkFacts(**answer["network"]),
+        storage={key: one and Guarded(**one) for key, one in answer["storage"].items()},
         bucket={
             "s3://sagemaker-ours/scripts": Prefix(
                 "sagemaker-ours", "scripts", bucket["region"], frozenset(below), below
             )
         },
         role={ROLE: Role(role["entry"], Simulated(role["denied"], role["unsure"]))},
-        quota=QuotaFacts(**said["quota"]),
+        quota=QuotaFacts(**answer["quota"]),
         capacity=CapacityFacts(
             {WORLD["file"]["instance_groups"]["gpu"]["training_plan"]: plan}, zones, *more
         ),
-        living=LivingFacts(**said["living"]),
+        living=LivingFacts(**answer["living"]),
     )
 
 
-def _scripts(said: Mapping[str, Any]) -> dict[str, Script]:
-    return {name: _script(name, **one) for name, one in said.items()}
+def _scripts(answer: Mapping[str, Any]) -> dict[str, Script]:
+    return {name: _script(name, **one) for name, one in answer.items()}
 
 
 def _script(name: str, data: Any = SCRIPT, vouches: Any = (), executable: Any = None) -> Script:

@@ -69,8 +69,8 @@ def test_a_request_waits_until_it_is_taken(database: DatabaseBed) -> None:
     cli, daemon = database.open(), database.open()
     number = cli.ask("replace", "n1 ✓", "ann", NOW)
     (request,) = daemon.requests()
-    said = (request.id, request.verb, request.target, request.by, request.at)
-    assert said == (number, "replace", "n1 ✓", "ann", NOW)
+    lines = (request.id, request.verb, request.target, request.by, request.at)
+    assert lines == (number, "replace", "n1 ✓", "ann", NOW)
     assert cli.answer(number) is None
     daemon.append([taken(number, "as you wish")])
     assert daemon.requests() == []

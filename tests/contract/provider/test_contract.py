@@ -236,9 +236,9 @@ def test_without_capacity_a_replacement_fails_and_can_be_ordered_again(bed: Bed)
     assert (reboot.kind, reboot.code) == (OutcomeKind.REJECTED, "InvalidInstanceStatus")
     assert one(bed.provider.replace([failed.id]), failed) == Outcome.accepted()
     bed.settle()
-    mended = successor(bed, old)
-    assert mended.status is InstanceStatus.RUNNING
-    assert "capacity" in mended.message, "the service's message is sticky"
+    fixed = successor(bed, old)
+    assert fixed.status is InstanceStatus.RUNNING
+    assert "capacity" in fixed.message, "the service's message is sticky"
 
 
 def test_a_node_may_vanish_from_the_list_for_a_while(bed: Bed) -> None:

@@ -67,12 +67,12 @@ def test_words_that_the_model_does_not_have_yet(
     emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = emulated.provider._read.list_cluster_nodes  # type: ignore[attr-defined]
-    words = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
+    text = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
 
     def patched(**request: Any) -> Any:
         answer = real(**request)
         for summary in answer["ClusterNodeSummaries"]:
-            summary["InstanceStatus"]["Status"] = next(words)
+            summary["InstanceStatus"]["Status"] = next(text)
         return answer
 
     monkeypatch.setattr(emulated.provider._read, "list_cluster_nodes", patched)  # type: ignore[attr-defined]
@@ -98,7 +98,7 @@ def test_a_read_is_retried_a_bounded_number_of_times(emulated: EmulatorBed) -> N
         (lambda e: e.faults.add("throttle"), "polling interval"),
     ],
 )
-def test_unavailable_names_the_mend(
+def test_unavailable_names_the_fix(
     emulated: EmulatorBed, break_it: Callable[[Any], object], hint: str
 ) -> None:
     break_it(emulated.emulator)

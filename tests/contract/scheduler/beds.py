@@ -166,22 +166,22 @@ class RealBed:
         path = self._files / f"job-{time.monotonic_ns()}.sh"
         path.write_text(f"#!/bin/sh\n{body}\n")
         nodes = f"{least}-{size}" if least else str(size)
-        words = ["sbatch", "--parsable", f"--nodes={nodes}", "--exclusive", f"--job-name={name}"]
-        words += ["--no-kill"] * no_kill + [f"--ntasks-per-node={per_node}"] * bool(per_node)
-        words += [f"--output={self._files}/out-%j", f"--chdir={self._files}"]
-        words.append("--requeue" if requeue else "--no-requeue")
+        args = ["sbatch", "--parsable", f"--nodes={nodes}", "--exclusive", f"--job-name={name}"]
+        args += ["--no-kill"] * no_kill + [f"--ntasks-per-node={per_node}"] * bool(per_node)
+        args += [f"--output={self._files}/out-%j", f"--chdir={self._files}"]
+        args.append("--requeue" if requeue else "--no-requeue")
         if exclude:
-            words.append(f"--exclude={','.join(exclude)}")
+            args.append(f"--exclude={','.join(exclude)}")
         if comment:
-            words.append(f"--comment={comment}")
-        output = self.sandbox.run([*words, *options, str(path)]).stdout
+            args.append(f"--comment={comment}")
+        output = self.sandbox.run([*args, *options, str(path)]).stdout
         return JobId(int(output.strip().split(";")[0]))
 
     def fail_job(self, job: JobId) -> None:
         (self._files / f"fail-{job}").touch()
         self.until("the job has ended", lambda: not job_of(self, job).running)
 
-    def mend_job(self, job: JobId) -> None:
+    def fix_job(self, job: JobId) -> None:
         """Its next run does not fail by itself."""
         (self._files / f"fail-{job}").unlink()
 

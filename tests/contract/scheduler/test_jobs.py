@@ -352,7 +352,7 @@ def test_an_expedited_job_that_slurm_holds_is_released(real: RealBed) -> None:
     assert (held.state, held.restarts) == ("PENDING", 1)
     assert "REQUEUE_HOLD" in held.flags
     assert real.scheduler.requeue(attempt).kind is OutcomeKind.ACCEPTED
-    real.mend_job(job)
+    real.fix_job(job)
     assert started(real, job, (real.nodes[0],)) < 10
     assert real.nodes[0] not in job_of(real, job).nodes
 

@@ -54,8 +54,8 @@ def test_what_pending_jobs_ask_for_and_nodes_have(
         ("--exclusive=user", "-w", node.name): replace(one, whole=True, named=True),
     }
     for options, wanted in cases.items():
-        words = ["sbatch", "--parsable", "--hold", "-o", "/dev/null", *options, "--wrap", "true"]
-        job = JobId(int(real.sandbox.run(words).stdout.strip().split(";")[0]))
+        args = ["sbatch", "--parsable", "--hold", "-o", "/dev/null", *options, "--wrap", "true"]
+        job = JobId(int(real.sandbox.run(args).stdout.strip().split(";")[0]))
         asks = job_of(real, job).asks
         assert asks is not None
         # How many CPUs of each node is an estimate of Slurm's; the memory is all of a node's.

@@ -16,7 +16,7 @@ from tests.stubs.nvml import Stub
 def stub(tmp_path: Path) -> Iterator[Stub]:
     stub = Stub(tmp_path)
     yield stub
-    stub.mend()  # so that no child of a failed test hangs on
+    stub.fix()  # so that no child of a failed test hangs on
 
 
 @pytest.fixture
@@ -33,6 +33,6 @@ def connect(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         return made[-1]
 
     yield make
-    stub.mend()
+    stub.fix()
     for client in made:
         client.close()

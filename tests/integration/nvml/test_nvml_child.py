@@ -104,7 +104,7 @@ def test_a_lost_gpu_is_data_and_the_others_are_read(
     assert (gpus[2].recovery_action, gpus[2].nvlinks, gpus[2].processes) == (None, (), None)
     assert [gpu.error for gpu in gpus if gpu.index != 2] == [None] * 3
     assert gpus[3].recovery_action == 0
-    stub.mend()
+    stub.fix()
     assert until(lambda: fresh(client).gpus[2].error is None)
 
 
@@ -139,7 +139,7 @@ def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(
     first = client.wait(PATIENCE_S) and client.child_pid()
     stub.fail(None, DRIVER_NOT_LOADED)
     assert until(lambda: fresh(client).error).code == DRIVER_NOT_LOADED
-    stub.mend()
+    stub.fix()
     assert len(until(lambda: fresh(client).gpus)) == 2
     assert client.child_pid() != first
 

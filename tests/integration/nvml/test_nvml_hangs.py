@@ -50,7 +50,7 @@ def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(
     assert until(lambda: hung(client))
     time.sleep(1.0)
     began = time.monotonic()
-    stub.mend()
+    stub.fix()
     late = until(lambda: newest(client))
     assert late.at < began - 1.0, "the late sweep was thrown away"
     assert late.gpus[0].recovery_action == 2
@@ -72,7 +72,7 @@ def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(
     os.kill(pid, signal.SIGTERM)
     time.sleep(0.5)
     assert alive(pid), "the child was killed inside a call of the driver"
-    stub.mend()
+    stub.fix()
     until(lambda: not alive(pid))
 
 
@@ -148,7 +148,7 @@ def test_a_child_that_crashes_is_started_again_more_and_more_seldom(
     until(counted)
     *_, before_last, last = starts.values()
     assert last - before_last > 0.7, "the pauses do not grow"
-    stub.mend()
+    stub.fix()
     assert until(lambda: fresh(client).gpus)[1].recovery_action == 0
 
 

@@ -30,27 +30,27 @@ POINTER = "latest_checkpointed_iteration.txt"
 
 def main() -> int:
     logging.disable(logging.WARNING)
-    words = arguments()
+    args = arguments()
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     weights = torch.arange(LENGTH, dtype=torch.float64) / LENGTH + rank
-    done = load(words, weights, rank, world)
+    done = load(args, weights, rank, world)
     if done is None:
         print("unable to find a checkpoint and --exit-on-missing-checkpoint is set", flush=True)
         return 1
-    (words.save / f"pid-{rank}").write_text(str(os.getpid()))
-    while done < words.train_iters:
+    (args.save / f"pid-{rank}").write_text(str(os.getpid()))
+    while done < args.train_iters:
         done += 1
         noise = torch.Generator().manual_seed(1_000_003 * done)
         gradient = torch.randn(LENGTH, generator=noise, dtype=torch.float64)
         dist.all_reduce(gradient)
         weights.mul_(0.999).add_(gradient, alpha=0.01)
-        time.sleep(words.step_s)
+        time.sleep(args.step_s)
         if rank == 0:
-            print(f" iteration {done:8d}/{words.train_iters:8d} | lm loss: 1.0E+00 |", flush=True)
-        if done % words.save_interval == 0 or done == words.train_iters:
-            save(words.save, done, weights, rank, world)
-    finish(words.save, weights, rank)
+            print(f" iteration {done:8d}/{args.train_iters:8d} | lm loss: 1.0E+00 |", flush=True)
+        if done % args.save_interval == 0 or done == args.train_iters:
+            save(args.save, done, weights, rank, world)
+    finish(args.save, weights, rank)
     dist.destroy_process_group()
     return 0
 
@@ -71,16 +71,16 @@ def sharded(weights: torch.Tensor, rank: int, world: int) -> dict[str, Any]:
     return {"weights": ShardedTensor.from_rank_offsets("weights", weights, (0, rank, world))}
 
 
-def load(words: argparse.Namespace, weights: torch.Tensor, rank: int, world: int) -> int | None:
+def load(args: argparse.Namespace, weights: torch.Tensor, rank: int, world: int) -> int | None:
     """The iteration that the pointer names, loaded; 0 for a first start, None where it must not."""
-    pointer = words.load / POINTER
+    pointer = args.load / POINTER
     if not pointer.exists():
-        return None if words.exit_on_missing_checkpoint else 0
+        return None if args.exit_on_missing_checkpoint else 0
     named = pointer.read_text().strip()
     if not named.isdigit():
         print(f"ERROR: Invalid metadata file {pointer}. Exiting", flush=True)
         sys.exit()  # as Megatron-LM does: exit code 0
-    path = words.load / f"iter_{int(named):07d}"
+    path = args.load / f"iter_{int(named):07d}"
     loaded = dist_checkpointing.load(sharded(torch.zeros_like(weights), rank, world), str(path))
     weights.copy_(loaded["weights"])
     return int(named)

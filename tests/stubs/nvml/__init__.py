@@ -128,7 +128,7 @@ class Stub:
         return self._write()
 
     def hang(self, *calls: str, gpu: int | None = None) -> Stub:
-        """Let these calls not come back, until `mend`. Calls that wait already go on waiting."""
+        """Let these calls not come back, until `fix`. Calls that wait already go on waiting."""
         return self._switch("hang", calls, gpu)
 
     def crash(self, *calls: str, gpu: int | None = None) -> Stub:
@@ -140,7 +140,7 @@ class Stub:
         self._values["delay_ms"] = str(milliseconds)
         return self._write()
 
-    def mend(self) -> Stub:
+    def fix(self) -> Stub:
         """Take back every hang, crash, delay, lost GPU and failed init."""
         ends = ("hang", "crash", "delay_ms", "error", "init")
         self._values = {
