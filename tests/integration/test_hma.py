@@ -62,7 +62,8 @@ def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None
             live.mark(victim)
             if finding == "before":
                 live.sandbox.inject(victim, "xid", code=79)
-                until(lambda v=victim: live.node(v).drained, 10, "drained")  # type: ignore[misc]
+                # Not before our DOWN: its Reason would replace a mark that came since we looked.
+                until(lambda v=victim: live.node(v).down, 10, "down")  # type: ignore[misc]
             mark(live, victim)
             if finding == "after":
                 live.sandbox.inject(victim, "xid", code=79)
