@@ -7,12 +7,12 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 BIN := .venv/bin
-# Two processes, each with a half whose end the other takes over: what neighbours share is set up
-# once. Four for the tests with a real Slurm, most of whose time is waiting. There a whole
-# file goes to one of them, because its tests share a cluster, and the longest first (see
-# tests/durations.py). Pytest's "no tests were selected" (exit 5) is a failure here like every other: a
-# suite that vanished must not pass.
-PURE := pytest -n 2 --dist worksteal -m "not slurm and not nightly" --durations=10
+# Three processes on two cores, for some tests wait; what neighbours share is set up once, and who is
+# done takes over from the others. Four for the tests with a real Slurm, most of whose time is
+# waiting. There a whole file goes to one of them, because its tests share a cluster, and the longest
+# first (see tests/durations.py). Pytest's "no tests were selected" (exit 5) is a failure here like
+# every other: a suite that vanished must not pass.
+PURE := pytest -n 3 --dist worksteal -m "not slurm and not nightly" --durations=10
 REAL := pytest -n 4 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
