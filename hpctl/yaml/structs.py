@@ -85,7 +85,7 @@ def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
             return None
         kind = next(one for one in get_args(kind) if one is not type(None))
     base, *meta = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    if isinstance(base, type) and issubclass(base, Struct):
+    if _is_struct((base,)):
         return _struct(base, data, place, problems)
     inner = get_args(base)
     if get_origin(base) in (dict, Mapping) and isinstance(data, Mapping):
@@ -114,7 +114,12 @@ def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
 
 
 def _is_struct(inner: tuple[Any, ...]) -> bool:
-    return bool(inner) and isinstance(inner[0], type) and issubclass(inner[0], Struct)
+    return bool(inner) and _is_class(inner[0]) and issubclass(inner[0], Struct)
+
+
+def _is_class(kind: Any) -> bool:
+    """Python 3.10 calls `tuple[int, ...]` a type as well."""
+    return isinstance(kind, type) and get_origin(kind) is None
 
 
 def _seconds(text: str) -> float:
@@ -153,7 +158,7 @@ def _words(message: str, kind: Any, given: Any) -> str:
 
 def _choices(kind: Any) -> list[Any]:
     """The values of the enum or the Literal in a type."""
-    if isinstance(kind, type):
+    if _is_class(kind):
         return list(getattr(kind, "__members__", {}).values())
     parts = get_args(kind)
     return [c for p in parts for c in ([p] if isinstance(p, str) else _choices(p))]
