@@ -3,12 +3,13 @@
 import re
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from hpctl.jobs.save_interval import measure
 from hpctl.sandbox.api import Sandbox
-from tests.integration.live import until
+from tests.integration.live import EAGER, until
 from tests.integration.test_run_inside import job as job
 from tests.integration.test_run_live import SETTLED_S, Job
 
@@ -42,6 +43,14 @@ while True:
         manifest.write(whole, step=step, world_size=1, files=files)
         progress.checkpoint(whole, step, seconds=0.25)
 """
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Sandbox]:
+    """Three nodes: a fourth would be idle, and worth a requeue."""
+    settings = {"agents": False, "emulator": False, "slurm_conf": EAGER}
+    with Sandbox("grow", nodes=3, **settings) as sandbox:
+        yield sandbox
 
 
 def _attempt(job: Job, number: int) -> tuple[int, list[str]]:
