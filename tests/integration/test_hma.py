@@ -63,7 +63,8 @@ def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None
             if finding == "before":
                 live.sandbox.inject(victim, "xid", code=79)
                 # Not before our DOWN: its Reason would replace a mark that came since we looked.
-                until(lambda v=victim: live.node(v).down, 10, "down")  # type: ignore[misc]
+                # The job shows it: a node whose slurmd answers is DOWN for a moment only.
+                until(lambda j=job: live.job(j).restarts == 1, 10, "down")  # type: ignore[misc]
             mark(live, victim)
             if finding == "after":
                 live.sandbox.inject(victim, "xid", code=79)

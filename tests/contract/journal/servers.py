@@ -78,7 +78,14 @@ class Server:
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
-                env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", "HOME": str(self.home)},
+                # TMPDIR: two MariaDB servers that start at once in one directory take each
+                # other's temporary tables away.
+                env={
+                    "PATH": os.environ["PATH"],
+                    "LC_ALL": "C.UTF-8",
+                    "HOME": str(self.home),
+                    "TMPDIR": str(self.home),
+                },
             )
 
     def finish(self, command: list[str]) -> None:

@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -32,11 +33,10 @@ def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, 
     store.record([WELL])
     store.note_heard({WELL.generation.node: NOW})
     store.take_lease("head", 7, "1.2", "own", NOW, 30)
-    reader = SqliteReader(sqlite.file)
-    assert list(reader.events()) == list(store.events())
-    assert reader.health() == store.health() != {}
-    assert reader.daemon() == store.daemon() is not None
-    reader.close()
+    with closing(SqliteReader(sqlite.file)) as reader:
+        assert list(reader.events()) == list(store.events())
+        assert reader.health() == store.health() != {}
+        assert reader.daemon() == store.daemon() is not None
     store.close()
 
 
@@ -44,11 +44,11 @@ def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
     store = sqlite.open()
     store.append([signal(1), signal(2), signal(1)])
     store.retire(ended({1: NOW}))
-    reader = SqliteReader(sqlite.file)
-    assert numbers(reader.events()) == [2]
-    assert numbers(reader.events(past=True)) == [1, 2, 1]
-    sqlite.execute("DROP TABLE hpctl_past")
-    assert numbers(reader.events(past=True)) == [2]
+    with closing(SqliteReader(sqlite.file)) as reader:
+        assert numbers(reader.events()) == [2]
+        assert numbers(reader.events(past=True)) == [1, 2, 1]
+        sqlite.execute("DROP TABLE hpctl_past")
+        assert numbers(reader.events(past=True)) == [2]
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,10 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
     store.record([WELL])
     store.take_lease("head", 7, "1.2", "own", NOW, 30)
     sqlite.execute(statement)
-    reader = SqliteReader(sqlite.file)
-    with pytest.raises(JournalCorrupt, match="cannot be read"):
+    with (
+        closing(SqliteReader(sqlite.file)) as reader,
+        pytest.raises(JournalCorrupt, match="cannot be read"),
+    ):
         read(reader)
 
 
