@@ -11,6 +11,7 @@ import pytest
 
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +25,7 @@ QUICK = {
 def hpctl(sandbox: Sandbox, *args: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **sandbox.env, "HPCTL_CONFIG": str(sandbox.config_path)}
     command = [sys.executable, "-m", "hpctl", *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    return run_text(command, env=env)
 
 
 def shown(sandbox: Sandbox, *args: str) -> Any:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,6 +25,7 @@ from hpctl.agent.outside.hma import (
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 from hpctl.errors import Unavailable
+from tests.process import run_text
 from tests.waiting import until
 
 BOOTED = datetime(2026, 7, 20, tzinfo=UTC)
@@ -225,7 +225,7 @@ def test_a_machine_without_the_unit_starts_no_child(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("journalctl") is None, reason="systemd is not installed")
 def test_the_real_journalctl_knows_the_options() -> None:
     args = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=30, check=False)
+    done = run_text(args)
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
 
 

@@ -21,6 +21,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
 from hpctl.errors import Unavailable
+from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]
 NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
@@ -52,14 +53,7 @@ class Node:
 
 
 def hpctl(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpctl", *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_text([sys.executable, "-m", "hpctl", *args], cwd=ROOT)
 
 
 @pytest.fixture
@@ -234,12 +228,5 @@ def test_a_prolog_pays_for_nothing_that_it_does_not_need(
         f"m.cli([*{command!r}, '--socket', {str(tmp_path / 'none')!r}], standalone_mode=False)\n"
         f"print('loaded:', *sorted(set({heavy}) & set(sys.modules)))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    shown = run_text([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert shown.stdout.splitlines()[-1].strip() == "loaded:"

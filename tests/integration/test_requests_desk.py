@@ -3,7 +3,6 @@
 import grp
 import os
 import pwd
-import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 from tests.intakes import Sink, post
 from tests.munged import Realm
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -70,13 +70,7 @@ class Head:
         """As this user, whose credential the real munge command makes."""
         body = wire.encode_request(verb, target, by)
         command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
-        made = subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            user=uid if os.geteuid() == 0 else None,
-        )
+        made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
 
     def post(self, body: bytes, authorization: str) -> tuple[int, Any]:

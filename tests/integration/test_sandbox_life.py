@@ -19,6 +19,7 @@ from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, pids, start_time
 from tests.conftest import SandboxFactory
+from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -175,10 +176,11 @@ def test_an_ordinary_user_can_run_one(state: Path) -> None:
     somebody = pwd.getpwnam("daemon")  # on every Debian; Slurm 26.05 refuses `nobody`
     become = ["setpriv", f"--reuid={somebody.pw_uid}", f"--regid={somebody.pw_gid}"]
     become += ["--clear-groups", f"--inh-caps={read}", f"--ambient-caps={read}", "--"]
-    done = subprocess.run(
-        [*become, sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-        cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
-    )  # fmt: skip
+    done = run_text(
+        [*become, sys.executable, "-c", code],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+    )
     assert done.stdout.split() == [str(somebody.pw_uid)] * 2, done.stderr
     assert not state.exists()
 
@@ -191,7 +193,7 @@ def test_the_command_line_starts_shows_and_ends_one(tmp_path: Path) -> None:
 
     def hpctl(*arguments: str, code: int = 0) -> str:
         line = [sys.executable, "-m", "hpctl", "sandbox", *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=env)
+        done = run_text(line, env=env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + (done.stderr if code else "")
 

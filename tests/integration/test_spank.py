@@ -15,6 +15,7 @@ import pytest
 from hpctl.jobs.job_comment import decode
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,10 +245,9 @@ def test_installing_it_keeps_what_plugstack_has(tmp_path: Path) -> None:
     conf = etc / "plugstack.conf"
 
     def install() -> str:
-        done = subprocess.run(
-            ["sh", str(ROOT / "lifecycle_scripts/install_spank.sh")],
-            env=environment, capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = run_text(
+            ["sh", str(ROOT / "lifecycle_scripts/install_spank.sh")], env=environment, check=True
+        )
         return done.stdout
 
     assert "configless" in install()

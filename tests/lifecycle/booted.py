@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.lifecycle import chroot
+from tests.process import run_text
 
 BOOT_S = 60.0
 GATEWAY = "10.9.0.1"
@@ -98,7 +99,7 @@ def missing() -> str:
         return f"no cgroup can be made in {tree}: {error.strerror}"
     spaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
     args = ["unshare", *spaces, "--fork", "mount", "-t", "cgroup2", "cgroup2", "/mnt"]
-    tried = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    tried = run_text(args)
     return tried.stderr.strip()
 
 
@@ -207,9 +208,7 @@ class Booted(chroot.Machine):
 
     def _ip(self, *args: str) -> None:
         into = ("nsenter", "--target", str(self._holder.pid), "--net", "ip")
-        done = subprocess.run(
-            [*into, *args], capture_output=True, text=True, timeout=20, check=False
-        )
+        done = run_text([*into, *args])
         assert done.returncode == 0, f"ip {' '.join(args)}: {done.stderr}"
 
 

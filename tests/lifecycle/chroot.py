@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tests.process import run_text
+
 SUITE = "bookworm"
 PACKAGES = (
     "python3,systemd,openssh-client,openssh-server,logrotate,slurmctld,slurmd,slurmdbd,slurm-client,"
@@ -52,9 +54,7 @@ def _make(key: str) -> None:
     building.mkdir(parents=True)
     args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
     try:
-        done = subprocess.run(
-            [*args, *_mirror()], capture_output=True, text=True, timeout=BUILD_S, check=False
-        )
+        done = run_text([*args, *_mirror()], timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         (building / ".hpctl-root-key").write_text(key)
         shutil.rmtree(CACHE, ignore_errors=True)
@@ -65,12 +65,8 @@ def _make(key: str) -> None:
 
 def _mirror() -> list[str]:
     """The mirror that this machine's apt uses; debootstrap has a default of its own."""
-    output = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    output = run_text(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     )
     return [line.rstrip("/") for line in output.stdout.splitlines() if "security" not in line][:1]
 

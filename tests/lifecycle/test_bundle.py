@@ -17,6 +17,7 @@ from hpctl.clusters.bundle_checks import problems
 from hpctl.clusters.bundle_wheels import repack
 from hpctl.errors import HpctlError
 from tests.lifecycle.node import bundle
+from tests.process import run_text
 
 
 def output(directory: Path) -> list[str]:
@@ -121,16 +122,12 @@ def test_a_wheel_is_made_again_from_what_is_installed(tmp_path: Path) -> None:
     (binary,) = tmp_path.glob("msgspec-*.whl")
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in binary.name
     target = tmp_path / "target"
-    done = subprocess.run(
+    done = run_text(
         [
             *(sys.executable, str(pip / "pip"), "install", "--no-index", "--no-cache-dir"),
             *("--quiet", "--find-links", str(tmp_path), "--target", str(target)),
             *("click", "msgspec"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        ]
     )
     assert done.returncode == 0, done.stderr
     assert (target / "click/__init__.py").is_file()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hpctl.cli.main import cli
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import IS, documented, printed
 from tests.lifecycle.test_push import BUCKET, endpoint, s3
+from tests.process import run_text
 
 __all__ = ["endpoint", "s3"]
 
@@ -194,14 +194,7 @@ def test_a_bundle_has_the_roles_that_a_node_cannot_know(
         "HPCTL_LIFECYCLE_BACKOFF_S": "0.1",
     }
     Path("root").mkdir()
-    born = subprocess.run(
-        ["sh", "b/on_create.sh"],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    born = run_text(["sh", "b/on_create.sh"], env={**os.environ, **env})
     assert "role=login group=door" in born.stdout + born.stderr
     Path("mine.json").write_text('{"roles": {"gpu": "login"}}')
     Path("other.yaml").write_text(spec("provisioning_parameters"))

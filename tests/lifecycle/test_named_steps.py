@@ -7,7 +7,6 @@ played: no Docker, no directory and no bucket is at hand there.
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from tests.lifecycle.node import (
     states,
 )
 from tests.lifecycle.test_runner import Place
+from tests.process import run_text
 
 UNNAMED = {key: word for key, word in PARAMETERS.items() if not key.startswith("fsx")}
 LUSTRE = "10.0.0.9@tcp:/abcdefgh {} lustre rw,noatime,flock 0 0\n"
@@ -153,13 +153,7 @@ def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(text)
         (tree / path).chmod(0o644 if path.endswith(("control", ".service")) else 0o755)
-    made = subprocess.run(
-        ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(target)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    made = run_text(["dpkg-deb", "--root-owner-group", "--build", str(tree), str(target)])
     assert made.returncode == 0, made.stderr
     shutil.rmtree(tree)
 

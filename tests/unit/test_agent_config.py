@@ -1,6 +1,5 @@
 """The agent's file and settings: defaults, what it finds out, one error a mistake."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hpctl.core.faults.row import CheckSpec, Limit
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
+from tests.process import run_text
 
 SPECS = (
     CheckSpec("host.disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
@@ -121,7 +121,5 @@ def test_the_agent_stays_away_from_what_is_heavy() -> None:
         "import sys, hpctl.cli.agent, hpctl.agent.service\n"
         f"print([m for m in {heavy!r} if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = run_text([sys.executable, "-c", program], check=True)
     assert done.stdout.strip() == "[]"

@@ -1,7 +1,6 @@
 """The reader of `.metadata`: the same as the standard library says, at any size, in any pieces."""
 
 import pickle
-import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import pytest
 
 from hpctl.jobs.checkpoints import pickle_reader, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
+from tests.process import run_text
 
 
 class Size(tuple[int, ...]):
@@ -127,9 +127,7 @@ def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
         path = tmp_path / str(items)
         path.write_bytes(pickle.dumps(metadata(items // 100, 100), 4))
         # In a process of its own: what this one's other threads hold would be counted, too.
-        ran = subprocess.run(
-            [sys.executable, "-c", PEAK, path], capture_output=True, text=True, check=True
-        )
+        ran = run_text([sys.executable, "-c", PEAK, path], check=True)
         count, peak = map(int, ran.stdout.split())
         assert count == 100
         peaks.append(peak - path.stat().st_size)

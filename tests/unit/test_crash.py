@@ -1,6 +1,5 @@
 """What a run died of: exit codes, Slurm's word, and the first cause among many complaints."""
 
-import subprocess
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from hpctl.jobs.crash import (
     crash_patterns,
 )
 from hpctl.jobs.logs.patterns import Pattern
+from tests.process import run_text
 
 CASES = yaml.safe_load(Path(__file__).with_name("crash_cases.yaml").read_text())
 
@@ -69,9 +69,7 @@ def test_the_rank_that_raised_goes_before_those_that_lost_it() -> None:
 
 
 def child(code: str) -> Trouble:
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = run_text([sys.executable, "-c", code])
     return died(ended.returncode, *ended.stderr.splitlines())
 
 

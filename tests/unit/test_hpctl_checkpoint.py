@@ -19,6 +19,7 @@ from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
 from hpctl.jobs.checkpoints.search import Checkpoint, judge, last_complete
 from tests.architecture.source import imports
+from tests.process import run_text
 
 CASES = yaml.safe_load(Path(__file__).with_name("hpctl_checkpoint_cases.yaml").read_text())
 
@@ -318,10 +319,9 @@ def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:
 def seal(
     shell: str, script: Path, directory: Path, *text: str, cwd: Path | None = None
 ) -> tuple[int, str]:
-    done = subprocess.run(
-        [shell, str(script), str(directory), *text],
-        cwd=cwd, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = run_text(
+        [shell, str(script), str(directory), *text], cwd=cwd, env={"PATH": os.environ["PATH"]}
+    )
     return done.returncode, done.stderr
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs import preamble
 from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.submit_context import Runtime
+from tests.process import run_text
 from tests.unit.checkpoint_files import generic
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -47,13 +47,9 @@ class Job:
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
         path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
-        done = subprocess.run(
+        done = run_text(
             [shell, flags, str(path), "a", "b c"],
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "42", **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         return done.returncode, done.stdout.splitlines(), done.stderr
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import run_text
+
 ROOT = str(Path(__file__).resolve().parents[2])
 STUB = """#!{python}
 import json, os, sys
@@ -37,7 +39,7 @@ class Shell:
     def run(
         self, *text: str, stdin: str = "", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_text(
             [sys.executable, "-m", "hpctl", "sbatch", *text],
             env={
                 "PATH": f"{self.tmp}/bin:{os.environ['PATH']}",
@@ -47,11 +49,7 @@ class Shell:
             },
             cwd=self.tmp,
             input=stdin,
-            capture_output=True,
-            text=True,
             errors="surrogateescape",
-            timeout=60,
-            check=False,
         )
 
     def recorded(self) -> dict[str, object]:

@@ -1,7 +1,6 @@
 """The NVML child's sweep against a driver in Python: its shape, and what it asks how often."""
 
 import ast
-import subprocess
 import sys
 import types
 import typing
@@ -16,6 +15,7 @@ import pytest
 from hpctl.agent.nvml import snapshot
 from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight
 from hpctl.agent.nvml.sweep import Sweep
+from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,7 +152,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
     def loaded(module: str) -> set[str]:
         args = [sys.executable, "-S", "-c", code.format(module=module)]
         env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-        done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=30, check=True)
+        done = run_text(args, env=env, check=True)
         return set(ast.literal_eval(done.stdout))
 
     assert loaded("hpctl.agent.nvml.child") == set()

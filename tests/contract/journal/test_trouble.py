@@ -1,6 +1,5 @@
 """A journal that is missing, foreign, broken or full: said once, with its place; never empty."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from hpctl.store.sql import Store
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
 from tests.contract.journal.test_facts import WELL
+from tests.process import run_text
 
 TABLES = ["hpctl_events", "hpctl_agents", "hpctl_heard", "hpctl_requests", "hpctl_lease"]
 DAMAGE = [
@@ -199,10 +199,7 @@ def test_a_file_that_was_replaced_while_in_use(sqlite: DatabaseBed) -> None:
 
 
 def test_a_full_disk_fails_the_whole_batch(sqlite: DatabaseBed) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FILLER, sqlite.url],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+    done = run_text([sys.executable, "-c", FILLER, sqlite.url], check=True)
     first, again = done.stdout.splitlines()
     assert again == "again"
     acknowledged, kind, _ = first.split(" ", 2)
