@@ -54,7 +54,6 @@ class Attack(Struct):
 
     def ready(self) -> None:
         """Wait until it says that it is in place."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line == "ready\n", line
 
@@ -71,7 +70,6 @@ def begin(do: str, env: dict[str, str] | None = None, **how: Any) -> Attack:
         env=env or {"PATH": os.environ["PATH"]},
         **drop(),
     )
-    assert process.stdin is not None
     asked = json.dumps({"do": do, **how})
     process.stdin.write(f"{_SOURCE}\nmain({asked!r})\n")
     process.stdin.close()

@@ -88,7 +88,6 @@ def test_a_lock_on_the_copy_holds_nobody_up(siege: Siege, closed: Path) -> None:
     command = [os.path.realpath(sys.executable), "-I", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/", **drop()) as holder:
         try:
-            assert holder.stdout is not None
             assert holder.stdout.readline() == b"1\n"
             if os.geteuid() == 0:
                 until(lambda: _newer(siege, copy, before), 15, "a copy in place of the locked one")

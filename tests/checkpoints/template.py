@@ -96,7 +96,6 @@ class Template:
 
     def close(self) -> None:
         """End the process, which ends at the end of its requests."""
-        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(30)

@@ -74,7 +74,6 @@ class Head(Struct):
 
     def by_hand(self) -> PaperSlurm:
         """Slurm as an order of `hpctl cluster` drains it."""
-        assert self.slurm is not None
         paper = PaperSlurm([])
         paper.nodes, paper.jobs = dict(self.slurm.nodes), dict(self.slurm.jobs)
         return paper

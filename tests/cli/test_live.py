@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
 from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
@@ -34,9 +33,7 @@ def shown(sandbox: Sandbox, *args: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_factory):
     sandbox = sandbox_factory(nodes=2, daemon=True, mode="own", config=QUICK)
     doctor = shown(sandbox, "doctor")
     bad = [c for c in doctor["checks"] if c["verdict"] in ("fail", "unknown")]

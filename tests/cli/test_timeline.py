@@ -51,7 +51,7 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
 
 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
-    node = replay([node_opened("n-1", healed()[1].generation, 0)]).nodes[RecoveryId("n-1")]  # type: ignore[union-attr]
+    node = replay([node_opened("n-1", healed()[1].generation, 0)]).nodes[RecoveryId("n-1")]
     for phase in node_recovery.Phase:
         next_ = awaited(replace(node, phase=phase), Policy(mode=Mode.OWN))
         assert next_.what
@@ -84,7 +84,7 @@ def test_a_refused_order_is_trouble_and_a_second_try_is_counted() -> None:
 
 
 def test_a_fault_that_comes_again_is_trouble() -> None:
-    rid, opened = "n-9", node_opened("n-9", healed()[1].generation, 0)  # type: ignore[union-attr]
+    rid, opened = "n-9", node_opened("n-9", healed()[1].generation, 0)
     events = [
         opened,
         *step(rid, StepKind.DRAIN, "ip-10-1-0-2", 1, Outcome.accepted()),

@@ -101,7 +101,7 @@ def node_opened(rid: str, generation: Generation, t: float, **change: object) ->
         "passed": ALL_GATES,
         **change,
     }
-    return NodeRecoveryOpened(at(t), RecoveryId(rid), generation, **settings)  # type: ignore[arg-type]
+    return NodeRecoveryOpened(at(t), RecoveryId(rid), generation, **settings)
 
 
 def step(
@@ -239,7 +239,7 @@ def changes() -> list[Event]:
 def slurm_node(n: int, **change: object) -> SlurmNode:
     return SlurmNode(
         **{"name": NodeName(f"ip-10-1-0-{n}"), "state": "IDLE", "partitions": ("gpu",), **change}
-    )  # type: ignore[arg-type]
+    )
 
 
 def slurm() -> SchedulerView:
@@ -306,7 +306,7 @@ def world(*events: list[Event], **change: object) -> World:
         "cloud": cloud(),
         **change,
     }
-    made = World(**settings)  # type: ignore[arg-type]
+    made = World(**settings)
     return (
         made if made.cloud is None else replace(made, joined=joined_now(made.cloud, made.slurm)[1])
     )

@@ -206,7 +206,7 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
         return tuple(_with(t, rest, value) if i in picked else t for i, t in enumerate(thing))
     if not isinstance(thing, Struct) or name not in thing.__struct_fields__:
         raise ValueError(f"{type(thing).__name__} has no {name!r}")
-    return replace(thing, **{name: _with(getattr(thing, name), rest, value)})  # type: ignore[type-var]
+    return replace(thing, **{name: _with(getattr(thing, name), rest, value)})
 
 
 def _delay_s(verdict: Assessment, reported: Reported, case: Case) -> float | None:

@@ -65,7 +65,7 @@ class Chaos(Live):
         view = self.scheduler.view().nodes
         names = self.sandbox.nodes
         order = [names[(self._turn + i) % len(names)] for i in range(len(names))]
-        fine = [n for n in order if view[n].state == "IDLE" and view[n].in_service]  # type: ignore[index]
+        fine = [n for n in order if view[n].state == "IDLE" and view[n].in_service]
         assert len(fine) >= count, f"only {fine} of {names} are fit for a test"
         self._turn = names.index(fine[count - 1]) + 1
         return fine[:count]
@@ -178,7 +178,7 @@ class Chaos(Live):
         recoveries = self.node_recoveries()
         treated = {r.opened_for.instance for r in recoveries}
         treated |= {r.generation.instance for r in recoveries}
-        treated |= {s.target for r in recoveries for s in r.steps}  # type: ignore[misc]
+        treated |= {s.target for r in recoveries for s in r.steps}
         taken: Counter[str] = Counter()
         for call in self.sandbox.calls(REPLACE):
             assert set(call["request"]["NodeIds"]) <= treated, call

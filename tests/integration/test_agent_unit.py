@@ -40,7 +40,6 @@ def anothers_task() -> Iterator[int]:
     """A task of a user that is not root, asleep in the kernel."""
     args = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
     with subprocess.Popen([*args, sys.executable, "-c", SLEEP], stdout=subprocess.PIPE) as task:
-        assert task.stdout is not None
         assert task.stdout.readline() == b"ready\n"
         yield task.pid
         task.kill()

@@ -103,9 +103,7 @@ class Head:
         known = self.health.get(node)
         return known.generation if known else None
 
-    def post(
-        self, document: Any, token: str | None = TOKEN, **headers: str
-    ) -> tuple[int, dict[str, Any]]:
+    def post(self, document, token=TOKEN, **headers):
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -126,7 +124,7 @@ def head(tmp_path: Path) -> Iterator[Head]:
     head.server.stop()
 
 
-def test_an_alert_is_a_finding_until_it_is_resolved(head: Head) -> None:
+def test_an_alert_is_a_finding_until_it_is_resolved(head):
     assert head.post(NOTIFICATION) == (200, {"taken": 1, "resolved": 0, "left_out": 0})
     (found,) = head.findings()
     assert (found.check, found.code, found.device) == (
@@ -144,7 +142,7 @@ def test_an_alert_is_a_finding_until_it_is_resolved(head: Head) -> None:
     assert head.changes == [{N1}, {N1}]
 
 
-def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
+def test_said_again_it_is_counted_and_wakes_nobody(head):
     head.post(NOTIFICATION)
     head.clock.at += timedelta(hours=4)
     head.post(NOTIFICATION)
@@ -153,7 +151,7 @@ def test_said_again_it_is_counted_and_wakes_nobody(head: Head) -> None:
     assert head.changes == [{N1}]
 
 
-def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
+def test_it_acts_only_by_a_rule_of_the_site(head):
     head.post(NOTIFICATION)
     reported = head.with_alerts()[N1]
     plain = assess(reported, rules(), NOW)
@@ -163,7 +161,6 @@ def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
         own = assess(reported, rules({RuleId(rule): mine}), NOW)
-        assert own.fault is not None
         assert own.fault.rule == rule
 
 
@@ -178,12 +175,12 @@ def test_it_acts_only_by_a_rule_of_the_site(head: Head) -> None:
         {"instance": "prometheus:9090", "hostname": N1},
     ],
 )
-def test_a_node_is_found_by_what_monitoring_calls_it(head: Head, labels: dict[str, str]) -> None:
+def test_a_node_is_found_by_what_monitoring_calls_it(head, labels):
     assert head.post(posted(**{"instance": None, **labels}))[0] == 200
     assert len(head.findings()) == 1
 
 
-def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
+def test_alerts_of_no_node_are_named_and_the_others_taken(head):
     document = copy.deepcopy(NOTIFICATION)
     for labels in (
         {"alertname": "PrometheusDown", "instance": "prometheus:9090"},
@@ -203,7 +200,7 @@ def test_alerts_of_no_node_are_named_and_the_others_taken(head: Head) -> None:
     assert len(head.findings()) == 1
 
 
-def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head: Head) -> None:
+def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head):
     stored: list[Health] = []
 
     class Kept(Rows):
@@ -230,7 +227,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
 # --- generations, restarts, bounds ------------------------------------------------------------
 
 
-def test_it_does_not_follow_the_name_to_another_machine(head: Head) -> None:
+def test_it_does_not_follow_the_name_to_another_machine(head):
     head.post(NOTIFICATION)
     head.health[N1] = healthy(N1, "i-2", "b-2")
     assert head.findings() == ()
@@ -240,7 +237,7 @@ def test_it_does_not_follow_the_name_to_another_machine(head: Head) -> None:
     assert head.findings() == ()
 
 
-def test_a_node_without_an_agent_gets_it_with_its_first_word(head: Head) -> None:
+def test_a_node_without_an_agent_gets_it_with_its_first_word(head):
     del head.health[N1]
     assert head.post(NOTIFICATION)[0] == 200
     assert N1 not in head.with_alerts()
@@ -250,18 +247,18 @@ def test_a_node_without_an_agent_gets_it_with_its_first_word(head: Head) -> None
     assert head.findings() == ()
 
 
-def test_a_daemon_that_starts_again_still_knows_it(head: Head) -> None:
+def test_a_daemon_that_starts_again_still_knows_it(head):
     head.post(NOTIFICATION)
-    again = AlertStore(head.file, 18000.0, head.clock, head)  # type: ignore[arg-type]
+    again = AlertStore(head.file, 18000.0, head.clock, head)
     assert head.with_alerts(again) == head.with_alerts()
     head.post(resolved(NOTIFICATION))
     assert recall(head.file) == ()
     head.file.write_text("[{")
-    fresh = AlertStore(head.file, 18000.0, head.clock, head)  # type: ignore[arg-type]
+    fresh = AlertStore(head.file, 18000.0, head.clock, head)
     assert head.with_alerts(fresh) == head.health
 
 
-def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path: Path) -> None:
+def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path):
     head = Head(tmp_path, keep_s=3600.0)
     head.post(NOTIFICATION)
     head.clock.at += timedelta(minutes=59)
@@ -271,14 +268,14 @@ def test_what_is_never_resolved_is_forgotten_in_the_end(tmp_path: Path) -> None:
     head.server.stop()
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_is_half_taken(head: Head) -> None:
+def test_a_disk_that_is_full_is_told_and_nothing_is_half_taken(head):
     head.file.with_suffix(".tmp").mkdir()
     status, answer = head.post(NOTIFICATION)
     assert (status, answer["error"]) == (503, "not_stored")
     assert head.findings() == ()
 
 
-def test_the_alerts_of_one_node_are_bounded(head: Head) -> None:
+def test_the_alerts_of_one_node_are_bounded(head):
     document = copy.deepcopy(NOTIFICATION)
     document["alerts"] = [
         {**NOTIFICATION["alerts"][0], "fingerprint": f"{n:016x}"} for n in range(MAX_A_NODE + 3)
@@ -291,7 +288,7 @@ def test_the_alerts_of_one_node_are_bounded(head: Head) -> None:
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "é" * 20])
-def test_without_the_token_nothing_is_taken(head: Head, token: str | None) -> None:
+def test_without_the_token_nothing_is_taken(head, token):
     header = {} if token is None else {"Authorization": f"Bearer {token}"}
     encoded = {k: v.encode().decode("latin-1") for k, v in header.items()}
     status, answer = head.post(NOTIFICATION, None, **encoded)
@@ -299,7 +296,7 @@ def test_without_the_token_nothing_is_taken(head: Head, token: str | None) -> No
     assert head.findings() == ()
 
 
-def test_the_token_may_be_changed_while_the_daemon_runs(head: Head) -> None:
+def test_the_token_may_be_changed_while_the_daemon_runs(head):
     head.token_file.write_text("f" * 32)
     assert head.post(NOTIFICATION)[0] == 401
     assert head.post(NOTIFICATION, "f" * 32)[0] == 200
@@ -313,9 +310,7 @@ def test_the_token_may_be_changed_while_the_daemon_runs(head: Head) -> None:
         (lambda path: path.chmod(0o644), "is open to everybody"),
     ],
 )
-def test_a_token_file_that_is_no_secret_lets_nobody_in(
-    head: Head, spoil: Callable[[Path], object], says: str
-) -> None:
+def test_a_token_file_that_is_no_secret_lets_nobody_in(head, spoil, says):
     spoil(head.token_file)
     for token in (TOKEN, ""):
         status, answer = head.post(NOTIFICATION, token)
@@ -323,14 +318,14 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(
         assert says in answer["message"]
 
 
-def test_without_a_token_file_there_is_no_such_door(tmp_path: Path) -> None:
+def test_without_a_token_file_there_is_no_such_door(tmp_path):
     head = Head(tmp_path)
     webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
     assert routes(None, webhook.take, CollectorRegistry()) == []
     head.server.stop()
 
 
-def test_before_slurm_has_answered_alertmanager_tries_again(head: Head) -> None:
+def test_before_slurm_has_answered_alertmanager_tries_again(head):
     def silent() -> dict[NodeName, str]:
         raise Unavailable("Slurm has not answered yet")
 
@@ -361,15 +356,13 @@ def lacking(field: str) -> dict[str, Any]:
         ({**NOTIFICATION, "alerts": NOTIFICATION["alerts"] * 2001}, 422, "at `$.alerts`"),
     ],
 )
-def test_what_is_no_notification_is_told_its_place(
-    head: Head, body: Any, status: int, says: str
-) -> None:
+def test_what_is_no_notification_is_told_its_place(head, body, status, says):
     got, answer = head.post(body)
     assert got == status
     assert says in answer["message"]
     assert head.findings() == ()
 
 
-def test_too_much_is_refused_before_it_is_read(head: Head) -> None:
+def test_too_much_is_refused_before_it_is_read(head):
     status, answer = head.post(b" " * (alerts.MAX_BODY + 1))
     assert (status, answer["error"]) == (413, "too_large")

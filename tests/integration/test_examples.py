@@ -40,7 +40,7 @@ def shared() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "script", sorted(EXAMPLES.glob("**/*.sbatch")), ids=lambda p: p.parent.name
 )
-def test_each_script_is_sound_and_taken_as_it_stands(script: Path, tmp_path: Path) -> None:
+def test_each_script_is_sound_and_taken_as_it_stands(script, tmp_path):
     subprocess.run(["bash", "-n", script], check=True, timeout=10)
     fake = tmp_path / "sbatch"
     fake.write_text("#!/bin/sh\nexit 1\n")
@@ -68,8 +68,8 @@ exec "$@"
     [("iter_0000080", "0", "80"), ("iter_0000080", "1", ""), ("", "0", "")],
 )
 def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
-    tmp_path: Path, resume: str, rank: str, output: str
-) -> None:
+    tmp_path, resume, rank, output
+):
     for name, text in (("hpctl", HPCTL), ("python", '#!/bin/sh\necho "$@"\n')):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -97,9 +97,7 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
 
 @pytest.mark.nightly
 @pytest.mark.slurm
-def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(
-    live: Chaos, shared: Path
-) -> None:
+def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(live, shared):
     calm = megatron(live, shared / "calm")
     hurt = megatron(live, shared / "hurt")
     pointer = shared / "hurt/latest_checkpointed_iteration.txt"

@@ -71,9 +71,7 @@ def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
     return JobReport(JobId(job), restarts, trouble, **changes)
 
 
-def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(
-    live: Chaos,
-) -> None:
+def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(live):
     base = Path(live.sandbox.state_dir)
     saved, out = base / "crash", base / "crash.log"
     script = base / "crash.sh"
@@ -106,7 +104,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
 
 
-def test_a_lost_batch_host_of_a_no_kill_job(live: Chaos) -> None:
+def test_a_lost_batch_host_of_a_no_kill_job(live):
     comment = registered(spares=1)
     job = live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN)
     until(lambda: live.running(job), 20, "the job runs")
@@ -123,7 +121,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live: Chaos) -> None:
 
 
 @pytest.mark.nightly
-def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Chaos) -> None:
+def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live):
     comment = registered(spares=1)
     loyal, silent = (
         live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN) for _ in range(2)

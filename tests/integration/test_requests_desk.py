@@ -47,14 +47,7 @@ class Head:
                 NOON, RecoveryId(rid), Attempt(job.id, NOON, 0), RecoveryId(""), (), ""
             )
             self.state.fold(opened)
-        self.desk = RequestDesk(
-            self.store,
-            self,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            "",
-            self.poke,
-            SystemClock(),
-        )
+        self.desk = RequestDesk(self.store, self, self, "", self.poke, SystemClock())
         settings = IntakeSettings(munge_socket=munges.head)
         asked = route(self.desk.take, settings, CollectorRegistry())
         app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
@@ -86,7 +79,7 @@ def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
     running.store.close()
 
 
-def test_root_may_ask_and_name_the_person_behind_sudo(head: Head) -> None:
+def test_root_may_ask_and_name_the_person_behind_sudo(head):
     status, answer = head.ask(0, "replace", "n1", by="carol")
     assert status == 200
     (request,) = head.desk.pending()
@@ -96,14 +89,14 @@ def test_root_may_ask_and_name_the_person_behind_sudo(head: Head) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "approve", "cancel", "replace", "return"])
-def test_a_stranger_may_ask_for_nothing(head: Head, verb: str) -> None:
+def test_a_stranger_may_ask_for_nothing(head, verb):
     status, answer = head.ask(NOBODY.pw_uid, verb, "n1", by="root")
     assert (status, answer["error"]) == (403, "forbidden_uid")
     assert "access.group" in answer["hint"]
     assert head.desk.pending() == []
 
 
-def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) -> None:
+def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
     head.desk.configure(GROUP)
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
@@ -123,9 +116,7 @@ def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) 
         ("cancel", "7" * 200, 403),
     ],
 )
-def test_a_job_s_owner_may_ask_about_that_job(
-    head: Head, verb: str, target: str, status: int
-) -> None:
+def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     assert head.ask(NOBODY.pw_uid, verb, target)[0] == status
 
 
@@ -141,21 +132,21 @@ def test_a_job_s_owner_may_ask_about_that_job(
         b" " * 5000,
     ],
 )
-def test_what_is_no_request_is_refused(head: Head, body: bytes) -> None:
+def test_what_is_no_request_is_refused(head, body):
     proof = munge.encode(wire.payload(body), head.munges.head)
     status, answer = head.post(body, f"MUNGE {proof}")
     assert status in (400, 413, 422), answer
     assert head.desk.pending() == []
 
 
-def test_one_user_can_ask_so_often_and_no_other_suffers(head: Head) -> None:
+def test_one_user_can_ask_so_often_and_no_other_suffers(head):
     head.desk.configure(GROUP)
     answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(PER_MINUTE + 1)]
     assert answers == [200] * PER_MINUTE + [429]
     assert head.ask(0, "resume")[0] == 200
 
 
-def test_a_row_that_came_by_another_way(head: Head) -> None:
+def test_a_row_that_came_by_another_way(head):
     head.store.ask("pause", "", "eve", NOON)
     (request,) = head.desk.pending()
     assert request.proof == "written to the journal's file"

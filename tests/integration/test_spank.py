@@ -108,7 +108,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def restored(cluster: Cluster) -> Iterator[None]:
     """Each test begins with the plugin as it is installed, and leaves no files of the plugin's."""
-    cluster.__init__(cluster.slurm, cluster.base)  # type: ignore[misc]
+    cluster.__init__(cluster.slurm, cluster.base)
     yield
     assert list((cluster.base / "tmp").glob("hpctl-spank-*")) == []
 

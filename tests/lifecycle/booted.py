@@ -149,7 +149,7 @@ class Booted(chroot.Machine):
             time.sleep(0.02)
 
     @property
-    def files(self) -> Path:  # type: ignore[override]
+    def files(self) -> Path:
         """The machine's root, as it is reached from here."""
         return Path(f"/proc/{self.first}/root")
 

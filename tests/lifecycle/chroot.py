@@ -99,7 +99,6 @@ class Machine:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
         pid = self._holder.pid
         self._first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
@@ -116,7 +115,6 @@ class Machine:
     ) -> None:
         self._holder.kill()
         self._holder.wait(10)
-        assert self._holder.stdout is not None
         self._holder.stdout.close()
 
     def enter(self) -> list[str]:

@@ -78,9 +78,7 @@ def until(machine: Machine, output: str, *args: str) -> str:
     raise AssertionError(f"{args}: {out}")
 
 
-def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
-    made: bundles.Bundle, tmp_path: Path
-) -> None:
+def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(made, tmp_path):
     with Machine(tmp_path / "machine") as machine:
         furnish(machine, made)
         with_python_310_alone(machine)

@@ -281,7 +281,7 @@ class Daemon:
         clock = self.world.clock
         self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
-        switch: Path = self.kill_switch  # type: ignore[assignment]
+        switch: Path = self.kill_switch
         self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
         self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
         memory = JournaledState(door)

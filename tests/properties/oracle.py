@@ -150,7 +150,6 @@ class Oracle(Watcher):
 
     def _fresh(self, e: NodeRecoveryOpened) -> None:
         world = self.world
-        assert self.daemon is not None
         age = world.clock.monotonic() - self.daemon.scheduler.seen_at
         _require(
             age <= self.policy.ages.scheduler_s, 5, f"{e.recovery}: Slurm was read {age} s ago"
@@ -251,13 +250,11 @@ class Oracle(Watcher):
 
     def before(self, kind: str, targets: Mapping[str, Any]) -> None:
         world, daemon = self.world, self.daemon
-        assert daemon is not None
         _require(daemon.scheduler.seen is not None, 5, f"{kind} without a view of Slurm")
         intents = {e.target: e for e in self.last if isinstance(e, StepStarted) and e.step == kind}
         for target in targets:
             intent = intents.get(str(target))
             _require(intent is not None, 3, f"{kind} {target} was not written down before")
-            assert intent is not None
             self._lawful(kind, str(target), targets[target], intent.recovery)
         self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
 
@@ -273,7 +270,6 @@ class Oracle(Watcher):
 
     def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, answer: Told) -> None:
         assert answer.node is not None
-        assert answer.generation is not None
         _require(
             target == answer.generation.instance,
             4,
@@ -290,9 +286,7 @@ class Oracle(Watcher):
     def _lawful_job(
         self, kind: str, target: str, detail: Any, rid: RecoveryId, answer: Told
     ) -> None:
-        assert self.daemon is not None
         seen = self.daemon.scheduler.seen
-        assert seen is not None
         job = seen.jobs.get(detail[0])
         _require(detail[0] == answer.job, 8, f"{kind} of job {detail[0]} by {rid} of {answer.job}")
         completing = job is not None and job.completing
@@ -312,7 +306,7 @@ class Oracle(Watcher):
         early = answer.start_at is not None and self.world.clock.now() < answer.start_at
         if kind == "start_now" and early and not self._on_bad_hardware(answer):
             after_s = detail[1][2]
-            wait = (answer.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
+            wait = (answer.start_at - self.world.clock.now()).total_seconds()
             _require(after_s >= wait - 0.001, 8, f"{rid} starts job {detail[0]} {wait} s too soon")
         if kind == "signal":
             sent = [s for s in answer.started if s.step == "signal"]
@@ -372,7 +366,6 @@ class Oracle(Watcher):
         """What must hold whenever nothing is under way."""
         _require(not self.world.slurm.crashed, 8, self.world.slurm.crashed)
         daemon = self.daemon
-        assert daemon is not None
         doubts = sum(len(t.started) - len(t.resolved) for t in self.told.values())
         _require(
             doubts <= MAX_BATCH * daemon.crashes,
@@ -383,7 +376,6 @@ class Oracle(Watcher):
         for rid, answer in self.told.items():
             rec = shown.get(rid)
             _require(rec is not None, 3, f"{rid} is forgotten")
-            assert rec is not None
             _require(rec.ended == bool(answer.ended), 6, f"{rid} is remembered as {rec.phase}")
             if len(answer.started) != len(answer.resolved):
                 seen = [s for s in rec.steps if s.outcome is None]
@@ -405,7 +397,6 @@ class Oracle(Watcher):
                 self._not_lost(job.id, job.hit[-1])
 
     def _describe(self, rids: Sequence[RecoveryId]) -> str:
-        assert self.daemon is not None
         shown = {**self.daemon.loop.state.nodes, **self.daemon.loop.state.jobs}
         return "; ".join(f"{i} {shown[i].phase} since {shown[i].since}" for i in rids)
 

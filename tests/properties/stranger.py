@@ -181,7 +181,7 @@ def play(*answer: Words | None) -> Outcome:
         if text is not None:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
-    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)  # type: ignore[arg-type]
+    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
     observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
 
     class Jobs:
@@ -189,10 +189,10 @@ def play(*answer: Words | None) -> Outcome:
             new, parts[:] = list(parts), []
             return new
 
-    memory = JournaledState(journal)  # type: ignore[arg-type]
+    memory = JournaledState(journal)
     executor = Executor(scheduler, cloud._provider, memory, clock)
-    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)  # type: ignore[arg-type]
-    loop = Loop(memory, executor, observer, requests, Jobs(), clock)  # type: ignore[arg-type]
+    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)
+    loop = Loop(memory, executor, observer, requests, Jobs(), clock)
     flaws: list[Flaw] = []
     for _ in range(CYCLES):
         cloud.read()

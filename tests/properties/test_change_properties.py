@@ -160,9 +160,7 @@ REFUSED_AFTER_A_DOUBT = [
 @given(turns=TURNS)
 @example(turns=REFUSED_AFTER_A_DOUBT)
 @example(turns=[("nothing", "crash before", 1.0), ("cloud away", "done", 1000.0)] * 5)
-def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(
-    turns: list[tuple[str, str, float]],
-) -> None:
+def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(turns):
     played = Played()
     first = ChangeOpened(
         at(0), RecoveryId("s-1"), Kind.REMOVE, "workers", "idle", node=N1, instance=OLD

@@ -78,15 +78,7 @@ class ClusterMachine(JobRules):
         ),
         ghosts=st.booleans(),
     )
-    def begin(
-        self,
-        mode: Mode,
-        kill: bool,
-        automatic: bool,
-        budget: int,
-        jobs: list[tuple[int, str, bool]],
-        ghosts: bool,
-    ) -> None:
+    def begin(self, mode, kill, automatic, budget, jobs, ghosts):
         node = NodePolicy(unrecoverable_jobs=Unrecoverable.KILL if kill else Unrecoverable.WAIT)
         budgets = Budgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
         job = JobPolicy(max_restarts=2 if kill else 10)
@@ -242,9 +234,7 @@ class ClusterMachine(JobRules):
         after=then,
         again=st.booleans(),
     )
-    def health_agent_marks(
-        self, node: int, mark: str, drain: bool, after: float, again: bool
-    ) -> None:
+    def health_agent_marks(self, node, mark, drain, after, again):
         """HyperPod's own, rightly, wrongly, early, late; once more before anybody looks again."""
         name = self._node(node)
         self.world.marks(name, mark, drain=drain)
@@ -254,9 +244,7 @@ class ClusterMachine(JobRules):
             self._go(after)
 
     @rule(node=which, defect=defects, mark=st.sampled_from(tuple(MARKS)), early=st.booleans())
-    def hardware_fails_and_is_marked(
-        self, node: int, defect: Defect, mark: str, early: bool
-    ) -> None:
+    def hardware_fails_and_is_marked(self, node, defect, mark, early):
         name = self._node(node)
         if early:
             self.world.marks(name, mark)
@@ -332,16 +320,14 @@ class ClusterMachine(JobRules):
             Count.signals |= self.oracle.signals
 
 
-def _run(
-    examples: int, steps: int, machine: type[ClusterMachine] = ClusterMachine, **more: object
-) -> None:
+def _run(examples, steps, machine=ClusterMachine, **more):
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             suppress_health_check=list(HealthCheck),
-            **more,  # type: ignore[arg-type]
+            **more,
         ),
     )
 

@@ -27,26 +27,20 @@ def run(names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]
 
 
 @given(nodes, st.lists(window, max_size=8))
-def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(
-    names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]]
-) -> None:
+def test_any_numbers_are_judged_and_the_order_of_nodes_does_not_matter(names, lines):
     one = peers.findings(run(names, lines))
     assert one == peers.findings(run(names[::-1], lines))
     assert all(f.first <= f.last and f.evidence for found in one.values() for f in found)
 
 
 @given(nodes, st.lists(window, max_size=8), st.integers(0, 8))
-def test_fewer_than_four_that_were_heard_accuse_nobody(
-    names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]], skip: int
-) -> None:
+def test_fewer_than_four_that_were_heard_accuse_nobody(names, lines, skip):
     few = [dict(sorted(seen.items())[:3]) for seen in lines]
     assert run(names, few[skip:]) == {}
 
 
 @given(st.lists(window, min_size=1, max_size=8))
-def test_memory_holds_no_more_than_the_windows_that_matter(
-    lines: list[dict[NodeName, dict[str, float]]],
-) -> None:
+def test_memory_holds_no_more_than_the_windows_that_matter(lines):
     for track in run(NAMES, lines).values():
         assert any(track.marks)
         assert len(track.marks) <= 8

@@ -156,11 +156,10 @@ def dumb(view: View, b: Budgets) -> list[str]:
     recent = {r.node: r.opened for r in state.nodes.values()}
     hour = sum(now - t < timedelta(hours=1) for t in recent.values())
     ill = [a for a in view.assessments.values() if a.fault and a.generation.node not in recent]
-    ill.sort(key=lambda a: (a.fault.urgency != "now", a.since, a.generation.node))  # type: ignore
+    ill.sort(key=lambda a: (a.fault.urgency != "now", a.since, a.generation.node))
     found: list[str] = []
     opened_now: dict[str, list[NodeName]] = {}
     for a in ill:
-        assert a.fault is not None
         name, node = a.generation.node, nodes[a.generation.node]
         same = {x.generation.node: x.since for x in ill if x.fault and x.fault.rule == a.fault.rule}
         for r in state.nodes.values():

@@ -26,7 +26,6 @@ from hpctl.core.catalogue import (
     vendor_deviations,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.faults.row import CheckSpec
 from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
@@ -138,7 +137,7 @@ def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) 
     return assess(Health(generation, NOW, (finding,)), mine, NOW)
 
 
-def test_no_default_row_acts() -> None:
+def test_no_default_row_acts():
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
     acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
     assert acts == MARK_RULES
@@ -160,24 +159,21 @@ def test_no_default_row_acts() -> None:
         ("alert.NodeDown", "critical", "suspect", "check-failed"),
     ],
 )
-def test_what_others_say_is_shown_and_never_acted_on(
-    check: str, code: str, condition: str, rule: str
-) -> None:
+def test_what_others_say_is_shown_and_never_acted_on(check, code, condition, rule):
     found = judged(check, code, rules())
     assert (found.condition, found.fault) == (Condition(condition), None)
     assert f"[{rule}]" in found.why
 
 
-def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder() -> None:
+def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
     found = judged("report.scratch", "full", rules({MINE: WHOLE}))
     assert found.condition is Condition.FAULTY
-    assert found.fault is not None
     assert (found.fault.rule, found.fault.meaning) == (MINE, "scratch is full")
     assert found.fault.ladder == (Remedy.REBOOT, Remedy.ASK_HUMAN)
     assert found.fault.source == "this site's own rule"
 
 
-def test_dots_and_dashes_of_a_check_are_one() -> None:
+def test_dots_and_dashes_of_a_check_are_one():
     mine = rules({RuleId("alert-NodeDiskFull"): WHOLE, RuleId("plugin-nhc-fs-12"): WHOLE})
     assert judged("alert.NodeDiskFull", "critical", mine).condition is Condition.FAULTY
     assert judged("plugin.nhc.fs", "12", mine).condition is Condition.FAULTY
@@ -194,20 +190,20 @@ def test_dots_and_dashes_of_a_check_are_one() -> None:
         ("host-my-own", WHOLE, ""),
     ],
 )
-def test_half_a_rule_and_other_names_are_refused(rule: str, change: Override, hint: str) -> None:
+def test_half_a_rule_and_other_names_are_refused(rule, change, hint):
     with pytest.raises(UnknownRuleError) as caught:
         rules({RuleId(rule): change})
     assert hint in caught.value.hint
 
 
-def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so() -> None:
+def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so():
     with pytest.raises(UnknownRuleError) as caught:
         rules({MINE: WHOLE, RuleId("report-scratch-ful"): Override(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
 
 
-def test_the_configuration_file_may_hold_such_a_rule() -> None:
+def test_the_configuration_file_may_hold_such_a_rule():
     text = """
 cluster: {provider: none}
 catalogue:
@@ -230,19 +226,19 @@ OTHERS = {"hma", "agent.plugins", "node", "slurm", "cloud", "agent", "peer", "hi
 """The checks of which at least one code touches a node."""
 
 
-def test_every_name_is_there_once() -> None:
+def test_every_name_is_there_once():
     assert [n for n, count in Counter(s.name for s in ALL).items() if count > 1] == []
 
 
 @pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
-def test_the_head_node_takes_its_findings(spec: CheckSpec) -> None:
+def test_the_head_node_takes_its_findings(spec):
     finding = Finding(spec.name, Verdict.FAIL, NOW, NOW, clears=spec.clears)
     report = Report(NodeName("n"), InstanceId("i"), BootId("b"), 1, NOW, NOW, (finding,))
     assert wire.decode(wire.encode(report)).findings == (finding,)
 
 
 @pytest.mark.parametrize("spec", [*CHECKS, *KERNEL_CHECKS], ids=lambda spec: spec.name)
-def test_a_check_is_whole(spec: CheckSpec) -> None:
+def test_a_check_is_whole(spec):
     n, m = spec.seen
     assert 1 <= n <= m
     assert spec.every_s >= 1 or spec in KERNEL_CHECKS
@@ -254,7 +250,7 @@ def test_a_check_is_whole(spec: CheckSpec) -> None:
     assert spec.clears is not Clears.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
 
 
-def test_every_row_belongs_to_a_check() -> None:
+def test_every_row_belongs_to_a_check():
     assert {row.check for row in ROWS.values()} - {spec.name for spec in ALL} == OTHERS
 
 
@@ -268,11 +264,11 @@ def test_every_row_belongs_to_a_check() -> None:
         ("host.dstate", set(check_host_processes.DRIVERS)),
     ],
 )
-def test_a_checks_own_table_has_a_row_for_each_code(check: str, codes: set[str]) -> None:
+def test_a_checks_own_table_has_a_row_for_each_code(check, codes):
     assert codes <= {row.code for row in rows_of(check)}
 
 
-def test_a_hung_call_is_reported_within_half_a_minute() -> None:
+def test_a_hung_call_is_reported_within_half_a_minute():
     spec = next(spec for spec in CHECKS if spec.name == "gpu.hung")
     # Two missed deadlines, one interval late, with the runner's jitter.
     assert spec.limits["overdue_s"].value + 1.1 * spec.every_s * spec.seen[0] < 30

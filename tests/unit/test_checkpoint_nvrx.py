@@ -18,9 +18,7 @@ def share(world: int | None = None) -> bytes:
     return torch_save(instance("m", "MCoreTensorAwareStateDict", {"common": {"args": args}}))
 
 
-def save(
-    root: Path, iteration: int, ranks: range, *, by: int = 0, world: int | None = None
-) -> None:
+def save(root, iteration, ranks, *, by=0, world=None):
     for rank in ranks:
         name = f"{rank + by}/iter_{iteration:07d}_{rank}_local.pt"
         write(root, {name: share(world)})

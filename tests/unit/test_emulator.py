@@ -111,9 +111,7 @@ def client(emulator: Emulator) -> Any:
         ({"InstanceGroups": [{"TargetCount": 9999}]}, "less than or equal to 6758"),
     ],
 )
-def test_an_answer_that_drifts_from_the_model_is_caught(
-    emulator: Emulator, answer: dict[str, Any], found: str
-) -> None:
+def test_an_answer_that_drifts_from_the_model_is_caught(emulator, answer, found):
     emulator.handlers["DescribeCluster"] = lambda _request: answer
     with pytest.raises(ClientError, match="emulator bug") as caught:
         client(emulator).describe_cluster(ClusterName="demo")
@@ -121,14 +119,14 @@ def test_an_answer_that_drifts_from_the_model_is_caught(
     assert any(found in line for line in emulator.response_errors)
 
 
-def test_operations_that_are_not_offered_say_so(emulator: Emulator) -> None:
+def test_operations_that_are_not_offered_say_so(emulator):
     with pytest.raises(ClientError, match="does not offer") as caught:
         client(emulator).list_training_jobs()
     assert caught.value.response["Error"]["Code"] == "UnknownOperationException"
     assert "no operation 'Dance'" in str(emulator.handle("Dance", {}).body)
 
 
-def test_another_process_reads_the_calls(emulator: Emulator) -> None:
+def test_another_process_reads_the_calls(emulator):
     emulator.faults.add("throttle", calls=1)
     with pytest.raises(ClientError, match="Rate exceeded"):
         client(emulator).list_clusters()
@@ -145,7 +143,7 @@ def node(api: Client, **which: str) -> dict[str, Any]:
     return dict(api("DescribeClusterNode", ClusterName="demo", **which)["NodeDetails"])
 
 
-def test_a_replacement_walks_through_its_states(demo: Client, machines: NullMachines) -> None:
+def test_a_replacement_walks_through_its_states(demo, machines):
     demo.emulator.launches.timings = Timings(shutdown_s=0.05, boot_s=0.05)
     old = node(demo, NodeId=nodes(demo)[0]["InstanceId"])
     demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[old["InstanceId"]])
@@ -168,9 +166,7 @@ def test_a_replacement_walks_through_its_states(demo: Client, machines: NullMach
     assert machines.done[-2:] == [("destroy", old["InstanceId"]), ("boot", new["InstanceId"])]
 
 
-def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
-    demo: Client, machines: NullMachines
-) -> None:
+def test_a_cluster_can_be_deleted_under_a_stuck_replacement(demo, machines):
     demo.emulator.faults.add("stuck")
     victim = nodes(demo)[0]["InstanceId"]
     demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[victim])
@@ -184,7 +180,7 @@ def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
 # --- capacity -----------------------------------------------------------------------------------
 
 
-def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) -> None:
+def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make):
     api = make(retry_time_s=0.05)
     api.emulator.capacity.set({"groups": {"demo/workers": 3}})
     api.emulator.create(cluster("demo"))
@@ -200,7 +196,7 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) ->
     until(api, lambda: counts(api)["workers"] == (4, 4))
 
 
-def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
+def test_a_spot_instance_is_interrupted_after_a_notice(make):
     api = make(retry_time_s=0.3)
     workers = group("workers", "Compute", 1, CapacityRequirements={"Spot": {}})
     created(api, group("controller", "Controller", 1), workers)
@@ -238,9 +234,7 @@ def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
         ({"InstanceGroups": [group("w", "Compute", 1, TrainingPlanArn=PLAN)]}, "ResourceNotFound"),
     ],
 )
-def test_what_cannot_change_is_refused_and_nothing_is_done(
-    demo: Client, request_: dict[str, Any], error: str
-) -> None:
+def test_what_cannot_change_is_refused_and_nothing_is_done(demo, request_, error):
     answer = update(demo, **{"NodeRecovery": "Automatic", **request_})
     assert code(answer)
     assert error in str(answer)
@@ -248,16 +242,14 @@ def test_what_cannot_change_is_refused_and_nothing_is_done(
     assert counts(demo) == {"controller": (1, 1), "workers": (4, 4)}
 
 
-def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
-    demo: Client, machines: NullMachines
-) -> None:
+def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(demo, machines):
     gate, boot = threading.Event(), machines.boot
 
     def slow(machine: Machine) -> None:
         gate.wait(5)
         boot(machine)
 
-    machines.boot = slow  # type: ignore[method-assign]
+    machines.boot = slow
     update(demo, group("workers", "Compute", 6))
     assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
     assert counts(demo)["workers"] == (4, 6)
@@ -267,9 +259,7 @@ def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
     until(demo, lambda: counts(demo)["workers"] == (8, 8))
 
 
-def test_a_login_group_that_fails_keeps_a_cluster_from_service(
-    make: Make, machines: NullMachines
-) -> None:
+def test_a_login_group_that_fails_keeps_a_cluster_from_service(make, machines):
     """The guide, sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning":
     InService "when one controller node is up and one login node is up (if a login instance group
     is specified)".

@@ -51,7 +51,7 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)  # type: ignore[arg-type]
+        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -79,7 +79,7 @@ def bench() -> Any:
     bench.executor.close()
 
 
-def test_an_order_that_cannot_go_out_now_is_not_begun(bench: Bench) -> None:
+def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     """It would go out whatever came between: a pause, a cancelled recovery, the kill switch."""
     assert bench.order("i-1")
     assert not bench.order("i-2"), "nothing was done: the loop need not look again at once"
@@ -91,7 +91,7 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench: Bench) -> None:
     assert bench.cloud.called == [("i-1",), ("i-2",)]
 
 
-def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench: Bench) -> None:
+def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
     many = [f"i-{n}" for n in range(30)]
     assert bench.order(*many)
     assert bench.started() == many[:25]
@@ -123,14 +123,12 @@ class HungSlurm:
     ],
     ids=lambda v: v.code if isinstance(v, Outcome) else "",
 )
-def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(
-    outcome: Outcome, asked: list[int]
-) -> None:
+def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     """Ten seconds for each job of a mass event: systemd's watchdog would end the daemon first."""
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, Written(written), CLOCK)  # type: ignore[arg-type]
+    executor = Executor(slurm, cloud, Written(written), CLOCK)
     due = [
         Due(RecoveryId(f"j-{i}"), Do(StepKind.START_NOW, str(i), attempt=1), attempt(i))
         for i in (1, 2, 3, 4)
@@ -160,11 +158,11 @@ class Orders:
         return Outcome.accepted()
 
 
-def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes() -> None:
+def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, Written([]), CLOCK)  # type: ignore[arg-type]
+    executor = Executor(slurm, cloud, Written([]), CLOCK)
     executor.run(
         [
             Due(RecoveryId("j-1"), Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
@@ -175,7 +173,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes() -> None:
     assert slurm.taken == ["reservation", "RESUME", "start"]
 
 
-def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench: Bench) -> None:
+def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench):
     bench.cloud.error = KeyError("Successful")
     assert bench.order("i-1")
     bench.answered()

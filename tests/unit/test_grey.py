@@ -77,9 +77,9 @@ class Head:
         self.slurm = Slurm(self.clock)
         self.rows: dict[NodeName, Health] = {}
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
-        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)  # type: ignore[arg-type]
+        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)
         self.observer = Observer(
-            self.slurm, cloud, self.book, self.clock, tmp / "STOP"  # type: ignore[arg-type]
+            self.slurm, cloud, self.book, self.clock, tmp / "STOP"
         )  # fmt: skip
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
@@ -159,7 +159,6 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
         assessments={N1: assess(stored, rules(), head.clock.at)},
     )
     reported = explain_view(world, rules(), N1)
-    assert reported is not None
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
     assert evidence.check == "peer.throttle"

@@ -142,7 +142,6 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
     reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
     judged = assess(Health(generation(), at(0), (reported,)), RULES, at(0))
-    assert judged.fault is not None
     assert judged.fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
     rec = replace(replay(log).nodes[log[0].recovery], phase=Phase.VACATED)

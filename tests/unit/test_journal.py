@@ -132,7 +132,6 @@ OLD_RECOVERY = {
 
 def test_a_job_recovery_of_old_has_no_trouble() -> None:
     event = decode(1, "JobRecoveryOpened", json.dumps(OLD_RECOVERY))
-    assert isinstance(event, JobRecoveryOpened)
     assert (event.trouble, event.action, event.exclude) == (None, Action.NONE, ())
     assert (event.start_at, event.supervised, event.ran_on) == (None, False, ())
 

@@ -11,9 +11,7 @@ from tests.fakes.values import at as seconds
 DAY = 86400.0
 
 
-def treated(
-    day: float, number: int = 0, node: int = 1, end: str = "operator_cancelled", **changes: object
-) -> list[Event]:
+def treated(day, number=0, node=1, end="operator_cancelled", **changes):
     """A recovery of that day, and its end."""
     rid = f"n-{node}-{number}-{day}"
     first = opened(rid, node_name(node), day * DAY, **changes)

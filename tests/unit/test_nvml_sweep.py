@@ -103,7 +103,7 @@ def found_shape(value: Any) -> Any:
     return None
 
 
-def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
+def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
     found = Sweep(Driver(Nvml(), page, SWEEP)).read()
     wanted = shape(snapshot.Snapshot)
     del wanted["events"], wanted["error"], wanted["gpus"]["error"]  # not where all is well
@@ -115,7 +115,7 @@ def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
     assert decoded.gpus[0].mig is True
 
 
-def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
+def test_what_costs_most_is_asked_seldom_and_repeated(page):
     nvml = Nvml()
     sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
     first = sweep.read()
@@ -129,7 +129,7 @@ def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
     assert max(nvml.batches) <= BATCH
 
 
-def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> None:
+def test_an_older_binding_that_lacks_a_function_says_less(page):
     class Old(Nvml):
         def __getattr__(self, name: str) -> Any:
             if name in ("nvmlDeviceGetMarginTemperature", "c_nvmlEccSramErrorStatus_v1_t"):
@@ -141,7 +141,7 @@ def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> Non
     assert gpu["ecc"]["sram_threshold_exceeded"] is None
 
 
-def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
+def test_the_child_loads_little_and_nothing_else_loads_pynvml():
     code = (
         "import sys\n"
         "import {module}\n"
@@ -160,9 +160,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
 
 
 @pytest.mark.parametrize(("code", "corrupt"), [(14, True), (3, None), (None, False)])
-def test_the_inforom_is_validated_once_a_session(
-    page: InFlight, code: int | None, corrupt: bool | None
-) -> None:
+def test_the_inforom_is_validated_once_a_session(page, code, corrupt):
     nvml = Nvml()
     if code is not None:
         nvml.answers["nvmlDeviceValidateInforom"] = nvml.NVMLError(code)

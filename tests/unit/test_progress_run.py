@@ -20,9 +20,7 @@ def new_run(policy: RunPolicy = POLICY) -> RunProgress:
     return RunProgress(policy, 1000.0, BEGAN)
 
 
-def run(
-    b: RunProgress, steps: int, every: float, ranks: int = 1, at: float = 1000.0, start: int = 1
-) -> float:
+def run(b, steps, every, ranks=1, at=1000.0, start=1):
     """Steps in lockstep; the time of the last."""
     for step in range(start, start + steps):
         at += every
@@ -34,7 +32,7 @@ def run(
 def note_of(rank: int, step: int | None = None, **more: object) -> Note:
     return Note(
         step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
-    )  # type: ignore[arg-type]
+    )
 
 
 def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
@@ -72,7 +70,7 @@ def test_a_silence_is_a_hang_at_its_bound_and_not_before(name: str) -> None:
             at = run(b, each, 1.0, at=at, start=(b.step or 0) + 1)
         else:
             at += each[0]
-            b.add(note_of(0, **each[1]), at)  # type: ignore[arg-type]
+            b.add(note_of(0, **each[1]), at)
     trouble = hang(b, at + bound + 0.5, none_at=at + bound - 0.5)
     assert trouble.at == BEGAN + timedelta(seconds=at + bound + 0.5 - 1000.0)
     assert trouble.step == b.step

@@ -31,7 +31,7 @@ GENTLE = RunPolicy(same_signature=99, without_progress=99)
 
 def seen(kind: Kind, minute: float = 0, **more: object) -> Trouble:
     at = START + timedelta(minutes=minute)
-    return Trouble(kind, at, more.pop("why", f"a {kind}"), **more)  # type: ignore[arg-type]
+    return Trouble(kind, at, more.pop("why", f"a {kind}"), **more)
 
 
 def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS) -> list[Answer]:
@@ -45,7 +45,7 @@ def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEAN
 
 
 def actions(*troubles: Trouble, **more: object) -> list[str]:
-    return [str(a.action) for a in run(*troubles, **more)]  # type: ignore[arg-type]
+    return [str(a.action) for a in run(*troubles, **more)]
 
 
 def crashes(count: int, **more: object) -> list[Trouble]:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
-from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.contract.journal.events import NOW, any_health, taken
 from tests.contract.journal.test_events import BRIEF
 
@@ -17,15 +16,13 @@ WELL = Health(Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1")), NOW)
 
 @BRIEF
 @given(facts=st.lists(any_health, max_size=5))
-def test_the_newest_word_of_each_node_is_kept_exactly(
-    journal: AnyJournal, facts: list[Health]
-) -> None:
+def test_the_newest_word_of_each_node_is_kept_exactly(journal, facts):
     before = dict(journal.health())
     journal.record(facts)
     assert journal.health() == {**before, **{h.generation.node: h for h in facts}}
 
 
-def test_a_new_generation_replaces_the_old(bed: Bed) -> None:
+def test_a_new_generation_replaces_the_old(bed):
     journal = bed.open()
     journal.record([WELL])
     fresh = replace(WELL, generation=replace(WELL.generation, boot=BootId("b-2")))
@@ -33,7 +30,7 @@ def test_a_new_generation_replaces_the_old(bed: Bed) -> None:
     assert bed.open().health() == {NodeName("n1"): fresh}
 
 
-def test_a_node_is_as_old_as_it_was_last_heard(bed: Bed) -> None:
+def test_a_node_is_as_old_as_it_was_last_heard(bed):
     """Heartbeats are stored apart from findings, and neither makes the other older."""
     journal = bed.open()
     other = replace(WELL, generation=replace(WELL.generation, node=NodeName("n2")))
@@ -48,7 +45,7 @@ def test_a_node_is_as_old_as_it_was_last_heard(bed: Bed) -> None:
     assert bed.open().health()[NodeName("n1")].last_heard == NOW
 
 
-def test_ten_thousand_nodes_are_heard(bed: Bed) -> None:
+def test_ten_thousand_nodes_are_heard(bed):
     """All in one row, on every database: no limit of a column or a statement is met."""
     nodes = [NodeName(f"ip-10-{n // 256}-{n % 256}-1") for n in range(10_000)]
     journal = bed.open()
@@ -59,13 +56,13 @@ def test_ten_thousand_nodes_are_heard(bed: Bed) -> None:
     assert bed.open().health() == {nodes[-1]: replace(last, last_heard=later)}
 
 
-def test_names_that_differ_in_case_are_two_nodes(journal: AnyJournal) -> None:
+def test_names_that_differ_in_case_are_two_nodes(journal):
     upper = replace(WELL, generation=replace(WELL.generation, node=NodeName("N1")))
     journal.record([WELL, upper])
     assert journal.health() == {NodeName("n1"): WELL, NodeName("N1"): upper}
 
 
-def test_a_request_waits_until_it_is_taken(database: DatabaseBed) -> None:
+def test_a_request_waits_until_it_is_taken(database):
     cli, daemon = database.open(), database.open()
     number = cli.ask("replace", "n1 ✓", "ann", NOW)
     (request,) = daemon.requests()
@@ -76,28 +73,26 @@ def test_a_request_waits_until_it_is_taken(database: DatabaseBed) -> None:
     assert daemon.requests() == []
     assert database.open().requests() == [], "a daemon that starts later must not take it again"
     answer = cli.answer(number)
-    assert answer is not None
     assert answer.answer == "as you wish"
 
 
-def test_requests_come_oldest_first_and_one_is_taken_alone(journal: AnyJournal) -> None:
+def test_requests_come_oldest_first_and_one_is_taken_alone(journal):
     asked = [journal.ask("pause", str(n), "ann", NOW - timedelta(seconds=n)) for n in range(4)]
     assert [r.id for r in journal.requests()] == asked
     journal.append([taken(asked[1])])
     assert [r.id for r in journal.requests()] == [asked[0], asked[2], asked[3]]
 
 
-def test_an_old_answer_is_still_found(database: DatabaseBed) -> None:
+def test_an_old_answer_is_still_found(database):
     journal = database.open()
     asked = [journal.ask("pause", str(n), "ann", NOW) for n in range(150)]
     journal.append([taken(n, f"answer {n}") for n in asked])
     answer = journal.answer(asked[0])
-    assert answer is not None
     assert answer.answer == f"answer {asked[0]}"
     assert journal.answer(max(asked) + 1) is None
 
 
-def test_many_ask_at_once_and_none_is_lost(bed: Bed) -> None:
+def test_many_ask_at_once_and_none_is_lost(bed):
     def ask(who: int) -> list[int]:
         journal = bed.open()
         return [journal.ask("pause", f"{who}.{n}", "ann", NOW) for n in range(8)]

@@ -259,12 +259,12 @@ class GroupBed(EmulatorBed):
         world = self.emulator.world
         world.moved = lambda address: address.replace("127.0.", "127.1.")
         self.emulator.faults.add("no_dns")
-        self.provider = JoinedProvider(self.provider, self.emulator)  # type: ignore[assignment]
+        self.provider = JoinedProvider(self.provider, self.emulator)
 
     def reset(self) -> None:
         super().reset()
         self.emulator.faults.add("no_dns")
-        self.provider.forget_addresses()  # type: ignore[attr-defined]
+        self.provider.forget_addresses()
 
 
 class Client:

@@ -16,7 +16,7 @@ MINE = own_reason(RecoveryId("r1"), "xid 79")
 
 def running(bed: Bed, size: int = 1, **options: object) -> JobId:
     """A job that runs."""
-    job = bed.submit(size, **options)  # type: ignore[arg-type]
+    job = bed.submit(size, **options)
     bed.until("running", lambda: job_of(bed, job).running)
     return job
 
@@ -49,7 +49,7 @@ def send_start(bed: Bed, job: JobId, exclude: tuple[str, ...] = ()) -> None:
     """start_now, again while the answer is transient."""
 
     def sent() -> bool:
-        outcome = bed.scheduler.start_now(job, exclude)  # type: ignore[arg-type]
+        outcome = bed.scheduler.start_now(job, exclude)
         assert outcome.kind is OutcomeKind.ACCEPTED or outcome.transient, outcome
         return outcome.kind is OutcomeKind.ACCEPTED
 
@@ -102,7 +102,7 @@ def test_nodes_that_ended_a_job_take_it_back_in_the_next_second(bed: Bed) -> Non
         bed.scheduler.drain({node: MINE})
         bed.wait_for_a_second_to_begin()
         bed.scheduler.down({node: MINE})
-        bed.until("not completing", lambda j=job: not job_of(bed, j).completing)  # type: ignore[misc]
+        bed.until("not completing", lambda j=job: not job_of(bed, j).completing)
         took.append(started(bed, job, (node,)))
         assert {*job_of(bed, job).nodes} & {*before}
         bed.cancel(job)
@@ -126,7 +126,7 @@ def test_nodes_that_ended_a_job_kill_it_when_it_comes_back_in_the_same_second(be
         bed.wait_for_a_second_to_begin()
         requeued(bed, job, attempt)
         send_start(bed, job)
-        bed.until("run or killed", lambda j=job: job_of(bed, j).state != "PENDING")  # type: ignore[misc]
+        bed.until("run or killed", lambda j=job: job_of(bed, j).state != "PENDING")
         killed = job_of(bed, job).state == "FAILED"
         bed.cancel(job)
         bed.until(

@@ -20,9 +20,7 @@ def quarantine(bed: Bed, node: NodeName) -> None:
     assert bed.scheduler.down({node: MINE})[node].kind is OutcomeKind.ACCEPTED
 
 
-def runs(
-    bed: Bed, job: JobId, *, exclude: tuple[NodeName, ...] = (), elastic: bool = False
-) -> None:
+def runs(bed, job, *, exclude=(), elastic=False):
     """Started, again and again: a node that was resumed gets work only after its next ping."""
 
     def running() -> bool:
@@ -78,7 +76,7 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
     assert "JobHeld" not in shown.reason
 
     def over() -> bool:
-        return bed.scheduler.view().as_of >= shown.eligible  # type: ignore[operator]
+        return bed.scheduler.view().as_of >= shown.eligible
 
     bed.until("the wait is over", over)
 
