@@ -134,8 +134,7 @@ def test_loops_fifos_and_devices_hold_nobody_up(tmp_path, hostile):
     (tmp_path / "b").symlink_to("a")
     began = time.monotonic()
     for deep in (False, True):
-        search = last_complete(tmp_path, deep=deep)
-        assert search.found.path == whole
+        assert last_complete(tmp_path, deep=deep).found.path == whole
         good = [found for found in every(tmp_path, deep=deep) if isinstance(found, Checkpoint)]
         assert [found.path for found in good] == [whole]
     assert not isinstance(judge(tmp_path / "step-901.pt"), Checkpoint)

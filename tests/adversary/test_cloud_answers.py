@@ -211,8 +211,7 @@ def test_as_many_pages_as_are_allowed_are_read_and_endless_ones_are_trouble(
 ):
     monkeypatch.setattr(sagemaker, "MAX_PAGES", 40)
     cloud.answers["ListClusterNodes"] = paged(40)
-    view = cloud.view()
-    assert len(view.instances) == 40
+    assert len(cloud.view().instances) == 40
     cloud.asked.clear()
     cloud.answers["ListClusterNodes"] = paged(None, same=same)
     assert cloud.view() is None

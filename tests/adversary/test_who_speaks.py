@@ -70,8 +70,7 @@ def test_times_that_no_clock_shows_are_bounded_or_refused(head, field, time):
         assert all(EARLIEST <= at <= LATEST for at in found)
     trouble = {"kind": "hang", "at": time, "why": ""}
     word = json.dumps({"v": 1, "job_report": {"job": 1, "restarts": 0, "trouble": trouble}})
-    reported = job_wire.decode(word.encode()).trouble
-    assert EARLIEST <= reported.at <= LATEST
+    assert EARLIEST <= job_wire.decode(word.encode()).trouble.at <= LATEST
 
 
 @pytest.mark.nightly
@@ -96,8 +95,7 @@ def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
     for proof in ("", "MUNGE x", f"MUNGE {munge.encode(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
             client = HeadClient((At.parse(url),), munges.n1)
-            reply = client.post(report(seq=3))
-            assert reply.answer is Answer.RETRY
+            assert client.post(report(seq=3)).answer is Answer.RETRY
             client.close()
 
 

@@ -46,8 +46,7 @@ def test_the_first_file_is_as_before(here, name, flags):
     text = (here / "cluster.yaml").read_text()
     compare(f"cluster-init-{name}.yaml", text)
     assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
-    spec = read("cluster.yaml")
-    assert complaints(create_request(spec)) == ""
+    assert complaints(create_request(read("cluster.yaml"))) == ""
 
 
 def test_what_a_first_file_offers_can_be_taken_up(here):

@@ -49,8 +49,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_fa
 
     (asked,) = shown(sandbox, "replace", name, "--yes")["requests"]
     assert (asked["answered"], asked["ok"]) == (True, True), asked
-    story = wait_for_end(sandbox, name)
-    assert "Back in service" in story["headline"]
+    assert "Back in service" in wait_for_end(sandbox, name)["headline"]
     after = {n["name"]: n for n in shown(sandbox, "nodes")["nodes"]}
     assert after[name]["instance_id"] != before[name]["instance_id"]
     assert after[name]["slurm_state"] == "IDLE"

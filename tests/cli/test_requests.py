@@ -138,8 +138,7 @@ def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
 
 
 def test_who_may_not_write_is_told_so_and_nothing_is_created(head, monkeypatch):
-    nothing = head.run("pause")
-    assert type(nothing.exception) is Unavailable
+    assert type(head.run("pause").exception) is Unavailable
     assert not (head.dir / "journal.db").exists()
     head.write(worlds.healed())
     monkeypatch.setattr("os.access", lambda path, mode: False)

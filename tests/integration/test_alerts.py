@@ -160,8 +160,7 @@ def test_it_acts_only_by_a_rule_of_the_site(head):
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        own = assess(reported, rules({RuleId(rule): mine}), NOW)
-        assert own.fault.rule == rule
+        assert assess(reported, rules({RuleId(rule): mine}), NOW).fault.rule == rule
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,7 @@ def healed(live: Chaos, hurt: Hurt, rule: str) -> None:
     """The job went elsewhere at once, and the node was rebooted, once, and came back."""
     until(lambda: live.running(hurt.job, restarts=1), 20, "the job runs elsewhere")
     assert hurt.node not in live.job(hurt.job).nodes
-    recovery = live.returned(hurt.node)
-    assert recovery.rule == rule
+    assert live.returned(hurt.node).rule == rule
     assert live.accepted(hurt.instance, REBOOT) == hurt.rebooted + 1
     assert live.accepted(hurt.instance) == 0
     assert live.instance(hurt.node) == hurt.instance

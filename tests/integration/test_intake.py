@@ -184,8 +184,7 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     threads[0].start()
     assert first_is_in.wait(10)
     threads[1].start()
-    other = replace(report(seq=1), node=NodeName("n2"))
-    assert head.send(other, head.realm.n2)[0] == 200
+    assert head.send(replace(report(seq=1), node=NodeName("n2")), head.realm.n2)[0] == 200
     let_go.set()
     for thread in threads:
         thread.join(10)

@@ -98,8 +98,7 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert second.trouble.progress == 8, "where the run resumed from is told at its start"
     assert third.trouble.progress == 8
     assert third.start_at is not None
-    waited = (third.start_at - third.opened).total_seconds()
-    assert 4.0 <= waited <= 5.0
+    assert 4.0 <= (third.start_at - third.opened).total_seconds() <= 5.0
     (again,) = [m for m in third.trail if m.signal == "running_seen" or m.signal == "finished"][:1]
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
 

@@ -82,8 +82,7 @@ def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
     path.chmod(0o755)
-    found = "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
-    assert what in found
+    assert what in "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
 
 
 def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:

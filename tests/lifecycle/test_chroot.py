@@ -117,8 +117,7 @@ def _controller(machine: Machine) -> None:
     settings = parse(machine.path("/etc/hpctl/hpctl.yaml").read_text())
     assert (settings.cluster.name, settings.cluster.region) == ("demo", "us-east-1")
     assert (settings.mode, settings.intake.listen) == ("observe", "0.0.0.0:8470")
-    dbd = machine.path("/etc/slurm/slurmdbd.conf")
-    assert dbd.stat().st_mode & 0o777 == 0o600
+    assert machine.path("/etc/slurm/slurmdbd.conf").stat().st_mode & 0o777 == 0o600
     conf = machine.path("/etc/slurm/slurm.conf").read_text()
     assert "\ninclude accounting.conf\n" in conf
     assert "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh" in conf

@@ -98,8 +98,7 @@ def test_a_problem_is_reported_with_exit_code_1_and_the_old_bundle_stays(made, t
 
 def test_a_whole_bucket_is_not_cleaned_up(made, s3):
     s3.put_object(Bucket=BUCKET, Key="checkpoints/step-1", Body=b"")
-    result = run("push", str(made), f"s3://{BUCKET}", "--prune", "--yes")
-    assert result.exit_code == 2
+    assert run("push", str(made), f"s3://{BUCKET}", "--prune", "--yes").exit_code == 2
     assert s3.get_object(Bucket=BUCKET, Key="checkpoints/step-1")
 
 

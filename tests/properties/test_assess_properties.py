@@ -86,8 +86,7 @@ def test_total_and_sound(found, heard, now):
 def test_the_order_of_findings_does_not_matter(data, found, heard, now):
     shuffled = data.draw(st.permutations(found))
     one = assess(Health(GENERATION, heard, tuple(found)), RULES, now)
-    two = assess(Health(GENERATION, heard, tuple(shuffled)), RULES, now)
-    assert one == two
+    assert one == assess(Health(GENERATION, heard, tuple(shuffled)), RULES, now)
 
 
 @EXAMPLES

@@ -121,5 +121,4 @@ def test_the_agent_stays_away_from_what_is_heavy() -> None:
         "import sys, hpctl.cli.agent, hpctl.agent.service\n"
         f"print([m for m in {heavy!r} if m in sys.modules])"
     )
-    done = run_text([sys.executable, "-c", program], check=True)
-    assert done.stdout.strip() == "[]"
+    assert run_text([sys.executable, "-c", program], check=True).stdout.strip() == "[]"

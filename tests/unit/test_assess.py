@@ -192,8 +192,7 @@ def test_the_drivers_newest_word_counts():
 
 
 def test_the_drivers_word_is_for_its_own_device_or_all():
-    elsewhere = xid(154, 1, device=OTHER, detail="None")
-    assert rule(xid(48), elsewhere) == "xid-48"
+    assert rule(xid(48), xid(154, 1, device=OTHER, detail="None")) == "xid-48"
     assert rule(xid(48), xid(154, 1, device="", detail="None")) is None
 
 

@@ -81,8 +81,7 @@ def test_a_smaller_job_behind_a_hopeless_one_is_served():
 
 def test_nodes_leave_that_were_idle_for_long_the_longest_first():
     nodes = (*idle(2, 1800), Idle(NodeName("old"), InstanceId("i-0"), ago(9000)), *idle(1, 10))
-    down = answer(group(3, nodes))
-    assert [n.node for n in down.nodes] == ["old", "n1"]
+    assert [n.node for n in answer(group(3, nodes)).nodes] == ["old", "n1"]
 
 
 def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays():
@@ -95,8 +94,7 @@ def test_nothing_leaves_while_a_job_waits_however_young():
 
 def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
     nodes = Group("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
-    dev = Waiting(JobId(8), ("dev",), 3, ago(1))
-    assert rule(answer(nodes, dev)) == "wanted"
+    assert rule(answer(nodes, Waiting(JobId(8), ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
 
@@ -149,8 +147,7 @@ def test_small_jobs_share_a_node():
 
 
 def test_an_array_is_served_as_far_as_there_is_room():
-    up = answer(replace(group(4), like=GPUS), small(7, 8, tasks=100))
-    assert up.count == 4
+    assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
     policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
     groups = {n: Group(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
     found = decide(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)

@@ -298,8 +298,7 @@ def test_a_saved_object_of_any_size_says_its_step(tmp_path):
     many = b"}(" + b"".join(text(f"layer.{n}") + b"K\x07" for n in range(9000)) + b"u"
     ordered = b"ccollections\nOrderedDict\n)R(" + text("step") + b"K\x01" + text("x") + many + b"u"
     (tmp_path / "model.pt").write_bytes(torch_save(ordered))
-    found = last_complete(tmp_path).found
-    assert found.step == 1
+    assert last_complete(tmp_path).found.step == 1
 
 
 # --- Lightning ------------------------------------------------------------------------------------
@@ -339,8 +338,7 @@ def test_lightning_with_deepspeed_is_not_taken_for_nothing(tmp_path):
 @pytest.mark.parametrize("name", ["pytorch_model_fsdp.bin", "model.safetensors"])
 def test_each_model_file_of_the_trainer_may_be_the_one_it_loads(tmp_path, name):
     # With FSDP's full state the Trainer loads the first; without an index it would not look for.
-    path = write(tmp_path / "checkpoint-40", {name: b""} | hf_files())
-    assert name in reason(path)
+    assert name in reason(write(tmp_path / "checkpoint-40", {name: b""} | hf_files()))
 
 
 def test_a_model_of_fsdp_beside_an_adapter(tmp_path):
@@ -384,8 +382,7 @@ def test_a_history_beyond_what_is_read_may_be_whole(tmp_path):
 def test_a_manifest_of_something_else_says_nothing_of_a_checkpoint(tmp_path, said):
     path = make(tmp_path, "hf-trainer")
     (path / "manifest.json").write_text(json.dumps(said))
-    found = last_complete(tmp_path).found
-    assert found.format == "hf-trainer"
+    assert last_complete(tmp_path).found.format == "hf-trainer"
     (tmp_path / "data").mkdir()
     (tmp_path / "data/manifest.json").write_text(json.dumps(said))
     assert [each.claimed for each in last_complete(tmp_path).passed_over] == [False]
@@ -399,5 +396,4 @@ def test_one_that_was_deleted_since_it_was_listed_is_not_unreadable(tmp_path):
 def test_a_directory_whose_name_is_a_digit_and_no_number(tmp_path):
     (tmp_path / "\N{SUPERSCRIPT TWO}").mkdir()
     path = make(tmp_path, "torch-dcp")
-    found = last_complete(tmp_path).found
-    assert found.path == path
+    assert last_complete(tmp_path).found.path == path

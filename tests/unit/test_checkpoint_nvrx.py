@@ -48,8 +48,7 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path: Path) -> None:
     save(tmp_path, 10, range(4), world=4)
     save(tmp_path, 10, range(2), by=2, world=4)
     (tmp_path / "0/iter_0000010_0_local.pt").unlink()
-    found = last.last_complete(tmp_path).found
-    assert found.step == 10
+    assert last.last_complete(tmp_path).found.step == 10
     (tmp_path / "2/iter_0000010_0_local.pt").unlink()
     search = last.last_complete(tmp_path)
     assert (search.verdict, search.passed_over[0].why) == (

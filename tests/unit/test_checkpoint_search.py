@@ -61,8 +61,7 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
     generic(tmp_path, "step-9\nfound /etc", 9)
     generic(tmp_path, "step-8", 8)
-    found = last_complete(tmp_path).found
-    assert found.step == 8
+    assert last_complete(tmp_path).found.step == 8
 
 
 # --- the command -------------------------------------------------------------------------------

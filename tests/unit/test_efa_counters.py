@@ -104,8 +104,7 @@ def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, m
 def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
     files = CounterFiles(FILES, most_open=1)
     for _ in range(3):
-        reading = files.read(str(nic))
-        assert reading.values == {"drops": 7, "errors": 3}
+        assert files.read(str(nic)).values == {"drops": 7, "errors": 3}
         assert files.open_files == 1
 
 
@@ -133,5 +132,4 @@ def test_a_clock_that_was_set_back_begins_a_new_history():
 
 def test_the_second_place_of_a_counter_serves_an_older_driver(nic):
     (nic / "own/errors").rename(nic / "port/errors")
-    reading = CounterFiles(FILES).read(str(nic))
-    assert reading.values["errors"] == 3
+    assert CounterFiles(FILES).read(str(nic)).values["errors"] == 3

@@ -65,8 +65,7 @@ def test_what_command_gives_is_what_the_parser_reads():
     ],
 )
 def test_auto_is_as_many_as_gpus(environment, count):
-    line = elastic.command(["train.py"])
-    assert parse(line[3:], environment).nproc == count
+    assert parse(elastic.command(["train.py"])[3:], environment).nproc == count
 
 
 # --- place ------------------------------------------------------------------------------------

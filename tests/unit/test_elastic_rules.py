@@ -137,8 +137,7 @@ def test_launchers_that_do_not_come_and_a_step_that_is_ended() -> None:
     group.joined(0, 1)
     assert group.lost(0, "gone", 0.0) is None
     assert group.joined(0, 1) is None
-    end = group.gave_up_waiting("1 of 2 did not come")
-    assert end.code == LOST
+    assert group.gave_up_waiting("1 of 2 did not come").code == LOST
     other = running()
     assert other.gave_up_waiting("late") is None
     assert other.leaving("SIGTERM") == EndGroup(GroupVerdict.STOPPED, STOPPED, "SIGTERM")

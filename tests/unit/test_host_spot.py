@@ -178,8 +178,7 @@ def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     here = {node_name(1): list(view.scheduler.jobs.values())}
     (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
-    calm = replace(view, assessments={})
-    assert unflawed(job_decisions(calm, OWN, here, at(0))) == []
+    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))

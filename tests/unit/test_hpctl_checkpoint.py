@@ -329,8 +329,7 @@ def written(root: Path, name: str = "step-120.tmp-7-0") -> Path:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     script, ck = helper(tmp_path, "--shell"), tmp_path / "c k"
-    made = written(ck)
-    assert seal(shell, script, Path(made.name), "0120", "4", cwd=ck) == (0, "")
+    assert seal(shell, script, Path(written(ck).name), "0120", "4", cwd=ck) == (0, "")
     row = judge(ck / "step-120", deep=True)
     assert (row.step, row.world_size) == (120, 4)
     assert [path.name for path in ck.iterdir()] == ["step-120"]

@@ -73,8 +73,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
 
 def test_a_job_that_asked_is_signalled_once_and_given_its_grace():
     facts = JobFacts(RUNNING, cordoned=True)
-    asked = rec(Phase.HIT, save_signal="USR1")
-    assert moved(asked, facts) is Signal.SAVE_WANTED
+    assert moved(rec(Phase.HIT, save_signal="USR1"), facts) is Signal.SAVE_WANTED
     saving = rec(Phase.SAVING, save_signal="USR1")
     assert advance(saving, facts, OWN, at(1)) == Do(StepKind.SIGNAL, "USR1", 1, "save a checkpoint")
     for outcome in (None, Outcome.ambiguous("timeout"), Outcome.accepted()):
@@ -104,8 +103,7 @@ def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase):
     facts = JobFacts(RUNNING, cordoned=True, called_off=True)
     assert moved(rec(phase, save_signal="USR1"), facts) is Signal.CALLED_OFF
     # One that was stopped already is started again all the same.
-    queued = replace(facts, job=QUEUED)
-    assert moved(rec(Phase.STOPPING), queued) is Signal.QUEUED
+    assert moved(rec(Phase.STOPPING), replace(facts, job=QUEUED)) is Signal.QUEUED
 
 
 def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step():
@@ -235,8 +233,7 @@ def test_a_supervised_job_is_stopped_where_it_cannot_go_on():
 def test_a_word_ends_the_watch_and_silence_ends_it_too():
     watched = rec(Phase.WATCHING, supervised=True)
     facts = JobFacts(LEFT, gone=True)
-    quiet = advance(watched, facts, OWN, at(59))
-    assert quiet.until == at(60)
+    assert advance(watched, facts, OWN, at(59)).until == at(60)
     assert moved(watched, facts, 60) is Signal.STOP_WANTED
     word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
     assert moved(watched, replace(facts, report=word)) is Signal.WENT_ON
@@ -277,8 +274,7 @@ def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge():
     sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(2), resolved=at(2))
     waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
     facts = JobFacts(replace(QUEUED, eligible=at(40)))
-    patient = advance(waiting, facts, OWN, at(10))
-    assert patient.until == at(40)
+    assert advance(waiting, facts, OWN, at(10)).until == at(40)
     nudge = does(advance(waiting, facts, OWN, at(40)))
     assert (nudge.attempt, nudge.after_s) == (2, 0.0)
     again = replace(sent, attempt=2, started=at(40), resolved=at(40))
@@ -320,8 +316,7 @@ def test_a_start_that_was_ordered_ahead_is_ordered_again_where_the_pass_missed_i
     sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(1.4), resolved=at(1.4))
     waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent,))
     due = JobFacts(replace(QUEUED, eligible=at(2)))
-    wait = advance(waiting, due, OWN, at(2.1))
-    assert wait.until == at(2.5)
+    assert advance(waiting, due, OWN, at(2.1)).until == at(2.5)
     assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2.5))).why
     again = replace(sent, attempt=2, started=at(2.5), resolved=at(2.5))
     waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent, again))

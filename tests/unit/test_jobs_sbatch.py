@@ -120,8 +120,7 @@ def test_from_stdin(shell: Shell) -> None:
     text = "#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n"
     done = shell.run(stdin=text)
     assert done.returncode == 0, done.stderr
-    args = shell.recorded()["words"]
-    assert Path(args[-1]).name == "sbatch"
+    assert Path(shell.recorded()["words"][-1]).name == "sbatch"
     assert shell.run(stdin="#!/bin/sh\ntrue\n").returncode == 0
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 

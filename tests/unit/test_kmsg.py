@@ -36,8 +36,7 @@ def test_a_record_is_taken_apart():
     ],
 )
 def test_escapes_are_undone_but_for_control_characters(escaped, text):
-    record = parse(b"4,1,1,-;" + escaped)
-    assert record.text == text
+    assert parse(b"4,1,1,-;" + escaped).text == text
 
 
 def texts(log: kmsg.KernelLog) -> list[str]:

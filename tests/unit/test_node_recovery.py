@@ -74,8 +74,7 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     due = deadline_of(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
-    before = advance(stuck, STUCK[phase], OWN, at(last - 1))
-    assert before.until <= due
+    assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
     assert (
         TRANSITIONS[phase, Signal(moves(advance(stuck, STUCK[phase], OWN, due)).signal)]
         is Phase.ESCALATED

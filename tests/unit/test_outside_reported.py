@@ -146,8 +146,7 @@ def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
 def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
     state = tmp_path / "reported.json"
     state.write_text('{"boot": 3')
-    table = Reported(BOOT, state)
-    assert table.findings() == ()
+    assert Reported(BOOT, state).findings() == ()
     (tmp_path / "file").write_text("")
     blocked = Reported(BOOT, tmp_path / "file" / "below.json")
     assert blocked.take(output()).kept

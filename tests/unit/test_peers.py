@@ -223,8 +223,7 @@ def test_peers_are_the_nodes_of_one_running_job_of_one_kind():
     ids=str,
 )
 def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change):
-    job = slurm_job(**{"nodes": NAMES, **change})
-    assert peers.groups_of(view(job), {}, at(0)) == ()
+    assert peers.groups_of(view(slurm_job(**{"nodes": NAMES, **change})), {}, at(0)) == ()
 
 
 def test_a_node_that_two_jobs_share_is_nobodys_peer():

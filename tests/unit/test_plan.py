@@ -214,8 +214,7 @@ def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(sinces):
     view = view_of(sick=sick)
     decided = plan(view, policy, RULES, {}, at(0))
     assert "correlated" in {h.gate for h in decided.holds}
-    progress = advance_all(view_of(sick=sick, log=decided.opens), policy, at(0))
-    assert not progress.moves
+    assert not advance_all(view_of(sick=sick, log=decided.opens), policy, at(0)).moves
 
 
 def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():

@@ -378,8 +378,7 @@ def set_to(view: View, policy: Policy = SPARE) -> ChangeOpened:
 
 
 def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
-    change = set_to(cluster(sick=[faulty(N1)]))
-    assert change.nodes == (N2, N3)
+    assert set_to(cluster(sick=[faulty(N1)])).nodes == (N2, N3)
     assert wanted(cluster(reservations={NAME: (N2, N3)})) is None
     assert set_to(cluster(reservations={NAME: (N1, N2, N3)})).nodes == (N1, N2)
     none = replace(SPARE, spares={"workers": 0})
@@ -396,8 +395,7 @@ def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
     for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
         log += (SignalSeen(at(0), RecoveryId("n-1"), signal, "x"),)
     shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-1"), "x")}
-    change = set_to(cluster(idle=1, log=log, change={N1: shut}))
-    assert change.nodes == (N1,)
+    assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
 
 
 def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
@@ -409,8 +407,7 @@ def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]
     log: tuple[Event, ...] = (begun,)
     for signal in ("stop_wanted", "queued", "started"):
         log += (SignalSeen(at(-10), rid, signal, "x"),)
-    state = replay(log)
-    assert state.jobs[rid].phase is phase
+    assert replay(log).jobs[rid].phase is phase
     return log
 
 
@@ -442,18 +439,15 @@ def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
     log = (first, SignalSeen(at(0), first.recovery, Signal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    later = cluster(log=log, seconds=31)
-    assert unflawed(plan_capacity(later, SPARE, at(31)))
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31)))
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
     change = set_to(cluster())
     taken = {change.nodes[0]: {"state": "ALLOCATED"}}
-    view = cluster(log=(change,), change=taken)
-    assert moves(view, SPARE, 0) == [Signal.REFUSED]
+    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [Signal.REFUSED]
     log = (change, SignalSeen(at(0), change.recovery, Signal.REFUSED, "x"))
-    other = set_to(cluster(log=log, change=taken))
-    assert change.nodes[0] not in other.nodes
+    assert change.nodes[0] not in set_to(cluster(log=log, change=taken)).nodes
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:

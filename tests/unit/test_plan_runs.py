@@ -100,8 +100,7 @@ def test_what_is_none_of_our_business(quiet):
 
 
 def test_what_a_node_explains_is_left_to_it():
-    view = view_of(jobs=[FAILED])
-    assert unflawed(run_decisions(view, OWN, {FAILED.id}, at(0))) == []
+    assert unflawed(run_decisions(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
 
 
 # --- ended badly ----------------------------------------------------------------------------------
@@ -253,8 +252,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
 
 
 def test_a_job_that_somebody_requeued_without_a_word():
-    found = opens(QUEUED)
-    assert found.trouble.kind is Kind.KILLED
+    assert opens(QUEUED).trouble.kind is Kind.KILLED
 
 
 @pytest.mark.parametrize(
@@ -278,8 +276,7 @@ def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, ki
 
 def test_a_job_that_runs_without_its_batch_host_is_requeued():
     ghost = job(nodes=(node_name(2), node_name(3)))
-    found = opens(ghost)
-    assert found.trouble.why == "the node of its batch script, n1, is lost"
+    assert opens(ghost).trouble.why == "the node of its batch script, n1, is lost"
 
 
 # --- gates ----------------------------------------------------------------------------------------

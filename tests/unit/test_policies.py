@@ -45,8 +45,7 @@ def test_no_file_is_the_default() -> None:
 
 def test_compact_is_small_json_that_reads_back() -> None:
     file = parse(FULL)
-    text = json.dumps(file.compact())
-    assert from_json(json.loads(text)) == file
+    assert from_json(json.loads(json.dumps(file.compact()))) == file
     assert parse("").compact() == {}
     assert parse("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
 

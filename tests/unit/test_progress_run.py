@@ -185,8 +185,7 @@ def test_a_loss_far_over_its_past_is_told() -> None:
     for step in range(100, 103):
         at += 1
         b.add(note_of(0, step, loss=9.0), at)
-    trouble = b.trouble(at)
-    assert trouble.kind is Kind.SPIKE
+    assert b.trouble(at).kind is Kind.SPIKE
 
 
 @pytest.mark.parametrize("tokens", [None, 4096.0])

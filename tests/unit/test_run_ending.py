@@ -84,8 +84,7 @@ def test_a_crash_names_rank_node_and_checkpoint() -> None:
 
 def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
     text = Trouble(Kind.CUDA, NOW, "CUDA error on rank 3", rank=3)
-    trouble = judged(Evidence(1, account=text, after=SEVEN))
-    assert trouble == replace(text, progress=7)
+    assert judged(Evidence(1, account=text, after=SEVEN)) == replace(text, progress=7)
 
 
 def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:

@@ -183,8 +183,7 @@ def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
     suspect = run(seen(Kind.CUDA, node="n2"), means=last)[0]
     assert (suspect.action, suspect.exclude) == (Action.STEP, ())
     for kind in (Kind.NODE, Kind.CORRUPTION):
-        bad = run(seen(kind, node="n2"), means=last)[0]
-        assert bad.action is Action.HOLD
+        assert run(seen(kind, node="n2"), means=last)[0].action is Action.HOLD
     assert "too few healthy nodes" in run(seen(Kind.NODE, node="n2"), means=last)[0].why
 
 
@@ -196,8 +195,7 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
     assert run(*troubles, policy=policy)[-1].exclude == ("n0", "n1", "n2", "n3")
     short = replace(MEANS, pool=6)
     assert run(*troubles, policy=policy, means=short)[-1].exclude == ("n2", "n3")
-    few = replace(policy, most_excluded=1)
-    assert run(*troubles, policy=few)[-1].exclude == ("n3",)
+    assert run(*troubles, policy=replace(policy, most_excluded=1))[-1].exclude == ("n3",)
 
 
 def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:

@@ -56,8 +56,7 @@ def test_else_it_goes_on_as_it_is(room):
 
 def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
     outside = replace(HOUR, inside=6, idle=2, missing=2, left_s=4 * 3 * (60 + REQUEUE_S))
-    answer = grown(ELASTIC, 8, outside)
-    assert answer.action is Action.REQUEUE
+    assert grown(ELASTIC, 8, outside).action is Action.REQUEUE
     assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
 

@@ -65,8 +65,7 @@ def test_requeue(job, expected):
 
 
 def test_a_task_is_named_so_that_the_array_is_not():
-    send = rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE)
-    assert send == "7_2"
+    assert rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE) == "7_2"
 
 
 EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
@@ -159,8 +158,7 @@ def test_what_may_be_done_to_a_node(seen, drain, down, back):
 
 @pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
 def test_only_our_own_reasons_are_sent(reason):
-    answer = rules.drain(node(), reason)
-    assert answer.code == "bad_reason"
+    assert rules.drain(node(), reason).code == "bad_reason"
 
 
 def ran(end: End = End.EXITED, exit_code: int = 1, err: str = "") -> Ran:

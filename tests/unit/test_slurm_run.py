@@ -30,8 +30,7 @@ def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     runner = Runner(bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5)
     began = time.monotonic()
-    done = runner.run("scontrol")
-    assert done.end is End.TIMED_OUT
+    assert runner.run("scontrol").end is End.TIMED_OUT
     assert time.monotonic() - began < 5
     child = int(pidfile.read_text())
     deadline = time.monotonic() + 5

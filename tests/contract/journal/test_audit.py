@@ -36,8 +36,7 @@ def test_what_people_asked_is_there_in_order_and_whole(database):
 )
 def test_a_changed_or_missing_row_is_found(database, tampering, found):
     filled(database).execute(tampering)
-    bad = broken(database.open(write=False).audit_trail())
-    assert bad.seq == found
+    assert broken(database.open(write=False).audit_trail()).seq == found
 
 
 def test_retirement_leaves_the_trail_alone(database):

@@ -72,8 +72,7 @@ def test_a_request_waits_until_it_is_taken(database):
     daemon.append([taken(number, "as you wish")])
     assert daemon.requests() == []
     assert database.open().requests() == [], "a daemon that starts later must not take it again"
-    answer = cli.answer(number)
-    assert answer.answer == "as you wish"
+    assert cli.answer(number).answer == "as you wish"
 
 
 def test_requests_come_oldest_first_and_one_is_taken_alone(journal):
@@ -87,8 +86,7 @@ def test_an_old_answer_is_still_found(database):
     journal = database.open()
     asked = [journal.ask("pause", str(n), "ann", NOW) for n in range(150)]
     journal.append([taken(n, f"answer {n}") for n in asked])
-    answer = journal.answer(asked[0])
-    assert answer.answer == f"answer {asked[0]}"
+    assert journal.answer(asked[0]).answer == f"answer {asked[0]}"
     assert journal.answer(max(asked) + 1) is None
 
 

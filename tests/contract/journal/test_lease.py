@@ -25,8 +25,7 @@ def take(journal: Store, host: str, at: timedelta = timedelta()) -> None:
 
 
 def test_nobody_held_it_at_first(database: DatabaseBed) -> None:
-    journal = database.open()
-    assert journal.daemon() is None
+    assert database.open().daemon() is None
 
 
 def test_the_holder_can_be_read_exactly(database: DatabaseBed) -> None:
@@ -52,8 +51,7 @@ def test_another_host_waits_until_it_has_run_out(database: DatabaseBed) -> None:
             take(second, "head-2", after)
     first.append([signal(1)])
     take(second, "head-2", timedelta(seconds=LEASE_S))
-    info = first.daemon()
-    assert info.host == "head-2"
+    assert first.daemon().host == "head-2"
 
 
 def test_the_same_host_takes_over_at_once(database: DatabaseBed) -> None:
@@ -77,8 +75,7 @@ def test_who_lost_it_can_write_no_more(database: DatabaseBed) -> None:
         old.renew_lease(NOW, LEASE_S, 0.0, "", "own")
     new.append([signal(4)])
     assert numbers(new.events()) == [1, 4]
-    info = new.daemon()
-    assert info.host == "head-2"
+    assert new.daemon().host == "head-2"
 
 
 def race(one: Callable[[str], bool]) -> list[bool]:

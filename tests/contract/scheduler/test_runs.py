@@ -70,8 +70,7 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
     )
     shown = job_of(bed, job)
     assert shown.eligible is not None
-    now = bed.scheduler.view().as_of
-    assert 2.5 <= (shown.eligible - now).total_seconds() <= 5
+    assert 2.5 <= (shown.eligible - bed.scheduler.view().as_of).total_seconds() <= 5
     assert shown.state == "PENDING"
     assert "JobHeld" not in shown.reason
 
@@ -111,8 +110,7 @@ def test_an_elastic_job_starts_smaller_and_grows_back(bed: Bed, per_node: int) -
     quarantine(bed, victim)
     in_queue(bed, job)
     runs(bed, job, elastic=True)
-    smaller = job_of(bed, job)
-    assert set(smaller.nodes) == set(bed.nodes) - {victim}
+    assert set(job_of(bed, job).nodes) == set(bed.nodes) - {victim}
     serve_again(bed, victim)
     grown(bed, job, 4)
 
