@@ -26,9 +26,7 @@ def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
     )
 
 
-def post(
-    port: int, path: str, body: bytes, headers: Mapping[str, str], peer: str = "127.0.0.1"
-) -> tuple[int, dict[str, Any]]:
+def post(port, path, body, headers, peer="127.0.0.1"):
     """What an intake answers to a body that comes from a TCP address."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15, source_address=(peer, 0))
     connection.request("POST", path, body, dict(headers))
@@ -65,11 +63,7 @@ class Rows:
 class Sink:
     """A `ReportSink` of two functions."""
 
-    def __init__(
-        self,
-        accept: Callable[..., None] = lambda *_: None,
-        heard: Callable[[wire.Heartbeat], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, accept=lambda *_: None, heard=lambda _: False):
         self.accept, self.heard = accept, heard
 
 
@@ -101,9 +95,7 @@ class Head:
         for each in reports:
             self.accept(each)
 
-    def post(
-        self, body: bytes, authorization: str | None, peer: str = ADDRESSES["n1"]
-    ) -> tuple[int, dict[str, Any]]:
+    def post(self, body, authorization, peer=ADDRESSES["n1"]):
         """From a TCP address, which is n1's for most."""
         headers = {} if authorization is None else {"Authorization": authorization}
         return post(self.server.port, wire.PATH, body, headers, peer)

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.agent.check import CannotTell, Expected, Machine, Observation
+from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.catalogue import SHIPPED
@@ -59,11 +59,7 @@ def codes(name: str, seen: Any, before: Any = None) -> dict[str, str]:
     return found
 
 
-def machine(
-    nvml: Snapshot | CannotTell | Exception | None = None,
-    root: Path = Path("/nowhere"),
-    expected: int | None = None,
-) -> Machine:
+def machine(nvml=None, root=Path("/nowhere"), expected=None):
     return Machine(root, Expected(gpus=expected), None if nvml is None else answer(nvml))
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,7 @@ class Siege:
 
     # --- the attacker --------------------------------------------------------------------------
 
-    def as_stranger(
-        self, args: Sequence[str | bytes], **more: Any
-    ) -> subprocess.CompletedProcess[bytes]:
+    def as_stranger(self, args, **more):
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
             args,

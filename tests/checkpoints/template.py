@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.checkpoints.library import BEGIN, END, Held
@@ -89,9 +88,7 @@ class Template:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind, error, _):
         self.close()
 
     def close(self) -> None:
@@ -105,9 +102,7 @@ class Template:
         self._process.stdout.close()
         os.close(self.ear)
 
-    def write(
-        self, root: Path, *, first: int, attempt: int, seed: int, resume: Path | None
-    ) -> Writer:
+    def write(self, root, *, first, attempt, seed, resume):
         pids = self.ask(
             do="write", root=str(root), first=first, attempt=attempt, seed=seed,
             resume=str(resume) if resume else None, meeting=self._meeting(),

@@ -1,6 +1,6 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -23,11 +23,9 @@ from tests.clusters.paper_slurm import PaperSlurm
 from tests.clusters.validate import world
 
 
-def run(
-    *args: object, width: int = 80, stdin: str | IO[bytes] = "", env: Mapping[str, str] = {}
-) -> Result:
+def run(*args, width=80, stdin="", env=None):
     """Run hpctl as from the shell, on a terminal so wide."""
-    runner = CliRunner(env={"COLUMNS": str(width), **env})
+    runner = CliRunner(env={"COLUMNS": str(width), **(env or {})})
     return runner.invoke(cli, [*map(str, args)], input=stdin, prog_name="hpctl")
 
 

@@ -104,9 +104,7 @@ def node_opened(rid: str, generation: Generation, t: float, **change: object) ->
     return NodeRecoveryOpened(at(t), RecoveryId(rid), generation, **settings)
 
 
-def step(
-    rid: str, kind: StepKind, target: str, t: float, outcome: Outcome | None, attempt: int = 1
-) -> list[Event]:
+def step(rid, kind, target, t, outcome, attempt=1):
     events: list[Event] = [StepStarted(at(t), RecoveryId(rid), kind, attempt, target)]
     if outcome is not None:
         events.append(StepResolved(at(t + 0.03), RecoveryId(rid), kind, attempt, outcome))

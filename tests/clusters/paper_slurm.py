@@ -76,12 +76,7 @@ class PaperSlurm:
 
         return self._each(nodes, cli.reopen, resume)
 
-    def _each(
-        self,
-        nodes: Mapping[NodeName, str],
-        rule: Callable[[SlurmNode | None, str], Outcome | None],
-        do: Callable[[SlurmNode, str], SlurmNode],
-    ) -> dict[NodeName, Outcome]:
+    def _each(self, nodes, rule, do):
         answers = {}
         for name, reason in nodes.items():
             node = self.nodes.get(name)

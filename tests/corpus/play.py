@@ -93,14 +93,7 @@ class _Clock:
         return 1000.0 + self.seconds
 
 
-def _play(
-    checks: Iterable[Check],
-    machine: Machine,
-    clock: _Clock,
-    world: World,
-    case: Case,
-    reported: Reported,
-) -> list[Finding]:
+def _play(checks, machine, clock, world, case, reported):
     """Every check at its own pace for as long as the case lasts."""
     runs = [_Run(check, case) for check in checks]
     due = [(0.0, number) for number in range(len(runs))]

@@ -148,9 +148,7 @@ def _squeue_seed() -> bytes:
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
 
-def _target(
-    run: Callable[[bytes], object], *seeds: bytes, refuses: type[BaseException] | tuple[()] = ()
-) -> Target:
+def _target(run, *seeds, refuses=()):
     return Target(run, refuses, seeds)
 
 

@@ -103,9 +103,7 @@ def _told(random: Random, cases: list[_Case], lemons: set[int], days: float) -> 
     return Past(tuple(events), frozenset(ill), T0 + timedelta(days=days))
 
 
-def _recovery(
-    random: Random, number: int, case: _Case, here: Generation, life: int, asks: bool
-) -> list[Event]:
+def _recovery(random, number, case, here, life, asks):
     at = T0 + timedelta(days=case.at)
     rid = RecoveryId(f"n-{number}")
     seen = (

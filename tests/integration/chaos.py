@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -199,9 +198,7 @@ class Chaos(Live):
 
 
 @contextmanager
-def cluster(
-    config: Settings | None = None, files: dict[str, str] | None = None, **settings: Any
-) -> Iterator[Chaos]:
+def cluster(config=None, files=None, **settings):
     """A cluster in mode own with its daemon. `files` are scripts; `{base}` is where they lie."""
     base = Path(tempfile.mkdtemp(prefix="hpctl-"))
     base.chmod(0o755)

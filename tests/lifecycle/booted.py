@@ -12,7 +12,6 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from tests.lifecycle import chroot
 from tests.process import run_text
@@ -133,12 +132,7 @@ class Booted(chroot.Machine):
             self.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, trace):
         self._holder.kill()
         self._holder.wait(10)
         deadline = time.monotonic() + 20

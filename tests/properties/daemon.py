@@ -13,14 +13,12 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.catalogue import Rules
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import (
     Attempt,
     Health,
     InstanceId,
-    JobId,
     NodeName,
     Outcome,
     ProviderView,
@@ -28,7 +26,6 @@ from hpctl.core.model import (
     Report,
     SchedulerView,
 )
-from hpctl.core.policy import Policy
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.journaled_state import JournaledState
@@ -178,9 +175,7 @@ class SchedulerDoor:
             return partial(self._on_nodes, ON_NODES[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
 
-    def _on_nodes(
-        self, kind: str, order: Callable[..., Any], nodes: Mapping[str, Any], **options: bool
-    ) -> Mapping[str, Outcome]:
+    def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""
         if mark:
             self.mishaps.mark = ""
@@ -188,17 +183,13 @@ class SchedulerDoor:
                 self._world.marks(NodeName(name), mark)
         return self._call(kind, nodes, lambda: order(nodes, **options))
 
-    def _on_job(
-        self, kind: str, order: Callable[..., Outcome], job: Attempt | JobId, *detail: Any
-    ) -> Outcome:
+    def _on_job(self, kind, order, job, *detail):
         number = job.job if isinstance(job, Attempt) else job
         target = detail[0] if kind == "signal" else str(number)
         targets = {target: (number, detail)}
         return self._call(kind, targets, lambda: {target: order(job, *detail)})[target]
 
-    def _call(
-        self, kind: str, targets: Mapping[str, Any], call: Callable[[], Mapping[str, Outcome]]
-    ) -> dict[str, Outcome]:
+    def _call(self, kind, targets, call):
         def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)
             lost = dict.fromkeys(targets, Outcome.ambiguous("timeout", "no answer from slurmctld"))
@@ -229,9 +220,7 @@ class ProviderDoor:
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name, getattr(self._world.provider, name))
 
-    def _call(
-        self, kind: str, call: Callable[..., Any], instances: Sequence[InstanceId]
-    ) -> dict[InstanceId, Outcome]:
+    def _call(self, kind, call, instances):
         targets = dict.fromkeys(instances)
 
         def whole() -> dict[InstanceId, Outcome]:
@@ -252,15 +241,7 @@ MAX_BUSY_CYCLES = 20
 class Daemon:
     """One hpctl daemon after another, on one journal and one world."""
 
-    def __init__(
-        self,
-        world: World,
-        policy: Policy,
-        rules: Rules,
-        journal: Any = None,
-        watcher: Watcher | None = None,
-        reopen: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, world, policy, rules, journal=None, watcher=None, reopen=None):
         self.world, self.policy, self.rules = world, policy, rules
         if journal is None:
             disk = Disk()

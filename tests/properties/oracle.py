@@ -283,9 +283,7 @@ class Oracle(Watcher):
         ]
         _require(not running, 8, f"{kind} {target} under the running jobs {running}")
 
-    def _lawful_job(
-        self, kind: str, target: str, detail: Any, rid: RecoveryId, answer: Told
-    ) -> None:
+    def _lawful_job(self, kind, target, detail, rid, answer):
         seen = self.daemon.scheduler.seen
         job = seen.jobs.get(detail[0])
         _require(detail[0] == answer.job, 8, f"{kind} of job {detail[0]} by {rid} of {answer.job}")

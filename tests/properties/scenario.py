@@ -1,8 +1,5 @@
 """One node breaks under a job, end to end: the story that the crash tests tell again and again."""
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import Struct
 
 from hpctl.core.catalogue import rules as catalogue_rules
@@ -55,13 +52,7 @@ class End(Struct, frozen=True):
 class Story:
     """A world with a training job on four nodes, and a daemon."""
 
-    def __init__(
-        self,
-        variant: Variant,
-        policy: Policy = POLICY,
-        journal: Any = None,
-        reopen: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, variant, policy=POLICY, journal=None, reopen=None):
         self.variant = variant
         self.world = World(8)
         self.job = self.world.slurm.submit(4, 50_000.0)

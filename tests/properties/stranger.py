@@ -92,13 +92,7 @@ class _Commands(Runner, frozen=True):
 
     said: Said = ()
 
-    def run(
-        self,
-        name: str,
-        *args: str,
-        timeout: float | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> Ran:
+    def run(self, name, *args, timeout=None, environ=None):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
@@ -225,9 +219,7 @@ def _reports(numbers: range) -> list[Report]:
     return found
 
 
-def _speak(
-    place: int, args: Words, book: NodeHealthStore, lines: list[JobReported], reached: Counter[str]
-) -> None:
+def _speak(place, args, book, lines, reached):
     """The report and the job's word, as the intake takes or refuses them."""
     number = OTHERS + 1 + place
     if args.report is not None:
