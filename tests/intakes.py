@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName, Report
+from hpctl.core.model import Finding, Health, Report
 from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.server import IntakeServer
@@ -21,9 +21,7 @@ NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
-    return Report(
-        NodeName(node), InstanceId("i-0123456789abcdef0"), BootId("b-1"), seq, NOON, start
-    )
+    return Report(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
 
 
 def post(port, path, body, headers, peer="127.0.0.1"):
@@ -56,7 +54,7 @@ class Rows:
     def record(self, rows: Sequence[Health]) -> None:
         """Forget them."""
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def note_heard(self, heard: Mapping[str, datetime]) -> None:
         """Forget it."""
 
 
@@ -77,7 +75,7 @@ class Head:
         self.store_all: Callable[..., None] = self.store
         self.beats: list[wire.Heartbeat] = []
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
-        self.address_of: Callable[[NodeName], str | None] = ADDRESSES.get
+        self.address_of: Callable[[str], str | None] = ADDRESSES.get
         self._options = IntakeSettings(**{"munge_socket": realm.head, **settings})
         self.server = self._made()
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.core.model import JobId, NodeName
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
@@ -166,10 +165,10 @@ class Siege:
         self.pid = self.daemon_pid()
 
     def job(self, number: int) -> Any:
-        return self.live.scheduler.view().jobs[JobId(number)]
+        return self.live.scheduler.view().jobs[number]
 
     def node(self, name: str) -> Any:
-        return self.live.scheduler.view().nodes[NodeName(name)]
+        return self.live.scheduler.view().nodes[name]
 
 
 def memory_mb(pid: int) -> float:

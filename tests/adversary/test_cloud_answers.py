@@ -21,7 +21,7 @@ from hpctl.cloud import sagemaker
 from hpctl.cloud.aws import AwsAccount
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
-from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
+from hpctl.core.model import OutcomeKind, ProviderView
 from hpctl.errors import HpctlError, InDoubt, Unavailable
 from tests.aws_wire import Answer, answering
 from tests.examples import sliced
@@ -180,7 +180,7 @@ def test_one_node_that_cannot_be_read_costs_no_other_its_place(cloud, field, val
     cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, field: value}, fine]})
     view = cloud.view()
     # botocore reads a page as a whole: what it refuses is trouble, what we read is each its own.
-    assert view is None or InstanceId(OTHER_ID) in view.instances
+    assert view is None or OTHER_ID in view.instances
 
 
 @pytest.mark.parametrize("stamp", [-1e30, 1e30, -62135596801, 253402300800, 1e308, "0001-01-01"])
@@ -251,12 +251,12 @@ def test_an_answer_to_an_order_is_about_its_own_ids(cloud, order, name):
     operation = {"replace": "Replace", "reboot": "Reboot", "remove": "Delete"}[order]
     operation = f"Batch{operation}ClusterNodes"
     cloud.say(operation, ORDERS[name])
-    outcomes = getattr(cloud.provider, order)([InstanceId(GOOD_ID)])
+    outcomes = getattr(cloud.provider, order)([GOOD_ID])
     assert list(outcomes) == [GOOD_ID]
     assert [asked["NodeIds"] for what, asked in cloud.asked if what == operation] == [[GOOD_ID]]
     accepted = name in ("accepts it and another", "says both")
     if not accepted:
-        assert outcomes[InstanceId(GOOD_ID)].kind is not OutcomeKind.ACCEPTED
+        assert outcomes[GOOD_ID].kind is not OutcomeKind.ACCEPTED
 
 
 # --- the operator's commands --------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Report, Verdict
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from tests.adversary.bed import Siege, attack, begin
@@ -150,7 +150,7 @@ class Node:
         self.seq += 1
         now = datetime.now(UTC)
         whole = {"sent_at": now, "agent_start": now, **more}
-        names = NodeName(of.name), InstanceId(of.instance), BootId(of.boot)
+        names = of.name, of.instance, of.boot
         return Report(*names, self.seq, **whole)
 
     def post(self, body: bytes, authorization: str) -> tuple[int, Any]:

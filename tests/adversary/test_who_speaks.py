@@ -13,7 +13,6 @@ import pytest
 from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.job_recovery import JobReport
-from hpctl.core.model import JobId
 from hpctl.daemon import authentication
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire
@@ -102,7 +101,7 @@ def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
 def test_a_supervisor_believes_no_acknowledgement_of_a_stranger(munges, monkeypatch):
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
     with squatter(job_wire.encode_taken(job_wire.Taken(1, True))) as url:
-        assert send_report(JobReport(JobId(1), 0), head=url) is None
+        assert send_report(JobReport(1, 0), head=url) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can encode as another user")

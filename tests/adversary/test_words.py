@@ -11,14 +11,13 @@ from msgspec.structs import replace
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import authentication, job_reports
 from hpctl.daemon.authentication import RateLimiter, Refusal
 from hpctl.daemon.wake import WakeLimiter
 from tests.fakes.desk import NOON, Desk
 
-HANG = JobReport(JobId(7), 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
+HANG = JobReport(7, 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
 
 
 class Bed(Desk):
@@ -38,11 +37,11 @@ def test_a_word_said_again_is_written_once_and_another_is_written():
 def test_signs_of_life_are_kept_in_memory(monkeypatch):
     bed = Bed()
     for step in range(50):
-        bed.take(JobReport(JobId(7), 0, progress=step))
+        bed.take(JobReport(7, 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
     assert [reported.report.progress for reported in bed.desk.news()] == list(range(50))
     monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
-    bed.take(JobReport(JobId(7), 0, progress=50))
+    bed.take(JobReport(7, 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"
 
 
@@ -64,7 +63,7 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
 
 def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown():
     bed = Bed()
-    unknown = replace(HANG, job=JobId(99))
+    unknown = replace(HANG, job=99)
     with pytest.raises(Refusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "slurm_behind"

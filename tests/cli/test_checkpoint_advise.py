@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId
 from hpctl.jobs.run.history import HISTORIES, JobHistory
 from tests.cli.conftest import Head
 from tests.cli.test_golden import compare
@@ -27,7 +26,7 @@ def submitted(head: Head, directory: str) -> None:
     """Job 4242 was submitted with this directory."""
     jobs = dict(head.slurm.jobs)
     comment = "hpctl:" + json.dumps({"ckpt": directory})
-    jobs[JobId(4242)] = replace(jobs[JobId(4242)], comment=comment)
+    jobs[4242] = replace(jobs[4242], comment=comment)
     head.slurm = replace(head.slurm, jobs=jobs)
 
 

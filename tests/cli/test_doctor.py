@@ -13,14 +13,14 @@ from hpctl.cli import doctor as checks
 from hpctl.cli.doctor import CheckView, read_config
 from hpctl.cli.output import load_config
 from hpctl.config import Config, Slurm
-from hpctl.core.model import Instance, InstanceGroup, InstanceId, InstanceStatus, ProviderView
+from hpctl.core.model import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode
 from hpctl.errors import Unavailable
 from tests import munged
 from tests.cli import worlds
 from tests.cli.conftest import Head
 
-HEAD = Instance(InstanceId("i-1"), InstanceStatus.RUNNING, "workers", protected=True)
+HEAD = Instance("i-1", InstanceStatus.RUNNING, "workers", protected=True)
 MOUNTS = """\
 22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 30 22 0:25 / /fsx rw,relatime shared:2 - lustre 10.0.0.1@tcp:/fsx rw

@@ -16,7 +16,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported
-from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
+from hpctl.core.model import Clears, Finding, Health, Verdict
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.checkpoints import search
@@ -54,7 +54,7 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
 def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
     trouble = Trouble(Kind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
-    report = JobReport(JobId(4242), how["restarts"], how["trouble"], how["action"])
+    report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
         "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
@@ -83,7 +83,7 @@ def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
     assert verdict(view) is Exit.PROBLEM
     slurm = worlds.slurm()
-    taken = {**slurm.nodes, NodeName("ip-10-1-0-6"): worlds.slurm_node(6)}
+    taken = {**slurm.nodes, "ip-10-1-0-6": worlds.slurm_node(6)}
     view = status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
     assert view.waiting_for_a_person == ()
 
@@ -193,7 +193,7 @@ def test_without_slurm_or_cloud_states_are_unknown_not_absent(history):
 
 
 def test_open_wins_over_held_wins_over_ended():
-    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", RuleId("xid-79"), True)
+    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
     held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
     assert (held.kind, held.related) == ("hold", ("n-11111111",))
     ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
@@ -214,7 +214,7 @@ def test_a_waved_gate_is_told_with_who_waved_it():
 
 @pytest.mark.parametrize(("began", "kind"), [(60.0, "node"), (30.0, "node_recovery")])
 def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
-    name, device = NodeName("ip-10-1-0-2"), "rdmap79s0"
+    name, device = "ip-10-1-0-2", "rdmap79s0"
     down = Finding(
         "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
         "port is DOWN, link Disabled", clears=Clears.GONE,

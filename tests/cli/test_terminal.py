@@ -14,7 +14,7 @@ from hpctl.cli.lazy import LazyGroup
 from hpctl.core.compat import StrEnum
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
-from hpctl.core.model import Finding, JobId, RuleId, Verdict
+from hpctl.core.model import Finding, Verdict
 from hpctl.core.trouble import Kind, Trouble
 from tests.cli import worlds
 from tests.cli.test_golden import COMMANDS
@@ -61,9 +61,9 @@ def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
 
 def test_no_word_of_the_journal_is_obeyed(head):
     trouble = Trouble(Kind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL)
-    text = JobReport(JobId(4545), 0, trouble, why="told" + EVIL)
+    text = JobReport(4545, 0, trouble, why="told" + EVIL)
     args = [
-        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, RuleId("xid-79")),
+        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, "xid-79"),
         JobReported(worlds.at(2), text, 1000),
         RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
     ]

@@ -9,7 +9,6 @@ from hpctl.clusters import apply
 from hpctl.clusters.apply import there
 from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_walk import Phase
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
@@ -31,9 +30,9 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk):
         next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
     assert (left[idle].phase, left[busy].phase) == (Phase.IN_DOUBT, Phase.LET_GO)
-    assert left[idle].left_drained == desk.slurm.nodes[NodeName(idle)].reason
-    assert desk.slurm.nodes[NodeName(idle)].drained
-    assert not desk.slurm.nodes[NodeName(busy)].drained
+    assert left[idle].left_drained == desk.slurm.nodes[idle].reason
+    assert desk.slurm.nodes[idle].drained
+    assert not desk.slurm.nodes[busy].drained
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -84,7 +83,7 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     (one,) = next(walk.looks())
     assert (one.phase, one.code) == (Phase.IN_DOUBT, "AccessDeniedException")
     assert one.left_drained
-    assert desk.slurm.nodes[NodeName(desk.workers[0])].drained
+    assert desk.slurm.nodes[desk.workers[0]].drained
 
 
 def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed):

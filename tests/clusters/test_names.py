@@ -18,18 +18,7 @@ from hpctl.clusters.names import (
     with_slurm,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Assessment,
-    BootId,
-    Condition,
-    Generation,
-    InstanceId,
-    JobId,
-    NodeName,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
+from hpctl.core.model import Assessment, Condition, Generation, SchedulerView, SlurmJob, SlurmNode
 from tests.clusters.bed import CLUSTER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -116,11 +105,11 @@ def test_hostlists_name_several_and_all_wrong_names_are_told_at_once():
 
 
 def test_slurm_is_joined_by_name_or_by_address():
-    running = SlurmJob(JobId(7), "RUNNING", NOW, nodes=(NodeName("gpu-3"),))
-    ended = SlurmJob(JobId(6), "COMPLETED", NOW, nodes=(NodeName("gpu-3"),))
+    running = SlurmJob(7, "RUNNING", NOW, nodes=("gpu-3",))
+    ended = SlurmJob(6, "COMPLETED", NOW, nodes=("gpu-3",))
     nodes = (
-        SlurmNode(NodeName("ip-10-1-0-2"), "IDLE", frozenset({"DRAIN"}), "why", "10.1.0.2"),
-        SlurmNode(NodeName("gpu-3"), "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
+        SlurmNode("ip-10-1-0-2", "IDLE", frozenset({"DRAIN"}), "why", "10.1.0.2"),
+        SlurmNode("gpu-3", "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
     )
     view = SchedulerView(NOW, {n.name: n for n in nodes}, {j.id: j for j in (running, ended)})
     first, second, third = with_slurm(ROWS, view)
@@ -131,12 +120,12 @@ def test_slurm_is_joined_by_name_or_by_address():
 
 def test_health_is_of_this_instance_and_of_no_earlier_one():
     def judged(node: str, instance: str) -> Assessment:
-        here = Generation(NodeName(node), InstanceId(instance), BootId("b"))
+        here = Generation(node, instance, "b")
         return Assessment(here, Condition.HEALTHY, NOW, why="all checks pass")
 
     answer = {
-        NodeName("ip-10-1-0-2"): judged("ip-10-1-0-2", "i-01"),
-        NodeName("ip-10-1-0-3"): judged("ip-10-1-0-3", "i-00"),
+        "ip-10-1-0-2": judged("ip-10-1-0-2", "i-01"),
+        "ip-10-1-0-3": judged("ip-10-1-0-3", "i-00"),
     }
     first, second, third = with_health(ROWS, answer)
     assert first.health == "healthy"

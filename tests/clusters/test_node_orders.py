@@ -15,7 +15,6 @@ from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
-from hpctl.core.model import NodeName
 from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
@@ -74,7 +73,7 @@ def test_an_order(desk, steps):
         if step.get("settle"):
             desk.bed.emulator.wait_in_service(CLUSTER)
         if "drained" in step:
-            drained = [n for n, name in enumerate(names) if slurm.nodes[NodeName(name)].drained]
+            drained = [n for n, name in enumerate(names) if slurm.nodes[name].drained]
             assert drained == step["drained"]
         if "sent" in step:
             batches = [op for op in desk.bed.operations() if op.startswith("Batch")]
@@ -97,7 +96,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     seen: list[tuple[Phase, str, list[str]]] = []
 
     def look() -> None:
-        node = desk.slurm.nodes[NodeName(name)]
+        node = desk.slurm.nodes[name]
         batches = [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
         seen.append((Phase.JOBS, node.reason, batches))
 
@@ -107,7 +106,7 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     assert seen == [(Phase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
     assert ("BatchReplaceClusterNodes", (old,)) in ordered(desk.bed)
     assert one.new_instance_id == desk.bed.worker() != old
-    node = desk.slurm.nodes[NodeName(name)]
+    node = desk.slurm.nodes[name]
     assert (node.state, node.flags, node.reason) == ("IDLE", frozenset(), "")
 
 
@@ -118,10 +117,10 @@ def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
     assert first.phase is Phase.JOINING
     assert {one.phase for (one,) in itertools.islice(looks, 20)} == {Phase.JOINING}
-    assert desk.slurm.nodes[NodeName(name)].drained
+    assert desk.slurm.nodes[name].drained
     desk.slurm.registers(name)
     assert next(looks)[0].phase is Phase.DONE
-    assert not desk.slurm.nodes[NodeName(name)].drained
+    assert not desk.slurm.nodes[name].drained
 
 
 def test_let_go_gives_back_what_was_not_ordered(desk):
@@ -132,8 +131,8 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     left = {one.node: one for one in walk.let_go()}
     assert left[busy].phase is Phase.LET_GO
     assert left[idle].phase is Phase.LEFT
-    assert not desk.slurm.nodes[NodeName(busy)].drained
-    assert desk.slurm.nodes[NodeName(idle)].drained
+    assert not desk.slurm.nodes[busy].drained
+    assert desk.slurm.nodes[idle].drained
 
 
 def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
@@ -158,7 +157,7 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (last,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     assert (last.phase, last.instance_id) == (Phase.DONE, one.new_instance_id)
-    assert not desk.slurm.nodes[NodeName(desk.workers[0])].drained
+    assert not desk.slurm.nodes[desk.workers[0]].drained
 
 
 # --- the others -------------------------------------------------------------------------------

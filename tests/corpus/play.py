@@ -20,22 +20,13 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import (
-    Assessment,
-    BootId,
-    Condition,
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-)
+from hpctl.core.model import Assessment, Condition, Finding, Generation, Health
 from tests.corpus import healthy
 from tests.corpus.case import Case, Signal
 from tests.corpus.world import World
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-HERE = Generation(NodeName("n1"), InstanceId("i-0123456789abcdef0"), BootId("b1"))
+HERE = Generation("n1", "i-0123456789abcdef0", "b1")
 Reported = dict[tuple[str, str, str], float]
 """When each check, code and device was first reported, in seconds of the case."""
 SETTLED_S = 120.0

@@ -173,9 +173,7 @@ TARGETS: dict[str, Target] = {
     "request": _target(
         wire.read_request, wire.encode_request("replace", "n1", "ada"), refuses=MALFORMED
     ),
-    "job-report": _target(
-        job_wire.decode, job_wire.encode(JobReport(model.JobId(7), 0)), refuses=MALFORMED
-    ),
+    "job-report": _target(job_wire.decode, job_wire.encode(JobReport(7, 0)), refuses=MALFORMED),
     "job-answer": _target(job_wire.decode_taken, b'{"job":7,"acts":true}', refuses=MALFORMED),
     "refusal": _target(explained, b'{"error":"x","message":"y"}'),
     "alerts": _target(alerts.decode, ALERT, refuses=HpctlError),

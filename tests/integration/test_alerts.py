@@ -15,16 +15,12 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
-    BootId,
     Clears,
     Condition,
     Finding,
     Generation,
     Health,
-    InstanceId,
-    NodeName,
     Remedy,
-    RuleId,
     Urgency,
     Verdict,
 )
@@ -38,7 +34,7 @@ from tests.intakes import Rows, post
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-N1, N2 = NodeName("ip-10-1-0-1"), NodeName("ip-10-1-0-2")
+N1, N2 = "ip-10-1-0-1", "ip-10-1-0-2"
 LABELS = ("node", "instance", "hostname")
 
 # What Alertmanager 0.25 posts, taken from its wire.
@@ -69,16 +65,16 @@ class Head:
 
     def __init__(self, place: Path, keep_s: float = 18000.0) -> None:
         self.clock = Clock(NOW)
-        self.changes: list[set[NodeName]] = []
+        self.changes: list[set[str]] = []
         self.file = place / "alerts.json"
         self.token_file = place / "token"
         self.token_file.write_text(TOKEN + "\n")
         self.token_file.chmod(0o600)
-        self.addresses: Callable[[], dict[NodeName, str]] = lambda: {
+        self.addresses: Callable[[], dict[str, str]] = lambda: {
             N1: "10.1.0.1",
             N2: "worker2.cluster.internal",
-            NodeName("twin-a"): "10.9.9.9",
-            NodeName("twin-b"): "10.9.9.9",
+            "twin-a": "10.9.9.9",
+            "twin-b": "10.9.9.9",
         }
         self.health = {node: healthy(node) for node in (N1, N2)}
         here: Any = self
@@ -90,16 +86,16 @@ class Head:
         )
         self.server.start()
 
-    def touch(self, nodes: Set[NodeName], *, wake: bool) -> None:
+    def touch(self, nodes: Set[str], *, wake: bool) -> None:
         assert wake
         self.changes.append(set(nodes))
 
-    def with_alerts(self, store: AlertStore | None = None) -> dict[NodeName, Health]:
+    def with_alerts(self, store: AlertStore | None = None) -> dict[str, Health]:
         health = dict(self.health)
         (store or self.book).add_to(health)
         return health
 
-    def generation_of(self, node: NodeName) -> Generation | None:
+    def generation_of(self, node: str) -> Generation | None:
         known = self.health.get(node)
         return known.generation if known else None
 
@@ -109,12 +105,12 @@ class Head:
             headers["Authorization"] = f"Bearer {token}"
         return post(self.server.port, "/v1/alerts", body, headers)
 
-    def findings(self, node: NodeName = N1) -> tuple[Finding, ...]:
+    def findings(self, node: str = N1) -> tuple[Finding, ...]:
         return self.with_alerts()[node].findings
 
 
-def healthy(node: NodeName, instance: str = "i-1", boot: str = "b-1") -> Health:
-    return Health(Generation(node, InstanceId(instance), BootId(boot)), NOW)
+def healthy(node: str, instance: str = "i-1", boot: str = "b-1") -> Health:
+    return Health(Generation(node, instance, boot), NOW)
 
 
 @pytest.fixture
@@ -160,7 +156,7 @@ def test_it_acts_only_by_a_rule_of_the_site(head):
         urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REPLACE,), meaning="a disk of the node fails"
     )
     for rule in ("alert-NodeDiskErrors", "alert-NodeDiskErrors-critical"):
-        assert assess(reported, rules({RuleId(rule): mine}), NOW).fault.rule == rule
+        assert assess(reported, rules({rule: mine}), NOW).fault.rule == rule
 
 
 @pytest.mark.parametrize(
@@ -325,7 +321,7 @@ def test_without_a_token_file_there_is_no_such_door(tmp_path):
 
 
 def test_before_slurm_has_answered_alertmanager_tries_again(head):
-    def silent() -> dict[NodeName, str]:
+    def silent() -> dict[str, str]:
         raise Unavailable("Slurm has not answered yet")
 
     head.addresses = silent

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import Health, NodeName
+from hpctl.core.model import Health
 from hpctl.sandbox.proctree import descendants
 from hpctl.wiring import open_store
 from tests.integration.chaos import Chaos, cluster
@@ -67,7 +67,7 @@ def health(live: Chaos, node: str) -> Health:
     """What the head node has from the node's agent."""
     store = open_store(live.config)
     try:
-        return store.health()[NodeName(node)]
+        return store.health()[node]
     finally:
         store.close()
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hpctl.agent.send import Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Health, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Health, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.wake import SystemClock
 from tests.agent_process import GPU, AgentProcess
@@ -51,7 +51,7 @@ class Daemon(Head):
         super().come_back()
 
     def health(self) -> Health | None:
-        return self.book.snapshot().get(NodeName("n1"))
+        return self.book.snapshot().get("n1")
 
     def findings(self) -> tuple[Finding, ...]:
         return self.accepted[-1].findings if self.accepted else ()
@@ -196,9 +196,7 @@ def test_an_absence_with_everything_in_it(head, beating):
 def test_a_clock_that_was_set_back_does_not_mute_the_agent(head, agent):
     """The head node takes nothing of an agent run that began before the one it believed."""
     ahead = datetime.now(UTC) + timedelta(minutes=4)
-    before = replace(
-        report("n1", 5, ahead), boot=BootId("boot-1"), sent_at=ahead, agent_start=ahead
-    )
+    before = replace(report("n1", 5, ahead), boot="boot-1", sent_at=ahead, agent_start=ahead)
     Spool(Path(agent.environment["HPCTL_AGENT_SPOOL"])).save(before, acked=True)
     assert head.send(before)[0] == 200
     agent.start()

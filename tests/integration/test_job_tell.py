@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId, NodeName
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
@@ -30,9 +29,7 @@ from tests.intakes import Sink, credential, post, refused
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
-TROUBLE = Trouble(
-    Kind.HANG, NOON, "rank 3 stands still", "hang", NodeName("n2"), 3, "gpu0", 139, "x", 40, 30
-)
+TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30)
 
 
 class Head(Desk):
@@ -61,12 +58,12 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 
 def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
-    return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
+    return replace(JobReport(job, restarts, TROUBLE), **changes)
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
-    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
-    sent = JobReport.of(JobId(7), 0, TROUBLE, answer)
+    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
+    sent = JobReport.of(7, 0, TROUBLE, answer)
     assert sent.wish is Wish.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
@@ -86,7 +83,7 @@ def test_where_the_daemon_does_not_act_it_says_so(head):
 def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
     site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]
     head.desk.configure(Policy(mode=Mode.OWN), lambda _: site)
-    answer = send_report(JobReport(JobId(7), 0, progress=40))
+    answer = send_report(JobReport(7, 0, progress=40))
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
 
 

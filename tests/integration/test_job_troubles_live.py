@@ -19,7 +19,6 @@ import yaml
 from hpctl.core.bounds import later
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport
-from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply, send_report
@@ -68,7 +67,7 @@ def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
 
 def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
     trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
-    return JobReport(JobId(job), restarts, trouble, **changes)
+    return JobReport(job, restarts, trouble, **changes)
 
 
 def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(live):

@@ -19,12 +19,12 @@ from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.reported import Reported
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
+from hpctl.core.model import Finding, Generation, Verdict
 from hpctl.errors import Unavailable
 from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]
-NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+NODE = Generation("n1", "i-1", "b-1")
 
 
 class Node:

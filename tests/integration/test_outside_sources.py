@@ -10,10 +10,10 @@ import pytest
 from hpctl.agent.outside.ask import ask
 from hpctl.agent.outside.sources import Places, Sources, theirs
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Clears, Finding, Generation, InstanceId, NodeName, Verdict
+from hpctl.core.model import Clears, Finding, Generation, Verdict
 from tests.waiting import until
 
-NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+NODE = Generation("n1", "i-1", "b-1")
 
 
 class Agent:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
-from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
+from hpctl.core.model import Attempt, SchedulerView, SlurmJob
 from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, route
@@ -39,13 +39,11 @@ class Head:
         self.munges = munges
         self.store = Store(url, write=True)
         self.state, self.poked = State(), 0
-        mine = SlurmJob(JobId(7), "RUNNING", NOON, uid=NOBODY.pw_uid)
-        others = SlurmJob(JobId(8), "RUNNING", NOON, uid=1)
+        mine = SlurmJob(7, "RUNNING", NOON, uid=NOBODY.pw_uid)
+        others = SlurmJob(8, "RUNNING", NOON, uid=1)
         self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
         for rid, job in (("j-7", mine), ("j-8", others)):
-            opened = JobRecoveryOpened(
-                NOON, RecoveryId(rid), Attempt(job.id, NOON, 0), RecoveryId(""), (), ""
-            )
+            opened = JobRecoveryOpened(NOON, rid, Attempt(job.id, NOON, 0), "", (), "")
             self.state.fold(opened)
         self.desk = RequestDesk(self.store, self, self, "", self.poke, SystemClock())
         settings = IntakeSettings(munge_socket=munges.head)

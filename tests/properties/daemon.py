@@ -15,17 +15,7 @@ from msgspec.structs import replace
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
-from hpctl.core.model import (
-    Attempt,
-    Health,
-    InstanceId,
-    NodeName,
-    Outcome,
-    ProviderView,
-    RecoveryId,
-    Report,
-    SchedulerView,
-)
+from hpctl.core.model import Attempt, Health, Outcome, ProviderView, Report, SchedulerView
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.journaled_state import JournaledState
@@ -115,11 +105,11 @@ class JournalDoor:
     def events(self) -> Iterable[Event]:
         return list(self._journal.events())
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def retired(self) -> frozenset[str]:
         return frozenset(self._journal.retired())
 
-    def health(self) -> Mapping[NodeName, Health]:
-        found: Mapping[NodeName, Health] = self._journal.health()
+    def health(self) -> Mapping[str, Health]:
+        found: Mapping[str, Health] = self._journal.health()
         return found
 
 
@@ -161,7 +151,7 @@ class SchedulerDoor:
         self.seen_at = self._world.clock.monotonic()
         return self.seen
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(self, nodes: Collection[str]) -> SchedulerView:
         part = self._slurm.part(nodes)
         self.seen_at = self._world.clock.monotonic()
         if self.seen is not None:
@@ -180,7 +170,7 @@ class SchedulerDoor:
         if mark:
             self.mishaps.mark = ""
             for name in nodes:
-                self._world.marks(NodeName(name), mark)
+                self._world.marks(name, mark)
         return self._call(kind, nodes, lambda: order(nodes, **options))
 
     def _on_job(self, kind, order, job, *detail):
@@ -223,12 +213,12 @@ class ProviderDoor:
     def _call(self, kind, call, instances):
         targets = dict.fromkeys(instances)
 
-        def whole() -> dict[InstanceId, Outcome]:
+        def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)
             if self._world.cloud_away:
                 away = Outcome.rejected("EndpointConnectionError", transient=True)
                 return dict.fromkeys(instances, away)
-            outcomes: dict[InstanceId, Outcome] = dict(call(instances))
+            outcomes: dict[str, Outcome] = dict(call(instances))
             self._watcher.after(kind, targets, outcomes)
             return outcomes
 
@@ -271,7 +261,7 @@ class Daemon:
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock)
         self._untold: list[JobReported] = []
-        self._newest: dict[NodeName, tuple[Any, int]] = {}
+        self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0
 
     def crashed(self) -> None:

@@ -23,16 +23,7 @@ from hpctl.core.journal import (
     StepStarted,
 )
 from hpctl.core.marks import MARKS, mark_of
-from hpctl.core.model import (
-    Generation,
-    JobId,
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    RecoveryId,
-    Remedy,
-    reason_owner,
-)
+from hpctl.core.model import Generation, Outcome, OutcomeKind, Remedy, reason_owner
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.walls import Flaw
 from tests.fakes.slurmctld import Job
@@ -60,12 +51,12 @@ class Told(Struct):
 
     kind: str
     opened: datetime
-    node: NodeName | None
-    job: JobId | None
+    node: str | None
+    job: int | None
     by: str
     waved: bool
     generation: Generation | None
-    cause: RecoveryId | None = None
+    cause: str | None = None
     restarts: int = 0
     by_itself: bool = False
     start_at: datetime | None = None
@@ -81,14 +72,14 @@ class Oracle(Watcher):
 
     def __init__(self, world: World, policy: Policy) -> None:
         self.world, self.policy = world, policy
-        self.told: dict[RecoveryId, Told] = {}
+        self.told: dict[str, Told] = {}
         self.daemon: Daemon | None = None
         self.last: list[Event] = []
         self.opened_at: list[datetime] = []
         self.accepted: list[tuple[str, str]] = []
         self.signals: set[tuple[str, str]] = set()
-        self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
-        self.words: dict[tuple[JobId, int], JobReported] = {}
+        self.before_call: dict[str, tuple[bool, bool, str]] = {}
+        self.words: dict[tuple[int, int], JobReported] = {}
         """The newest word of each run: one of a former run says nothing of this one."""
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
@@ -258,7 +249,7 @@ class Oracle(Watcher):
             self._lawful(kind, str(target), targets[target], intent.recovery)
         self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
 
-    def _lawful(self, kind: str, target: str, detail: Any, rid: RecoveryId) -> None:
+    def _lawful(self, kind: str, target: str, detail: Any, rid: str) -> None:
         answer = self.told[rid]
         _require(not answer.ended, 6, f"{kind} {target} by {rid}, which ended: {answer.ended}")
         if kind in ("drain", "down", "return"):
@@ -268,7 +259,7 @@ class Oracle(Watcher):
         else:
             self._lawful_job(kind, target, detail, rid, answer)
 
-    def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, answer: Told) -> None:
+    def _lawful_remedy(self, kind: str, target: str, rid: str, answer: Told) -> None:
         assert answer.node is not None
         _require(
             target == answer.generation.instance,
@@ -340,7 +331,7 @@ class Oracle(Watcher):
                 f"{kind} of {name} whose reason was {was[2]!r}",
             )
 
-    def _intent(self, kind: str, target: str) -> RecoveryId | None:
+    def _intent(self, kind: str, target: str) -> str | None:
         found = [
             e.recovery
             for e in self.last
@@ -380,7 +371,7 @@ class Oracle(Watcher):
                 hidden = len(answer.started) - len(answer.resolved) - len(seen)
                 _require(hidden == 0, 3, f"{hidden} steps of {rid} are in doubt and not shown so")
 
-    def open(self) -> list[RecoveryId]:
+    def open(self) -> list[str]:
         """What has not ended."""
         return [i for i, t in self.told.items() if not t.ended]
 
@@ -394,11 +385,11 @@ class Oracle(Watcher):
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])
 
-    def _describe(self, rids: Sequence[RecoveryId]) -> str:
+    def _describe(self, rids: Sequence[str]) -> str:
         shown = {**self.daemon.loop.state.nodes, **self.daemon.loop.state.jobs}
         return "; ".join(f"{i} {shown[i].phase} since {shown[i].since}" for i in rids)
 
-    def _not_lost(self, job: JobId, hit: tuple[datetime, NodeName, int]) -> None:
+    def _not_lost(self, job: int, hit: tuple[datetime, str, int]) -> None:
         """A job that a node's fault ended for good: somebody gave it up, and said why."""
         at, node, restarts = hit
         if any(t.job == job and t.restarts >= restarts for t in self.told.values()):
@@ -423,7 +414,7 @@ def _require(holds: bool, promise: int, text: str) -> None:
         raise Violation(f"promise {promise}: {text}")
 
 
-def wipes(world: World, policy: Policy, kind: str, name: NodeName) -> bool:
+def wipes(world: World, policy: Policy, kind: str, name: str) -> bool:
     """Whether an order has taken a mark off that the service still has to read.
 
     In mode own nobody reads it; giving a node back that has booted since takes off what is spent.

@@ -3,7 +3,6 @@
 from msgspec import Struct
 
 from hpctl.core.catalogue import rules as catalogue_rules
-from hpctl.core.model import NodeName
 from hpctl.core.policy import Mode, Policy
 from tests.properties.daemon import Daemon
 from tests.properties.oracle import Oracle
@@ -62,7 +61,7 @@ class Story:
         self._crashes = 0
         self._born = [self.world.provider.instance_of(n) for n in self.world.names]
 
-    def sick(self) -> list[NodeName]:
+    def sick(self) -> list[str]:
         """The nodes that break."""
         return self.world.names[: self.variant.nodes]
 

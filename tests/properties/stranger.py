@@ -22,7 +22,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, HoldNoted, JobReported, State, replay
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, ProviderView, Report, Verdict
+from hpctl.core.model import Finding, ProviderView, Report, Verdict
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
@@ -40,7 +40,7 @@ from tests.fakes.journal import MemoryJournal
 from tests.fakes.slurm_text import listed, node_text, row
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-NODE, JOB, UID = NodeName("n8"), 9, 666
+NODE, JOB, UID = "n8", 9, 666
 """The first hostile node, job and user; those after it are the next numbers."""
 OTHERS = 7
 """The nodes n1 to n7 are nobody's but the operator's."""
@@ -214,8 +214,8 @@ def _reports(numbers: range) -> list[Report]:
     for i in numbers:
         bad = Finding("kernel.xid", Verdict.FAIL, NOW, NOW, "0000:3b:00", "79")
         findings = (bad,) if i in (1, 5) else ()
-        name, boot = NodeName(f"n{i}"), BootId(f"b{i}")
-        found.append(Report(name, InstanceId(f"i-{i}"), boot, 1, NOW, NOW, findings))
+        name, boot = f"n{i}", f"b{i}"
+        found.append(Report(name, f"i-{i}", boot, 1, NOW, NOW, findings))
     return found
 
 

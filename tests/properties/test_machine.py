@@ -19,7 +19,6 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.marks import MARKS
-from hpctl.core.model import NodeName
 from hpctl.core.policy import Budgets, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
 from tests.properties.daemon import Daemon, calm_down
 from tests.properties.job_rules import COMMENTS, JobRules, few, then, which
@@ -94,7 +93,7 @@ class ClusterMachine(JobRules):
         Count.examples += 1
         Violation.seen = False
 
-    def _node(self, index: int) -> NodeName:
+    def _node(self, index: int) -> str:
         """Any node, or one that is under treatment, half and half."""
         treated = list(self.daemon.loop.state.open_nodes)
         if index >= SIZE and treated:
@@ -290,7 +289,7 @@ class ClusterMachine(JobRules):
         self.daemon.ask(verb, left[number % len(left)])
         self._go(after)
 
-    def _left_drained(self) -> list[NodeName]:
+    def _left_drained(self) -> list[str]:
         """Nodes with our Reason that nobody treats any more."""
         treated = self.daemon.loop.state.open_nodes
         slurm = self.world.slurm.nodes

@@ -11,7 +11,7 @@ from hpctl.core.advance import Due
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.job_recovery import Signal as JobSignal
-from hpctl.core.model import InstanceId, Outcome
+from hpctl.core.model import Outcome
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
@@ -45,7 +45,7 @@ def test_addressing_by_todays_instance_is_caught(monkeypatch):
     def by_name(self: Executor, batch: list[Due]) -> dict[str, Outcome]:
         world = self._provider._world
         node = world.names[0]
-        ids = [InstanceId(world.provider.instance_of(node)) for _ in batch]
+        ids = [world.provider.instance_of(node) for _ in batch]
         call = getattr(self._provider, str(batch[0].do.kind))
         return {d.do.target: o for d, o in zip(batch, call(ids).values(), strict=True)}
 
@@ -68,7 +68,7 @@ def _late_replace(story: Story) -> None:
     story.oracle.on_flaws(executor.flaws())
 
 
-def _replace_of(instance: InstanceId) -> Any:
+def _replace_of(instance: str) -> Any:
     from hpctl.core.recovery import Do, StepKind
 
     return Do(StepKind.REPLACE, instance, 1)

@@ -4,22 +4,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.core import peers
-from hpctl.core.model import JobId, NodeName
 from hpctl.core.peers import GAUGES
 from tests.fakes.values import at
 
-NAMES = tuple(NodeName(f"n{n}") for n in range(9))
+NAMES = tuple(f"n{n}" for n in range(9))
 numbers = st.floats(0, 1e9, allow_nan=False)
 gauges = st.dictionaries(st.sampled_from(GAUGES), numbers)
 window = st.dictionaries(st.sampled_from(NAMES), gauges)
 nodes = st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple)
 
 
-def group(names: tuple[NodeName, ...]) -> peers.Group:
-    return peers.Group(JobId(1), names, (names,))
+def group(names: tuple[str, ...]) -> peers.Group:
+    return peers.Group(1, names, (names,))
 
 
-def run(names: tuple[NodeName, ...], lines: list[dict[NodeName, dict[str, float]]]) -> peers.Memory:
+def run(names: tuple[str, ...], lines: list[dict[str, dict[str, float]]]) -> peers.Memory:
     memory: peers.Memory = {}
     for n, seen in enumerate(lines):
         memory = peers.judge([group(names)], seen, memory, at(20 * n))

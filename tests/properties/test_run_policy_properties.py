@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import (
     CERTAIN,
     DEFAULTS,
@@ -31,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = settings(max_examples=examples(60))
 START = datetime(2026, 11, 21, tzinfo=UTC)
-NAMES = tuple(NodeName(f"n{i}") for i in range(6))
+NAMES = tuple(f"n{i}" for i in range(6))
 TOLD = frozenset({Action.NONE, Action.NOTIFY})
 
 nodes = st.none() | st.sampled_from(NAMES)
@@ -159,7 +158,7 @@ def test_nodes_are_left_only_for_a_reason_and_never_all_of_them_on_suspicion(
     policy, past, trouble, means
 ):
     answer = decide(policy, past, trouble, means, trouble.at)
-    named: dict[NodeName, list[Kind]] = {}
+    named: dict[str, list[Kind]] = {}
     for one in (*(p.trouble for p in past), trouble):
         if one.node is not None and policy.treatment(one.kind).exclude:
             named.setdefault(one.node, []).append(one.kind)

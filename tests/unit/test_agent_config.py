@@ -7,7 +7,6 @@ import pytest
 
 from hpctl.agent import config
 from hpctl.core.faults.row import CheckSpec, Limit
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
 from tests.process import run_text
@@ -74,7 +73,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         config.load(tmp_path / "none.yaml", SPECS)
 
 
-NODE = NodeName("n1")
+NODE = "n1"
 
 
 @pytest.mark.parametrize(

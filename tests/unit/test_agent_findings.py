@@ -12,7 +12,7 @@ from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.faults.row import CheckSpec
-from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -117,9 +117,7 @@ def test_a_clock_that_is_set_back_costs_no_report(clears):
     found = tuple(conditions.findings())
     assert len(found) == 2
     assert all(f.first <= f.last <= at(50 - 2 * HOUR) for f in found)
-    report = Report(
-        NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 1, at(50 - 2 * HOUR), at(0), found
-    )
+    report = Report("n1", "i-1", "b-1", 1, at(50 - 2 * HOUR), at(0), found)
     assert wire.decode(wire.encode(report)) == report
 
 
@@ -131,7 +129,7 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
     conditions.saw([replace(odd, verdict=Verdict.FAIL)], at(10))
     conditions.could_not_tell(name, at(20))
     found = tuple(conditions.findings())
-    report = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 1, at(30), at(0), found)
+    report = Report("n1", "i-1", "b-1", 1, at(30), at(0), found)
     assert [f.detail for f in wire.decode(wire.encode(report)).findings] == ["caf?.sh"] * 2
 
 

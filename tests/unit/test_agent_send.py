@@ -13,16 +13,7 @@ from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
 from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Recalled, Reply, Sender, Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Clears,
-    Finding,
-    Generation,
-    InstanceId,
-    NodeName,
-    Report,
-    Verdict,
-)
+from hpctl.core.model import Clears, Finding, Generation, Report, Verdict
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head
 
@@ -31,7 +22,7 @@ NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
 OTHER = replace(XID, code="48")
-GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+GENERATION = Generation("n1", "i-1", "b-1")
 
 
 class Line:
@@ -204,10 +195,10 @@ def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
 
 FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 
-REPORT = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 4, NOON, NOON, (FINDING,))
+REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
 
 
-NEXT_BOOT = replace(REPORT, boot=BootId("b-2"))
+NEXT_BOOT = replace(REPORT, boot="b-2")
 
 
 @pytest.mark.parametrize("acked", [True, False])
@@ -237,7 +228,7 @@ def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it
     Spool(tmp_path).save(report, acked=False)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
     assert caplog.text.count("not heard before this boot") == 1
-    replaced = replace(NEXT_BOOT, instance=InstanceId("i-2"))
+    replaced = replace(NEXT_BOOT, instance="i-2")
     assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
 
 

@@ -7,23 +7,11 @@ import pytest
 from hpctl.core.assess import assess, incidents_of, repeated
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Condition,
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-    Remedy,
-    RuleId,
-    Urgency,
-    Verdict,
-)
+from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
-GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b1"))
+GENERATION = Generation("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
 
 
@@ -220,7 +208,7 @@ def test_the_driver_raises_a_harmless_code():
 
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
-    mine = rules({RuleId("xid-48"): Override(ladder=(Remedy.REPLACE,))})
+    mine = rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
     found = judge(xid(48), xid(154, 1, detail="None"), using=mine)
     assert found.fault.ladder == (Remedy.REPLACE,)
 

@@ -22,7 +22,7 @@ from hpctl.core.autoscale import (
     decide,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.model import Demand, InstanceId, JobId, NodeName, RecoveryId, Tres
+from hpctl.core.model import Demand, Tres
 from hpctl.core.policy import AutoscalePolicy, GroupLimits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -35,14 +35,12 @@ def ago(seconds: float) -> datetime:
 
 
 def job(number: int, nodes: int, waited_s: float = 600) -> Waiting:
-    return Waiting(JobId(number), ("train",), nodes, ago(waited_s))
+    return Waiting(number, ("train",), nodes, ago(waited_s))
 
 
 def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
     since = None if for_s is None else ago(for_s)
-    return tuple(
-        Idle(NodeName(f"n{i}"), InstanceId(f"i-{i:017x}"), since) for i in range(1, count + 1)
-    )
+    return tuple(Idle(f"n{i}", f"i-{i:017x}", since) for i in range(1, count + 1))
 
 
 def group(target=4, idle=(), *, arriving=0, blocked=""):
@@ -51,7 +49,7 @@ def group(target=4, idle=(), *, arriving=0, blocked=""):
 
 def past(direction=Direction.UP, ended_s=60, *, count=1, at_s=900, failed=False):
     ended = None if ended_s is None else ago(ended_s)
-    return Past(RecoveryId("s-1"), "w", direction, count, ago(at_s), ended, failed)
+    return Past("s-1", "w", direction, count, ago(at_s), ended, failed)
 
 
 def answer(g, *jobs, history=(), policy=POLICY):
@@ -80,7 +78,7 @@ def test_a_smaller_job_behind_a_hopeless_one_is_served():
 
 
 def test_nodes_leave_that_were_idle_for_long_the_longest_first():
-    nodes = (*idle(2, 1800), Idle(NodeName("old"), InstanceId("i-0"), ago(9000)), *idle(1, 10))
+    nodes = (*idle(2, 1800), Idle("old", "i-0", ago(9000)), *idle(1, 10))
     assert [n.node for n in answer(group(3, nodes)).nodes] == ["old", "n1"]
 
 
@@ -94,7 +92,7 @@ def test_nothing_leaves_while_a_job_waits_however_young():
 
 def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
     nodes = Group("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
-    assert rule(answer(nodes, Waiting(JobId(8), ("dev",), 3, ago(1)))) == "wanted"
+    assert rule(answer(nodes, Waiting(8, ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
 
@@ -242,7 +240,7 @@ pasts = st.builds(
     history=st.lists(pasts, max_size=4),
 )
 def test_no_answer_leaves_the_bounds(policy, running, free, arriving, jobs, history):
-    nodes = [replace(idle(1, for_s)[0], node=NodeName(f"n{n}")) for n, for_s in enumerate(free)]
+    nodes = [replace(idle(1, for_s)[0], node=f"n{n}") for n, for_s in enumerate(free)]
     here = group(running + arriving, tuple(nodes[:running]), arriving=arriving)
     found = answer(here, *jobs, history=tuple(history), policy=policy)
     if isinstance(found, Hold):

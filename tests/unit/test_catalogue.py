@@ -30,17 +30,13 @@ from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
-    BootId,
     Clears,
     Condition,
     Finding,
     Generation,
     Health,
-    InstanceId,
-    NodeName,
     Remedy,
     Report,
-    RuleId,
     Urgency,
     Verdict,
 )
@@ -50,7 +46,7 @@ from hpctl.wiring import make_rules
 
 
 def defaults(name: str):
-    return SHIPPED[RuleId(name)]
+    return SHIPPED[name]
 
 
 def test_every_number_up_to_176_has_a_row():
@@ -70,17 +66,17 @@ def test_rows_are_sound():
 
 
 def test_override_changes_only_what_it_names():
-    mine = rules({RuleId("xid-94"): Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
-    assert mine.classes[RuleId("xid-94")].urgency is Urgency.NONE
-    assert mine.classes[RuleId("xid-94")].settle_s == defaults("xid-94").settle_s
-    assert mine.classes[RuleId("xid-95")] is defaults("xid-95")
+    mine = rules({"xid-94": Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
+    assert mine.classes["xid-94"].urgency is Urgency.NONE
+    assert mine.classes["xid-94"].settle_s == defaults("xid-94").settle_s
+    assert mine.classes["xid-95"] is defaults("xid-95")
 
 
 def test_deviations_list_every_field_that_differs():
     mine = rules(
         {
-            RuleId("xid-79"): Override(ladder=(Remedy.REPLACE,), escalate_window_s=60),
-            RuleId("xid-48"): Override(settle_s=3),
+            "xid-79": Override(ladder=(Remedy.REPLACE,), escalate_window_s=60),
+            "xid-48": Override(settle_s=3),
         }
     )
     assert [(d.rule, d.what, d.shipped, d.ours) for d in deviations(mine)] == [
@@ -92,7 +88,7 @@ def test_deviations_list_every_field_that_differs():
 
 def test_unknown_rule_names_the_near_miss():
     with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
-        rules({RuleId("xid-97x"): Override(settle_s=1)})
+        rules({"xid-97x": Override(settle_s=1)})
     assert "xid-97" in error.value.hint
 
 
@@ -105,14 +101,14 @@ def test_unknown_rule_names_the_near_miss():
 )  # fmt: skip
 def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
-        rules({RuleId("xid-13"): change})
+        rules({"xid-13": change})
 
 
 def test_departures_from_nvidia_are_listed_and_argued():
     listed = {d.rule: d.ours for d in vendor_deviations()}
     for code in (45, 54, 63, 74, 109, 119, 165, 169):
-        assert listed[RuleId(f"xid-{code}")]
-        assert listed[RuleId(f"xid-{code}")] in defaults(f"xid-{code}").source
+        assert listed[f"xid-{code}"]
+        assert listed[f"xid-{code}"] in defaults(f"xid-{code}").source
     assert "xid-79" not in listed
 
 
@@ -122,7 +118,7 @@ def test_documentation_is_what_the_table_says():
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-MINE = RuleId("report-scratch-full")
+MINE = "report-scratch-full"
 
 WHOLE = Override(
     meaning="scratch is full", urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT, Remedy.ASK_HUMAN)
@@ -131,7 +127,7 @@ WHOLE = Override(
 
 def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
-    generation = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+    generation = Generation("n1", "i-1", "b-1")
     return assess(Health(generation, NOW, (finding,)), mine, NOW)
 
 
@@ -139,9 +135,9 @@ def test_no_default_row_acts():
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
     acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
     assert acts == MARK_RULES
-    assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
-    assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)
-    assert SHIPPED[RuleId("hma-reboot")].ladder == (Remedy.REBOOT, Remedy.REPLACE)
+    assert SHIPPED["hma-replace"].ladder == (Remedy.REPLACE,)
+    assert SHIPPED["hma-spent"].ladder == (Remedy.NONE,)
+    assert SHIPPED["hma-reboot"].ladder == (Remedy.REBOOT, Remedy.REPLACE)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +168,7 @@ def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
 
 
 def test_dots_and_dashes_of_a_check_are_one():
-    mine = rules({RuleId("alert-NodeDiskFull"): WHOLE, RuleId("plugin-nhc-fs-12"): WHOLE})
+    mine = rules({"alert-NodeDiskFull": WHOLE, "plugin-nhc-fs-12": WHOLE})
     assert judged("alert.NodeDiskFull", "critical", mine).condition is Condition.FAULTY
     assert judged("plugin.nhc.fs", "12", mine).condition is Condition.FAULTY
 
@@ -190,13 +186,13 @@ def test_dots_and_dashes_of_a_check_are_one():
 )
 def test_half_a_rule_and_other_names_are_refused(rule, change, hint):
     with pytest.raises(UnknownRuleError) as caught:
-        rules({RuleId(rule): change})
+        rules({rule: change})
     assert hint in caught.value.hint
 
 
 def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so():
     with pytest.raises(UnknownRuleError) as caught:
-        rules({MINE: WHOLE, RuleId("report-scratch-ful"): Override(settle_s=3)})
+        rules({MINE: WHOLE, "report-scratch-ful": Override(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
 
@@ -231,7 +227,7 @@ def test_every_name_is_there_once():
 @pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
 def test_the_head_node_takes_its_findings(spec):
     finding = Finding(spec.name, Verdict.FAIL, NOW, NOW, clears=spec.clears)
-    report = Report(NodeName("n"), InstanceId("i"), BootId("b"), 1, NOW, NOW, (finding,))
+    report = Report("n", "i", "b", 1, NOW, NOW, (finding,))
     assert wire.decode(wire.encode(report)).findings == (finding,)
 
 

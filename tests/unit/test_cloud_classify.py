@@ -12,9 +12,9 @@ from botocore.exceptions import (
 
 from hpctl.cloud.classify import of_batch, of_error, words_of
 from hpctl.cloud.none import NoProvider
-from hpctl.core.model import InstanceId, Outcome, OutcomeKind
+from hpctl.core.model import Outcome, OutcomeKind
 
-A, B, C = InstanceId("i-a"), InstanceId("i-b"), InstanceId("i-c")
+A, B, C = "i-a", "i-b", "i-c"
 
 
 def refused(code: str, status: int = 400) -> ClientError:

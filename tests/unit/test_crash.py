@@ -8,7 +8,6 @@ import pytest
 import yaml
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import (
@@ -123,7 +122,7 @@ def test_a_code_that_srun_names_counts_although_a_higher_one_was_returned():
 
 def test_a_memory_kill_explains_a_kill():
     tail = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks"
-    found = died(137, tail + " have been OOM Killed.", node=NodeName("n3"), rank=4)
+    found = died(137, tail + " have been OOM Killed.", node="n3", rank=4)
     assert (found.kind, found.node, found.rank) == (Kind.HOST_MEMORY, "n3", 4)
 
 
@@ -164,7 +163,7 @@ def test_an_exception_of_the_network_is_an_echo():
     lost = trace(0, "torch.distributed.DistBackendError: NCCL error in: x.hpp:3, remote process")
     found = died(1, *lost, *trace(1, "KeyError: 'a'"))
     assert (found.kind, found.rank) == (Kind.CRASH, 1)
-    alone = died(1, *lost, node=NodeName("n0"), rank=0)
+    alone = died(1, *lost, node="n0", rank=0)
     assert (alone.kind, alone.rank, alone.node) == (Kind.NETWORK, None, None)
 
 
@@ -204,7 +203,7 @@ def test_the_node_that_slurm_lost_is_named_and_not_the_one_that_says_so():
         "srun: error: Node failure on n4",
         "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT x DUE TO NODE FAILURE, SEE SLURMCTLD",
     )
-    assert died(1, *tail, node=NodeName("n1")).node == "n4"
+    assert died(1, *tail, node="n1").node == "n4"
 
 
 def test_places_that_lines_name():
@@ -216,7 +215,7 @@ def test_places_that_lines_name():
     assert (port.kind, port.device, port.node) == (Kind.NETWORK, "5", "ip-10-1-0-4")
     task = died(1, *trace(3, "KeyError: 1"), "srun: error: n2: task 3: Exited with exit code 1")
     assert (task.rank, task.node) == (3, "n2")
-    elsewhere = died(1, *trace(3, "KeyError: 1"), node=NodeName("n9"), rank=0)
+    elsewhere = died(1, *trace(3, "KeyError: 1"), node="n9", rank=0)
     assert (elsewhere.rank, elsewhere.node) == (3, None)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.core.advance import Due
 from hpctl.core.journal import Event, StepResolved, StepStarted
-from hpctl.core.model import InstanceId, Outcome, OutcomeKind, RecoveryId
+from hpctl.core.model import Outcome, OutcomeKind
 from hpctl.core.recovery import Do, StepKind
 from hpctl.daemon.execute import Executor
 from tests.fakes.values import T0, attempt
@@ -21,11 +21,11 @@ class SlowCloud:
     """A cloud whose answers come when the test lets them."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[InstanceId, ...]] = []
+        self.called: list[tuple[str, ...]] = []
         self.answers = threading.Semaphore(0)
         self.error: Exception | None = None
 
-    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+    def replace(self, instances: Sequence[str]) -> Mapping[str, Outcome]:
         self.called.append(tuple(instances))
         self.answers.acquire(timeout=10)
         if self.error is not None:
@@ -55,10 +55,7 @@ class Bench:
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
-            [
-                Due(RecoveryId(f"n-{i}"), Do(StepKind.REPLACE, i, attempt=1, why="sick"))
-                for i in instances
-            ]
+            [Due(f"n-{i}", Do(StepKind.REPLACE, i, attempt=1, why="sick")) for i in instances]
         )
 
     def answered(self) -> None:
@@ -130,8 +127,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     written: list[Event] = []
     executor = Executor(slurm, cloud, Written(written), CLOCK)
     due = [
-        Due(RecoveryId(f"j-{i}"), Do(StepKind.START_NOW, str(i), attempt=1), attempt(i))
-        for i in (1, 2, 3, 4)
+        Due(f"j-{i}", Do(StepKind.START_NOW, str(i), attempt=1), attempt(i)) for i in (1, 2, 3, 4)
     ]
     assert executor.run(due)
     assert slurm.asked == asked
@@ -165,9 +161,9 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     executor = Executor(slurm, cloud, Written([]), CLOCK)
     executor.run(
         [
-            Due(RecoveryId("j-1"), Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
-            Due(RecoveryId("n-1"), Do(StepKind.RETURN, "node-4", attempt=1)),
-            Due(RecoveryId("k-1"), Do(StepKind.RESERVE, "worker-1", attempt=1)),
+            Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
+            Due("n-1", Do(StepKind.RETURN, "node-4", attempt=1)),
+            Due("k-1", Do(StepKind.RESERVE, "worker-1", attempt=1)),
         ]
     )
     assert slurm.taken == ["reservation", "RESUME", "start"]

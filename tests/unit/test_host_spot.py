@@ -16,17 +16,7 @@ from hpctl.core.advance import advance_all
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen, replay
-from hpctl.core.model import (
-    Finding,
-    Health,
-    RecoveryId,
-    Remedy,
-    RuleId,
-    SlurmNode,
-    Urgency,
-    Verdict,
-    own_reason,
-)
+from hpctl.core.model import Finding, Health, Remedy, SlurmNode, Urgency, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
@@ -37,7 +27,7 @@ from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, s
 from tests.unflawed import unflawed
 
 RULES = rules()
-RULE = RuleId("host-spot-interruption")
+RULE = "host-spot-interruption"
 NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
 
 
@@ -154,9 +144,9 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
 def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...] = ()) -> View:
     """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
-    log += [SignalSeen(at(0), RecoveryId("n-1"), s, "x") for s in ("cordon_seen", *phase)]
+    log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]
     shut = SlurmNode(
-        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason(RecoveryId("n-1"), "x"),
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason("n-1", "x"),
         partitions=("all",),
     )  # fmt: skip
     job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')

@@ -7,24 +7,13 @@ from hpctl.core.bounds import EARLIEST
 from hpctl.core.job_advance import JobFacts, advance, deadline_s
 from hpctl.core.job_recovery import ENDS, TRANSITIONS, JobRecovery, JobReport, Phase, Signal, Wish
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted
-from hpctl.core.model import (
-    JobId,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-    own_reason,
-)
+from hpctl.core.model import Outcome, SchedulerView, SlurmJob, SlurmNode, own_reason
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.run_policy import Action
 from hpctl.core.view import job_facts
 from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
 
-BASE = JobRecovery(
-    RecoveryId("j-1"), attempt(), RecoveryId("n-1"), (NodeName("n1"),), at(0), Phase.HIT, at(0)
-)
+BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), Phase.HIT, at(0))
 WAITING = [p for p in Phase if p not in ENDS]
 RUNNING = slurm_job()
 FAILED = slurm_job(state="FAILED", end=at(-5))
@@ -107,7 +96,7 @@ def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase):
 
 
 def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step():
-    facts = JobFacts(QUEUED, True, exclude=(NodeName("n1"),), forgive=(NodeName("n7"),))
+    facts = JobFacts(QUEUED, True, exclude=("n1",), forgive=("n7",))
     wait = advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1))
     assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
     assert wait.until == at(1.12), "by slurmctld's clock"
@@ -137,7 +126,7 @@ def test_a_job_over_its_budget_is_held_and_told_why():
     assert moved(held, JobFacts(QUEUED)) is Signal.HELD
 
 
-AGAIN = slurm_job(restarts=1, nodes=(NodeName("n3"),))
+AGAIN = slurm_job(restarts=1, nodes=("n3",))
 ENDINGS: dict[str, tuple[Phase, SlurmJob | None, Signal]] = {
     "gone": (Phase.STOPPING, None, Signal.GONE),
     "another submission": (Phase.STARTING, slurm_job(submit=at(-9999)), Signal.GONE),
@@ -191,7 +180,7 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
 @pytest.mark.parametrize(
     ("reason", "job", "closed"),
     [
-        (own_reason(RecoveryId("n-1"), "Xid 79"), RUNNING, True),
+        (own_reason("n-1", "Xid 79"), RUNNING, True),
         ("bad fan", RUNNING, False),
         ("bad fan", FAILED, True),
     ],
@@ -206,7 +195,7 @@ def test_a_running_job_is_disturbed_only_under_our_own_drain(reason, job, closed
 
 # --- a supervisor in the job goes on by itself ----------------------------------------------------
 
-HOST, SPARE = NodeName("n2"), NodeName("n3")
+HOST, SPARE = "n2", "n3"
 WATCHED = slurm_job(nodes=(N1, HOST, SPARE), batch_host=HOST)
 LEFT = replace(WATCHED, nodes=(HOST, SPARE))
 
@@ -235,7 +224,7 @@ def test_a_word_ends_the_watch_and_silence_ends_it_too():
     facts = JobFacts(LEFT, gone=True)
     assert advance(watched, facts, OWN, at(59)).until == at(60)
     assert moved(watched, facts, 60) is Signal.STOP_WANTED
-    word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
+    word = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
     assert moved(watched, replace(facts, report=word)) is Signal.WENT_ON
     wish = replace(word, action=Action.REQUEUE, wish=Wish.REQUEUE)
     assert moved(watched, replace(facts, report=wish)) is Signal.STOP_WANTED
@@ -251,12 +240,12 @@ def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_cripple
 def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on():
     excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
     silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
-    word = JobReport(JobId(1), 0, action=Action.STEP, why="a new step on n2 and n3")
+    word = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
     facts = JobFacts(LEFT, gone=True, report=word)
     assert moved(silent, facts) is Signal.WENT_ON
     for vain in (
         JobFacts(LEFT, report=word, headless=True),
-        JobFacts(LEFT, report=JobReport(JobId(1), 0, progress=7)),
+        JobFacts(LEFT, report=JobReport(1, 0, progress=7)),
         JobFacts(LEFT, report=replace(word, wish=Wish.REQUEUE)),
     ):
         assert isinstance(advance(silent, vain, OWN, at(62)), Do)
@@ -304,8 +293,7 @@ def test_a_fault_of_the_hardware_ends_a_backoff():
 )
 def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(versions, apart):
     nodes = {
-        NodeName(f"n{i}"): SlurmNode(NodeName(f"n{i}"), "IDLE", version=version)
-        for i, version in enumerate(versions)
+        f"n{i}": SlurmNode(f"n{i}", "IDLE", version=version) for i, version in enumerate(versions)
     }
     view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
     ready = job_facts(rec(Phase.RELEASED, since=at(0.3)), view, OWN).ready
@@ -330,7 +318,7 @@ REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), 
     ("changes", "ready"),
     [
         ({}, 3),
-        ({"cause": RecoveryId("")}, 5),
+        ({"cause": ""}, 5),
         ({"steps": (REQUEUED,)}, 3),
         ({"steps": (replace(REQUEUED, started=at(3.1), resolved=at(3.2)),)}, 4),
         ({"supervised": True}, 5),
@@ -342,10 +330,10 @@ REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), 
 def test_the_second_counts_from_the_order_that_ended_the_run(changes, ready):
     """Its nodes compare with when slurmctld told them to, not with when they had done it."""
     down = (
-        StepStarted(at(2.1), RecoveryId("n-1"), StepKind.DOWN, 1, "n1"),
-        StepResolved(at(2.2), RecoveryId("n-1"), StepKind.DOWN, 1, Outcome.accepted()),
+        StepStarted(at(2.1), "n-1", StepKind.DOWN, 1, "n1"),
+        StepResolved(at(2.2), "n-1", StepKind.DOWN, 1, Outcome.accepted()),
     )
-    seen = SignalSeen(at(1), RecoveryId("n-1"), "cordon_seen", "x")
+    seen = SignalSeen(at(1), "n-1", "cordon_seen", "x")
     view = view_of(log=[opened(), seen, *down], scheduler=SchedulerView(at(4.5), {}))
-    released = rec(Phase.RELEASED, since=at(4.5), **{"cause": RecoveryId("n-1"), **changes})
+    released = rec(Phase.RELEASED, since=at(4.5), **{"cause": "n-1", **changes})
     assert job_facts(released, view, OWN).ready == at(ready)

@@ -11,30 +11,22 @@ import pytest
 from hpctl.clusters import joining
 from hpctl.core.compat import UTC
 from hpctl.core.join import Joined, join
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Instance, InstanceStatus, ProviderView, SchedulerView, SlurmNode
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-OLD, NEW = InstanceId("i-old"), InstanceId("i-new")
+OLD, NEW = "i-old", "i-new"
 DOMAIN = ".us-west-2.compute.internal"
 
 
 def one(key, address="", dns="", status=InstanceStatus.RUNNING, launched=None):
     guess = dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
-    node = NodeName(guess) if guess else None
-    return Instance(InstanceId(key), status, "w", node, launched=launched, address=address, dns=dns)
+    node = guess if guess else None
+    return Instance(key, status, "w", node, launched=launched, address=address, dns=dns)
 
 
 def joined(*instances: Instance, resolved: Mapping[str, str] | None = None, **nodes: str) -> Joined:
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
-    addresses = {NodeName(name.replace("_", "-")): addr for name, addr in nodes.items()}
+    addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
     view = ProviderView(T0, instances={i.id: i for i in instances})
     return join(view, addresses, resolved or {})
 
@@ -58,7 +50,7 @@ def ids(found: Joined) -> dict[str, str]:
 def test_the_node_addr_decides(node_addr, address, dns):
     found = joined(one("i-1", address, dns), gpu_1=node_addr, gpu_2="10.1.0.4")
     assert ids(found) == {"gpu-1": "i-1"}
-    assert found.instances[NodeName("gpu-1")].node == "gpu-1"
+    assert found.instances["gpu-1"].node == "gpu-1"
 
 
 def test_a_node_addr_that_must_be_resolved_is_asked_for_and_then_decides():
@@ -153,7 +145,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 
 
 def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
-    node = SlurmNode(NodeName("gpu-1"), "IDLE", address="gpu-1")
+    node = SlurmNode("gpu-1", "IDLE", address="gpu-1")
     slurm = SchedulerView(T0, {node.name: node})
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
     joiner = joining.Joiner()
@@ -177,7 +169,7 @@ def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
 def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
     resolver.answers["gpu-1"] = "10.1.0.3"
     nodes = {
-        NodeName(name): SlurmNode(NodeName(name), "IDLE", address=address)
+        name: SlurmNode(name, "IDLE", address=address)
         for name, address in (
             ("gpu-1", "gpu-1"),
             ("gpu-2", "10.1.0.4"),

@@ -12,7 +12,7 @@ from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.catalogue import SHIPPED
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
-from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, RuleId, Verdict
+from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
 
@@ -36,7 +36,7 @@ def test_a_line_is_found_and_means_what_the_table_says(text, check, code, device
     if means is None:
         return
     stem = check.replace(".", "-")
-    rule = SHIPPED.get(RuleId(f"{stem}-{code}")) or SHIPPED[RuleId(stem)]
+    rule = SHIPPED.get(f"{stem}-{code}") or SHIPPED[stem]
     assert rule.urgency is (NOTHING if means is WATCH else means)
     acts = rule.urgency is not NOTHING
     assert finding.verdict is (Verdict.FAIL if acts else Verdict.WARN) or code == "unknown"
@@ -202,7 +202,7 @@ def test_no_line_breaks_the_reader_or_the_report(texts):
     found = Kernel(lambda pid, _at: str(pid)[:9]).findings(
         [Record(0, n, NOON, text) for n, text in enumerate(texts)]
     )
-    report = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 1, NOON, NOON, tuple(found))
+    report = Report("n1", "i-1", "b-1", 1, NOON, NOON, tuple(found))
     assert wire.decode(wire.encode(report)) == report
 
 

@@ -4,7 +4,7 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, SignalSeen, replay
 from hpctl.core.lemons import CHECK, DEFAULT, Lemon, finding, lemons, scores
-from hpctl.core.model import Condition, Generation, Health, RecoveryId
+from hpctl.core.model import Condition, Generation, Health
 from tests.fakes.values import N1, generation, node_name, opened
 from tests.fakes.values import at as seconds
 
@@ -15,7 +15,7 @@ def treated(day, number=0, node=1, end="operator_cancelled", **changes):
     """A recovery of that day, and its end."""
     rid = f"n-{node}-{number}-{day}"
     first = opened(rid, node_name(node), day * DAY, **changes)
-    return [first, SignalSeen(seconds(day * DAY + 60), RecoveryId(rid), end, "")]
+    return [first, SignalSeen(seconds(day * DAY + 60), rid, end, "")]
 
 
 def scored(*events: list[Event], day: float = 30) -> tuple[Lemon, ...]:
@@ -38,7 +38,7 @@ def test_two_are_none_and_time_forgives() -> None:
 
 def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events = [e for n in (10, 16) for e in treated(n)]
-    rid = RecoveryId("n-last")
+    rid = "n-last"
     events.append(opened("n-last", N1, 22 * DAY))
     for n, signal in enumerate(("cordon_seen", "jobs_gone", "remedy_accepted")):
         events.append(SignalSeen(seconds(22 * DAY + n), rid, signal, ""))

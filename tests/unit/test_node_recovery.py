@@ -12,13 +12,11 @@ from hpctl.core.journal import replay
 from hpctl.core.marks import CHECK, mark_of, spent, with_marks
 from hpctl.core.model import (
     Assessment,
-    BootId,
     Condition,
     Finding,
     Generation,
     Health,
     Instance,
-    InstanceId,
     InstanceStatus,
     Outcome,
     Remedy,
@@ -48,7 +46,7 @@ from tests.fakes.values import (
 BASE = replay([opened()]).nodes[opened().recovery]
 WAITING = [p for p in Phase if p not in ENDS]
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
-INSTANCE = Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, node=OURS.name)
+INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 STUCK = {
     Phase.OPEN: replace(FACTS, slurm=None),
@@ -157,7 +155,7 @@ def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind):
 
 
 def test_another_instance_under_the_name_means_it_was_done():
-    other = replace(FACTS, instance=replace(INSTANCE, id=InstanceId("i-new")))
+    other = replace(FACTS, instance=replace(INSTANCE, id="i-new"))
     assert (
         moves(advance(rec(Phase.VACATED, rung=1), other, OWN, at(1))).signal
         is Signal.REMEDY_ACCEPTED
@@ -183,7 +181,7 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
         (None, False),
         (generation(), False),
         (generation(boot=2), True),
-        (Generation(OURS.name, InstanceId("i-other"), generation(boot=2).boot), False),
+        (Generation(OURS.name, "i-other", generation(boot=2).boot), False),
     ],
 )
 def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(heard, seen):
@@ -247,7 +245,7 @@ def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool =
 
 
 def launched(when: datetime) -> Instance:
-    return Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, launched=when)
+    return Instance("i-n1", InstanceStatus.RUNNING, launched=when)
 
 
 def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
@@ -395,7 +393,7 @@ def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is
     why = f"MIXED+FAIL: Action:{code}"
     noted = did(rebooting.on(Signal.MARKED, at(1), why, None), StepKind.DRAIN)
     back = replace(noted, phase=Phase.VERIFYING, since=at(2))
-    ill = Assessment(replace(generation(), boot=BootId("b2")), Condition.SUSPECT, at(2))
+    ill = Assessment(replace(generation(), boot="b2"), Condition.SUSPECT, at(2))
     back = replace(back, generation=ill.generation)
     facts = replace(FACTS, heard=ill.generation, assessment=ill)
     answer = advance(back, facts, OWN, at(3))

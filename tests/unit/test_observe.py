@@ -17,15 +17,11 @@ from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
-    BootId,
     Clears,
     Condition,
     Finding,
     Generation,
     Health,
-    InstanceId,
-    JobId,
-    NodeName,
     ProviderView,
     SchedulerView,
     SlurmJob,
@@ -41,18 +37,18 @@ from tests.fakes.values import opened, slurm_node
 from tests.intakes import Rows
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BOTH = (NodeName("n1"), NodeName("n2"))
+BOTH = ("n1", "n2")
 
 
 def seen(**job: object) -> SchedulerView:
-    one = SlurmJob(JobId(7), submit=T0, **job)
+    one = SlurmJob(7, submit=T0, **job)
     return SchedulerView(T0, {}, {one.id: one})
 
 
 RUNNING = seen(state="RUNNING", nodes=BOTH)
 
 
-ELSEWHERE = (NodeName("n3"),)
+ELSEWHERE = ("n3",)
 COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])
 
 
@@ -66,11 +62,11 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
     ids=["requeued", "completing, a node has left it", "runs elsewhere"],
 )
 def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
-    assert carry_nodes(RUNNING, after).jobs[JobId(7)].nodes == kept
+    assert carry_nodes(RUNNING, after).jobs[7].nodes == kept
 
 
 def heard(node: str, seconds: float) -> Health:
-    generation = Generation(NodeName(node), InstanceId("i-1"), BootId("b-1"))
+    generation = Generation(node, "i-1", "b-1")
     return Health(generation, T0 + timedelta(seconds=seconds))
 
 
@@ -232,7 +228,7 @@ class Marked(Flaky):
             super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
         )
 
-    def marks(self) -> dict[NodeName, str]:
+    def marks(self) -> dict[str, str]:
         return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
 
 
@@ -302,10 +298,10 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
     reported = replace(heard("n1", 0), findings=(module,))
     for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
         view = looked(reported, returned, tmp_path)
-        assert len(view.health[NodeName("n1")].findings) == counted
+        assert len(view.health["n1"].findings) == counted
         assert len(view.assessments) == counted
     # The same on a node whose return was refused.
-    other = replace(reported, generation=replace(reported.generation, node=NodeName("n2")))
+    other = replace(reported, generation=replace(reported.generation, node="n2"))
     assert len(looked(other, T0, tmp_path).assessments) == 1
 
 
@@ -328,14 +324,14 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(self, nodes: Collection[str]) -> SchedulerView:
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
-    def reservations(self) -> dict[str, tuple[NodeName, ...]]:
+    def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def _shown(self, names: Collection[NodeName]) -> SchedulerView:
+    def _shown(self, names: Collection[str]) -> SchedulerView:
         found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
         return SchedulerView(self.at, found, {})
 
@@ -343,7 +339,7 @@ class Large(Still):
 def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_path):
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)
-    health: dict[NodeName, Health] = {}
+    health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
     observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")
     observer.whole_cheap_s = -1

@@ -9,10 +9,10 @@ import pytest
 from hpctl.agent.outside.reported import MAX_REPORTED, BadRequest, Full, Report, Reported, decode
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
-from hpctl.core.model import BootId, InstanceId, NodeName, Verdict
 from hpctl.core.model import Report as ToHead
+from hpctl.core.model import Verdict
 
-BOOT = BootId("b-1")
+BOOT = "b-1"
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -97,7 +97,7 @@ def test_ok_clears_what_it_names(table):
 
 def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table):
     def to_head(seq: int) -> ToHead:
-        node, instance = NodeName("n1"), InstanceId("i-1")
+        node, instance = "n1", "i-1"
         return ToHead(node, instance, BOOT, seq, NOON, NOON, table.findings())
 
     table.take(output(clears="boot", detail="91 %"))
@@ -140,7 +140,7 @@ def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
     assert Reported(BOOT, state, now=watch).findings() == before.findings()
     watch.later(minutes=31)
     assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch))] == ["boot"]
-    assert Reported(BootId("b-2"), state, now=watch).findings() == ()
+    assert Reported("b-2", state, now=watch).findings() == ()
 
 
 def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.core import peers
-from hpctl.core.model import JobId, NodeName, SchedulerView, Verdict
+from hpctl.core.model import SchedulerView, Verdict
 from hpctl.core.peers import SIGNALS
 from tests.fakes.values import at, node_name, slurm_job
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 N1 = NAMES[0]
-GROUP = peers.Group(JobId(1), NAMES, (NAMES,))
+GROUP = peers.Group(1, NAMES, (NAMES,))
 USUAL = {
     "gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0, "gpu.sm_clock_mhz": 1900.0,
     "gpu.pcie_replays_per_minute": 0.0, "efa.retrans_ratio": 2e-6, "efa.remote_events_per_s": 0.0,
@@ -58,11 +58,11 @@ def windows(count, changes, group=GROUP, memory=None, start=0):
     return memory
 
 
-def found(memory: peers.Memory) -> dict[NodeName, list[str]]:
+def found(memory: peers.Memory) -> dict[str, list[str]]:
     return {node: [f.check for f in text] for node, text in peers.findings(memory).items()}
 
 
-def only(node: NodeName, change: Change) -> Callable[[int], Mapping[NodeName, Change]]:
+def only(node: str, change: Change) -> Callable[[int], Mapping[str, Change]]:
     return lambda _: {node: change}
 
 
@@ -96,7 +96,7 @@ def test_a_finding_tells_onset_value_median_z_peers_and_windows():
 
 
 def test_one_window_missed_of_seven_does_not_matter_but_two_do():
-    def flaps(*good: int) -> Callable[[int], Mapping[NodeName, Change]]:
+    def flaps(*good: int) -> Callable[[int], Mapping[str, Change]]:
         return lambda window: {} if window in good else {N1: BAD["throttle"]}
 
     assert found(windows(7, flaps(2))) == {N1: ["peer.throttle"]}
@@ -155,7 +155,7 @@ def test_what_was_not_heard_is_no_evidence():
 
 
 def test_clocks_are_compared_within_one_kind_and_throttling_across():
-    group = peers.Group(JobId(1), NAMES, (NAMES[:4], NAMES[4:]))
+    group = peers.Group(1, NAMES, (NAMES[:4], NAMES[4:]))
     slow_kind = {name: {"gpu.sm_clock_mhz": 1400.0} for name in NAMES[4:]}
     assert found(windows(10, lambda _: slow_kind, group)) == {}
     hit = dict.fromkeys(NAMES[4:], BAD["throttle"])
@@ -196,7 +196,7 @@ def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     nodes = tuple(node_name(n) for n in range(10_000))
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
-    memory = peers.judge([peers.Group(JobId(1), nodes, (nodes,))], slow, {}, at(0))
+    memory = peers.judge([peers.Group(1, nodes, (nodes,))], slow, {}, at(0))
     assert len(memory) == 5000
     assert time.process_time() - begun < 4
 

@@ -22,13 +22,8 @@ from hpctl.core.model import (
     Condition,
     Health,
     Instance,
-    InstanceId,
     InstanceStatus,
-    JobId,
-    NodeName,
-    RecoveryId,
     Remedy,
-    RuleId,
     SchedulerView,
     SlurmJob,
     Urgency,
@@ -54,8 +49,8 @@ from tests.fakes.values import (
 
 RULES = catalogue_rules()
 N1, N2 = node_name(1), node_name(2)
-CANCEL = SignalSeen(at(-1), RecoveryId("n-1"), "operator_cancelled", "eve")
-BROKEN_CHECK = RULES.classes[RuleId("gpu-count-nvml")]
+CANCEL = SignalSeen(at(-1), "n-1", "operator_cancelled", "eve")
+BROKEN_CHECK = RULES.classes["gpu-count-nvml"]
 WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
 
 
@@ -84,7 +79,7 @@ def test_a_faulty_node_opens_with_its_evidence():
 
 def given_back(reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL) -> View:
     """A node that bears the Reason of a recovery which is over."""
-    over = [SignalSeen(at(-5), RecoveryId("n-1"), signal, "") for signal in ended]
+    over = [SignalSeen(at(-5), "n-1", signal, "") for signal in ended]
     node = replace(slurm_node(1), flags=frozenset({"DRAIN"}), reason=reason)
     return view_of(scheduler=SchedulerView(at(0), {N1: node}, {}), log=[opened(), *over])
 
@@ -106,7 +101,7 @@ def test_nobody_elses_drain_is_lifted():
 
 
 def test_a_node_that_slurm_does_not_know_is_no_candidate():
-    assert planned(view_of(sick=[faulty(NodeName("n99"))])) == Plan()
+    assert planned(view_of(sick=[faulty("n99")])) == Plan()
 
 
 def silent(seconds: float = -100) -> Assessment:
@@ -133,7 +128,7 @@ def test_silence_alone_is_no_fault():
     [
         lost_view(slurm_node(1, state="DOWN", reason="Not responding")),
         lost_view(slurm_node(1, flags=frozenset({"NOT_RESPONDING"}))),
-        lost_view(instance=Instance(InstanceId("i-n1"), InstanceStatus.FAILURE, node=N1)),
+        lost_view(instance=Instance("i-n1", InstanceStatus.FAILURE, node=N1)),
     ],
     ids=["down", "not responding", "cloud says Failure"],
 )
@@ -160,7 +155,7 @@ def test_a_person_is_not_overruled_by_a_condition_that_lasts(first, again):
 
 
 def test_the_same_rule_on_the_same_instance_climbs_one_rung():
-    rid = RecoveryId("n-old")
+    rid = "n-old"
     before = [opened("n-old", seconds=-900)]
     well = [SignalSeen(at(-800), rid, s, "") for s in WELL]
     (event,) = node_opens(view_of(sick=[faulty()], log=[*before, *well]))
@@ -196,7 +191,7 @@ def test_many_that_lost_their_own_hardware_stay_closed_and_wait_for_a_word():
 
 
 def test_a_node_that_was_remedied_and_serves_again_counts_no_more():
-    well = [SignalSeen(at(-20), RecoveryId("n-1"), s, "") for s in WELL]
+    well = [SignalSeen(at(-20), "n-1", s, "") for s in WELL]
     before = opened("n-1", N1, -300, rule=BROKEN_CHECK.rule)
     sick = [faulty(node_name(i), BROKEN_CHECK) for i in (2, 3)]
     roomy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
@@ -245,7 +240,7 @@ def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():
 
 def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more: Any) -> list[Event]:
     first = opened(urgency=urgency, **more)
-    return [first, *(SignalSeen(at(0), RecoveryId("n-1"), m, "") for m in moves)]
+    return [first, *(SignalSeen(at(0), "n-1", m, "") for m in moves)]
 
 
 def test_a_job_on_a_node_treated_now_is_hit():
@@ -293,10 +288,10 @@ def test_a_job_that_slurm_cannot_run_again_is_a_hold(change):
 
 
 def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -3700) -> list[Event]:
-    run = Attempt(JobId(1), at(submit), restarts)
+    run = Attempt(1, at(submit), restarts)
     return [
-        JobRecoveryOpened(at(seconds), RecoveryId(rid), run, RecoveryId("n-0"), (N2,), ""),
-        SignalSeen(at(seconds), RecoveryId(rid), "operator_cancelled", "eve"),
+        JobRecoveryOpened(at(seconds), rid, run, "n-0", (N2,), ""),
+        SignalSeen(at(seconds), rid, "operator_cancelled", "eve"),
     ]
 
 
@@ -328,10 +323,10 @@ def test_only_a_job_that_may_live_is_asked_to_save():
         assert event.save_signal == signal
 
 
-HOLD = HoldNoted(at(-5), "n2", "budget", "2 are open", RuleId("xid-79"), True)
-FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", RuleId("xid-79"), False)
-JOB = JobRecoveryOpened(at(-1), RecoveryId("j-1"), attempt(), RecoveryId("n-1"), (), "its node")
-OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-0"), "x")}
+HOLD = HoldNoted(at(-5), "n2", "budget", "2 are open", "xid-79", True)
+FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
+JOB = JobRecoveryOpened(at(-1), "j-1", attempt(), "n-1", (), "its node")
+OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 
 def asked(verb: str, target: str, view: View) -> tuple[RequestTaken, list[Event]]:
@@ -422,7 +417,7 @@ def test_an_order_speaks_of_what_stands_there_now():
     """An agent's word, or else the cloud's; for an instance that never came up, the cloud's."""
     assert ordered("replace", view_of()).generation == generation()
     assert ordered("replace", view_of(health={})).generation.instance == "i-n1"
-    fresh = Instance(InstanceId("i-new"), InstanceStatus.FAILURE, node=node_name(1))
+    fresh = Instance("i-new", InstanceStatus.FAILURE, node=node_name(1))
     heard = {node_name(1): Health(generation(), at(-900))}
     view = view_of(instances={node_name(1): fresh}, health=heard)
     assert ordered("replace", view).generation.instance == "i-new"

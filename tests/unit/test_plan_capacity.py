@@ -28,17 +28,7 @@ from hpctl.core.journal import (
     StepStarted,
     replay,
 )
-from hpctl.core.model import (
-    Demand,
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SlurmNode,
-    own_reason,
-)
+from hpctl.core.model import Demand, Instance, InstanceStatus, Outcome, SlurmNode, own_reason
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import GroupLimits, Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind
@@ -137,10 +127,8 @@ def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None
 
 # --- what moves a change ----------------------------------------------------------------------
 
-REMOVE = ChangeOpened(
-    at(0), RecoveryId("s-1"), Kind.REMOVE, "workers", "idle", node=N1, instance=InstanceId("i-n1")
-)
-ADD = ChangeOpened(at(0), RecoveryId("s-2"), Kind.ADD, "workers", "job 9", count=2, size=10)
+REMOVE = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
+ADD = ChangeOpened(at(0), "s-2", Kind.ADD, "workers", "job 9", count=2, size=10)
 ARRIVING = (
     ADD,
     StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
@@ -271,13 +259,10 @@ def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     assert moves(replace(there, provider=broken), seconds=5) == [Signal.ARRIVED]
 
 
-def more(count: int) -> dict[InstanceId, Instance]:
+def more(count: int) -> dict[str, Instance]:
     """Instances that run, of which Slurm knows nothing yet."""
-    ids = [InstanceId(f"i-new{i}") for i in range(count)]
-    return {
-        i: Instance(i, InstanceStatus.RUNNING, "workers", NodeName(i.replace("i-", "ip-")))
-        for i in ids
-    }
+    ids = [f"i-new{i}" for i in range(count)]
+    return {i: Instance(i, InstanceStatus.RUNNING, "workers", i.replace("i-", "ip-")) for i in ids}
 
 
 def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
@@ -314,7 +299,7 @@ def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
-    second = replace(REMOVE, recovery=RecoveryId("s-3"), node=N2, instance=InstanceId("i-n2"))
+    second = replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")
     both = (REMOVE, second)
     view = cluster(log=both)
     assert len(steps(view)) == 2
@@ -346,7 +331,7 @@ def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     )
     view = cluster(log=gone, change={N1: OURS}, idle=0, seconds=10)
     assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
-    fresh = replace(view.instances[N1], id=InstanceId("i-new"))
+    fresh = replace(view.instances[N1], id="i-new")
     new = replace(view, instances={**view.instances, N1: fresh})
     (back,) = opens(new, SCALE, at(10))
     assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
@@ -393,17 +378,15 @@ def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
 def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
     log: tuple[Event, ...] = (opened(node=N1),)
     for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
-        log += (SignalSeen(at(0), RecoveryId("n-1"), signal, "x"),)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-1"), "x")}
+        log += (SignalSeen(at(0), "n-1", signal, "x"),)
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-1", "x")}
     assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
 
 
 def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
     """Job 9 lost n8 and is about to start again."""
-    rid = RecoveryId("j-1")
-    begun = JobRecoveryOpened(
-        at(-20), rid, attempt(9), RecoveryId(""), (node_name(8),), "hit", partition="all"
-    )
+    rid = "j-1"
+    begun = JobRecoveryOpened(at(-20), rid, attempt(9), "", (node_name(8),), "hit", partition="all")
     log: tuple[Event, ...] = (begun,)
     for signal in ("stop_wanted", "queued", "started"):
         log += (SignalSeen(at(-10), rid, signal, "x"),)
@@ -466,4 +449,4 @@ def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
 
 def test_two_changes_about_the_same_thing_are_corruption() -> None:
     with pytest.raises(Corrupt):
-        replay([REMOVE, replace(REMOVE, recovery=RecoveryId("s-9"))])
+        replay([REMOVE, replace(REMOVE, recovery="s-9")])

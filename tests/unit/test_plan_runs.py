@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, SchedulerView, SlurmJob
+from hpctl.core.model import Attempt, SchedulerView, SlurmJob
 from hpctl.core.plan_runs import run_decisions
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Backoff, Ruled, RunPolicy, Treatment
@@ -19,7 +19,7 @@ from tests.unflawed import unflawed
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
 RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
-HOST = NodeName("n1")
+HOST = "n1"
 
 
 def job(**changes: Any) -> SlurmJob:
@@ -56,18 +56,18 @@ def holds(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> HoldNoted:
 
 def report_of(seconds=-2, restarts=0, kind=Kind.HANG, **changes):
     trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
-    report = JobReport(JobId(7), restarts, trouble, Action.REQUEUE, "no healthy node is left")
+    report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
     return JobReported(at(seconds), replace(report, **{"wish": Wish.REQUEUE, **changes}))
 
 
 def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
     """An earlier crash, treated to its end."""
-    rid = RecoveryId(f"j-{restarts}")
+    rid = f"j-{restarts}"
     signature = f"FAILED {code}:0"
     trouble = Trouble(Kind.CRASH, at(seconds), "exit code", signature, exit_code=code)
-    attempt = Attempt(JobId(7), at(-3700), restarts)
+    attempt = Attempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
-        at(seconds), rid, attempt, RecoveryId(""), (), "", trouble=trouble, action=Action.REQUEUE
+        at(seconds), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
     )
     ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
     return [opened, *(SignalSeen(at(seconds), rid, way, "") for way in ways)]
@@ -188,7 +188,7 @@ def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
 
 
 def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
-    found = opens(job(), [report_of(-2, exclude=(NodeName("n2"),), after_s=12.0)])
+    found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
     assert found.trouble.kind is Kind.HANG
     assert found.exclude == ("n2",)
     assert found.start_at == at(10)
@@ -227,8 +227,8 @@ def test_what_is_told_twice_counts_once():
 
 def test_nodes_that_the_job_could_not_do_without_are_not_left_out():
     nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
-    slurm = SchedulerView(at(0), nodes, {JobId(7): job()})
-    found = opens(job(), [report_of(exclude=(NodeName("n2"),))], scheduler=slurm)
+    slurm = SchedulerView(at(0), nodes, {7: job()})
+    found = opens(job(), [report_of(exclude=("n2",))], scheduler=slurm)
     assert found.exclude == ()
 
 
@@ -245,7 +245,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     nodes = {node_name(i): slurm_node(i) for i in range(1, 9)}
     nodes[HOST] = slurm_node(1, state="DOWN")
     shown = replace(QUEUED, nodes=(HOST, node_name(2)))
-    slurm = SchedulerView(at(0), nodes, {JobId(7): shown})
+    slurm = SchedulerView(at(0), nodes, {7: shown})
     found = opens(shown, scheduler=slurm)
     assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
     assert (found.start_at, found.exclude) == (None, (HOST,))
@@ -265,7 +265,7 @@ def test_a_job_that_somebody_requeued_without_a_word():
 def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, kind):
     ended = replace(FAILED, exit_code=exit_code)
     nodes = {HOST: slurm_node(1, flags=frozenset(flags))}
-    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {JobId(7): ended}))
+    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {7: ended}))
     assert (found.trouble and found.trouble.kind) is kind
 
 

@@ -9,14 +9,11 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import (
-    BootId,
     Condition,
     Generation,
     Health,
     Instance,
-    InstanceId,
     InstanceStatus,
-    NodeName,
     SchedulerView,
     SlurmNode,
 )
@@ -24,8 +21,8 @@ from hpctl.core.reach import Signs, sign_of, with_marks_and_reach
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
-N1, N2 = NodeName("n1"), NodeName("n2")
-SEEN = Instance(InstanceId("i-1"), InstanceStatus.RUNNING, node=N1)
+N1, N2 = "n1", "n2"
+SEEN = Instance("i-1", InstanceStatus.RUNNING, node=N1)
 DOWN = SlurmNode(N1, "DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
 
 
@@ -33,8 +30,8 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def health(name: NodeName, heard: datetime) -> Health:
-    return Health(Generation(name, InstanceId("i-1"), BootId("b-1")), heard)
+def health(name: str, heard: datetime) -> Health:
+    return Health(Generation(name, "i-1", "b-1"), heard)
 
 
 def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True):

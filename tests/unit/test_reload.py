@@ -6,7 +6,6 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldLifted, HoldNoted
-from hpctl.core.model import RuleId
 from hpctl.daemon.main import Daemon
 
 
@@ -41,7 +40,7 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy, tmp_pa
     path.write_text(f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\n")
     daemon = Daemon(str(path))
     now = datetime(2026, 3, 1, tzinfo=UTC)
-    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", RuleId("xid-79"), False)
+    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", "xid-79", False)
     daemon._memory.append([held])
     daemon._look_at_cloud()
     cluster = daemon.config.cluster

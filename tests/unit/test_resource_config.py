@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hpctl.cloud.sagemaker import LONGEST, Details
-from hpctl.core.model import Instance, InstanceId, InstanceStatus
+from hpctl.core.model import Instance, InstanceStatus
 from tests.lifecycle.node import resources
 
 
 def listed(*ids: str) -> list[Instance]:
-    return [Instance(InstanceId(key), InstanceStatus.RUNNING) for key in ids]
+    return [Instance(key, InstanceStatus.RUNNING) for key in ids]
 
 
 class Api:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.world import World, WorldScheduler
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import RecoveryId, SchedulerView
+from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.daemon.journaled_state import AGAIN_S, EVERY_S, FIRST_S, JournaledState, Retirement
 from hpctl.daemon.main import Daemon
@@ -26,7 +26,7 @@ RULES = rules()
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
     for number in (1, 2):
-        rid = RecoveryId(f"n-{number}")
+        rid = f"n-{number}"
         store.append([opened(rid, seconds=number), SignalSeen(at(number), rid, "deadline", "")])
     yield store
     store.close()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -35,7 +35,7 @@ def asked(directory: Path, message: str) -> Unavailable:
         path.write_text(PROGRAM.format(message=message))
         path.chmod(0o755)
     with pytest.raises(Unavailable) as error:
-        AllocationQueries(JobId(999), Runner(bin_dir=directory)).allocation()
+        AllocationQueries(999, Runner(bin_dir=directory)).allocation()
     return error.value
 
 
@@ -46,10 +46,10 @@ def test_no_such_job_is_told_from_a_controller_that_is_away(tmp_path):
     assert not isinstance(away, NoSuchJob)
 
 
-A, B, C, D = (NodeName(f"n{number}") for number in range(1, 5))
+A, B, C, D = (f"n{number}" for number in range(1, 5))
 
 
-def node(name: NodeName, state: str = "ALLOCATED", *flags: str, reason: str = "") -> SlurmNode:
+def node(name: str, state: str = "ALLOCATED", *flags: str, reason: str = "") -> SlurmNode:
     return SlurmNode(name, state, frozenset(flags), reason)
 
 
@@ -79,7 +79,7 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-OURS = SlurmJob(JobId(7), "RUNNING", NOW, restarts=1, nodes=(NodeName("n1"),))
+OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
 
 
 class Slurmctld:
@@ -94,7 +94,7 @@ class Slurmctld:
             raise answer
         return JobRecord(answer)
 
-    def states(self, _: object) -> dict[NodeName, SlurmNode]:
+    def states(self, _: object) -> dict[str, SlurmNode]:
         return {A: self.seen.pop(0)}
 
 

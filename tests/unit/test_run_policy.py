@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import (
     DEFAULTS,
     Action,
@@ -23,7 +22,7 @@ from hpctl.core.run_policy import (
 from hpctl.core.trouble import Kind, Trouble
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-NAMES = tuple(NodeName(f"n{i}") for i in range(1, 6))
+NAMES = tuple(f"n{i}" for i in range(1, 6))
 MEANS = Means(process=True, step=True, nodes=5, wanted=4, names=NAMES)
 STEP_ONLY = replace(MEANS, process=False)
 GENTLE = RunPolicy(same_signature=99, without_progress=99)

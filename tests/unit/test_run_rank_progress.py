@@ -5,7 +5,6 @@ import time
 import pytest
 
 from hpctl import progress
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import in_log
@@ -13,7 +12,7 @@ from hpctl.jobs.ras.client import Address
 from hpctl.jobs.run.rank_progress import RankProgress
 
 NOBODY = Address("127.0.0.1", 1)
-HERE = {"127.0.0.1": NodeName("n1")}
+HERE = {"127.0.0.1": "n1"}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.jobs.run.launch import blocked, step_of
 from hpctl.jobs.run.srun import (
@@ -17,7 +16,7 @@ from hpctl.jobs.run.srun import (
     with_step_nodes,
 )
 
-AB = (NodeName("n1"), NodeName("n2"))
+AB = ("n1", "n2")
 
 
 def test_options_end_where_the_command_begins():
@@ -83,7 +82,7 @@ def test_what_goes_stale_is_taken_out_of_the_environment():
         "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_NNODES": "3", "PATH": "/bin",
         "MASTER_ADDR": "n0",
     }  # fmt: skip
-    env = step_environment(environ, AB, (NodeName("n0"), *AB))
+    env = step_environment(environ, AB, ("n0", *AB))
     assert env == {"SLURM_JOB_ID": "1", "PATH": "/bin", "MASTER_ADDR": "n1"}
     env = step_environment({"MASTER_ADDR": "login1"}, AB, AB)
     assert env["MASTER_ADDR"] == "login1"
@@ -120,7 +119,7 @@ def test_the_lines_in_their_order():
 
 
 def end(code: int, rank: int = 0) -> TaskEnd:
-    return TaskEnd(NodeName("n1"), rank, code, "")
+    return TaskEnd("n1", rank, code, "")
 
 
 def test_the_root_is_the_first_unless_a_code_says_more():

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply
@@ -60,7 +59,7 @@ def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
     assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
 
-NODES = (NodeName("n1"), NodeName("n2"))
+NODES = ("n1", "n2")
 STEP = SimpleNamespace(attempt=1, nodes=NODES)
 FIT = Fitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
@@ -111,7 +110,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def past(kind: Kind, node: str | None, hours: float) -> Past:
     at = NOW - timedelta(hours=hours)
-    name = NodeName(node) if node else None
+    name = node if node else None
     return Past(Trouble(kind, at, "", node=name), Action.STEP)
 
 
@@ -126,7 +125,7 @@ def test_who_proved_bad_within_the_window_is_avoided():
 def waits_of(*replies: DaemonReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
-    persist(JobReport(JobId(7), 0), lambda _: left.pop(0), waits.append)
+    persist(JobReport(7, 0), lambda _: left.pop(0), waits.append)
     assert not left
     return waits
 
@@ -144,7 +143,7 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch):
     one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(one, "_report", reports.append)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
-        one.unaffected([NodeName(node) for node in gone])
+        one.unaffected(list(gone))
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
     ]
@@ -170,7 +169,7 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     sent = list[JobReport]()
     monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
     one = handler()
-    late = JobReport(JobId(7), 0, progress=4)
+    late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
     one.wish(None, Answer(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)

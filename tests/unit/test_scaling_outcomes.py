@@ -3,12 +3,12 @@
 import botocore.session
 
 from hpctl.cloud import classify, sagemaker
-from hpctl.core.model import InstanceId, Outcome, OutcomeKind
+from hpctl.core.model import Outcome, OutcomeKind
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.contract.provider.beds import CLUSTER, EmulatorBed
 
 MODEL = botocore.session.get_session().get_service_model("sagemaker")
-A, B, C = (InstanceId(f"i-{c * 17}") for c in "abc")
+A, B, C = (f"i-{c * 17}" for c in "abc")
 
 
 def test_a_group_between_states_is_asked_again_and_a_wrong_one_is_not():

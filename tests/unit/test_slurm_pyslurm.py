@@ -13,7 +13,6 @@ import pytest
 
 from hpctl.config import Config, Slurm
 from hpctl.core.bounds import LATEST
-from hpctl.core.model import JobId
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Scheduler
 from hpctl.slurm.cli import CliScheduler
@@ -94,14 +93,14 @@ def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
 
 def test_a_completing_job_has_ended_or_waits_for_its_next_run(scheduler):
     jobs = scheduler.view().jobs
-    assert [jobs[JobId(n)].state for n in (5, 6)] == ["FAILED", "PENDING"]
-    assert jobs[JobId(6)].completing
+    assert [jobs[n].state for n in (5, 6)] == ["FAILED", "PENDING"]
+    assert jobs[6].completing
 
 
 def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(scheduler):
     jobs = scheduler.view().jobs
-    assert [jobs[JobId(n)].wants for n in (1, 7, 8, 9)] == [0, 8, 3, 0]
-    assert jobs[JobId(7)].reason == "ReqNodeNotAvail,_May_be_reserved"
+    assert [jobs[n].wants for n in (1, 7, 8, 9)] == [0, 8, 3, 0]
+    assert jobs[7].reason == "ReqNodeNotAvail,_May_be_reserved"
 
 
 @pytest.fixture

@@ -7,23 +7,14 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Attempt,
-    JobId,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SlurmJob,
-    SlurmNode,
-    own_reason,
-)
+from hpctl.core.model import Attempt, NodeName, Outcome, SlurmJob, SlurmNode, own_reason
 from hpctl.slurm import cli, rules
 from hpctl.slurm.records import JobRecord, Size
 from hpctl.slurm.run import End, Ran, outcome
 
 T = datetime(2026, 3, 1, tzinfo=UTC)
-FAILED = SlurmJob(JobId(7), "FAILED", T, 1)
-MINE = Attempt(JobId(7), T, 1)
+FAILED = SlurmJob(7, "FAILED", T, 1)
+MINE = Attempt(7, T, 1)
 COMPLETING = frozenset({"COMPLETING"})
 A, B, C = map(NodeName, "abc")
 
@@ -110,8 +101,8 @@ def test_an_expedited_job_that_slurm_holds_is_released_as_well():
         ((B,), (B,), (), None),
         ((B,), (C,), (B,), (C,)),
         ((B,), (), (B,), ()),
-        ((B,), (NodeName("gone"),), (), None),
-        ((B, NodeName("gone")), (A,), (), (A, B)),
+        ((B,), ("gone",), (), None),
+        ((B, "gone"), (A,), (), (A, B)),
         ((A,), (A,), (A,), None),
     ],
 )
@@ -121,7 +112,7 @@ def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive,
     assert send.exclude == sent
 
 
-OURS = own_reason(RecoveryId("r1"), "xid 79")
+OURS = own_reason("r1", "xid 79")
 DRAIN = frozenset({"DRAIN"})
 
 
@@ -215,7 +206,7 @@ def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
             return Outcome.ambiguous("timeout")
         return Outcome.rejected("BAD") if B in names else Outcome.accepted()
 
-    wanted = {A: "r", B: "r", C: "lost", NodeName("d"): "lost"}
+    wanted = {A: "r", B: "r", C: "lost", "d": "lost"}
     answers = cli.update(wanted, {}, lambda *_: None, send, with_reason=True)
     assert sent == [[A, B], [A], [B], [C, "d"]]
     assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
@@ -241,7 +232,7 @@ def test_a_wait_is_rounded_up(after_s, word):
 )
 def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(size, tasks):
     submitted = datetime(2026, 3, 1, tzinfo=UTC)
-    job = JobRecord(SlurmJob(JobId(7), "PENDING", submitted, 1), size=size)
+    job = JobRecord(SlurmJob(7, "PENDING", submitted, 1), size=size)
     for elastic, expected in ((True, tasks), (False, None)):
         send = rules.start_now(job, (), (), elastic=elastic)
         assert isinstance(send, rules.StartNow)
@@ -255,6 +246,6 @@ def test_two_hundred_and_fifty_nodes_are_three_updates():
         sent.append(len(names))
         return Outcome.accepted()
 
-    wanted = {NodeName(f"n{i}"): f"reason {i}" for i in range(250)}
+    wanted = {f"n{i}": f"reason {i}" for i in range(250)}
     cli.update(wanted, {}, lambda *_: None, send, with_reason=False)
     assert sent == [100, 100, 50]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -19,8 +19,8 @@ FINDING = Finding(
     "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", 7,
 )  # fmt: skip
 REPORT = Report(
-    NodeName("ip-10-1-2-3"), InstanceId("i-0123456789abcdef0"),
-    BootId("7a58ec84-3776-4210-8a5c-212610e998ed"), 5, NOON, NOON, (FINDING,),
+    "ip-10-1-2-3", "i-0123456789abcdef0",
+    "7a58ec84-3776-4210-8a5c-212610e998ed", 5, NOON, NOON, (FINDING,),
 )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from hpctl.core.model import Outcome, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
 from tests.contract.scheduler.beds import Bed, job_of, node_of
 
-MINE = own_reason(RecoveryId("r1"), "xid 79")
+MINE = own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
@@ -25,7 +25,7 @@ def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
     return [
         ("drain", lambda: to.drain({node: MINE})[node]),
         ("down", lambda: to.down({node: MINE})[node]),
-        ("give_back", lambda: to.give_back({node: RecoveryId("r1")})[node]),
+        ("give_back", lambda: to.give_back({node: "r1"})[node]),
         ("requeue", lambda: to.requeue(attempt)),
         ("start_now", lambda: to.start_now(job, [])),
         ("signal", lambda: to.signal(attempt, "USR1")),

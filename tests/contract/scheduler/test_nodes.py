@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hpctl.core.marks import mark_of, spent
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import Outcome, OutcomeKind, own_reason
 from tests.contract.scheduler.beds import Bed, RealBed, cli, job_of, node_of
 
 ODD = [
@@ -31,10 +31,10 @@ def later(bed: Bed) -> None:
 
 def mine(n: int, why: str = "xid 79") -> str:
     """The Reason of recovery rN."""
-    return own_reason(RecoveryId(f"r{n}"), why)
+    return own_reason(f"r{n}", why)
 
 
-def codes(outcomes: dict[NodeName, Outcome]) -> list[str]:
+def codes(outcomes: dict[str, Outcome]) -> list[str]:
     """What became of each: the code of a rejection, or `accepted`."""
     return [o.code or str(o.kind) for o in outcomes.values()]
 
@@ -48,7 +48,7 @@ def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed, why):
     assert seen.drained
     assert seen.reason == reason
     assert not node_of(bed, other).drained
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     bed.until("back in service", lambda: not node_of(bed, node).drained)
 
 
@@ -78,11 +78,11 @@ def test_fail_clears_a_drain_and_a_drain_clears_fail(bed, drained):
     assert marked.reason_at is not None
     assert marked.closed
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["accepted"]
     taken = node_of(bed, node)
     assert (taken.flags & {"DRAIN", "FAIL"}, taken.reason) == ({"DRAIN"}, mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
@@ -142,12 +142,12 @@ def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     node = bed.nodes[0]
     later(bed)
     bed.operator_fail(node, "Action:Reboot")
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
     bed.until("registered", lambda: spent(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
@@ -156,14 +156,14 @@ def test_an_operators_fail_in_other_words_is_touched_by_nothing(bed, words):
     node = bed.nodes[0]
     bed.operator_fail(node, words)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert node_of(bed, node).reason == words
 
 
 def test_several_nodes_with_several_reasons_each_get_an_answer(bed):
     a, b, c, d = bed.nodes
     bed.operator_drain(c, "disk swap, Ada")
-    zz = NodeName("zz9")
+    zz = "zz9"
     wanted = {a: mine(1), zz: mine(1), b: mine(1), c: mine(1), d: mine(2)}
     outcomes = bed.scheduler.drain(wanted)
     assert list(outcomes) == list(wanted)
@@ -175,7 +175,7 @@ def test_several_nodes_with_several_reasons_each_get_an_answer(bed):
 
 def test_a_name_that_is_no_host_name_reaches_nobody(bed):
     names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
-    outcomes = bed.scheduler.drain({NodeName(name): mine(1) for name in names})
+    outcomes = bed.scheduler.drain({name: mine(1) for name in names})
     assert set(codes(dict(outcomes))) == {"no_such_node"}
     assert not any(node.drained for node in bed.scheduler.view().nodes.values())
 
@@ -186,7 +186,7 @@ def test_an_operators_drain_is_touched_by_nothing(bed):
     before = node_of(bed, node)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     after = node_of(bed, node)
     assert (after.state, after.flags, after.reason) == (before.state, before.flags, before.reason)
 
@@ -224,23 +224,23 @@ def test_down_alone_would_come_back_but_our_drain_stays_closed(bed):
     seen = node_of(bed, node)
     assert seen.drained
     assert seen.reason.startswith(mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
 
 
 def test_give_back_is_for_the_recovery_that_closed_it(bed):
     a, b = bed.nodes[:2]
     bed.scheduler.drain({a: mine(1), b: mine(2)})
-    outcomes = bed.scheduler.give_back({a: RecoveryId("r1"), b: RecoveryId("r1")})
+    outcomes = bed.scheduler.give_back({a: "r1", b: "r1"})
     assert codes(dict(outcomes)) == ["accepted", "not_ours"]
     assert node_of(bed, b).drained
-    again = bed.scheduler.give_back({a: RecoveryId("r1"), NodeName("zz9"): RecoveryId("r1")})
+    again = bed.scheduler.give_back({a: "r1", "zz9": "r1"})
     assert codes(dict(again)) == ["accepted", "no_such_node"]
 
 
 def test_a_recovery_whose_name_begins_like_another_is_another(bed):
     node = bed.nodes[0]
     bed.scheduler.drain({node: mine(12)})
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
 
 
@@ -251,13 +251,13 @@ def test_a_node_whose_slurmd_is_silent_is_not_offered_to_jobs(bed):
     bed.until(
         "not responding", lambda: not node_of(bed, node).responding, 400 if not bed.real else 60
     )
-    outcome = bed.scheduler.give_back({node: RecoveryId("r1")})[node]
+    outcome = bed.scheduler.give_back({node: "r1"})[node]
     assert (outcome.code, outcome.transient) == ("not_responding", True)
     assert node_of(bed, node).drained
 
 
 def test_a_hundred_and_more_names_at_once(bed):
-    many = {NodeName(f"x{i:04d}"): mine(1) for i in range(450)}
+    many = {f"x{i:04d}": mine(1) for i in range(450)}
     outcomes = bed.scheduler.drain({bed.nodes[0]: mine(1), **many, bed.nodes[1]: mine(1)})
     assert len(outcomes) == 452
     assert [o.kind for o in outcomes.values()].count(OutcomeKind.ACCEPTED) == 2
@@ -272,7 +272,7 @@ def test_a_partly_refused_update_is_repeated_one_by_one(real, monkeypatch):
     scheduler = real.scheduler
     drain = rules.drain
     monkeypatch.setattr(rules, "drain", lambda node, why: drain(node, why) if node else None)
-    outcomes = scheduler.drain({a: mine(1), NodeName("zz9"): mine(1), b: mine(1)})
+    outcomes = scheduler.drain({a: mine(1), "zz9": mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
     assert all(node_of(real, n).drained for n in (a, b))
 
@@ -281,7 +281,7 @@ def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed):
     job = bed.submit()
     bed.until("running", lambda: job_of(bed, job).running)
     wanted = bed.nodes[:2]
-    part, whole = bed.scheduler.part([*wanted, NodeName("nobody")]), bed.scheduler.view()
+    part, whole = bed.scheduler.part([*wanted, "nobody"]), bed.scheduler.view()
     assert set(wanted) <= part.nodes.keys()
     assert "nobody" not in part.nodes
     assert {n: part.nodes[n].state for n in wanted} == {n: whole.nodes[n].state for n in wanted}

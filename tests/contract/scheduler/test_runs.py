@@ -4,17 +4,17 @@ import os
 
 import pytest
 
-from hpctl.core.model import JobId, NodeName, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import OutcomeKind, own_reason
 from tests.contract.scheduler.beds import Bed, job_of, node_of
 from tests.contract.scheduler.test_jobs import requeued, running
 from tests.fakes.slurmctld import UID
 
 PING_S = 6.0
 """Longer than slurmctld's pings are apart in these clusters, a third of SlurmdTimeout."""
-MINE = own_reason(RecoveryId("r1"), "xid 79")
+MINE = own_reason("r1", "xid 79")
 
 
-def quarantine(bed: Bed, node: NodeName) -> None:
+def quarantine(bed: Bed, node: str) -> None:
     """DRAIN, then DOWN."""
     bed.scheduler.drain({node: MINE})
     assert bed.scheduler.down({node: MINE})[node].kind is OutcomeKind.ACCEPTED
@@ -32,11 +32,11 @@ def runs(bed, job, *, exclude=(), elastic=False):
     bed.until("running", running, 30)
 
 
-def serve_again(bed: Bed, *nodes: NodeName) -> None:
+def serve_again(bed: Bed, *nodes: str) -> None:
     """Give nodes back, and wait until slurmctld would give them work."""
-    bed.scheduler.give_back({node: RecoveryId("r1") for node in nodes})
+    bed.scheduler.give_back(dict.fromkeys(nodes, "r1"))
 
-    def serves(node: NodeName) -> bool:
+    def serves(node: str) -> bool:
         shown = node_of(bed, node)
         return shown.responding and shown.state in ("IDLE", "ALLOCATED", "MIXED")
 
@@ -49,7 +49,7 @@ def serve_again(bed: Bed, *nodes: NodeName) -> None:
     bed.until("answered a ping, which nobody can see", pinged)
 
 
-def in_queue(bed: Bed, job: JobId) -> None:
+def in_queue(bed: Bed, job: int) -> None:
     bed.until("in the queue", lambda: job_of(bed, job).state == "PENDING")
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
@@ -87,7 +87,7 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
     assert bed.until("running", lambda: job_of(bed, job).running) < 5
 
 
-def grown(bed: Bed, job: JobId, size: int) -> None:
+def grown(bed: Bed, job: int, size: int) -> None:
     """Requeued and started until it has all its nodes: one that was resumed serves a bit later."""
 
     def whole() -> bool:

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.model import NOTHING_KNOWN, Demand, JobId, RecoveryId, Tres, own_reason
+from hpctl.core.model import NOTHING_KNOWN, Demand, Tres, own_reason
 from tests.contract.scheduler.beds import job_of, node_of
 
 GPU = ("gpu", 1)
@@ -25,7 +25,7 @@ def test_a_pending_job_wants_nodes_for_the_tasks_that_may_run_at_once(real):
 @pytest.mark.slurm
 def test_a_reason_has_no_spaces(real):
     """libslurm's has, and the core compares words."""
-    reason = own_reason(RecoveryId("r1"), "xid 79")
+    reason = own_reason("r1", "xid 79")
     real.scheduler.drain(dict.fromkeys(real.nodes[1:], reason))
     job = real.submit(3)
     real.until("said why", lambda: job_of(real, job).reason not in ("", "None"))
@@ -53,7 +53,7 @@ def test_what_pending_jobs_ask_for_and_nodes_have(real, request):
     }
     for options, wanted in cases.items():
         args = ["sbatch", "--parsable", "--hold", "-o", "/dev/null", *options, "--wrap", "true"]
-        job = JobId(int(real.sandbox.run(args).stdout.strip().split(";")[0]))
+        job = int(real.sandbox.run(args).stdout.strip().split(";")[0])
         asks = job_of(real, job).asks
         # How many CPUs of each node is an estimate of Slurm's; the memory is all of a node's.
         seen = replace(asks, total=replace(asks.total, memory=0))

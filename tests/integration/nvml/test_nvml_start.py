@@ -6,7 +6,7 @@ from pathlib import Path
 from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
 from hpctl.agent.service import Checks
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName
+from hpctl.core.model import Finding
 from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
 
@@ -19,9 +19,9 @@ def checks(root: Path, seen: list[Finding]) -> Checks:
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
     settings = AgentSettings(
         (Head("127.0.0.1", 1),),
-        NodeName("n1"),
-        InstanceId("i-1"),
-        BootId("b-1"),
+        "n1",
+        "i-1",
+        "b-1",
         spool=root / "spool",
         root=root,
         config=AgentConfig(checks=chosen),
