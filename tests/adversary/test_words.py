@@ -30,8 +30,7 @@ def test_a_word_said_again_is_written_once_and_another_is_written():
     for _ in range(50):
         bed.take(HANG)
     bed.take(replace(HANG, wish=Wish.REQUEUE))
-    assert len(bed.stored) == 2
-    assert bed.poked == 2
+    assert (len(bed.stored), bed.poked) == (2, 2)
 
 
 def test_signs_of_life_are_kept_in_memory(monkeypatch):

@@ -70,8 +70,7 @@ def test_a_file_that_is_there_is_left_alone(here):
     assert run("init", *PLAIN, "--force").exit_code == 0
     assert read("cluster.yaml").name == "demo"
     answer = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
-    assert answer["path"] == "a.yaml"
-    assert answer["yaml"] == Path("a.yaml").read_text()
+    assert (answer["path"], answer["yaml"]) == ("a.yaml", Path("a.yaml").read_text())
     assert {path.name for path in here.iterdir()} == {"a.yaml", "cluster.yaml"}
 
 

@@ -93,8 +93,7 @@ def test_show_goes_on_without_the_head_nodes_configuration(tmp_path, monkeypatch
     result = run("show", own, "--json")
     assert result.exit_code == 0, result.output
     keys = {k["key"]: (k["value"], k["source"]) for k in json.loads(result.stdout)["keys"]}
-    assert keys["restarts"] == ("5", str(own))
-    assert keys["window_s"] == ("86400", "default")
+    assert (keys["restarts"], keys["window_s"]) == (("5", str(own)), ("86400", "default"))
     assert "the cluster's and the partition's policy are not counted in" in result.stderr
     own.write_text("restrts: 5\n")
     assert run("show", own).exit_code == 2

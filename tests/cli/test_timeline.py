@@ -22,8 +22,7 @@ def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: str) -> None:
     assert len(story) == 1 + len(rec.steps) + len(rec.trail)
     assert [line.at for line in story] == sorted(line.at for line in story)
     assert all(line.text.endswith((".", "!", "?")) for line in story)
-    assert story[0].mark is Mark.DECIDED
-    assert story[-1].mark is Mark.DONE
+    assert (story[0].mark, story[-1].mark) == (Mark.DECIDED, Mark.DONE)
 
 
 def test_a_step_without_an_answer_is_told_as_trouble() -> None:

@@ -129,8 +129,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     walk = desk.walk(desk.plan(Verb.REPLACE, busy, idle))
     next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
-    assert left[busy].phase is Phase.LET_GO
-    assert left[idle].phase is Phase.LEFT
+    assert (left[busy].phase, left[idle].phase) == (Phase.LET_GO, Phase.LEFT)
     assert not desk.slurm.nodes[busy].drained
     assert desk.slurm.nodes[idle].drained
 

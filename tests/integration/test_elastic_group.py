@@ -153,8 +153,7 @@ def test_a_killed_launcher_ends_the_group_and_leaves_nobody(start: Start, node: 
     all_wait(group)
     group.processes[node].kill()
     codes = group.wait()
-    assert codes[node] == -signal.SIGKILL
-    assert codes[1 - node] == 75
+    assert (codes[node], codes[1 - node]) == (-signal.SIGKILL, 75)
     assert until_gone(group) == []
     if node == 1:
         assert group.account().verdict == "lost"

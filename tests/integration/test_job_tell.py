@@ -67,8 +67,7 @@ def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
     assert sent.wish is Wish.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
-    assert event.report == sent
-    assert event.uid == head.uid
+    assert (event.report, event.uid) == (sent, head.uid)
     assert head.desk.news() == [event]
     assert head.desk.news() == []
     assert head.poked == 1

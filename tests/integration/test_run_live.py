@@ -137,8 +137,7 @@ def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
     assert f"node {victim} is lost" in log
     assert "hpctl: 2 " in log
     listed = (job.dir / "seen.2.0").read_text().split()
-    assert listed[1] == listed[2]
-    assert listed[3] == "2"
+    assert (listed[1], listed[3]) == (listed[2], "2")
 
 
 @pytest.mark.nightly

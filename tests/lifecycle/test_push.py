@@ -72,8 +72,7 @@ def fetched(s3: Any, target: Path) -> Path:
 
 def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(s3, made, tmp_path):
     first = send(made)
-    assert first.send[-1] == "MANIFEST"
-    assert first.unchanged == ()
+    assert (first.send[-1], first.unchanged) == ("MANIFEST", ())
     there = fetched(s3, tmp_path / "there")
     assert {p.relative_to(there).as_posix(): p.read_bytes() for p in _files(there)} == {
         p.relative_to(made.directory).as_posix(): p.read_bytes() for p in _files(made.directory)

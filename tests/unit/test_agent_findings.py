@@ -273,8 +273,7 @@ def test_the_oldest_jobs_are_reported_together():
     for n in range(jobs):
         assert findings.add(hit(str(100 + n), 60 * n))
     by_job = shown(findings)
-    assert len(by_job) == MAX_JOBS + 1
-    assert by_job[""] == 5
+    assert (len(by_job), by_job[""]) == (MAX_JOBS + 1, 5)
     assert {str(100 + n) for n in range(5, jobs)} <= by_job.keys()
     nameless = next(f for f in findings.all() if not f.job)
     assert (nameless.first, nameless.last) == (NOON, NOON + timedelta(seconds=240))

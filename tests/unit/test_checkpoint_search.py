@@ -25,8 +25,7 @@ def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: P
     os.utime(newest, (1, 1))
     os.utime(newest / "manifest.json", (1, 1))
     search = last_complete(tmp_path)
-    assert (search.found.path, search.found.step) == (newest, 30)
-    assert search.verdict == "found"
+    assert (search.found.path, search.found.step, search.verdict) == (newest, 30, "found")
     assert search.passed_over == ()
 
 

@@ -56,8 +56,7 @@ def test_what_torchrun_printed(name, kind, why, code):
 
 def test_the_rank_that_raised_goes_before_those_that_lost_it():
     found = sample("torch-raise")
-    assert found.kind is Kind.CRASH
-    assert found.rank == 1
+    assert (found.kind, found.rank) == (Kind.CRASH, 1)
     assert found.why.startswith("rank 1: ValueError in <module> (ddp.py): bad sample at step 2")
     assert found.signature == "ValueError in <module> (ddp.py): bad sample at step # id # in <tmp>"
     assert found.evidence.startswith("[rank1]: Traceback")

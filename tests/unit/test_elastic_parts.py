@@ -51,8 +51,7 @@ def test_what_command_gives_is_what_the_parser_reads():
     read = parse(line[4:], {elastic.RESULT: "/x/account.json"})
     assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
     assert (read.nproc, read.result) == (4, Path("/x/account.json"))
-    assert read.limits.max_restarts == 3
-    assert read.limits.final_exit_codes == {93, 5}
+    assert (read.limits.max_restarts, read.limits.final_exit_codes) == (3, {93, 5})
 
 
 @pytest.mark.parametrize(

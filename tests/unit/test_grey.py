@@ -151,8 +151,7 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
     reported = explain_view(world, rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
-    assert evidence.check == "peer.throttle"
-    assert evidence.first == T0
+    assert (evidence.check, evidence.first) == ("peer.throttle", T0)
     assert "gpu.throttle_share 0.5" in evidence.evidence
     assert "lower quartile 0" in evidence.evidence
 

@@ -60,8 +60,7 @@ def shell(tmp_path: Path) -> Shell:
 
 def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     done = shell.run("--parsable", "--checkpoint-dir", "ck", "-J", "n", "job.sh", "--lr", "1")
-    assert done.returncode == 0
-    assert done.stdout == "77;there\n"
+    assert (done.returncode, done.stdout) == (0, "77;there\n")
     stderr = done.stderr.splitlines()
     assert stderr[:3] == [
         "hpctl: added --requeue --open-mode=append",

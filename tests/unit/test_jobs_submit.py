@@ -36,8 +36,7 @@ def test_words_go_through_untouched_but_hpctls_own():
 
 def test_what_is_wrapped_is_kept_apart():
     line = parse_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
-    assert line.passed == ["-N2", "--mem=3G"]
-    assert line.given["wrap"] == "srun a b"
+    assert (line.passed, line.given["wrap"]) == (["-N2", "--mem=3G"], "srun a b")
 
 
 def test_abbreviations_count():
@@ -168,8 +167,7 @@ def test_wrap_becomes_a_script():
     assert head == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
     assert rest.endswith("\nsrun a b\n")
     plain = submit("-N2 --wrap 'srun a b'")
-    assert plain.copy is None
-    assert plain.options[-2:] == ("-N2", "--wrap=srun a b")
+    assert (plain.copy, plain.options[-2:]) == (None, ("-N2", "--wrap=srun a b"))
 
 
 def test_spares_are_added_to_the_nodes():

@@ -70,6 +70,5 @@ def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     assert answer.check == CHECK
     health = Health(Generation(N1, generation().instance, generation().boot), now, (answer,))
     judged = assess(health, rules(), now)
-    assert judged.condition is Condition.HEALTHY
-    assert judged.findings == (answer,)
+    assert (judged.condition, judged.findings) == (Condition.HEALTHY, (answer,))
     assert "[history-lemon]" in judged.why

@@ -65,8 +65,7 @@ def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
 def test_news_is_stored_before_it_is_answered_and_wakes_the_loop() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
-    assert bench.disk[N1].findings == (XID,)
-    assert bench.pokes == 1
+    assert (bench.disk[N1].findings, bench.pokes) == ((XID,), 1)
 
 
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:

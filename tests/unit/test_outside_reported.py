@@ -164,10 +164,8 @@ def test_what_a_script_computes_is_made_to_fit():
         evidence="y" * 9999,
         job="12_3;rm",
     )
-    assert found.code == "check_fs_"
-    assert found.device == "a [31mb"
-    assert (len(found.detail), len(found.evidence)) == (256, 2048)
-    assert found.job == "12_3"
+    assert (found.code, found.device) == ("check_fs_", "a [31mb")
+    assert (len(found.detail), len(found.evidence), found.job) == (256, 2048, "12_3")
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,8 @@ def test_a_finding_tells_onset_value_median_z_peers_and_windows():
     memory = windows(3, lambda _: {})
     memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
     (answer,) = peers.findings(memory)[N1]
-    assert answer.verdict is Verdict.WARN
-    assert answer.job == "1"
-    assert answer.first == at(60)
-    assert answer.last == at(200)
-    assert answer.count == 7
+    assert (answer.verdict, answer.job, answer.first) == (Verdict.WARN, "1", at(60))
+    assert (answer.last, answer.count) == (at(200), 7)
     assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in answer.evidence
     assert "7 peers, 7 of 7 windows of 20 s" in answer.evidence
     assert "draws" in answer.evidence
@@ -208,8 +205,7 @@ def view(*jobs: object) -> SchedulerView:
 def test_peers_are_the_nodes_of_one_running_job_of_one_kind():
     kinds = {n: "p5" if n in NAMES[:5] else "p4d" for n in NAMES}
     (group,) = peers.groups_of(view(slurm_job(nodes=NAMES)), kinds, at(0))
-    assert group.nodes == NAMES
-    assert group.parts == (NAMES[:5], NAMES[5:])
+    assert (group.nodes, group.parts) == (NAMES, (NAMES[:5], NAMES[5:]))
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,7 @@ def job_opens(view: View) -> list[JobRecoveryOpened]:
 def test_a_faulty_node_opens_with_its_evidence():
     (event,) = node_opens(view_of(sick=[faulty()]))
     assert (event.generation, event.rule, event.rung) == (generation(), "xid-79", 0)
-    assert event.findings == faulty().findings
-    assert event.passed[-1] == "observing"
+    assert (event.findings, event.passed[-1]) == (faulty().findings, "observing")
 
 
 def given_back(reason: str = "hpctl:n-1 xid 79", ended: tuple[str, ...] = WELL) -> View:

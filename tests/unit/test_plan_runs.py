@@ -130,8 +130,7 @@ def test_what_a_node_explains_is_left_to_it():
 def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
     found = opens(replace(FAILED, **ended), run=replace(RUN, same_signature=9))
     assert (found.trouble.kind, found.trouble.why) == (kind, why)
-    assert found.action is Action.REQUEUE
-    assert found.attempt == FAILED.attempt
+    assert (found.action, found.attempt) == (Action.REQUEUE, FAILED.attempt)
     assert (found.cause, found.bad_nodes) == ("", ())
     assert found.why.startswith(why)
 
@@ -189,8 +188,7 @@ def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
 
 def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
     found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
-    assert found.trouble.kind is Kind.HANG
-    assert found.exclude == ("n2",)
+    assert (found.trouble.kind, found.exclude) == (Kind.HANG, ("n2",))
     assert found.start_at == at(10)
     assert "no healthy node is left" in found.why
 

@@ -54,8 +54,7 @@ def test_later_files_win_key_by_key() -> None:
     cluster = parse("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
     job = parse("backoff: {cap_s: 60}\non: {hang: [step, hold]}")
     policy = merged([cluster, job])
-    assert policy.restarts == 5
-    assert policy.backoff == Backoff(first_s=10, cap_s=60)
+    assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
     assert policy.treatment(Kind.HANG).exclude == 4
     assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.HOLD)
 

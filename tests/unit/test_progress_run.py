@@ -94,9 +94,7 @@ def test_the_rank_at_the_lowest_step_is_named() -> None:
         if rank != 5:
             b.add(note_of(rank, 51), last + 1)
     trouble = hang(b, last + 62)
-    assert trouble.rank == 5
-    assert trouble.node == "n2"
-    assert trouble.device == "GPU 1"
+    assert (trouble.rank, trouble.node, trouble.device) == (5, "n2", "GPU 1")
     assert "rank 5 on n2 (GPU 1) is at step 50, the furthest at 51" in trouble.why
     assert "rank 5" not in trouble.signature
 
@@ -107,8 +105,7 @@ def test_two_ranks_of_one_node_name_the_node() -> None:
     for rank in (0, 1, 4, 5, 6, 7):
         b.add(note_of(rank, 51), last + 1)
     trouble = hang(b, last + 62)
-    assert trouble.rank is None
-    assert trouble.node == "n1"
+    assert (trouble.rank, trouble.node) == (None, "n1")
 
 
 def test_at_equal_steps_the_rank_in_another_phase_is_named() -> None:

@@ -35,8 +35,7 @@ def test_silence_after_steps_is_a_hang(here):
         time.sleep(0.02)
     rank.close()
     (trouble,) = looked(ranks, troubles)
-    assert trouble.kind is Kind.HANG
-    assert trouble.step == 2
+    assert (trouble.kind, trouble.step) == (Kind.HANG, 2)
     assert ranks.step == 2
     ranks.end()
 

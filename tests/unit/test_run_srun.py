@@ -25,8 +25,7 @@ def test_options_end_where_the_command_begins():
     )
     assert parsed.command == ("train", "-x", "1")
     assert parsed.options == ("-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2")
-    assert parsed.given["ntasks"] == "4"
-    assert parsed.given["cpus-per-task"] == "2"
+    assert (parsed.given["ntasks"], parsed.given["cpus-per-task"]) == ("4", "2")
 
 
 @pytest.mark.parametrize(
@@ -43,8 +42,7 @@ def test_a_step_pinned_to_nodes_is_refused(pin):
 )
 def test_letters_in_one_word_are_read_as_srun_does(options, given):
     parsed = parse_srun([*options, "train", "a"])
-    assert parsed.command == ("train", "a")
-    assert parsed.options == tuple(options)
+    assert (parsed.command, parsed.options) == (("train", "a"), tuple(options))
     assert parsed.given.get("ntasks") == given
     assert parsed.lives_on == (given is None)
 

@@ -88,8 +88,7 @@ def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path: P
     who = {"SLURM_JWT": "x", "SLURM_SACK_SOCKET": "/s", "SLURM_CONF_SERVER": "head:6817"}
     outside |= who
     env = Runner(conf, environ=outside).env()
-    assert env["SLURM_CONF"] == str(conf)
-    assert (env["LC_ALL"], env["TZ"]) == ("C", "UTC")
+    assert (env["SLURM_CONF"], env["LC_ALL"], env["TZ"]) == (str(conf), "C", "UTC")
     assert not {"SLURM_TIME_FORMAT", "SLURM_CLUSTERS"} & set(env)
     assert Runner(environ=outside).env()["SLURM_CONF"] == "/other"
     assert {name: env.get(name) for name in who} == who

@@ -370,9 +370,7 @@ def test_the_same_job_in_the_view_whatever_it_is_called(real: RealBed) -> None:
     job = real.submit(2, name=name, comment=comment, exclude=[real.nodes[3]])
     real.until("running", lambda: job_of(real, job).running)
     seen = job_of(real, job)
-    assert seen.name == name
-    assert len(seen.nodes) == 2
-    assert seen.excluded == (real.nodes[3],)
+    assert (seen.name, len(seen.nodes), seen.excluded) == (name, 2, (real.nodes[3],))
     assert seen.batch_host == seen.nodes[0]
     assert seen.recoverable
     assert seen.comment.startswith("a=b Requeue=0")

@@ -26,8 +26,7 @@ def test_a_healthy_machine_is_read_in_full(stub, connect):
     assert (gpu.recovery_action, gpu.error, gpu.utilization) == (0, None, 97)
     assert (gpu.pcie.width, gpu.pcie.generation_max, gpu.pcie.replays) == (16, 5, 0)
     assert [link.active for link in gpu.nvlinks] == [True] * 18
-    assert gpu.fabric == Fabric(state=3, status=0, health_mask=0)
-    assert gpu.processes == ()
+    assert (gpu.fabric, gpu.processes) == (Fabric(state=3, status=0, health_mask=0), ())
 
 
 def test_every_value_lands_in_its_place(stub, connect):
