@@ -1,30 +1,12 @@
 """The fault table: complete, sound, documented; a site's overrides and own rules."""
 
-from collections import Counter
 from datetime import datetime
 
 import pytest
 
-from docgen.generate import stale
-from hpctl.agent.checks import (
-    check_efa,
-    check_host_processes,
-    check_host_services,
-    check_neuron,
-    check_rdma,
-)
-from hpctl.agent.runner import AGENT_CHECKS
 from hpctl.config import parse
 from hpctl.core.assess import assess
-from hpctl.core.catalogue import (
-    SHIPPED,
-    Override,
-    Rules,
-    UnknownRuleError,
-    deviations,
-    rules,
-    vendor_deviations,
-)
+from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
@@ -36,12 +18,10 @@ from hpctl.core.model import (
     Generation,
     Health,
     Remedy,
-    Report,
     Urgency,
     Verdict,
 )
 from hpctl.errors import HpctlError
-from hpctl.protocol import reports as wire
 from hpctl.wiring import make_rules
 
 
@@ -72,20 +52,6 @@ def test_override_changes_only_what_it_names():
     assert mine.classes["xid-95"] is defaults("xid-95")
 
 
-def test_deviations_list_every_field_that_differs():
-    mine = rules(
-        {
-            "xid-79": Override(ladder=(Remedy.REPLACE,), escalate_window_s=60),
-            "xid-48": Override(settle_s=3),
-        }
-    )
-    assert [(d.rule, d.what, d.shipped, d.ours) for d in deviations(mine)] == [
-        ("xid-79", "ladder", "reboot > replace", "replace"),
-        ("xid-79", "escalate_window_s", "604800", "60"),
-    ]
-    assert deviations(rules()) == ()
-
-
 def test_unknown_rule_names_the_near_miss():
     with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
         rules({"xid-97x": Override(settle_s=1)})
@@ -102,18 +68,6 @@ def test_unknown_rule_names_the_near_miss():
 def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
         rules({"xid-13": change})
-
-
-def test_departures_from_nvidia_are_listed_and_argued():
-    listed = {d.rule: d.ours for d in vendor_deviations()}
-    for code in (45, 54, 63, 74, 109, 119, 165, 169):
-        assert listed[f"xid-{code}"]
-        assert listed[f"xid-{code}"] in defaults(f"xid-{code}").source
-    assert "xid-79" not in listed
-
-
-def test_documentation_is_what_the_table_says():
-    assert stale() == [], "run `make docs`"
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -209,26 +163,7 @@ catalogue:
     assert "needs meaning too" in caught.value.hint
 
 
-ALL = (*CHECKS, *KERNEL_CHECKS, AGENT_CHECKS)
-
 FINDS_NOTHING = {"gpu.gauges"}
-
-OTHERS = {"hma", "agent.plugins", "node", "slurm", "cloud", "agent", "peer", "history", "check"}
-
-"""Who finds what no check of the agent's table does."""
-
-"""The checks of which at least one code touches a node."""
-
-
-def test_every_name_is_there_once():
-    assert [n for n, count in Counter(s.name for s in ALL).items() if count > 1] == []
-
-
-@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
-def test_the_head_node_takes_its_findings(spec):
-    finding = Finding(spec.name, Verdict.FAIL, NOW, NOW, clears=spec.clears)
-    report = Report("n", "i", "b", 1, NOW, NOW, (finding,))
-    assert wire.decode(wire.encode(report)).findings == (finding,)
 
 
 @pytest.mark.parametrize("spec", [*CHECKS, *KERNEL_CHECKS], ids=lambda spec: spec.name)
@@ -242,24 +177,6 @@ def test_a_check_is_whole(spec):
     assert rows_of(spec.name) or spec.name in FINDS_NOTHING
     # Else it would be gone before the next run could see it again; due times vary by a tenth.
     assert spec.clears is not Clears.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
-
-
-def test_every_row_belongs_to_a_check():
-    assert {row.check for row in ROWS.values()} - {spec.name for spec in ALL} == OTHERS
-
-
-@pytest.mark.parametrize(
-    ("check", "codes"),
-    [
-        ("efa.errors", {code for code, _ in check_efa.CODES.values()}),
-        ("rdma.errors", {rule.code or rule.counter for rule in check_rdma.RULES}),
-        ("neuron.errors", set(check_neuron.CODES.values())),
-        ("host.units", set(check_host_services.UNITS.values())),
-        ("host.dstate", set(check_host_processes.DRIVERS)),
-    ],
-)
-def test_a_checks_own_table_has_a_row_for_each_code(check, codes):
-    assert codes <= {row.code for row in rows_of(check)}
 
 
 def test_a_hung_call_is_reported_within_half_a_minute():

@@ -4,7 +4,6 @@ The rest of the service's behavior is shown by the provider's contract and by te
 """
 
 import json
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.launch import Timings
-from hpctl.sandbox.machines import Machine
 from tests.contract.provider.beds import Client, cluster, counts, group
 
 PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
@@ -139,33 +136,6 @@ def test_another_process_reads_the_calls(emulator):
 # --- walks --------------------------------------------------------------------------------------
 
 
-def node(api: Client, **which: str) -> dict[str, Any]:
-    return dict(api("DescribeClusterNode", ClusterName="demo", **which)["NodeDetails"])
-
-
-def test_a_replacement_walks_through_its_states(demo, machines):
-    demo.emulator.launches.timings = Timings(shutdown_s=0.05, boot_s=0.05)
-    old = node(demo, NodeId=nodes(demo)[0]["InstanceId"])
-    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[old["InstanceId"]])
-    seen: list[tuple[str, str]] = []
-
-    def done() -> bool:
-        now = node(demo, NodeLogicalId=old["NodeLogicalId"])
-        at = (now["InstanceId"], now["InstanceStatus"]["Status"])
-        if not seen or seen[-1] != at:
-            seen.append(at)
-        return at[1] == "Running"
-
-    until(demo, done)
-    new = node(demo, NodeLogicalId=old["NodeLogicalId"])
-    assert [s for _, s in seen] == ["ShuttingDown", "Pending", "Running"]
-    assert [i for i, _ in seen] == [old["InstanceId"], new["InstanceId"], new["InstanceId"]]
-    same = ("PrivatePrimaryIp", "PrivateDnsHostname", "InstanceGroupName", "InstanceType")
-    assert {k: new[k] for k in same} == {k: old[k] for k in same}
-    assert new["LaunchTime"] > old["LaunchTime"]
-    assert machines.done[-2:] == [("destroy", old["InstanceId"]), ("boot", new["InstanceId"])]
-
-
 def test_a_cluster_can_be_deleted_under_a_stuck_replacement(demo, machines):
     demo.emulator.faults.add("stuck")
     victim = nodes(demo)[0]["InstanceId"]
@@ -240,23 +210,6 @@ def test_what_cannot_change_is_refused_and_nothing_is_done(demo, request_, error
     assert error in str(answer)
     assert demo("DescribeCluster", ClusterName="demo")["NodeRecovery"] == "None"
     assert counts(demo) == {"controller": (1, 1), "workers": (4, 4)}
-
-
-def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(demo, machines):
-    gate, boot = threading.Event(), machines.boot
-
-    def slow(machine: Machine) -> None:
-        gate.wait(5)
-        boot(machine)
-
-    machines.boot = slow
-    update(demo, group("workers", "Compute", 6))
-    assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
-    assert counts(demo)["workers"] == (4, 6)
-    assert group_of(demo)["Status"] == "Updating"
-    update(demo, group("workers", "Compute", 8))
-    gate.set()
-    until(demo, lambda: counts(demo)["workers"] == (8, 8))
 
 
 def test_a_login_group_that_fails_keeps_a_cluster_from_service(make, machines):

@@ -83,21 +83,6 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
     assert second.past == (first.now,)
 
 
-def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(tree):
-    tree.add_efa("efa_0", {"rx_drops": 5})
-    tree.add_efa("efa_1")
-    node = Node(tree.root)
-    first = check_efa.trace(node.machine)
-    tree.unplug("efa_0")
-    node.clock.now += 12
-    assert set(check_efa.trace(node.machine).now.devices) == {"efa_1"}
-    tree.add_efa("efa_0", {"rx_drops": 5000})
-    node.clock.now += 12
-    back = check_efa.trace(node.machine)
-    assert back.now.devices["efa_0"].values["rx_drops"] == 5000
-    assert dict(back.rises(first.now, "rx_drops")) == {"efa_1": 0}
-
-
 def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
     names = tree.add_efas(4)
     node = Node(tree.root)

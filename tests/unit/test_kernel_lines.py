@@ -11,7 +11,6 @@ from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.catalogue import SHIPPED
 from hpctl.core.compat import UTC
-from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
@@ -160,22 +159,6 @@ def test_the_job_is_that_of_the_process_that_the_line_names():
         ("kernel.xid", "45", ""), ("kernel.lockup", "task", "13"), ("kernel.lockup", "soft", "12"),
         ("kernel.memory", "uncorrected", "12"), ("kernel.oom", "job", "4711"),
     }  # fmt: skip
-
-
-def test_the_table_has_every_code_and_no_other():
-    reported = {spec.name: {row.code for row in rows_of(spec.name)} for spec in KERNEL_CHECKS}
-    seen: dict[str, set[str]] = {}
-    for _, check, code, _, means in CASES:
-        if means is not None:
-            seen.setdefault(check, set()).add(code)
-    for check in ("kernel.lockup", "kernel.crash"):
-        seen[check].add("driver")
-    # Where one row stands for the whole check its codes are the driver's business.
-    seen = {
-        name: codes if "" not in reported[name] else reported[name] for name, codes in seen.items()
-    }
-    assert {name: codes for name, codes in reported.items() if name in seen} == seen
-    assert reported.keys() - seen.keys() == {"kernel.xid", "kernel.sxid"}
 
 
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():

@@ -39,10 +39,6 @@ def test_a_file_says_only_what_is_set() -> None:
     assert policy.without_progress == RunPolicy().without_progress
 
 
-def test_no_file_is_the_default() -> None:
-    assert merged([]) == merged([parse("")]) == RunPolicy()
-
-
 def test_compact_is_small_json_that_reads_back() -> None:
     file = parse(FULL)
     assert from_json(json.loads(json.dumps(file.compact()))) == file
@@ -107,14 +103,6 @@ def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path: Path) -> No
 def test_other_problems(text: str, problem: str) -> None:
     with pytest.raises(PolicyError, match=problem):
         parse(text)
-
-
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="No such file"):
-        read(tmp_path / "none")
-    (tmp_path / "latin").write_bytes(b"notify: caf\xe9")
-    with pytest.raises(PolicyError, match="is not UTF-8 text: byte 11"):
-        read(tmp_path / "latin")
 
 
 def test_the_example_is_every_key_at_its_default() -> None:

@@ -51,13 +51,6 @@ def crashes(count: int, **more: object) -> list[Trouble]:
     return [seen(Kind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
 
 
-def test_every_kind_has_a_default_with_a_reason() -> None:
-    assert set(DEFAULTS) == set(Kind)
-    for treatment in DEFAULTS.values():
-        assert treatment.why
-        assert list(treatment.ladder) == sorted(treatment.ladder, key=list(Action).index)
-
-
 def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
     answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.NODE, 1, node="n3"))
     assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
@@ -141,16 +134,9 @@ def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
 
 
 def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
-    policy = replace(GENTLE, backoff=Backoff(30, 2, 100))
-    waits = [
-        a.after_s
-        for a in run(
-            *crashes(4),
-            policy=replace(
-                policy, treatments={Kind.CRASH: Treatment((Action.STEP,), backoff=True)}
-            ),
-        )
-    ]
+    step = {Kind.CRASH: Treatment((Action.STEP,), backoff=True)}
+    policy = replace(GENTLE, backoff=Backoff(30, 2, 100), treatments=step)
+    waits = [a.after_s for a in run(*crashes(4), policy=policy)]
     assert waits[0] == 0
     assert 30 <= waits[1] <= 37.5
     assert 60 <= waits[2] <= 75
@@ -200,12 +186,8 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
 def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:
     full = Means(step=True, nodes=4, wanted=4, names=NAMES[:4])
     elastic = RunPolicy(nodes=(3, 4))
-    answers = run(
-        seen(Kind.NODE, 0, node="n1", progress=1),
-        seen(Kind.NODE, 1, node="n2", progress=2),
-        policy=elastic,
-        means=full,
-    )
+    lost = [seen(Kind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
+    answers = run(*lost, policy=elastic, means=full)
     assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
 
 
@@ -239,12 +221,8 @@ def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
 def test_a_kind_may_have_a_bound_of_its_own() -> None:
     nan = replace(DEFAULTS[Kind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
     policy = replace(RunPolicy(), treatments={**DEFAULTS, Kind.NAN: nan}, without_progress=9)
-    at = datetime(2026, 3, 1, tzinfo=UTC)
-    trouble = Trouble(Kind.NAN, at, "loss is NaN", "nan")
-    past = [Past(replace(trouble, at=at - timedelta(seconds=n)), Action.STEP) for n in (9, 5)]
-    means = STEP_ONLY
-    assert decide(policy, past[:1], trouble, means, at).action is Action.STEP
-    held = decide(policy, past, trouble, means, at)
+    *_, again, held = run(*[seen(Kind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY)
+    assert again.action is Action.STEP
     assert held.action is Action.HOLD
     assert "max: 2" in held.why
 
