@@ -48,9 +48,8 @@ def moved(recovery: JobRecovery, facts: JobFacts, seconds: float = 1) -> Signal:
 @pytest.mark.parametrize("phase", WAITING)
 def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     # A signal is sent once; the update was refused for now, so that RELEASED waits too.
-    far = replace(
-        step(StepKind.START_NOW, Outcome.rejected("away", transient=True)), resolved=at(1e9)
-    )
+    refused = step(StepKind.START_NOW, Outcome.rejected("away", transient=True))
+    far = replace(refused, resolved=at(1e9))
     stuck = rec(phase, steps=(step(StepKind.SIGNAL), far), save_signal="USR1")
     due = deadline_s(phase, OWN)
     assert due > 0
@@ -193,6 +192,13 @@ def test_a_running_job_is_disturbed_only_under_our_own_drain(reason, job, closed
 HOST, SPARE = "n2", "n3"
 WATCHED = slurm_job(nodes=(N1, HOST, SPARE), batch_host=HOST)
 LEFT = replace(WATCHED, nodes=(HOST, SPARE))
+WORD = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
+
+
+def gone_silent() -> JobRecovery:
+    """A supervised job's, without its node, of which nothing was heard for a minute."""
+    excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
+    return excised.on(Signal.STOP_WANTED, at(61), "no word")
 
 
 def test_a_supervised_job_is_let_run_on_without_its_node():
@@ -219,29 +225,24 @@ def test_a_word_ends_the_watch_and_silence_ends_it_too():
     facts = JobFacts(LEFT, gone=True)
     assert advance(watched, facts, OWN, at(59)).until == at(60)
     assert moved(watched, facts, 60) is Signal.STOP_WANTED
-    word = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
-    assert moved(watched, replace(facts, report=word)) is Signal.WENT_ON
-    wish = replace(word, action=Action.REQUEUE, wish=Wish.REQUEUE)
+    assert moved(watched, replace(facts, report=WORD)) is Signal.WENT_ON
+    wish = replace(WORD, action=Action.REQUEUE, wish=Wish.REQUEUE)
     assert moved(watched, replace(facts, report=wish)) is Signal.STOP_WANTED
 
 
 def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_crippled_run():
-    excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
-    silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
     facts = JobFacts(LEFT, gone=True, called_off=True, cordoned=True)
-    assert does(advance(silent, facts, OWN, at(62))).kind is StepKind.REQUEUE
+    assert does(advance(gone_silent(), facts, OWN, at(62))).kind is StepKind.REQUEUE
 
 
 def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on():
-    excised = rec(Phase.EXCISING, supervised=True).on(Signal.EXCISED, at(1), "")
-    silent = excised.on(Signal.STOP_WANTED, at(61), "no word")
-    word = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
-    facts = JobFacts(LEFT, gone=True, report=word)
+    silent = gone_silent()
+    facts = JobFacts(LEFT, gone=True, report=WORD)
     assert moved(silent, facts) is Signal.WENT_ON
     for vain in (
-        JobFacts(LEFT, report=word, headless=True),
+        JobFacts(LEFT, report=WORD, headless=True),
         JobFacts(LEFT, report=JobReport(1, 0, progress=7)),
-        JobFacts(LEFT, report=replace(word, wish=Wish.REQUEUE)),
+        JobFacts(LEFT, report=replace(WORD, wish=Wish.REQUEUE)),
     ):
         assert isinstance(advance(silent, vain, OWN, at(62)), Do)
     # One that a node's fault stops has no say in that.
@@ -251,19 +252,24 @@ def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on():
 # --- backoff --------------------------------------------------------------------------------------
 
 
+def started(seconds: float, attempt: int = 1) -> StepRecord:
+    return StepRecord(
+        StepKind.START_NOW, attempt, "1", at(seconds), Outcome.accepted(), at(seconds)
+    )
+
+
 def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge():
     released = rec(Phase.RELEASED, start_at=at(40))
     first = does(advance(released, JobFacts(QUEUED), OWN, at(2)))
     assert (first.kind, first.after_s) == (StepKind.START_NOW, 38.0)
-    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(2), resolved=at(2))
+    sent = started(2)
     waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
     facts = JobFacts(replace(QUEUED, eligible=at(40)))
     assert advance(waiting, facts, OWN, at(10)).until == at(40)
     nudge = does(advance(waiting, facts, OWN, at(40)))
     assert (nudge.attempt, nudge.after_s) == (2, 0.0)
-    again = replace(sent, attempt=2, started=at(40), resolved=at(40))
     eligible = JobFacts(replace(QUEUED, eligible=at(40), reason="Resources"))
-    nudged = replace(waiting, steps=(sent, again))
+    nudged = replace(waiting, steps=(sent, started(40, attempt=2)))
     assert isinstance(advance(nudged, eligible, OWN, at(41)), Wait)
 
 
@@ -271,25 +277,18 @@ def test_a_fault_of_the_hardware_ends_a_backoff():
     released = rec(Phase.RELEASED, start_at=at(40))
     answer = does(advance(released, JobFacts(QUEUED, hardware=True), OWN, at(2)))
     assert answer.after_s == 0.0
-    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(2), resolved=at(2))
-    waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
+    waiting = rec(Phase.STARTING, start_at=at(40), steps=(started(2),))
     facts = JobFacts(replace(QUEUED, eligible=at(40)), hardware=True)
     assert "no backoff" in does(advance(waiting, facts, OWN, at(5))).why
 
 
 @pytest.mark.parametrize(
     ("versions", "apart"),
-    [
-        (("25.11.7", "26.05.0", ""), True),
-        (("25.11.7", "25.05.9"), False),
-        (("22.05.8",), False),
-        (("",), False),
-    ],
+    [("25.11.7 26.05.0 -", True), ("25.11.7 25.05.9", False), ("22.05.8", False), ("-", False)],
 )
 def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(versions, apart):
-    nodes = {
-        f"n{i}": SlurmNode(f"n{i}", "IDLE", version=version) for i, version in enumerate(versions)
-    }
+    slurmds = enumerate(versions.replace("-", "").split(" "))
+    nodes = {f"n{i}": SlurmNode(f"n{i}", "IDLE", version=version) for i, version in slurmds}
     view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
     ready = job_facts(rec(Phase.RELEASED, since=at(0.3)), view, OWN).ready
     assert ready == (EARLIEST if apart else at(1))
@@ -297,15 +296,13 @@ def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(versions, 
 
 @pytest.mark.parametrize("pass_s", [0.02, 0.5])
 def test_a_start_that_was_ordered_early_is_ordered_again_where_no_pass_came(pass_s: float) -> None:
-    sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(1.4), resolved=at(1.4))
-    waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent,))
+    waiting = rec(Phase.STARTING, since=at(1.5), steps=(started(1.4),))
     due = JobFacts(replace(QUEUED, eligible=at(2)), pass_s=pass_s)
     wait = advance(waiting, due, OWN, at(2.01))
     assert isinstance(wait, Wait)
     assert wait.until == at(2 + pass_s)
     assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2 + pass_s))).why
-    again = replace(sent, attempt=2, started=at(2.5), resolved=at(2.5))
-    waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent, again))
+    waiting = replace(waiting, steps=(*waiting.steps, started(2.5, attempt=2)))
     assert isinstance(advance(waiting, JobFacts(replace(QUEUED, eligible=at(3))), OWN, at(9)), Wait)
 
 

@@ -1,6 +1,6 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -62,21 +62,21 @@ def rec(phase: Phase, **changes: object) -> NodeRecovery:
     return replace(BASE, phase=phase, **changes)
 
 
+def signal_of(recovery: NodeRecovery, facts: NodeFacts, seconds: float = 1) -> Signal:
+    return Signal(moves(advance(recovery, facts, OWN, at(seconds))).signal)
+
+
 @pytest.mark.parametrize("phase", WAITING)
 def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     # The drain was tried and refused for now, so that OPEN waits too.
-    busy = StepRecord(
-        StepKind.DRAIN, 1, "n1", at(0), Outcome.rejected("away", transient=True), at(1e9)
-    )
+    refused = Outcome.rejected("away", transient=True)
+    busy = StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9))
     stuck = rec(phase, steps=(busy,))
     due = deadline_of(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
     assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
-    assert (
-        TRANSITIONS[phase, Signal(moves(advance(stuck, STUCK[phase], OWN, due)).signal)]
-        is Phase.ESCALATED
-    )
+    assert TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)] is Phase.ESCALATED
 
 
 @pytest.mark.parametrize("phase", [Phase.REMEDYING, Phase.REJOINING])
@@ -99,11 +99,8 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     ids=["resumed", "re-reasoned"],
 )
 def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
-    facts = replace(FACTS, slurm=node)
-    assert TRANSITIONS[phase, Signal(moves(advance(rec(phase), facts, OWN, at(1))).signal)] in (
-        Phase.CANCELLED,
-        Phase.RETURNED,
-    )
+    signal = signal_of(rec(phase), replace(FACTS, slurm=node))
+    assert TRANSITIONS[phase, signal] in (Phase.CANCELLED, Phase.RETURNED)
 
 
 def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued():
@@ -125,12 +122,9 @@ def test_after_jobs_never_sets_a_node_down():
 
 def test_the_remedy_names_the_instance_that_was_sick():
     assert isinstance(advance(rec(Phase.VACATED), FACTS, OWN, at(59)), Wait)
-    assert advance(rec(Phase.VACATED), FACTS, OWN, at(60)) == Do(
-        StepKind.REBOOT, "i-n1", 1, BASE.meaning
-    )
-    assert advance(rec(Phase.VACATED, rung=1), FACTS, OWN, at(60)) == Do(
-        StepKind.REPLACE, "i-n1", 1, BASE.meaning
-    )
+    for rung, kind in enumerate((StepKind.REBOOT, StepKind.REPLACE)):
+        remedy = advance(rec(Phase.VACATED, rung=rung), FACTS, OWN, at(60))
+        assert remedy == Do(kind, "i-n1", 1, BASE.meaning)
 
 
 @pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.REPLACE])
@@ -156,10 +150,7 @@ def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind):
 
 def test_another_instance_under_the_name_means_it_was_done():
     other = replace(FACTS, instance=replace(INSTANCE, id="i-new"))
-    assert (
-        moves(advance(rec(Phase.VACATED, rung=1), other, OWN, at(1))).signal
-        is Signal.REMEDY_ACCEPTED
-    )
+    assert signal_of(rec(Phase.VACATED, rung=1), other) is Signal.REMEDY_ACCEPTED
 
 
 @pytest.mark.parametrize("phase", [Phase.CORDONED, Phase.VACATED])
@@ -167,10 +158,8 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
     mass = replace(FACTS, correlated="3 of 8 nodes")
     assert advance(rec(phase), mass, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
     sent = StepRecord(StepKind.RETURN, 1, "n1", at(1), Outcome.accepted(), at(1))
-    moved = moves(
-        advance(rec(phase, steps=(sent,)), replace(mass, slurm=slurm_node(1)), OWN, at(2))
-    )
-    assert moved.signal is Signal.WITHDRAWN
+    back = replace(mass, slurm=slurm_node(1))
+    assert signal_of(rec(phase, steps=(sent,)), back, 2) is Signal.WITHDRAWN
     for later_phase in (Phase.REMEDYING, Phase.REJOINING):
         assert not isinstance(advance(rec(later_phase), mass, OWN, at(1)), Do)
 
@@ -185,13 +174,9 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
     ],
 )
 def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(heard, seen):
-    found = new_generation(rec(Phase.REMEDYING), replace(FACTS, heard=heard))
-    assert (found is not None) is seen
-
-
-def test_a_reboot_is_no_replacement():
-    waiting = rec(Phase.REMEDYING, rung=1)
-    assert new_generation(waiting, replace(FACTS, heard=generation(boot=2))) is None
+    facts = replace(FACTS, heard=heard)
+    assert (new_generation(rec(Phase.REMEDYING), facts) is not None) is seen
+    assert new_generation(rec(Phase.REMEDYING, rung=1), facts) is None, "no replacement"
 
 
 def test_a_healthy_generation_is_returned_after_a_while():
@@ -304,9 +289,8 @@ def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode):
 
 def test_a_fail_in_other_words_is_an_operators_and_no_resume():
     other = replace(MARKED, reason="bad fan, Ann")
-    answer = moves(
-        advance(did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1))
-    )
+    drained = did(rec(Phase.CORDONED), StepKind.DRAIN)
+    answer = moves(advance(drained, replace(FACTS, slurm=other), OWN, at(1)))
     assert answer.signal is Signal.OPERATOR_TOOK_OVER
     assert "changed the Reason" in answer.why
     assert "resumed" not in answer.why
@@ -324,9 +308,7 @@ def test_a_fail_in_other_words_is_an_operators_and_no_resume():
     ],
 )
 def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again):
-    step = StepRecord(
-        StepKind.DRAIN, 1, "ip-1", at(0), resolved=at(drained), outcome=Outcome.accepted()
-    )
+    step = StepRecord(StepKind.DRAIN, 1, "ip-1", at(0), Outcome.accepted(), at(drained))
     treated = replace(rec(Phase.CORDONED), steps=(step,))
     node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
     facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
@@ -340,12 +322,9 @@ def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again
 def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not():
     verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
     new = replace(MARKED, reason_at=at(5), boot_time=at(0))
-    assert (
-        moves(advance(verifying, replace(FACTS, slurm=new), OWN, at(6))).signal
-        is Signal.FAULT_AGAIN
-    )
-    old = replace(MARKED, reason_at=at(0) - timedelta(seconds=1), boot_time=at(0))
-    assert moves(advance(verifying, replace(FACTS, slurm=old), OWN, at(6))).signal is Signal.MARKED
+    assert signal_of(verifying, replace(FACTS, slurm=new), 6) is Signal.FAULT_AGAIN
+    old = replace(MARKED, reason_at=at(-1), boot_time=at(0))
+    assert signal_of(verifying, replace(FACTS, slurm=old), 6) is Signal.MARKED
 
 
 def test_in_mode_assist_a_node_is_set_down_under_its_mark():
@@ -381,9 +360,7 @@ def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code, signal)
     assert moved.urgency is Urgency.NOW
     assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
     rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
-    assert moves(advance(rebooted, facts, OWN, at(1))).signal is Signal.MARKED, (
-        "the reboot is under way: verifying tells"
-    )
+    assert signal_of(rebooted, facts) is Signal.MARKED, "the reboot is under way: verifying tells"
 
 
 @pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
