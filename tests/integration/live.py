@@ -8,7 +8,7 @@ from pathlib import Path
 from hpctl.config import load
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State, replay
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.errors import Unavailable
 from hpctl.sandbox.api import Sandbox
@@ -16,16 +16,13 @@ from hpctl.wiring import make_scheduler, open_store
 
 FAST = {
     "node": {
-        "verify_healthy_s": 0.5,
-        "remedy_after_s": 0.0,
-        "step_retry_s": 1.0,
-        "doubt_window_s": 3.0,
+        "verify_healthy_s": 0.5, "remedy_after_s": 0.0, "step_retry_s": 1.0, "doubt_window_s": 3.0,
     },
     "job": {"prove_s": 1.0, "step_retry_s": 1.0},
     "cluster": {"busy_poll_s": 0.3, "poll_s": 1.0},
     "catalogue": {"xid-79": {"ladder": ["replace"]}},
     "loop": {"reconcile_s": 2.0},
-}
+}  # fmt: skip
 EAGER = "SchedulerParameters=batch_sched_delay=0\n"
 """What `hpctl doctor` advises: else a restarted job waits up to 3 s for slurmctld to look."""
 SLEEPER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --gres=gpu:8\n"
@@ -48,10 +45,10 @@ class Live:
             store.close()
 
     def node(self, name: str) -> SlurmNode:
-        return self.scheduler.view().nodes[NodeName(name)]
+        return self.scheduler.view().nodes[name]
 
     def job(self, number: int) -> SlurmJob:
-        return self.scheduler.view().jobs[JobId(number)]
+        return self.scheduler.view().jobs[number]
 
     def submit(self, body: str, *options: str, header: str = SLEEPER) -> int:
         path = Path(self.sandbox.state_dir) / f"job-{time.monotonic_ns()}.sh"

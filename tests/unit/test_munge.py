@@ -53,20 +53,17 @@ def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
 def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
     for ask in (munge.encode, munge.decode):
         with pytest.raises(Unavailable, match="none") as caught:
-            ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")  # type: ignore[arg-type]
+            ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")
         assert "systemctl status munge" in caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (14, "invalid_credential"),
-        (15, "expired_credential"),
-        (16, "rewound_credential"),
-        (17, "replayed_credential"),
-        (18, "unauthorized_credential"),
+        (14, "invalid_credential"), (15, "expired_credential"), (16, "rewound_credential"),
+        (17, "replayed_credential"), (18, "unauthorized_credential"),
     ],
-)
+)  # fmt: skip
 def test_munges_error_numbers_are_the_librarys(number: int, code: str) -> None:
     word = munge._lib().munge_strerror(number).decode().lower()
     assert word == f"{code.removesuffix('_credential')} credential"

@@ -46,8 +46,7 @@ def test_a_loss_may_be_no_number(text: str) -> None:
 
 
 def test_names_that_slurm_cannot_have_are_no_nodes() -> None:
-    note = parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65)
-    assert note == Note(step=1)
+    assert parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == Note(step=1)
 
 
 def test_the_notes_of_a_log() -> None:
@@ -60,11 +59,8 @@ def test_the_notes_of_a_log() -> None:
         b"2026-11-21 INFO hpctl-progress done=1"
     )
     assert in_log(block) == [
-        Note(step=12, loss=0.3),
-        Note(step=13, rank=3),
-        Note(step=13, rank=9),
-        Note(done=True),
-    ]
+        Note(step=12, loss=0.3), Note(step=13, rank=3), Note(step=13, rank=9), Note(done=True),
+    ]  # fmt: skip
 
 
 @given(
@@ -72,5 +68,4 @@ def test_the_notes_of_a_log() -> None:
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
     line = f"checkpoint={quoted(path)} step=3".encode()
-    note = parse(line)
-    assert note == Note(step=3, checkpoint=path)
+    assert parse(line) == Note(step=3, checkpoint=path)

@@ -25,22 +25,19 @@ def take(journal: Store, host: str, at: timedelta = timedelta()) -> None:
 
 
 def test_nobody_held_it_at_first(database: DatabaseBed) -> None:
-    journal = database.open()
-    assert journal.daemon() is None
+    assert database.open().daemon() is None
 
 
 def test_the_holder_can_be_read_exactly(database: DatabaseBed) -> None:
     holder, reader = database.open(), database.open()
     take(holder, "head-1")
     info = reader.daemon()
-    assert info is not None
     assert (info.host, info.pid, info.version, info.mode) == ("head-1", 7, "0.1", "own")
     assert (info.started, info.heartbeat) == (NOW, NOW)
     assert info.until == NOW + timedelta(seconds=LEASE_S)
     later = NOW + timedelta(seconds=11)
     holder.renew_lease(later, LEASE_S, 0.25, "slurmctld is ✗", "observe")
     info = reader.daemon()
-    assert info is not None
     assert (info.started, info.heartbeat) == (NOW, later)
     assert info.until == later + timedelta(seconds=LEASE_S)
     assert (info.last_cycle_s, info.trouble, info.mode) == (0.25, "slurmctld is ✗", "observe")
@@ -54,9 +51,7 @@ def test_another_host_waits_until_it_has_run_out(database: DatabaseBed) -> None:
             take(second, "head-2", after)
     first.append([signal(1)])
     take(second, "head-2", timedelta(seconds=LEASE_S))
-    info = first.daemon()
-    assert info is not None
-    assert info.host == "head-2"
+    assert first.daemon().host == "head-2"
 
 
 def test_the_same_host_takes_over_at_once(database: DatabaseBed) -> None:
@@ -80,9 +75,7 @@ def test_who_lost_it_can_write_no_more(database: DatabaseBed) -> None:
         old.renew_lease(NOW, LEASE_S, 0.0, "", "own")
     new.append([signal(4)])
     assert numbers(new.events()) == [1, 4]
-    info = new.daemon()
-    assert info is not None
-    assert info.host == "head-2"
+    assert new.daemon().host == "head-2"
 
 
 def race(one: Callable[[str], bool]) -> list[bool]:
@@ -125,7 +118,6 @@ def test_one_daemon_a_directory_until_it_is_dead(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(AlreadyRunning, match=f"pid {other.pid} "):
             lock_state_dir(tmp_path)
