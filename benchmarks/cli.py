@@ -16,6 +16,7 @@ from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World, node_name
 from hpctl.core.journal import HoldNoted
 from hpctl.core.model import NodeName
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 
 RUNS, HELP_RUNS = 7, 20
@@ -67,7 +68,7 @@ def lay_out(folder: Path, nodes: int) -> str:
         f"slurm: {{bin: {binaries}, adapter: cli}}\n"
     )
     store, now = Store(f"sqlite:///{folder}/journal.db", write=True), CLOCK.now()
-    store.take_lease("bench", 1, "0", "own", now, 3600)
+    store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), now, 3600)
     store.append([HoldNoted(now, SICK, "paused", "an operator paused hpctl", "kernel.xid/31")])
     store.record(list(world.health().values()))
     store.note_heard(dict.fromkeys(map(NodeName, world.slurm.nodes), now + timedelta(hours=9)))

@@ -126,7 +126,7 @@ def gather(
 
 def _patient(rules: Rules, config: Config) -> Rules:
     """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
-    lag = timedelta(seconds=config.loop.lease_s / 2)
+    lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
