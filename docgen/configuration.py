@@ -26,6 +26,7 @@ MEANINGS = {
     "mode": "`observe`: journal only; `assist`: drain and requeue; `own`: also reboot and replace",
     "state_dir": "journal and lock; a local disk",
     "database_url": "MariaDB or PostgreSQL that several head nodes share, in place of SQLite",
+    "heads": "every head node's intake, as in the agents' `HPCTL_AGENT_HEAD`; empty: this one",
     "kill_switch": "while this file exists hpctl does nothing",
     "partitions": "act on nodes of these partitions only; empty: all",
     "spares": "idle healthy nodes kept for each instance group: `{GROUP: COUNT}`",

@@ -70,6 +70,9 @@ class Slurm(Struct, frozen=True):
     timeout_s: Seconds = 10.0
 
 
+HeadUrl = Annotated[str, Meta(pattern=r"^http://[^\s/:@]+(:\d{1,5})?/?$", max_length=300)]
+
+
 class Intake(Struct, frozen=True):
     """Where agents report, and whom to believe."""
 
@@ -119,6 +122,7 @@ class Config(Struct, frozen=True):
     mode: Mode = Mode.OBSERVE
     state_dir: Path = Path("/var/lib/hpctl")
     database_url: str | None = None
+    heads: tuple[HeadUrl, ...] = ()
     kill_switch: Path = Path("/etc/hpctl/STOP")
     partitions: frozenset[str] = frozenset()
     cluster: Cluster = Cluster(provider="none")
