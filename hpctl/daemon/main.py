@@ -259,7 +259,7 @@ class Daemon:
         self._health.add_sources(self._grey, alerts)
         webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
         desks = (self._jobs, self._requests, webhook)
-        backend = Backend(self._health, self._grey, *desks, self._metrics)
+        backend = Backend(self._health, self._grey, *desks, self._metrics, self.leadership)
         intake, token_file = config.intake, config.alerts.token_file
         setup = channel.Setup(
             str(intake.munge_socket) if intake.munge_socket else None,
