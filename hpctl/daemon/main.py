@@ -416,6 +416,8 @@ class Daemon:
         self._failures, self._cycle_trouble = 0, ""
         self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
         self._look_at_cloud()
+        if self.leadership.hand_over_to:
+            return
         if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
