@@ -153,6 +153,11 @@ class IntakeProcess:
             self.stop()
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
+    def keep_listener(self) -> int:
+        """A descriptor of the listening socket that outlives `stop`."""
+        assert self._listener is not None
+        return os.dup(self._listener.fileno())
+
     def stop(self) -> None:
         """End it. What it had not acknowledged is sent again by whoever sent it."""
         self._stopping.set()

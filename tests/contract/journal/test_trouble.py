@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
@@ -74,7 +75,7 @@ def test_times_that_cannot_be_read(database: DatabaseBed) -> None:
     value = "1e300"
     store = database.open()
     store.record([WELL])
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     number = store.ask("pause", "", "ann", NOW)
     database.execute(f"UPDATE hpctl_agents SET last_heard = {value}")
     database.execute(f"UPDATE hpctl_requests SET at = {value}")
@@ -99,7 +100,7 @@ def test_a_value_of_another_type(sqlite: DatabaseBed, column: str, value: str) -
 
 def test_tables_that_are_gone(database: DatabaseBed) -> None:
     store = database.open()
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     for table in TABLES:
         database.execute(f"DROP TABLE {table}")
     for read in (store.health, store.requests, store.daemon, lambda: list(store.events())):
@@ -108,7 +109,7 @@ def test_tables_that_are_gone(database: DatabaseBed) -> None:
     with pytest.raises(JournalCorrupt):
         store.answer(1)
     with pytest.raises(JournalCorrupt):
-        store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+        store.take_lease(Holder("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
     with pytest.raises(HpctlError, match="the request cannot be written"):
         store.ask("pause", "", "ann", NOW)
     for write in (
@@ -131,7 +132,7 @@ def test_what_a_request_cannot_hold_is_refused(served: DatabaseBed) -> None:
 def test_another_schema_is_refused(database: DatabaseBed, write: bool) -> None:
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
-    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 1"):
+    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):
         database.open(write=write)
 
 
