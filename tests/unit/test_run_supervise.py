@@ -170,7 +170,7 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
 def test_nothing_is_sent_after_a_wish(monkeypatch):
     """The daemon takes the newest report of a run: a late one would take the wish back."""
     sent = list[JobReport]()
-    monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
+    monkeypatch.setattr(trouble_handler, "send_report", lambda report, **_: sent.append(report))
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
