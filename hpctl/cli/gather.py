@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -91,7 +91,6 @@ def gather(
     from hpctl.core.assess import assess
     from hpctl.core.health import standing
     from hpctl.core.plan import node_candidates
-    from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
@@ -107,9 +106,7 @@ def gather(
         cloud_view, joined = _joined(cloud_view, slurm_view)
     rules = _patient(make_rules(config), config)
     left = _left(state, health, slurm_view, joined)
-    recent = at - rules.silent_after
-    health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
-    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
+    health = _present(health, left, slurm_view, joined, rules, at)
     world = World(
         now=at,
         policy=config.policy(),
@@ -132,6 +129,22 @@ def gather(
     )
     found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
     return replace(world, untreated=tuple(found))
+
+
+def _present(
+    health: Mapping[model.NodeName, model.Health],
+    left: Set[model.NodeName],
+    slurm: model.SchedulerView | None,
+    joined: Joined,
+    rules: Rules,
+    at: datetime,
+) -> dict[model.NodeName, model.Health]:
+    """What is known of the nodes that have not left, or were heard lately; Slurm's signs too."""
+    from hpctl.core.reach import with_marks_and_reach
+
+    recent = at - rules.silent_after
+    here = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
+    return with_marks_and_reach(here, slurm, joined.instances, rules, at)[0]
 
 
 def _leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
