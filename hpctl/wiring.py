@@ -34,19 +34,25 @@ def open_store(config: Config, *, write: bool = False) -> Store:
     several heads share is another cluster's."""
     from hpctl.store.sql import Store
 
-    path = None if write else _file(config)
-    store = Store(f"sqlite:///{quote(str(path))}" if path else config.url, write=write)
+    store = Store(config.url if write else readable_url(config), write=write)
     try:
-        if config.database_url:
-            store.claim(config.cluster.name or _cluster_name(config.slurm.conf))
+        name = config.cluster.name or _cluster_name(config.slurm.conf)
+        if config.database_url and name:
+            store.claim(name)
     except BaseException:
         store.close()
         raise
     return store
 
 
+def readable_url(config: Config) -> str:
+    """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
+    path = _file(config)
+    return f"sqlite:///{quote(str(path))}" if path else config.url
+
+
 def _cluster_name(conf: Path | None) -> str:
-    """ClusterName of slurm.conf; "cluster" where there is none to read."""
+    """ClusterName of slurm.conf; empty where there is none to read."""
     from pathlib import Path
 
     path = conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
@@ -54,7 +60,7 @@ def _cluster_name(conf: Path | None) -> str:
         text = path.read_text(errors="replace")
         if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):
             return str(named[-1]).lower()[:64]
-    return "cluster"
+    return ""
 
 
 def open_reader(config: Config) -> SqliteReader | Store:

@@ -13,7 +13,6 @@ from hpctl.cli import doctor
 from hpctl.cli.doctor import CheckView
 from hpctl.store.rows import Holder
 from tests.cli import worlds
-from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_golden import CHECKED, GOLDEN
 
@@ -115,9 +114,7 @@ def holds(schema: str, *documents: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_what_is_printed_is_what_is_documented(
-    history: Head, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     checks = (CheckView("munge", "ok", "fine", ""),)
     monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
     with closing(history.store()) as store:
@@ -136,11 +133,11 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_what_is_as_before_is_documented(name: str) -> None:
+def test_what_is_as_before_is_documented(name):
     holds(name, *((GOLDEN / f"{one}.json").read_text() for one in GOLDENS[name]))
 
 
-def test_every_part_is_used() -> None:
+def test_every_part_is_used():
     links = {
         link[1]
         for fields in PARTS.values()
