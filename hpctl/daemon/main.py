@@ -344,10 +344,10 @@ class Daemon:
         """Let go in order: no effect under way, then the lease, then the rest."""
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
-            settled = self._executor.settle(SETTLE_S)
+            settled = self._shared and self._executor.settle(SETTLE_S)
             if self._began and (not self._shared or self.leadership.leads):
                 self._health.flush()
-            if settled and self._shared:
+            if settled:
                 self.leadership.release()
         self._intake.stop()
         if self._began:
@@ -528,7 +528,8 @@ class Daemon:
         self._observer.configure(fresh)
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
-        self._audit_configuration()
+        if self.leadership.leads:
+            self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 
     def _audit_configuration(self) -> None:

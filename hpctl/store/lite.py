@@ -99,7 +99,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if passing(error):
-            hint = "is the database up, and its disk well?"
+            hint = "is the database up, and its disk well? Until it answers hpctl does nothing"
             raise Unavailable(f"{what} cannot be reached: {error}", hint) from error
         hint = "stop the daemon, keep a copy, restore the newest good one"
         raise JournalCorrupt(f"{what} cannot be read: {error}", hint) from error
