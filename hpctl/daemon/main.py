@@ -344,12 +344,13 @@ class Daemon:
         """Let go in order: no effect under way, then the lease, then the rest."""
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
-            settled = self._shared and self._executor.settle(SETTLE_S)
-            if self._began and (not self._shared or self.leadership.leads):
+            leads = self.leadership.leads
+            settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
+            if self._began and leads:
                 self._health.flush()
-            if settled:
+            if settled and self._shared:
                 self.leadership.release()
-        self._intake.stop()
+        self._intake.stop(wait=self._stopping)
         if self._began:
             self._grey.stop()
             self._cloud.stop()

@@ -82,7 +82,7 @@ def handed_back(live, second, how: str) -> None:
     else:
         live.sandbox.signal_service("daemon", "SIGCONT")
     ready = ["failover", "--to", second.first, "--json"]
-    until(lambda: json.loads(live.hpctl(*ready, "--dry-run", check=False))["ok"], 30, "it is ready")
+    until(lambda: json.loads(live.hpctl(*ready, "--dry-run", check=False))["ok"], 90, "it is ready")
     until(lambda: json.loads(live.hpctl(*ready, "--wait", check=False))["done"], 60, "handed over")
     assert leader(live) == second.first
 
@@ -95,6 +95,8 @@ def test_recoveries_outlive_their_leaders(database) -> None:
         with cluster({"database_url": server.fresh(), **PATIENT}, nodes=6) as live:
             second = Second(live)
             try:
+                preview = ["failover", "--dry-run", "--json"]
+                until(lambda: json.loads(live.hpctl(*preview, check=False))["ok"], 60, "ready")
                 # The first head reads its list of heads as well.
                 live.sandbox.signal_service("daemon", "SIGTERM")
                 live.sandbox.start_daemon()
