@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
@@ -88,9 +88,8 @@ def gather(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.core.assess import assess
-    from hpctl.core.health import standing
     from hpctl.core.plan import node_candidates
+    from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
@@ -99,14 +98,16 @@ def gather(
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
             health, standbys = store.health(), tuple(store.standbys())
-            daemon = _leader(store, at, wait=config.database_url is not None)
+            daemon = leader(store, at, wait=config.database_url is not None)
         (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
     joined = Joined()
     if cloud_view is not None:
         cloud_view, joined = _joined(cloud_view, slurm_view)
     rules = _patient(make_rules(config), config)
     left = _left(state, health, slurm_view, joined)
-    health = _present(health, left, slurm_view, joined, rules, at)
+    recent = at - rules.silent_after
+    health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
+    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
     world = World(
         now=at,
         policy=config.policy(),
@@ -114,10 +115,7 @@ def gather(
         cluster=config.cluster.name,
         stopped=f"the kill switch {config.kill_switch} is there" * config.kill_switch.exists(),
         health=health,
-        assessments={
-            node: assess(standing(h, state.returned.get(node)), rules, at)
-            for node, h in health.items()
-        },
+        assessments=_assessed(health, state, rules, at),
         daemon=daemon,
         slurm=slurm_view,
         slurm_error=slurm_error,
@@ -131,23 +129,18 @@ def gather(
     return replace(world, untreated=tuple(found))
 
 
-def _present(
-    health: Mapping[model.NodeName, model.Health],
-    left: Set[model.NodeName],
-    slurm: model.SchedulerView | None,
-    joined: Joined,
-    rules: Rules,
-    at: datetime,
-) -> dict[model.NodeName, model.Health]:
-    """What is known of the nodes that have not left, or were heard lately; Slurm's signs too."""
-    from hpctl.core.reach import with_marks_and_reach
+def _assessed(
+    health: Mapping[model.NodeName, model.Health], state: State, rules: Rules, at: datetime
+) -> dict[model.NodeName, model.Assessment]:
+    from hpctl.core.assess import assess
+    from hpctl.core.health import standing
 
-    recent = at - rules.silent_after
-    here = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
-    return with_marks_and_reach(here, slurm, joined.instances, rules, at)[0]
+    return {
+        node: assess(standing(h, state.returned.get(node)), rules, at) for node, h in health.items()
+    }
 
 
-def _leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
     """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts:
     another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()

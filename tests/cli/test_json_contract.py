@@ -116,9 +116,9 @@ def holds(schema: str, *documents: str) -> None:
 @pytest.mark.parametrize("name", SHOWS)
 def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     checks = (CheckView("munge", "ok", "fine", ""),)
-    with closing(history.store()) as store:
-        store.note_standby(Holder("head-2", 4712, "0.1.0", "own", "head-2:8470"), 1, worlds.NOW)
     monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
+    with closing(history.store()) as store:
+        store.note_standby(Holder("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0))
     holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))
 
 
