@@ -183,6 +183,24 @@ def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
 
 POST_TIMEOUT_S: Final = 5.0
 
+MOST_CODES: Final = 6
+"""Codes of one counter that have a series of their own; the others share one."""
+
+
+class Refused:
+    """How often something was refused, by code."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._counter = Counter(name, text, ["code"], registry=registry)
+        self._codes: set[str] = set()
+
+    def add(self, code: str) -> None:
+        """Count one more."""
+        if len(self._codes) < MOST_CODES:
+            self._codes.add(code)
+        self._counter.labels(code if code in self._codes else "other").inc()
+
+
 Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
@@ -197,7 +215,7 @@ def proved_route(
 ) -> Route:
     """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
     by its code, and say what it counts."""
-    refused = Counter(*refusals, ["code"], registry=registry)
+    refused = Refused(*refusals, registry)
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
@@ -216,7 +234,7 @@ def proved_route(
             )
             status, answer = 200, await answer_to(body, credential)
         except Refusal as refusal:
-            refused.labels(refusal.code).inc()
+            refused.add(refusal.code)
             status, answer = refusal.status, refusal.as_json
             if status in (408, 413):
                 headers["connection"] = "close"
@@ -296,9 +314,7 @@ class _Reports:
         self._authenticator = Authenticator(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
-        self._refused = Counter(
-            "hpctl_reports_refused", "Reports not believed.", ["code"], registry=registry
-        )
+        self._refused = Refused("hpctl_reports_refused", "Reports not believed.", registry)
         # munged and the resolver may block: never on the event loop.
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
 
@@ -332,7 +348,7 @@ class _Reports:
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
-            self._refused.labels(refusal.code).inc()
+            self._refused.add(refusal.code)
             # What is left of an unread body must not be taken for the next request.
             status, close = refusal.status, refusal.status in (408, 413)
             answer = refusal.as_json

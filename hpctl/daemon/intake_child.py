@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -234,6 +234,7 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     app = application(setup, daemon, registry)
     server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
     count(server.connections, registry)

@@ -178,7 +178,6 @@ class Daemon:
         lease_s, pid = config.loop.lease_s, os.getpid()
         self._store.take_lease(host, pid, __version__, config.mode, now, lease_s)
         self._waker = Waker(config.state_dir)
-        self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
 
@@ -190,11 +189,13 @@ class Daemon:
         scheduler, adapter = choose_scheduler(config)
         log.info("slurm is read by %s", adapter)
         provider = make_provider(config)
+        self._metrics = Metrics(provider.calls)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
         self._observer = observer
-        memory = JournaledState(store)
+        memory = JournaledState(store, self._metrics.journal.observe)
+        self._metrics.begin(memory.state)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
@@ -286,7 +287,8 @@ class Daemon:
             self._failed(error, begun)
             return
         self._failures, self._cycle_trouble = 0, ""
-        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        if self.loop.view is not None:
+            self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
         self._look_at_cloud()
         if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
