@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from socket import socketpair
+from textwrap import fill
 from typing import cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from hpctl.agent.metrics import table
 from hpctl.daemon.channel import Channel, Setup
 from hpctl.daemon.intake_child import DaemonClient, application, count
 from hpctl.daemon.metrics import Metrics
@@ -24,13 +26,34 @@ operator's names, for registered jobs.
 """
 
 
+AGENTS = """
+## Of a node
+
+Every agent serves its last readings, for the head nodes and its own host alone, at port 8471
+(`--metrics`). `http://HEAD:8470/sd` lists the agents for Prometheus' HTTP
+service discovery. Names begin with `hpctl_agent_`:
+
+"""
+
+
+GUIDE = """
+## Prometheus and Grafana
+
+`hpctl observability render --out DIR` writes `prometheus.yml` (the head node, and the agents as they
+come and go), `hpctl.rules.yml` (alerts, each with the command to run) and `dashboards/` for Grafana's
+Import: fleet, recoveries, jobs, grey failures, hpctl. Prometheus 2.42 and Grafana 10.1, or later.
+`hpctl observability up` runs Prometheus here.
+"""
+
+
 def page() -> str:
     """The page."""
     found = sorted(_series())
     assert len(found) > 10, "where have the daemon's metrics gone?"
     found = [row for row in found if not row[0].startswith("hyperpod")]
     rows = ("| " + " | ".join((f"`{name}`", *rest)) + " |" for name, *rest in found)
-    return HEAD + "\n".join(rows) + "\n"
+    agents = " ".join(f"`{name}`" for name in table())
+    return HEAD + "\n".join(rows) + "\n" + AGENTS + fill(agents, 100) + "\n" + GUIDE
 
 
 def intake_registry() -> CollectorRegistry:

@@ -285,6 +285,20 @@ def intake_app(
     return app
 
 
+def discovery_route(discover: Callable[[], bytes]) -> Route:
+    """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
+    Prometheus keeps what it had where there is no answer."""
+    known = _Scraped(discover)
+
+    async def sd(_: Request) -> Response:
+        try:
+            return Response(await known.now(), media_type="application/json")
+        except Refusal as refusal:
+            return Response(refusal.as_json, refusal.status, media_type="application/json")
+
+    return Route("/sd", sd)
+
+
 class _Scraped:
     """What somebody else adds to /metrics: whoever may ask for it may ask for it all day."""
 

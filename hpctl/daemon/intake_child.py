@@ -32,7 +32,7 @@ from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.authentication import IntakeSettings, Refusal
-from hpctl.daemon.intake import intake_app, proved_route
+from hpctl.daemon.intake import discovery_route, intake_app, proved_route
 from hpctl.daemon.job_reports import route as job_route
 from hpctl.daemon.requests import route as request_route
 from hpctl.daemon.server import RESERVED, Bounds, Connections, IntakeServer
@@ -188,6 +188,10 @@ class DaemonClient:
             log.warning("/metrics without the daemon's own: %s", refusal)
             return b""
 
+    def discover(self) -> bytes:
+        """The agents for Prometheus. Raises Refusal."""
+        return self.ask(channel.Discover())
+
     def listen(self) -> None:
         """Take in what the daemon says, until it is gone."""
         while True:
@@ -216,6 +220,7 @@ def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorR
         *alert_routes(token, daemon.take, registry),
         job_route(daemon.take_job_report, settings, clock, registry),
         request_route(daemon.take_request, settings, registry),
+        discovery_route(daemon.discover),
     ]
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))

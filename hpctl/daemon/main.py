@@ -189,7 +189,7 @@ class Daemon:
         scheduler, adapter = choose_scheduler(config)
         log.info("slurm is read by %s", adapter)
         provider = make_provider(config)
-        self._metrics = Metrics(provider.calls)
+        self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
@@ -403,7 +403,7 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "metrics")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy

@@ -45,6 +45,7 @@ from hpctl.core.recovery import StepKind, StepRecord, Trail
 from hpctl.core.trouble import Kind
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, walled
+from hpctl.protocol.heads import AGENT_METRICS_PORT
 
 SAMPLE_S: Final = 10.0
 """How often nodes and jobs are counted."""
@@ -199,8 +200,14 @@ class _Counts:
 class Metrics:
     """One registry, which the intake prints at /metrics beside its own counters. For the loop."""
 
-    def __init__(self, calls: Mapping[tuple[str, str], int] | None = None) -> None:
+    def __init__(
+        self,
+        calls: Mapping[tuple[str, str], int] | None = None,
+        agent_port: int = AGENT_METRICS_PORT,
+    ) -> None:
         """`calls`: how often each operation of the API was called, with which result."""
+        self._view: View | None = None
+        self._agent_port = agent_port
         # They would be a second series for each counter, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
@@ -215,8 +222,31 @@ class Metrics:
         """Count what happens from now on."""
         self._recoveries.begin(state)
 
+    def targets(self) -> list[dict[str, Any]]:
+        """The agents that were ever heard, for Prometheus' HTTP service discovery. Any thread."""
+        view = self._view
+        if view is None:
+            return []
+        found = []
+        for name, node in view.scheduler.nodes.items():
+            if name not in view.health or not node.address:
+                continue
+            host = f"[{node.address}]" if ":" in node.address else node.address
+            instance = view.instance(name)
+            group = view.provider.groups.get(instance.group) if instance else None
+            labels = {
+                "instance": name,
+                "instance_group": instance.group if instance else "",
+                "instance_type": group.instance_type if group else "",
+                "partition": ",".join(sorted(node.partitions)),
+            }
+            labels = {key: printable(text)[:128] for key, text in labels.items() if text}
+            found.append({"targets": [f"{host}:{self._agent_port}"], "labels": labels})
+        return found
+
     def cycle(self, seconds: float, view: View, policy: Policy, flaws: Iterable[Flaw] = ()) -> None:
         """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
+        self._view = view
         self._counts.cycles.observe(seconds)
         for flaw in flaws:
             self._counts.flaws.labels(flaw.where).inc()
