@@ -109,7 +109,8 @@ BOARDS: Final[Mapping[str, tuple[str, Sequence[Panel]]]] = {
     )),
     "hpctl": ("hpctl: daemon and agents", (
         Panel("Which", {"{{version}} {{mode}}": "hpctl_build_info"}, kind="number"),
-        Panel("Paused", {"": "hpctl_paused"}, kind="number"),
+        Panel("Leads", {"{{instance}}": "hpctl_leader"}, kind="number"),
+        Panel("Paused", {"": "max(hpctl_paused)"}, kind="number"),
         Panel("Cycle", _quantiles("hpctl_cycle_seconds"), "s"),
         Panel("Journal append", _quantiles("hpctl_journal_append_seconds"), "s"),
         Panel("Internal errors an hour", {
@@ -155,9 +156,9 @@ def dashboard(name: str) -> str:
         elif panel.kind == "table":
             shown = table.Panel().span(24).height(8)
         else:
-            shown = timeseries.Panel().span(12).height(8).min(0).fill_opacity(10)
-            if panel.kind == "bars":
-                shown = shown.draw_style(common.GraphDrawStyle.BARS)
+            lines = timeseries.Panel().span(12).height(8).min(0).fill_opacity(10)
+            bars = common.GraphDrawStyle("bars")
+            shown = lines.draw_style(bars) if panel.kind == "bars" else lines
         shown = shown.title(panel.title).unit(panel.unit).datasource(source).no_value("0")
         shown = shown.description(panel.about) if panel.about else shown
         for number, (legend, expr) in enumerate(panel.queries.items()):

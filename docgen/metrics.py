@@ -39,10 +39,10 @@ service discovery. Names begin with `hpctl_agent_`:
 GUIDE = """
 ## Prometheus and Grafana
 
-`hpctl observability render --out DIR` writes `prometheus.yml` (the head node, and the agents as they
-come and go), `hpctl.rules.yml` (alerts, each with the command to run) and `dashboards/` for Grafana's
-Import: fleet, recoveries, jobs, grey failures, hpctl. Prometheus 2.42 and Grafana 10.1, or later.
-`hpctl observability up` runs Prometheus here.
+`hpctl observability render --out DIR` writes `prometheus.yml` (head nodes, and agents as they come
+and go), `hpctl.rules.yml` (alerts) and `dashboards/` for Grafana's Import: fleet, recoveries, jobs,
+grey failures, hpctl. Prometheus 2.42 and Grafana 10.1, or later. `hpctl observability up` runs
+Prometheus here.
 """
 
 

@@ -112,6 +112,7 @@ class _Counts:
             return Histogram(name, *_SERIES[name], registry=registry, buckets=buckets)
 
         self.build = gauge("hpctl_build_info")
+        self.leader = gauge("hpctl_leader")
         self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
         self.failed = counter("hpctl_cycles_failed")
         self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
@@ -213,6 +214,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._counts = _Counts(self.registry)
         self.failed, self.journal = self._counts.failed, self._counts.journal
+        self.leader = self._counts.leader
         self._recoveries = _Recoveries(self._counts)
         self._sampler = _Sampler(self._counts)
         self._api_calls, self._api_counted = calls or {}, Counted[tuple[str, str]]()
@@ -291,6 +293,7 @@ class _Recoveries:
 
     def begin(self, state: State) -> None:
         """What is in it has happened already."""
+        self._before.clear()
         for _, recs, open_now in _kept(state):
             self._known.update(recs)
             self._before |= {rid: recs[rid] for rid in open_now}
