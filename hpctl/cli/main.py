@@ -32,6 +32,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
         "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
+        "events": (
+            "hpctl.cli.events:events",
+            "What hpctl saw, decided and did, one line an event.",
+        ),
         "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
         "audit": (
             "hpctl.cli.audit:audit",

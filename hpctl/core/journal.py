@@ -248,6 +248,13 @@ class State(Struct):
         """Take one event in. Raises Corrupt where it cannot follow those before it."""
         self.events += 1
         match event:
+            # The most frequent first: a journal of months is replayed by every command.
+            case SignalSeen():
+                self._signal(event)
+            case StepStarted() | StepResolved():
+                self._step(event)
+            case JobReported():
+                self._report(event)
             case NodeRecoveryOpened():
                 values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
                 node = NodeRecovery(**values, phase=node_recovery.Phase.OPEN)
@@ -259,18 +266,12 @@ class State(Struct):
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open(self.changes, self.open_changes, change.open_change(event))
-            case SignalSeen():
-                self._signal(event)
-            case StepStarted() | StepResolved():
-                self._step(event)
             case HoldNoted():
                 self.holds[event.target] = event
             case HoldLifted():
                 self.holds.pop(event.target, None)
             case RequestTaken():
                 self._request(event)
-            case JobReported():
-                self._report(event)
             case ConfigurationTaken():
                 self.configuration = event
             case DaemonStarted():
