@@ -22,6 +22,7 @@ SLURM_BIN = "/opt/slurm/bin"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
+        "top": ("hpctl.cli.top:top", "Nodes, jobs and recoveries, live."),
         "nodes": (
             "hpctl.cli.nodes:nodes",
             "Every node: what is known of it and what is done to it.",
