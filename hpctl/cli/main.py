@@ -40,6 +40,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.cli.events:events",
             "What hpctl saw, decided and did, one line an event.",
         ),
+        "report": ("hpctl.cli.report:report", "What failed, what it cost, and what hpctl saved."),
         "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
         "audit": (
             "hpctl.cli.audit:audit",
@@ -87,7 +88,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
         "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
         "agent": ("hpctl.cli.main:agent", "The node agent."),
-        "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),
         "sandbox": (
             "hpctl.cli.sandbox:sandbox",
             "A real Slurm and an emulated HyperPod on loopback.",
@@ -125,8 +125,12 @@ def cli() -> None:
         ),
         # A prolog that calls it must not pay for the agent's imports.
         "verdict": (
-            "hpctl.cli.report:verdict",
+            "hpctl.cli.agent_report:verdict",
             "What the agent thinks of this node, from what it knows.",
+        ),
+        "report": (
+            "hpctl.cli.agent_report:report",
+            "Tell this node's agent what a script has found.",
         ),
     },
 )

@@ -73,7 +73,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
     answered. `exclude`: nodes that it must not be given again, though nobody treats them.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
-    goes on. `ran_on`: the nodes of the run that went wrong.
+    goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     """
 
     at: datetime
@@ -93,6 +93,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     start_at: datetime | None = None
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
+    nodes: int = 0
 
 
 class JobReported(Struct, frozen=True):

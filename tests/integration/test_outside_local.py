@@ -71,7 +71,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     shown = node.hpctl(
-        *("report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("agent", "report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
         *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
     )
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
@@ -79,7 +79,9 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
     assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
-    assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    assert (
+        node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    )
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
 
 
@@ -94,12 +96,12 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     ],
 )
 def test_a_script_s_author_is_reported_of_his_mistakes(args: tuple[str, ...], says: str) -> None:
-    shown = hpctl("report", *args)
+    shown = hpctl("agent", "report", *args)
     assert shown.returncode == 2
     assert says in shown.stderr
 
 
-@pytest.mark.parametrize("command", [("report", "--check", "a"), ("agent", "verdict")])
+@pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
 def test_without_an_agent_a_prolog_goes_on(command: tuple[str, ...], tmp_path: Path) -> None:
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
