@@ -72,24 +72,17 @@ def names(event: Event, state: State) -> set[str]:
     return {about.id, str(about.attempt.job), about.cause, *about.bad_nodes}
 
 
-def event_view(seq: int, event: Event, state: State) -> JournalEvent | None:
-    """One event as shown, once it is part of the state; None for a step that was just accepted."""
-    line = event_line(event, state)
-    if line is None:
-        return None
-    rid, kind = getattr(event, "recovery", ""), type(event).__name__
-    return JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
-
-
 def news(
     store: SqliteReader | Store, journal: Followed, since: datetime, targets: tuple[str, ...]
 ) -> Iterator[JournalEvent]:
-    """What is new in the journal. Raises Unavailable, JournalCorrupt."""
+    """What is new in the journal, without steps that were just accepted. Raises Unavailable,
+    JournalCorrupt."""
     for seq, event in journal.news(store):
         if event.at < since or (targets and names(event, journal.state).isdisjoint(targets)):
             continue
-        if view := event_view(seq, event, journal.state):
-            yield view
+        if line := event_line(event, journal.state):
+            rid, kind = getattr(event, "recovery", ""), type(event).__name__
+            yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from hpctl.cli import output, views
 from hpctl.cli.arguments import DurationType
 from hpctl.cli.gather import Followed
 from hpctl.cli.tables import DIM, grid, heading, indented, numbers, styled, table, wrapped
-from hpctl.core.report import Node, Report, Total
+from hpctl.core.report import Node, Published, Report, Total
 from hpctl.core.report import report as figures
 from hpctl.core.timeline import duration
 from hpctl.yaml import errors, structs
@@ -91,33 +91,19 @@ def read(
     return figures(journal.state, fleet, since, until, by_hand)
 
 
+_SINCE = "Where the period begins (12h, 30d, ISO); it ends now."
+_BY_HAND = "After what time a person would have repaired a node without hpctl."
+_PRICES = "A YAML file: gpu_hour, currency, partitions. Without it costs are GPU-hours."
+_HTML = "Write one HTML file with plots, which loads nothing else."
+_FILE = click.Path(dir_okay=False)
+_TIME = DurationType("1min", "90d")
+
+
 @click.command()
-@click.option(
-    "--since",
-    type=output.SinceType(),
-    default="30d",
-    show_default=True,
-    help="Where the period begins (12h, 30d, ISO); it ends now.",
-)
-@click.option(
-    "--by-hand",
-    type=DurationType("1min", "90d"),
-    default="1d",
-    show_default=True,
-    help="After what time a person would have repaired a node without hpctl.",
-)
-@click.option(
-    "--prices",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="A YAML file: gpu_hour, currency, partitions. Without it costs are GPU-hours.",
-)
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Write one HTML file with plots, which loads nothing else.",
-)
+@click.option("--since", type=output.SinceType(), default="30d", show_default=True, help=_SINCE)
+@click.option("--by-hand", type=_TIME, default="1d", show_default=True, help=_BY_HAND)
+@click.option("--prices", type=_FILE, metavar="FILE", help=_PRICES)
+@click.option("--html", type=_FILE, metavar="FILE", help=_HTML)
 @output.json_option
 @output.config_option
 def report(
@@ -168,9 +154,9 @@ def summary(view: ReportView) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def published(rates: tuple[tuple[str, float], ...]) -> str:
+def published(rates: tuple[Published, ...]) -> str:
     """`3.79 (Llama 3, arXiv 2407.21783); ...`."""
-    return "; ".join(f"{rate:.2f} ({source})" for source, rate in rates)
+    return "; ".join(f"{one.rate:.2f} ({one.source})" for one in rates)
 
 
 def tables(view: ReportView) -> list[tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]]:
@@ -192,7 +178,7 @@ def tables(view: ReportView) -> list[tuple[str, tuple[str, ...], Sequence[tuple[
     return [
         ("Failures", (*heads, *((view.currency,) * priced), "PUBLISHED"), faults),
         ("Runs that went wrong by themselves", ("TROUBLE", "RUNS"),
-         [(kind.replace("_", " "), str(n)) for kind, n in r.runs]),
+         [(kind.replace("_", " "), str(n)) for kind, n in r.runs.items()]),
         ("Time to repair", ("OF", "STAGE", "COUNT", "MEAN", "MEDIAN"), stages),
         ("Instances that break again", ("NODE", "INSTANCE", "RECOVERIES", "SCORE", "WHY"), again),
         ("Spares", ("GROUP", "FEWEST", "MOST", "NOW"), spares),

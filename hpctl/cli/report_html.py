@@ -25,7 +25,7 @@ svg { width: 100%; height: auto } svg text { font: 12px system-ui, sans-serif; f
 rect { fill: var(--bar) } rect.other { fill: var(--other) }
 @media print { body { margin: 0; max-width: none } }
 """
-WIDTH, LABEL, ROW, HIGH = 720, 230, 22, 90
+WIDTH, LABEL, ROW = 720, 230, 22
 
 
 def text_of(value: object) -> str:
@@ -45,22 +45,8 @@ def bars(rows: Sequence[tuple[str, float, str, bool]]) -> str:
             f'<rect{style} x="{LABEL}" y="{y + 4}" width="{wide:.1f}" height="{ROW - 8}"/>'
             f'<text x="{LABEL + wide + 6:.1f}" y="{y + 15}">{text_of(value)}</text>'
         )
-    return _svg(len(rows) * ROW, lines)
-
-
-def columns(counts: Sequence[int]) -> str:
-    """A column a day."""
-    most, step = max(counts, default=0) or 1, WIDTH / max(1, len(counts))
-    lines = [
-        f'<rect x="{at * step:.1f}" y="{HIGH - HIGH * count / most:.1f}" width="{step * 0.8:.1f}"'
-        f' height="{HIGH * count / most:.1f}"><title>day {at + 1}: {count}</title></rect>'
-        for at, count in enumerate(counts)
-    ]
-    return _svg(HIGH, lines)
-
-
-def _svg(height: int, lines: Sequence[str]) -> str:
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(lines)}</svg>'
+    box = f"0 0 {WIDTH} {len(rows) * ROW}"
+    return f'<svg viewBox="{box}" role="img">{"".join(lines)}</svg>'
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -74,11 +60,11 @@ def page(view: ReportView) -> str:
     r = view.report
     period = f"{r.since:%Y-%m-%d %H:%M} to {r.until:%Y-%m-%d %H:%M} UTC"
     rates = [(c.name, c.per_1000, f"{c.per_1000:.2f}", False) for c in (r.all, *r.classes)]
-    rates += [(source, rate, f"{rate:.2f}", True) for source, rate in r.all.published]
+    rates += [(one.source, one.rate, f"{one.rate:.2f}", True) for one in r.all.published]
     stages = [(s.name, s.mean_s, duration(s.mean_s), False) for s in r.node_stages]
     plots = {
-        "Failures": columns(r.daily) + "<p>A column a day; below, failures per 1,000 node-days:"
-        " this fleet, and what others published.</p>" + bars(rates),
+        "Failures": "<p>Per 1,000 node-days: this fleet, and what others published.</p>"
+        + bars(rates),
         "Time to repair": "<p>The mean of each stage of a node's recovery.</p>" + bars(stages),
     }
     facts = "".join(f"<dt>{text_of(n)}</dt><dd>{text_of(t)}</dd>" for n, t in summary(view))

@@ -27,7 +27,7 @@ from hpctl.cli.explain import explained
 from hpctl.cli.gather import Followed, World, gather
 from hpctl.cli.nodes import nodes_view, treatment
 from hpctl.cli.status import LOOKS_BACK, StatusView, status_view
-from hpctl.cli.tables import BAD, DIM, HEAD, MANY, WARN, ago, columns, counted, plain, styled, word
+from hpctl.cli.tables import BAD, DIM, HEAD, WARN, ago, columns, counted, plain, styled, word
 from hpctl.clusters.names import natural
 from hpctl.core.bounds import printable
 from hpctl.core.timeline import duration
@@ -214,7 +214,8 @@ class Screen:
         table = columns(*headings, (last, {"ratio": 1}))
         table.expand = True
         for at, row in islice(enumerate(rows), first, first + self.room):
-            _add(table, row, "reverse" if at == self.index else "")
+            cells = (word(cell.partition("+")[0], cell) for cell in row.cells)
+            table.add_row(*cells, style="reverse" if at == self.index else "")
         blank = [""] * (self.room - max(0, len(rows) - first))
         foot = styled(f"filter: {self.filter}_") if self.typing else styled(KEYS, DIM)
         foot.no_wrap = True
@@ -231,10 +232,6 @@ class Screen:
             line.append(f"  {count} with {printable(self.filter)!r}", DIM)
         line.no_wrap = True
         return line
-
-
-def _add(table: object, row: Row, style: str) -> None:
-    table.add_row(*(word(c.partition("+")[0], c) for c in row.cells), style=style)  # type: ignore[attr-defined]
 
 
 def head(shown: Model, note: str = "") -> list[Text]:
@@ -255,18 +252,12 @@ def head(shown: Model, note: str = "") -> list[Text]:
 
 
 def draw_once(out: Console, shown: tuple[Model, str]) -> None:
-    """One screen of all rows of a view, for a pipe."""
+    """All rows of a view, for a pipe."""
     found, view = shown
     for line in head(found):
         out.print(line)
-    headings, rows = HEADINGS[view], found.rows[view]
-    if len(rows) > MANY:
-        out.print(plain([headings, *(row.cells for row in rows)]), no_wrap=True, crop=False)
-        return
-    table = columns(*headings)
-    for row in rows:
-        _add(table, row, "")
-    out.print(table)
+    rows = [HEADINGS[view], *(row.cells for row in found.rows[view])]
+    out.print(plain(rows), no_wrap=True, crop=False)
 
 
 class Reader(threading.Thread):

@@ -25,18 +25,27 @@ PLAIN_RESTART_S: Final = 121.0
 _LLAMA: Final = 2048 * 54 / 1000
 """Thousands of node-days: 16,384 GPUs, eight in a node, 54 days."""
 _SOURCE: Final = "Llama 3, arXiv 2407.21783"
-PUBLISHED: Final[Mapping[str, tuple[tuple[str, float], ...]]] = {
+
+
+class Published(Struct, frozen=True):
+    """Failures per 1,000 node-days that somebody published."""
+
+    source: str
+    rate: float
+
+
+PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
     "all": (
-        ("Meta RSC-1, arXiv 2410.21680", 6.50),
-        ("Meta RSC-2, arXiv 2410.21680", 2.34),
-        (_SOURCE, 419 / _LLAMA),
-        ("InfiniteHBD-Trace", 3.8),
-        ("FT-HSDP, arXiv 2602.00277", 2.3),
+        Published("Meta RSC-1, arXiv 2410.21680", 6.50),
+        Published("Meta RSC-2, arXiv 2410.21680", 2.34),
+        Published(_SOURCE, 419 / _LLAMA),
+        Published("InfiniteHBD-Trace", 3.8),
+        Published("FT-HSDP, arXiv 2602.00277", 2.3),
     ),
-    "GPU": ((_SOURCE, 148 / _LLAMA),),
-    "GPU memory": ((_SOURCE, (72 + 19) / _LLAMA),),
-    "GSP": ((_SOURCE, 17 / _LLAMA),),
-    "network": ((_SOURCE, 35 / _LLAMA),),
+    "GPU": (Published(_SOURCE, 148 / _LLAMA),),
+    "GPU memory": (Published(_SOURCE, (72 + 19) / _LLAMA),),
+    "GSP": (Published(_SOURCE, 17 / _LLAMA),),
+    "network": (Published(_SOURCE, 35 / _LLAMA),),
 }
 """By class. GPU memory: HBM3 and SRAM. Network: switches and cables."""
 CLASSES: Final = (
@@ -82,7 +91,7 @@ class FaultRow(Struct, frozen=True):
     failures: int
     per_1000: float
     lost: Total
-    published: tuple[tuple[str, float], ...] = ()
+    published: tuple[Published, ...] = ()
 
 
 class StageRow(Struct, frozen=True):
@@ -114,8 +123,7 @@ class Report(Struct, frozen=True):
     node_days: float
     all: FaultRow
     classes: tuple[FaultRow, ...]
-    runs: tuple[tuple[str, int], ...]
-    daily: tuple[int, ...]
+    runs: Mapping[str, int]
     orders: int
     idle: Total
     out: Total
@@ -180,7 +188,6 @@ def report(
     here = [rec for rec in nodes if p.has(rec.opened)]
     faults = [rec for rec in here if not rec.by and not rec.withdrawn]
     jobs = [job for job in state.jobs.values() if p.hours(*_idle(p, job)) or p.has(job.opened)]
-    days = Counter((rec.opened - since).days for rec in faults)
     troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
     lost: dict[str, Total] = {}
     out, kept, unneeded = _nodes(p, nodes, lost)
@@ -198,8 +205,7 @@ def report(
         since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
         all=row("all", len(faults), every),
         classes=tuple(row(name, counts[name], lost.get(name, Total())) for name in names),
-        runs=tuple(troubles.most_common()),
-        daily=tuple(days[day] for day in range(max(1, (until - since).days))),
+        runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
         escalated=sum(rec.phase is Phase.ESCALATED for rec in here),

@@ -6,11 +6,12 @@ from html.parser import HTMLParser
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.journal import ChangeOpened
-from hpctl.core.model import RuleId, Tres
+from hpctl.core.change import ChangeOpened, Kind
+from hpctl.core.model import RecoveryId, RuleId, Tres
 from hpctl.errors import HpctlError
 from tests.cli import worlds
 from tests.cli.conftest import Head
+from tests.cli.test_json_contract import holds
 
 EVIL = "<script>alert(1)</script>\x1b[2J"
 
@@ -41,12 +42,16 @@ def test_without_prices_there_is_no_money_and_with_them_there_is(fleet: Head) ->
 
 def test_the_page_is_one_file_that_loads_nothing_and_is_well_formed(fleet: Head) -> None:
     assert fleet.slurm is not None
-    opened = worlds.node_opened(
-        "n-9", worlds.gen(7), 80, rule=RuleId(f"report-{EVIL}"), findings=()
-    )
-    group = ChangeOpened(worlds.at(81), "s-9", "spares", EVIL, EVIL)  # type: ignore[arg-type]
-    fleet.write([opened, worlds.seen("n-9", "cordon_seen", 81, EVIL), group,
-                 worlds.seen("s-9", "set_seen", 82, "")])  # fmt: skip
+    rule = RuleId(f"report-{EVIL}")
+    twice = [
+        worlds.node_opened("n-8", worlds.gen(7), 78, rule=rule, findings=()),
+        worlds.seen("n-8", "operator_took_over", 79, EVIL),
+        worlds.node_opened("n-9", worlds.gen(7), 80, rule=rule, findings=()),
+        worlds.seen("n-9", "cordon_seen", 81, EVIL),
+    ]
+    spares = ChangeOpened(worlds.at(81), RecoveryId("s-9"), Kind.SPARES, EVIL, EVIL)
+    fleet.write([*twice, spares, worlds.seen("s-9", "set_seen", 82, "")])
+    holds("report", fleet.run("report", "--json").stdout)
     path = fleet.dir / "report.html"
     result = fleet.run("report", "--since", "1h", "--html", str(path))
     assert (result.exit_code, result.stdout) == (0, "")
@@ -60,7 +65,7 @@ def test_the_page_is_one_file_that_loads_nothing_and_is_well_formed(fleet: Head)
     found.feed(page)
     assert found.open == ["html", "meta", "meta", "meta"]
     assert not found.loads
-    assert found.count["rect"] > 10
+    assert found.count["rect"] > 8
     for words in ("Meta RSC-1", "Time to repair", "What this assumes", "1 d after its drain"):
         assert words in page
 

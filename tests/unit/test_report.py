@@ -70,7 +70,6 @@ def test_failures_costs_and_savings_add_up() -> None:
     # Plain Slurm: 121 s instead of 11; a person after a day, instead of 5, 2 and 1 hours.
     assert r.restarts.gpu_hours == pytest.approx(32 * 110 / 3600)
     assert (r.kept.count, r.kept.gpu_hours) == (3, 8 * (19 + 22 + 23))
-    assert r.daily == (0, 1, 1, 0, 0, 0, 0, 0, 0, 0)
     stages = {s.name: (s.count, s.mean_s, s.median_s) for s in r.node_stages}
     assert stages["cordoned"] == (3, 60.0, 60.0)
     assert stages["remedying"] == (3, 539.0, 539.0)
@@ -119,7 +118,7 @@ def test_offenders_spares_and_prices_that_nobody_knows() -> None:
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
     assert (r.out.gpu_hours, r.out.cost, r.all.lost.cost) == (16.0, None, None)
     nothing = figures(fleet={})
-    assert (nothing.all.per_1000, nothing.node_stages, nothing.daily) == (0.0, (), (0,) * 10)
+    assert (nothing.all.per_1000, nothing.node_stages) == (0.0, ())
 
 
 @pytest.mark.parametrize(
