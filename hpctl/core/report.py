@@ -164,8 +164,10 @@ class _Period(Struct, frozen=True):
         return next((self.fleet[n] for n in names if n in self.fleet), self.usual)
 
     def back(self, rec: NodeRecovery, nxt: datetime | None) -> datetime:
-        """When a node was in service again after a recovery, or treated anew."""
-        if rec.phase in (Phase.RETURNED, Phase.CANCELLED):
+        """When a node was in service again after a recovery, or treated anew: one whose recovery
+        was escalated or called off by an operator stays drained."""
+        stays = rec.trail[-1].signal == Signal.OPERATOR_CANCELLED if rec.trail else False
+        if rec.phase in (Phase.RETURNED, Phase.CANCELLED) and not stays:
             return rec.since
         by_hand = self.state.returned.get(rec.node)
         later = [at for at in (nxt, by_hand) if at is not None and at >= rec.since]

@@ -218,7 +218,7 @@ def test_a_place_that_cannot_be_had_is_named(tmp_path):
     assert "107 characters" in caught.value.hint
 
 
-@pytest.mark.parametrize("command", [("agent", "verdict"), ("report", "--check", "a")])
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("agent", "report", "--check", "a")])
 def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
     heavy = ("asyncio", "msgspec", "pydantic", "rich", "starlette", "yaml", "hpctl.core.model")
     code = (

@@ -103,6 +103,8 @@ def test_a_drain_without_need_and_one_that_a_person_ended() -> None:
     assert (r.unneeded.count, r.unneeded.gpu_hours) == (1, 48.0)
     assert (r.all.failures, r.escalated, r.out.gpu_hours) == (1, 1, 80.0)
     assert figures(escalated[:3]).out.gpu_hours == 8 * 24 * 9.0
+    off = [*escalated[:2], seen("n-6", "operator_cancelled", DAY + HOUR, ""), escalated[3]]
+    assert figures(off).out.gpu_hours == 32.0
 
 
 def test_offenders_spares_and_prices_that_nobody_knows() -> None:
