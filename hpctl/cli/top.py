@@ -128,7 +128,8 @@ def _recoveries(status: StatusView) -> list[Row]:
     for h in status.holds:
         lasts = duration((status.as_of - h.since).total_seconds())
         cells = _cells(h.target, f"held: {h.gate}", lasts, h.rule, h.why)
-        found.append(Row(h.target, cells, 0, held=h.approvable))
+        node = "" if h.target.isdecimal() else h.target
+        found.append(Row(h.target, cells, 0, node, held=h.approvable))
     for r in status.waiting_for_a_person + status.node_recoveries:
         lasts = duration((status.as_of - r.opened).total_seconds())
         cells = _cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
@@ -280,10 +281,11 @@ class Reader(threading.Thread):
             begun = time.monotonic()
             try:
                 self.model, self.note = self._read(), ""
-            except HpctlError as error:
+            except (HpctlError, OSError) as error:
                 self.note = str(error)
-            # No more than half of its time: a large cluster is read less often.
-            self.wake.wait(max(self.every_s, time.monotonic() - begun))
+            # A quarter of its time at most: reading is work for slurmctld, and a copy of the
+            # journal for the daemon.
+            self.wake.wait(max(self.every_s, 3 * (time.monotonic() - begun)))
             self.wake.clear()
 
 
@@ -305,7 +307,10 @@ def keys(fd: int, timeout_s: float) -> list[str]:
     """The keys pressed by then, by name. A terminal that is gone quits."""
     if not select.select([fd], [], [], timeout_s)[0]:
         return []
-    got = os.read(fd, 1024)
+    try:
+        got = os.read(fd, 1024)
+    except OSError:
+        got = b""
     while _PART.search(got) and select.select([fd], [], [], ESCAPE_S)[0]:
         got += os.read(fd, 1024)
     found = _KEY.findall(got.decode(errors="ignore"))

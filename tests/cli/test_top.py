@@ -193,7 +193,10 @@ def test_in_a_terminal_one_looks_explains_asks_and_leaves(history: Head) -> None
         seen.wait("Enter goes back")
         seen.type("\n")
         seen.wait("\x1b[?1049h", "Tab view")
-        for key, question, answer in (("p", "pause hpctl? [y/N]", "n"), ("r", "is no node", "")):
+        for key, question, answer in (
+            ("p", "pause hpctl? [y/N]", "n"),
+            ("r", "on the nodes is unknown", ""),
+        ):
             seen.type(key)
             seen.wait(question)
             seen.type(f"{answer}\n" * bool(answer) + "\n")
