@@ -228,63 +228,50 @@ class Stage:
         assert found == {name: [f"ip-127-0-1-{n}" for n in ids] for name, ids in groups.items()}
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        assert {name: getattr(self, f"is_{name}") for name in facts} == facts
+        assert {name: getattr(self, f"is_{name}")() for name in facts} == facts
 
-    @property
     def is_cluster(self) -> bool:
         return CLUSTER in self.bed.emulator.world.clusters
 
-    @property
     def is_groups(self) -> list[str]:
         return list(self.bed.emulator.world.cluster(CLUSTER).groups)
 
-    @property
     def is_workers(self) -> int:
         """How many there are when what was ordered is done: two at the least."""
         assert self.bed.emulator.wait_until(lambda: len(self.bed.instances()) <= 2, 10)
         return len(self.bed.instances())
 
-    @property
     def is_drained(self) -> list[str]:
         return [name for name, node in self.slurm.nodes.items() if node.drained]
 
-    @property
     def is_checked(self) -> list[int]:
         return self.checked
 
-    @property
     def is_bought(self) -> list[str]:
         return list(self.played.names)
 
-    @property
     def is_mode(self) -> str:
         return str(self.bed.emulator.world.cluster(CLUSTER).spec["NodeProvisioningMode"])
 
-    @property
     def is_one_token(self) -> bool:
         calls = self.bed.emulator.calls.all("CreateClusterExtension")
         return len({call.request["ClientToken"] for call in calls}) == 1
 
-    @property
     def is_migrated(self) -> bool:
         request = {"ClusterName": CLUSTER}
         groups = self.bed.emulator.handlers["DescribeCluster"](request)["InstanceGroups"]
         return all("SlurmConfig" in group for group in groups)
 
-    @property
     def is_in_the_bucket(self) -> bool:
         found = self.played.objects.get(KEY)
         return found is not None and json.loads(found) == FILE
 
-    @property
     def is_kept(self) -> bool:
         return [json.loads(f.read_bytes()) for f in self.backup.iterdir()] == [FILE]
 
-    @property
     def is_edited(self) -> bool:
         return self.bed.machines.edited
 
-    @property
     def is_tried(self) -> list[str]:
         return list(self.played.calls)
 

@@ -38,3 +38,10 @@ def _of(value: object) -> Live | Sandbox | None:
 
 def _sandbox(cluster: Live | Sandbox) -> Sandbox:
     return cluster.sandbox if isinstance(cluster, Live) else cluster
+
+
+@pytest.fixture
+def live(shared):
+    """A file's cluster, `shared`, for one test."""
+    yield shared
+    shared.settle()

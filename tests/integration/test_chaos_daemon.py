@@ -41,12 +41,6 @@ def shared() -> Iterator[Chaos]:
             yield live
 
 
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
-
-
 def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:
     (victim,) = live.victims(1)
     pid = live.daemon().pid

@@ -20,12 +20,6 @@ def shared() -> Iterator[Chaos]:
         yield live
 
 
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
-
-
 def condition(live: Chaos, node: str) -> str:
     shown = json.loads(live.hpctl("nodes", "--json", check=False))
     (row,) = [r for r in shown["nodes"] if r["name"] == node]

@@ -9,11 +9,11 @@ from hpctl.cloud.objects import S3Bucket
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.checkpoints.fetch import fetch
 from hpctl.jobs.checkpoints.search import Checkpoint
-from tests.integration import checkpoint_bucket
-from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
+from tests.integration.checkpoint_bucket import counted, place, put, run
+from tests.s3 import BUCKET, s3, s3_endpoint
 from tests.unit.checkpoint_files import dcp_files, torch_save, write
 
-s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
+__all__ = ["s3", "s3_endpoint"]
 
 
 def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp_path):

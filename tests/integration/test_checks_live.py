@@ -53,12 +53,6 @@ def shared() -> Iterator[Chaos]:
             yield live
 
 
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
-
-
 def explained(live: Chaos, target: str) -> dict[str, Any]:
     return dict(json.loads(live.hpctl("explain", target, "--json")))
 

@@ -22,15 +22,9 @@ def mark(live: Chaos, node: str, action: str = "Replace", state: str = "FAIL") -
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Chaos]:
+def shared() -> Iterator[Chaos]:
     with cluster(nodes=6) as live:
         yield live
-
-
-@pytest.fixture
-def live(own: Chaos) -> Iterator[Chaos]:
-    yield own
-    own.settle()
 
 
 def healed(live: Chaos, victim: str, before: str) -> None:

@@ -11,10 +11,10 @@ from click.testing import CliRunner, Result
 from hpctl.cli.main import cli
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import IS, documented, printed
-from tests.lifecycle.test_push import BUCKET, endpoint, s3
 from tests.process import run_text
+from tests.s3 import BUCKET, s3, s3_endpoint
 
-__all__ = ["endpoint", "s3"]
+__all__ = ["s3", "s3_endpoint"]
 
 URI = f"s3://{BUCKET}/demo/base"
 
