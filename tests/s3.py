@@ -2,8 +2,6 @@
 
 import os
 import urllib.request
-from collections.abc import Iterator
-from typing import Any
 
 import boto3
 import pytest
@@ -14,7 +12,7 @@ BUCKET = "sagemaker-scripts"
 
 
 @pytest.fixture(scope="module")
-def s3_endpoint() -> Iterator[str]:
+def s3_endpoint():
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     yield "http://{}:{}".format(*running.get_host_and_port())
@@ -22,7 +20,7 @@ def s3_endpoint() -> Iterator[str]:
 
 
 @pytest.fixture
-def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def s3(s3_endpoint: str, monkeypatch):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")

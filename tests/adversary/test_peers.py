@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 JOBS, REPORTS = "/v1/jobs", wire.PATH
 
 
-def word(job: int, **more: object) -> bytes:
+def word(job: int, **more) -> bytes:
     answer = {"job": job, "restarts": 0, "wish": "requeue", "why": "x", **more}
     return json.dumps({"v": 1, "job_report": answer}).encode()
 
@@ -145,7 +145,7 @@ class Node:
         self.address = str(siege.sandbox.spec.address(siege.sandbox.nodes.index(name) + 1))
         self.seq = 10**6
 
-    def report(self, of: Node | None = None, **more: Any) -> Report:
+    def report(self, of: Node | None = None, **more) -> Report:
         of = of or self
         self.seq += 1
         now = datetime.now(UTC)

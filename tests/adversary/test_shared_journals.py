@@ -1,7 +1,5 @@
 """Requests of strangers, and rows that nobody proved, on each database that heads may share."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from hpctl.core.journal import RequestTaken
@@ -18,7 +16,7 @@ INJECTED = ("n1'; DROP TABLE hpctl_events; --", 'n1" OR ""="', "n1\\' OR 1=1 -- 
 
 
 @pytest.fixture
-def head(database: DatabaseBed) -> Iterator[Head]:
+def head(database: DatabaseBed):
     with realm() as munges:
         running = Head(munges, database.url)
         running.server.start()

@@ -4,7 +4,6 @@ import ast
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ def test_no_module_is_run_by_m_alone() -> None:
 
 
 @pytest.mark.parametrize("path", [None, ""], ids=["none", "empty"])
-def test_a_planted_package_is_not_run(tmp_path: Path, path: str | None) -> None:
+def test_a_planted_package_is_not_run(tmp_path, path: str | None) -> None:
     planted = tmp_path / "hpctl"
     planted.mkdir()
     (planted / "__init__.py").write_text("")

@@ -29,7 +29,7 @@ def save_file(root: Path, step: int) -> None:
     torch.save(state(step), root / f"step={step}.ckpt")
 
 
-def test_without_checksums_deep_says_so(tmp_path: Path) -> None:
+def test_without_checksums_deep_says_so(tmp_path) -> None:
     torch.serialization.set_crc32_options(False)
     try:
         save_file(tmp_path, 4)
@@ -41,6 +41,6 @@ def test_without_checksums_deep_says_so(tmp_path: Path) -> None:
     assert "no checksums to compare" in search.passed_over[0].why
 
 
-def test_the_stream_format_cannot_be_proved(tmp_path: Path) -> None:
+def test_the_stream_format_cannot_be_proved(tmp_path) -> None:
     torch.save(state(1), tmp_path / "step=1.ckpt", _use_new_zipfile_serialization=False)
     assert "older stream" in last_complete(tmp_path).passed_over[0].why

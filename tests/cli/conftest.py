@@ -82,7 +82,7 @@ class Head(Struct):
 
 
 @pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
+def head(tmp_path, monkeypatch) -> Head:
     config = tmp_path / "hpctl.yaml"
     config.write_text(
         f"mode: own\nstate_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n"
@@ -159,8 +159,8 @@ class Account(dict[str, dict[str, Any]]):
     region = "us-east-1"
     run = staticmethod(run)
 
-    def service(self, name: str) -> Any:
-        def read(operation: str, **request: Any) -> Any:
+    def service(self, name: str):
+        def read(operation: str, **request):
             if operation not in self.get(name, {}):
                 raise Unavailable(f"{name}:{operation}: no answer", "check the network")
             found = self[name][operation]
@@ -171,8 +171,8 @@ class Account(dict[str, dict[str, Any]]):
         return SimpleNamespace(read=read, pages=lambda operation, key, **of: read(operation, **of))
 
 
-def simulated(*denied: str) -> Any:
-    def results(request: Any) -> list[dict[str, Any]]:
+def simulated(*denied: str):
+    def results(request) -> list[dict[str, Any]]:
         return [
             {
                 "EvalActionName": action,
@@ -186,7 +186,7 @@ def simulated(*denied: str) -> Any:
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Account:
+def account(monkeypatch) -> Account:
     """An account that fits the good world; test by test something is taken out."""
     network, quotas = world.ACCOUNT["network"], world.ACCOUNT["quota"]["limits"]
     listed = [{"QuotaName": name, "Value": value} for name, value in quotas.items()]
@@ -220,6 +220,6 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
 
 
 @pytest.fixture
-def policies(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def policies(monkeypatch) -> SimpleNamespace:
     monkeypatch.chdir(Path(__file__).parent / "policy")
     return SimpleNamespace(run=run)

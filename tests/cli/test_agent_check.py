@@ -22,7 +22,7 @@ def check(*options: str, root: Path | None = None) -> subprocess.CompletedProces
     )
 
 
-def test_the_kernels_log(tmp_path: Path) -> None:
+def test_the_kernels_log(tmp_path) -> None:
     kmsg = tmp_path / "kmsg"
     kmsg.touch()
     args = ("--only", "kernel", "--kmsg", str(kmsg))
@@ -40,7 +40,7 @@ def test_the_kernels_log(tmp_path: Path) -> None:
     assert (away.returncode, "--kmsg" in away.stdout) == (3, True)
 
 
-def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path: Path) -> None:
+def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path) -> None:
     bare = check("--only", "efa", root=tmp_path)
     assert bare.returncode == 0
     assert "absent" in bare.stdout
@@ -52,7 +52,7 @@ def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path: Path) -> No
     assert re.search(r"efa\.devices +fail", short.stdout)
 
 
-def test_a_sites_own_check_is_run_too(tmp_path: Path) -> None:
+def test_a_sites_own_check_is_run_too(tmp_path) -> None:
     plugin = tmp_path / "room.sh"
     plugin.write_text('#!/bin/sh\necho "{\\"findings\\": [{\\"code\\": \\"hot\\"}]}"\n')
     plugin.chmod(0o755)
@@ -62,7 +62,7 @@ def test_a_sites_own_check_is_run_too(tmp_path: Path) -> None:
     assert re.search(r"plugin\.room +fail +hot", seen.stdout)
 
 
-def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path: Path) -> None:
+def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path) -> None:
     name = check("--only", "efa.devcies")
     assert name.returncode == 2
     assert "efa.devices" in name.stderr

@@ -29,11 +29,11 @@ MOUNTS = """\
 """
 
 
-def verdicts(found: object) -> dict[str, str]:
+def verdicts(found) -> dict[str, str]:
     return {c.name: c.verdict for c in found}
 
 
-def with_(head: Head, **change: object) -> Config:
+def with_(head: Head, **change) -> Config:
     return replace(load_config(str(head.config)), **change)
 
 
@@ -166,7 +166,7 @@ def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
 
 
 @pytest.fixture
-def prints(head: Head, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, CheckView]]:
+def prints(head: Head, monkeypatch) -> Callable[..., dict[str, CheckView]]:
     """What the doctor says of a scheduler of that version, with that configuration."""
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:

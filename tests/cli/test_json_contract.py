@@ -64,7 +64,7 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
     return paths
 
 
-def printed(value: Any, prefix: str, free: set[str]) -> dict[str, list[Any]]:
+def printed(value, prefix: str, free: set[str]) -> dict[str, list[Any]]:
     """Path -> the values found there; what is below a `free` one is anything."""
     paths: dict[str, list[Any]] = {}
     for field, inner in value.items():

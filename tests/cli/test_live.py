@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ def hpctl(sandbox: Sandbox, *args: str) -> subprocess.CompletedProcess[str]:
     return run_text(command, env=env)
 
 
-def shown(sandbox: Sandbox, *args: str) -> Any:
+def shown(sandbox: Sandbox, *args: str):
     done = hpctl(sandbox, *args, "--json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
@@ -63,7 +62,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_fa
     assert (queued.returncode, "queued as request" in queued.stdout) == (3, True)
 
 
-def wait_for_end(sandbox: Sandbox, name: str) -> Any:
+def wait_for_end(sandbox: Sandbox, name: str):
     deadline = time.monotonic() + 90
     while True:
         story = shown(sandbox, "explain", name)

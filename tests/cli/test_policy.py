@@ -11,7 +11,7 @@ from hpctl.core.run_policy import DEFAULTS
 from tests.cli import conftest
 
 
-def run(*args: object, width: int = 100) -> Result:
+def run(*args, width: int = 100) -> Result:
     return conftest.run("policy", *args, width=width)
 
 

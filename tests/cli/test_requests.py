@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -20,7 +19,7 @@ from tests.cli.conftest import Head
 
 
 @contextmanager
-def consumer(head: Head) -> Iterator[None]:
+def consumer(head: Head):
     """Take requests as the daemon does: woken through the FIFO, decided by the core."""
     waker, stop = Waker(head.dir), threading.Event()
 
@@ -47,7 +46,7 @@ def consumer(head: Head) -> Iterator[None]:
 
 
 @pytest.fixture
-def answered(history: Head) -> Iterator[Head]:
+def answered(history: Head):
     with consumer(history):
         yield history
 

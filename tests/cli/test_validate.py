@@ -18,7 +18,7 @@ WRONG = "cluster.yaml"
 
 
 @pytest.fixture
-def good(tmp_path: Path, account: Account) -> Path:
+def good(tmp_path, account: Account) -> Path:
     """A small file with which the account agrees."""
     groups = world.ACCOUNT["network"]["security_groups"]
     account["ec2"]["describe_security_groups"] = [*groups.values()]

@@ -25,7 +25,7 @@ def request(bed: AwsBed, name: str = "fresh") -> dict[str, Any]:
     return {**copy.deepcopy(bed.spec), "ClusterName": name}
 
 
-def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
+def change(bed: AwsBed, **of_workers) -> apply.Plan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
     found = there(bed.aws, CLUSTER)
@@ -181,7 +181,7 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed, operation):
     ],
 )
 def test_each_refusal_has_a_fix(bed, monkeypatch, operation, code, fix):
-    def refuse(_: object) -> dict[str, Any]:
+    def refuse(_) -> dict[str, Any]:
         raise ApiError(code, f"the service says {code}.")
 
     monkeypatch.setitem(bed.emulator.handlers, operation, refuse)

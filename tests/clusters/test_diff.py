@@ -24,7 +24,7 @@ def described() -> dict[str, Any]:
     return {**made, "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}
 
 
-def wanted(**of_workers: Any) -> dict[str, Any]:
+def wanted(**of_workers) -> dict[str, Any]:
     """REQUEST with other words for the workers."""
     made = copy.deepcopy(REQUEST)
     workers = made["InstanceGroups"][1]
@@ -33,7 +33,7 @@ def wanted(**of_workers: Any) -> dict[str, Any]:
     return made
 
 
-def only(request: dict[str, Any]) -> Change:
+def only(request) -> Change:
     changes = diff(request, described()).changes
     assert len(changes) == 1, changes
     return changes[0]
@@ -73,7 +73,7 @@ def test_tags_are_compared_where_somebody_looked():
 # --- what is ordered for it -------------------------------------------------------------------
 
 
-def planned(request: dict[str, Any]) -> Any:
+def planned(request):
     there = described()
     return plan(request, there, diff(request, there))
 

@@ -25,11 +25,11 @@ def sleep(seconds: float) -> None:
     time.sleep(min(seconds, 0.02))
 
 
-def follow(bed: AwsBed, *groups: str, **more: Any) -> Following:
+def follow(bed: AwsBed, *groups: str, **more) -> Following:
     return Following(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
 
 
-def software(bed: AwsBed, **how: Any) -> dict[str, Any]:
+def software(bed: AwsBed, **how) -> dict[str, Any]:
     request = maintenance.software_request(CLUSTER, **how)
     maintenance.order(
         bed.aws,
@@ -41,7 +41,7 @@ def software(bed: AwsBed, **how: Any) -> dict[str, Any]:
     return request
 
 
-def check(bed: AwsBed, **how: Any) -> None:
+def check(bed: AwsBed, **how) -> None:
     rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
     request = maintenance.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
     maintenance.order(

@@ -137,7 +137,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
 def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
-    def line(_aws: object, where: failures.LogPlace) -> failures.FailedLine:
+    def line(_aws, where: failures.LogPlace) -> failures.FailedLine:
         read.append(str(where))
         return failures.FailedLine("step mount_fsx failed: no such host")
 

@@ -8,7 +8,7 @@ step, and is a scene of its own.
 import itertools
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -44,7 +44,7 @@ def texts(found: str | list[str]) -> list[str]:
     return [found] if isinstance(found, str) else found
 
 
-def at(data: Any, place: str) -> Any:
+def at(data, place: str):
     for key in place.split("."):
         data = data[int(key)] if isinstance(data, list) else data.get(key)
     return data
@@ -53,7 +53,7 @@ def at(data: Any, place: str) -> Any:
 class Stage:
     """One cluster, a shell, and what the last command did."""
 
-    def __init__(self, shell: Shell, played: Any) -> None:
+    def __init__(self, shell: Shell, played) -> None:
         self.shell, self.bed, self.played = shell, shell.bed, played
         self.spec: dict[str, Any] = json.loads(json.dumps(SPEC))
         self.settings = shell.file.with_name("settings.json")
@@ -97,7 +97,7 @@ class Stage:
         self.do_groups([{"partition": "gpu", "count": 3}])
 
     def do_invalid(self, _: bool) -> None:
-        def fail(_file: object, spec: Any, _aws: object) -> None:
+        def fail(_file, spec, _aws) -> None:
             self.checked.append(spec.groups[1].count)
             raise HpctlError("cluster.yaml: 1 check failed; nothing was ordered")
 
@@ -277,20 +277,20 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def _legacy() -> Iterator[LegacyBed]:
+def _legacy():
     made = LegacyBed()
     yield made
     made.close()
 
 
 @pytest.fixture
-def legacy(_legacy: LegacyBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def legacy(_legacy: LegacyBed, tmp_path, monkeypatch) -> Shell:
     _legacy.reset()
     return Shell(_legacy, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "steps", "on"), SCENES, ids=lambda v: v if " " in v else "")
-def test_scene(name: str, steps: list[Any], on: str, request: pytest.FixtureRequest) -> None:
+def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     shell: Shell = request.getfixturevalue("legacy" if on == "legacy" else "shell")
     played: Any = None
     bed = shell.bed

@@ -38,7 +38,7 @@ CHANGES = st.fixed_dictionaries(
 )
 
 
-def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+def changed(request, how: dict[str, Any]) -> dict[str, Any]:
     groups = [dict(group) for group in request["InstanceGroups"]]
     last = groups[-1]
     if last.get("SlurmConfig", {}).get("NodeType") != "Controller":

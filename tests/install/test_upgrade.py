@@ -5,7 +5,6 @@ The daemon before it is root's, as older releases ran it; the one after it is Sl
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +45,13 @@ catalogue:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def packages(tmp_path_factory) -> tuple[Path, Path]:
     room = tmp_path_factory.mktemp("packages")
     return build(room, "0.1.0"), build(room, "0.1.1")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Booted]:
+def machine(tmp_path):
     """Head and compute node in one, with a Slurm that runs."""
     with Booted(tmp_path / "m", ADDRESS, tmp_path / "shared") as one:
         live.connect(one, one)

@@ -2,7 +2,6 @@
 
 import threading
 from collections import Counter
-from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -14,13 +13,13 @@ from tests.s3 import BUCKET
 LAST = (".metadata", "trainer_state.json", "metadata.json", "meta.pt")
 
 
-def put(s3: Any, prefix: str, files: dict[str, bytes], **more: Any) -> None:
+def put(s3, prefix: str, files: dict[str, bytes], **more) -> None:
     """Upload, what the writer writes last coming last."""
     for name in sorted(files, key=lambda n: (n.rpartition("/")[2] in LAST, n)):
         s3.put_object(Bucket=BUCKET, Key=f"{prefix}/{name}", Body=files[name], **more)
 
 
-def place(key: str, **options: Any) -> Remote:
+def place(key: str, **options) -> Remote:
     return Remote(S3Bucket(BUCKET, region="us-east-1", **options), key)
 
 
@@ -29,7 +28,7 @@ def counted(remote: Remote) -> Counter[str]:
     count: Counter[str] = Counter()
     one_at_a_time = threading.Lock()  # Tails are read by several threads, and += is two steps.
 
-    def after(http_response: Any, model: Any, **_: Any) -> None:
+    def after(http_response, model, **_) -> None:
         with one_at_a_time:
             count[model.name] += 1
             if model.name == "GetObject":

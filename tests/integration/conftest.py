@@ -29,7 +29,7 @@ def _cluster(item: pytest.Item, call: pytest.CallInfo[Any]) -> Live | Sandbox | 
     return next((one for one in found if isinstance(one, Live)), found[0] if found else None)
 
 
-def _of(value: object) -> Live | Sandbox | None:
+def _of(value) -> Live | Sandbox | None:
     """The cluster that a value is, or has."""
     if not isinstance(value, Live | Sandbox):
         value = getattr(value, "sandbox", None)

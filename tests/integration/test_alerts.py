@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def healthy(node: str, instance: str = "i-1", boot: str = "b-1") -> Health:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[Head]:
+def head(tmp_path):
     head = Head(tmp_path)
     yield head
     head.server.stop()

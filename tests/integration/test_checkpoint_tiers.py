@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from typing import Any
 
 from hpctl.cloud.objects import S3Bucket
 from hpctl.jobs.checkpoints import search
@@ -73,7 +72,7 @@ def test_a_copy_that_is_not_what_was_stored_is_refused(s3, tmp_path, monkeypatch
     write(tmp_path / "step-2", dcp_files())
     real = S3Bucket.read
 
-    def flipped(self: S3Bucket, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
+    def flipped(self: S3Bucket, listed, offset: int, length: int) -> tuple[bytes, int | None]:
         raw, when = real(self, listed, offset, length)
         if length > 100 and "__1_" in listed.key:
             raw = raw[:70] + bytes([raw[70] ^ 1]) + raw[71:]

@@ -6,7 +6,6 @@ The nodes' EFA devices are files, their GPUs a script behind the real nvidia-ml-
 import json
 import tempfile
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ REBOOT = "BatchRebootClusterNodes"
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
+def shared():
     with tempfile.TemporaryDirectory() as folder:
         stub = nvml.Stub(Path(folder)).gpus(GPUS)
         with cluster(

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.integration.elastic_bed import Launchers, Start, all_wait, scripted, 
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path):
     with scripted(tmp_path) as begin:
         yield begin
 
@@ -200,7 +199,7 @@ wait()
     assert group.account().restarts == 0
 
 
-def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path: Path) -> None:
+def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path) -> None:
     bad = tmp_path / "group/save/step-1"
     bad.mkdir(parents=True)
     (bad / "manifest.json").write_text("{}")

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,7 +133,7 @@ def test_too_large_as_announced(head: Head) -> None:
     assert head.refused() == {"too_large": 1}
 
 
-def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_slow_a_body(head: Head, monkeypatch) -> None:
     monkeypatch.setattr(intake, "BODY_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
         client.sendall(
@@ -144,7 +143,7 @@ def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     assert head.refused() == {"slow_body": 1}
 
 
-def test_our_own_munged_away(munges: Realm, tmp_path: Path) -> None:
+def test_our_own_munged_away(munges: Realm, tmp_path) -> None:
     head = Head(munges, munge_socket=tmp_path / "none")
     head.server.start()
     try:

@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ class Head(Desk):
 
 
 @pytest.fixture
-def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+def head(munges: Realm, monkeypatch):
     running = Head(munges)
     running.server.start()
     monkeypatch.setenv("HPCTL_HEAD", running.server.url)
@@ -57,7 +56,7 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     running.server.stop()
 
 
-def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
+def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
     return replace(JobReport(job, restarts, TROUBLE), **changes)
 
 

@@ -24,7 +24,7 @@ srun -n1 bash -c 'echo $$ > task.new; mv task.new task; sleep 60'
 """
 
 
-def test_processes_of_a_running_job_are_found(slurm: Sandbox, tmp_path: Path) -> None:
+def test_processes_of_a_running_job_are_found(slurm: Sandbox, tmp_path) -> None:
     args = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
     job = slurm.run([*args, SCRIPT.format(directory=tmp_path)]).stdout.strip()
     names = ("batch", "child", "task")

@@ -4,10 +4,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -67,7 +65,7 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+def log(tmp_path):
     log = Log(tmp_path / "hma.log")
     yield log
     log.watch._source.close()
@@ -142,7 +140,7 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
 # --- the journal ------------------------------------------------------------------------------
 
 
-def entry(message: Any, uid: str = "0", unit: str = UNIT, minute: int = 5) -> str:
+def entry(message, uid: str = "0", unit: str = UNIT, minute: int = 5) -> str:
     at = datetime(2026, 7, 20, 22, minute, tzinfo=UTC).timestamp()
     fields = {"MESSAGE": message, "_UID": uid, "_SYSTEMD_UNIT": unit}
     return json.dumps({"__CURSOR": "s=1", "__REALTIME_TIMESTAMP": f"{at * 1e6:.0f}", **fields})
@@ -169,7 +167,7 @@ class Journal:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(tmp_path):
     journal = Journal(tmp_path)
     yield journal
     journal.source.close()

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ class Node:
     def hpctl(self, *args: str) -> subprocess.CompletedProcess[str]:
         return hpctl(*args, "--socket", str(self.path))
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request) -> dict[str, Any]:
         return ask(str(self.path), request, 5.0)
 
 
@@ -57,7 +56,7 @@ def hpctl(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     node = Node(tmp_path / "run" / "agent.sock")
     yield node
     node.server.stop()

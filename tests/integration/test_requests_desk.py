@@ -3,9 +3,7 @@
 import grp
 import os
 import pwd
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +67,7 @@ class Head:
 
 
 @pytest.fixture
-def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
+def head(munges: Realm, tmp_path):
     running = Head(munges, f"sqlite:///{tmp_path}/journal.db")
     running.server.start()
     yield running

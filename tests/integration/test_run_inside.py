@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def job(slurm: Sandbox) -> Iterator[Job]:
+def job(slurm: Sandbox):
     one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
     yield one
     slurm.run(["scancel", str(one.id)], check=False)

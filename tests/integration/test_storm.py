@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,7 +52,7 @@ class Inbox(Head):
 
 
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Inbox]:
+def head(munges: Realm):
     inbox = Inbox(munges)
     inbox.server.start()
     yield inbox
@@ -61,7 +60,7 @@ def head(munges: Realm) -> Iterator[Inbox]:
 
 
 @pytest.fixture
-def agent(head: Inbox, tmp_path: Path) -> Iterator[AgentProcess]:
+def agent(head: Inbox, tmp_path):
     made = AgentProcess(tmp_path, head.server.url, head.realm.n1)
     made.start(HPCTL_AGENT_HEARTBEAT_S="2")
     yield made

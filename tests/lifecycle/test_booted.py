@@ -52,7 +52,7 @@ class Cluster(Struct):
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tmp_path_factory) -> Path:
     """Made by the command itself, with all that daemon and agent need."""
     room = tmp_path_factory.mktemp("bundle")
     wheelhouse(room / "wheels", whole=True)

@@ -42,7 +42,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_wheel_that_does_not_fit_is_named(tmp_path: Path, name: str) -> None:
+def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
     needs, wheels, why = CASES[name]
     whole(tmp_path, *needs)
     for one in wheels:
@@ -57,13 +57,13 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path: Path, name: str) -> None:
      "fast-1.0-cp39-abi3-manylinux_2_28_x86_64", "fast-1.0-py2.py3-none-any",
      "fast-1.0-cp310-cp310-linux_x86_64"],
 )  # fmt: skip
-def test_what_pip_would_take_fits(tmp_path: Path, name: str) -> None:
+def test_what_pip_would_take_fits(tmp_path, name: str) -> None:
     whole(tmp_path, "fast[x]>=1", 'later; python_version >= "3.11"', 'more; extra == "x"')
     wheel(tmp_path, name)
     assert lacking(tmp_path, Target()) == []
 
 
-def test_a_bundle_is_refused_whose_target_is_another(tmp_path: Path) -> None:
+def test_a_bundle_is_refused_whose_target_is_another(tmp_path) -> None:
     house = tmp_path / "house"
     whole(house, python=">=3.11")
     made = bundle(tmp_path / "b", tuple(sorted(house.glob("*.whl")))).directory
@@ -80,7 +80,7 @@ def test_a_bundle_is_refused_whose_target_is_another(tmp_path: Path) -> None:
         assert "target.json" in {problem.path for problem in problems(made)}, text
 
 
-def test_the_version_of_a_packed_python_is_read_from_it(tmp_path: Path) -> None:
+def test_the_version_of_a_packed_python_is_read_from_it(tmp_path) -> None:
     archive = tmp_path / "python.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         for name in ("python/bin/python3", "python/lib/python3.12/os.py"):

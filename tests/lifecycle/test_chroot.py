@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ DROP_IN = "/etc/systemd/system/slurmd.service.d/hpctl.conf"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def made(tmp_path_factory) -> Bundle:
     room = tmp_path_factory.mktemp("bundle")
     return bundle(
         room / "bundle",
@@ -61,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, made: Bundle) -> Iterator[Machine]:
+def machine(tmp_path, made: Bundle):
     with Machine(tmp_path / "machine") as clean:
         furnish(clean, made)
         yield clean

@@ -25,7 +25,7 @@ def run(*args: str, width: int = 80) -> Result:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def made(tmp_path) -> Path:
     (tmp_path / "site.d").mkdir()
     (tmp_path / "site.d/scratch.compute.sh").write_text("#!/bin/sh\necho made\n")
     result = run("bundle", "-o", str(tmp_path / "b"), "--add", str(tmp_path / "site.d"))
@@ -63,7 +63,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
+def node(tmp_path) -> Path:
     directory = tmp_path / "var/lib/hpctl/lifecycle"
     directory.mkdir(parents=True)
     more = {"weight": "required", "tries": 0, "started": "2026-11-21T21:54:20Z", "why": ""}

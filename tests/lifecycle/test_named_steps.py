@@ -7,7 +7,6 @@ played: no Docker, no directory and no bucket is at hand there.
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -168,7 +167,7 @@ def lay(machine: Machine, room: Path) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path):
     with Machine(tmp_path / "machine") as clean:
         lay(clean, tmp_path)
         yield clean

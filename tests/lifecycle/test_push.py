@@ -20,7 +20,7 @@ TO = S3Prefix(BUCKET, "demo/base")
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Bundle:
+def made(tmp_path) -> Bundle:
     return bundle(tmp_path / "bundle")
 
 
@@ -31,7 +31,7 @@ def send(made: Bundle) -> bundles.PushPlan:
     return planned
 
 
-def fetched(s3: Any, target: Path) -> Path:
+def fetched(s3, target: Path) -> Path:
     """What a node downloads: plain files, without modes."""
     for item in s3.list_objects_v2(Bucket=BUCKET, Prefix="demo/base/")["Contents"]:
         path = target / item["Key"].removeprefix("demo/base/")
@@ -104,7 +104,7 @@ class LosesAnswers:
     def service(self, name: str) -> LosesAnswers:
         return self
 
-    def order(self, operation: str, **request: Any) -> dict[str, Any]:
+    def order(self, operation: str, **request) -> dict[str, Any]:
         self.puts.append(str(request["Key"]))
         if self.losses:
             self.losses -= 1

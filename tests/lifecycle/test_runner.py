@@ -67,7 +67,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path) -> Place:
     return Place(tmp_path)
 
 

@@ -68,14 +68,14 @@ def _late_replace(story: Story) -> None:
     story.oracle.on_flaws(executor.flaws())
 
 
-def _replace_of(instance: str) -> Any:
+def _replace_of(instance: str):
     from hpctl.core.recovery import Do, StepKind
 
     return Do(StepKind.REPLACE, instance, 1)
 
 
 def test_acting_before_writing_down_is_caught(monkeypatch):
-    def unwritten(self: Executor, batch: list[Due], call: Callable[[list[Due]], Any]) -> Any:
+    def unwritten(self: Executor, batch: list[Due], call: Callable[[list[Due]], Any]):
         return call(batch)
 
     monkeypatch.setattr(Executor, "_step", unwritten)
@@ -137,7 +137,7 @@ def test_requeueing_a_completing_job_is_caught(monkeypatch):
     phases = job_advance._PHASES
     real = phases[JobPhase.STOPPING]
 
-    def blind(c: Any) -> Any:
+    def blind(c):
         job = c.facts.job and replace(c.facts.job, flags=frozenset())
         return real(replace(c, facts=replace(c.facts, job=job)))
 
@@ -168,7 +168,7 @@ def _job_of_a_story(comment: str, *, no_kill: bool = False) -> tuple[Story, Any]
     return story, job
 
 
-def _crashes(story: Story, job: Any) -> None:
+def _crashes(story: Story, job) -> None:
     story.world.slurm.fail_job(job)
     story._go(3.0)
 
@@ -207,7 +207,7 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
 def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
-    def at_once(_: Any) -> Move:
+    def at_once(_) -> Move:
         return Move(JobSignal.STOP_WANTED, "impatient")
 
     monkeypatch.setitem(job_advance._PHASES, JobPhase.WATCHING, at_once)
@@ -218,7 +218,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
 
 
 def test_a_forgotten_job_is_caught(monkeypatch):
-    def no_jobs(*_: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    def no_jobs(*_) -> tuple[Sequence[Any], Sequence[Any]]:
         return [], []
 
     monkeypatch.setattr(plan, "job_decisions", no_jobs)

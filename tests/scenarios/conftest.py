@@ -27,7 +27,7 @@ class World:
 
     # --- the file -----------------------------------------------------------------------------
 
-    def write(self, workers: int = 2, **more: Any) -> None:
+    def write(self, workers: int = 2, **more) -> None:
         """cluster.yaml: a controller and `workers` of one group, `more` being keys of the group."""
         spec = yaml.safe_load(self.sandbox.cluster_file.read_text())
         (group,) = (g for g in spec["instance_groups"] if g["role"] == "compute")
@@ -50,11 +50,11 @@ class World:
         assert done.returncode == code, f"{done.returncode} of {arguments}:\n{done.stdout}"
         return done.stdout
 
-    def seen(self, *arguments: str) -> Any:
+    def seen(self, *arguments: str):
         """The JSON that `hpctl WORDS --json` prints."""
         return json.loads(self.hpctl(*arguments, "--json"))
 
-    def create(self, *arguments: str, **how: Any) -> str:
+    def create(self, *arguments: str, **how) -> str:
         return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *arguments, **how)
 
     @property
@@ -102,7 +102,7 @@ def node_names() -> str:
 
 
 @pytest.fixture
-def world(sandbox_factory: SandboxFactory, tmp_path: Path, node_names: str) -> World:
+def world(sandbox_factory: SandboxFactory, tmp_path, node_names: str) -> World:
     """An empty sandbox of four places, with nothing of hpctl's running in it."""
     empty = {"empty": True, "nodes": 4, "moto": True, "agents": False, "slurm_conf": EAGER}
     return World(sandbox_factory(node_names=node_names, **empty), tmp_path)

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ QUICK = ("--yes", "--every", "0.2s")
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
+def live():
     with Sandbox(
         "by-hand", nodes=2, daemon=True, mode="own", config=FAST, slurm_conf=EAGER
     ) as sandbox:

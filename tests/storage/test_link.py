@@ -15,7 +15,7 @@ FS = "fs-0123456789abcdef0"
 
 
 @pytest.fixture
-def fsx(monkeypatch: pytest.MonkeyPatch) -> Fsx:
+def fsx(monkeypatch) -> Fsx:
     made = Fsx()
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: made)
     monkeypatch.setattr(storage, "POLL_S", 0.01)

@@ -19,7 +19,7 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(tmp_path, monkeypatch) -> Make:
     """A directory of files and an lfs on PATH that knows which are released."""
     data, state = tmp_path / "data", tmp_path / "lfs.json"
 
@@ -47,7 +47,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def calls(tmp_path: Path, verb: str) -> list[int]:
+def calls(tmp_path, verb: str) -> list[int]:
     state = json.loads((tmp_path / "lfs.json").read_text())
     return [count for name, count in state["calls"] if name == verb]
 
@@ -56,7 +56,7 @@ def run(*text: str) -> Result:
     return conftest.run("storage", "preload", *text, width=200)
 
 
-def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
+def looks(path: Path, **more) -> Iterator[storage.Preload]:
     return load(path, Lfs(), sleep=lambda _: None, **more)
 
 

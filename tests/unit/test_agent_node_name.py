@@ -1,7 +1,6 @@
 """How an agent finds its name: by a real munged's word for its address and scontrol's answers."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ LINE = "NodeName={} Arch=x86_64 CPUTot=16 Gres=gpu:8 NodeAddr={} NodeHostName={}
 
 
 @pytest.fixture(scope="module")
-def origin() -> Iterator[Path]:
+def origin():
     """The socket of a munged that vouches for 127.0.1.2."""
     with realm() as running:
         yield running.n1
@@ -53,7 +52,7 @@ echo "$all" | grep "^NodeName=$4 " || {{ echo "Node $4 not found" >&2; exit 1; }
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scontrol:
+def slurm(tmp_path, monkeypatch) -> Scontrol:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     directory = tmp_path / "bin"
     directory.mkdir()

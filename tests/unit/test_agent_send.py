@@ -63,7 +63,7 @@ class Saved(Spool):
 class Bench:
     """A sender without its thread."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, monkeypatch) -> None:
         self.line = Line()
         self.findings: tuple[Finding, ...] = ()
         self.version = 1
@@ -94,7 +94,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path, monkeypatch) -> Bench:
     return Bench(tmp_path / "spool", monkeypatch)
 
 

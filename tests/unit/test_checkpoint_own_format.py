@@ -23,7 +23,7 @@ def own(directory: Path, count: int = 11) -> Path:
     return directory
 
 
-def run(*args: object) -> tuple[int, str, str]:
+def run(*args) -> tuple[int, str, str]:
     result = CliRunner().invoke(cli, ["checkpoint", *map(str, args)])
     return result.exit_code, result.stdout, result.stderr
 
@@ -73,7 +73,7 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
     own(tmp_path / "step-5")
     real, owner = os.stat, 1666
 
-    def stat(path: object, **args: object) -> os.stat_result:
+    def stat(path, **args) -> os.stat_result:
         found = real(path, **args)
         given = list(found)
         given[4] = owner
@@ -93,7 +93,7 @@ def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
         os.mkfifo(tmp_path / f"step-1/{number}.json")
         os.mkfifo(tmp_path / f"{number}.npy")
 
-    def refused(*args: object, **more: object) -> None:
+    def refused(*args, **more) -> None:
         raise AssertionError(f"opened: {args}")
 
     monkeypatch.setattr(os, "open", refused)

@@ -10,7 +10,7 @@ from tests.contract.provider.beds import cluster
 MODEL = SageMakerModel()
 
 
-def changed(**group: Any) -> dict[str, Any]:
+def changed(**group) -> dict[str, Any]:
     request = cluster()
     request["InstanceGroups"][1] |= group
     return request

@@ -12,7 +12,7 @@ FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new
 
 
 @pytest.fixture
-def nic(tmp_path: Path) -> Path:
+def nic(tmp_path) -> Path:
     (tmp_path / "nic/port").mkdir(parents=True)
     (tmp_path / "nic/own").mkdir()
     (tmp_path / "nic/port/drops").write_text("7\n")

@@ -110,7 +110,7 @@ class Head:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Head:
+def head(tmp_path) -> Head:
     return Head(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -64,7 +63,7 @@ class Metadata:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_) -> None:
                 """Quietly."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -77,7 +76,7 @@ class Metadata:
 
 
 @pytest.fixture
-def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+def metadata(monkeypatch):
     monkeypatch.setattr(check_host_ec2._Token, "value", "")
     made = Metadata()
     yield made

@@ -26,7 +26,7 @@ TAIL = (
 
 
 class Job:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path) -> None:
         self.tmp = tmp_path
         self.root = tmp_path / 'it\'s a $HOME `dir` "x"'
         self.root.mkdir()
@@ -48,7 +48,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path) -> Job:
     return Job(tmp_path)
 
 

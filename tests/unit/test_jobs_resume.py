@@ -28,7 +28,7 @@ def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None
     return resume_point(given.resume_directory, given.search, sleep)
 
 
-def test_a_first_start_has_nothing_to_resume_from(tmp_path: Path) -> None:
+def test_a_first_start_has_nothing_to_resume_from(tmp_path) -> None:
     assert resume(given(tmp_path)) == ResumePoint()
     assert resume(given(None)).judged is False
     save(tmp_path, 7)
@@ -37,7 +37,7 @@ def test_a_first_start_has_nothing_to_resume_from(tmp_path: Path) -> None:
     assert beside(ResumePoint("s3://b/step-9", 9), tmp_path).step == 7
 
 
-def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path: Path) -> None:
+def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path) -> None:
     save(tmp_path, 8, whole=False)
     pauses: list[float] = []
     with pytest.raises(NothingWhole, match="step-8"):
@@ -46,7 +46,7 @@ def test_damaged_ones_alone_are_no_reason_to_start_from_scratch(tmp_path: Path) 
     assert newest(tmp_path).judged is False
 
 
-def test_a_directory_that_is_away_is_waited_for(tmp_path: Path) -> None:
+def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
     away, pauses = tmp_path / "mount", []
 
     def sleep(seconds: float) -> None:

@@ -10,7 +10,7 @@ from hpctl.core.compat import SAFE_PATH
 
 
 @pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def answers(tmp_path, monkeypatch) -> Path:
     """A directory for the answer, in a place where there is an sbatch and a script."""
     program = tmp_path / "bin/sbatch"
     program.parent.mkdir()

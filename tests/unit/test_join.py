@@ -130,7 +130,7 @@ class Resolver:
         self.answers: dict[str, str] = {}
         self.asked: list[str] = []
 
-    def __call__(self, host: str, *_: Any) -> list[Any]:
+    def __call__(self, host: str, *_) -> list[Any]:
         self.asked.append(host)
         if host not in self.answers:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
@@ -138,7 +138,7 @@ class Resolver:
 
 
 @pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+def resolver(monkeypatch) -> Resolver:
     made = Resolver()
     monkeypatch.setattr(joining.socket, "getaddrinfo", made)
     return made

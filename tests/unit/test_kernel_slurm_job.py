@@ -52,7 +52,7 @@ class Proc:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Proc:
+def proc(tmp_path) -> Proc:
     return Proc(tmp_path)
 
 

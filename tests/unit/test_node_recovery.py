@@ -58,7 +58,7 @@ STUCK = {
 }
 
 
-def rec(phase: Phase, **changes: object) -> NodeRecovery:
+def rec(phase: Phase, **changes) -> NodeRecovery:
     return replace(BASE, phase=phase, **changes)
 
 
@@ -215,7 +215,7 @@ def test_only_the_marks_to_the_letter_count(reason, mark):
     assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
 
 
-def view(**changes: object) -> SchedulerView:
+def view(**changes) -> SchedulerView:
     node = replace(MARKED, **changes)
     return SchedulerView(at(0), {node.name: node})
 

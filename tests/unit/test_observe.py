@@ -3,9 +3,7 @@
 import threading
 from collections.abc import Collection
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -40,7 +38,7 @@ T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = ("n1", "n2")
 
 
-def seen(**job: object) -> SchedulerView:
+def seen(**job) -> SchedulerView:
     one = SlurmJob(7, submit=T0, **job)
     return SchedulerView(T0, {}, {one.id: one})
 
@@ -105,7 +103,7 @@ class Late(Still):
         super().__init__()
         self.errors = [error]
 
-    def view(self) -> Any:
+    def view(self):
         if self.errors:
             raise self.errors.pop()
         return ProviderView(self.at, present=True)
@@ -139,7 +137,7 @@ class Counted(Still):
         self.reads = 0
         self.read = threading.Event()
 
-    def view(self) -> Any:
+    def view(self):
         self.reads += 1
         self.read.set()
         return ProviderView(self.at, present=True)
@@ -180,7 +178,7 @@ def observing(slurm, place, cloud=None, *reported):
     return watch, Observer(slurm, watch, health, slurm, place / "STOP")
 
 
-def looked(reported: Health, returned: datetime | None, tmp_path: Path) -> View:
+def looked(reported: Health, returned: datetime | None, tmp_path) -> View:
     _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
     taken = []
     if returned is not None:
@@ -222,7 +220,7 @@ class Marked(Flaky):
 
     reason = ""
 
-    def view(self) -> Any:
+    def view(self):
         flags = frozenset({"FAIL"} if self.reason else ())
         return replace(
             super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}

@@ -16,7 +16,7 @@ HEARD = datetime(2026, 7, 20, 23, tzinfo=UTC)
 MARKED = {"HealthMonitoringAgentDetectionEvent": "HealthEvent"}
 
 
-def record(**fields: Any) -> str:
+def record(**fields) -> str:
     return json.dumps({"level": "info", "ts": "2026-07-20T22:53:17Z", **fields, **MARKED})
 
 

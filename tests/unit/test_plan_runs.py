@@ -22,7 +22,7 @@ RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
 HOST = "n1"
 
 
-def job(**changes: Any) -> SlurmJob:
+def job(**changes) -> SlurmJob:
     values: dict[str, Any] = {"comment": ASKED, "partition": "all", "batch_host": HOST, **changes}
     return slurm_job(7, **values)
 
@@ -42,13 +42,13 @@ def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
     return found[0] if found else None
 
 
-def opens(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> JobRecoveryOpened:
+def opens(job: SlurmJob, log: Sequence[Event] = (), **more) -> JobRecoveryOpened:
     found = decided(job, log, **more)
     assert isinstance(found, JobRecoveryOpened), found
     return found
 
 
-def holds(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> HoldNoted:
+def holds(job: SlurmJob, log: Sequence[Event] = (), **more) -> HoldNoted:
     found = decided(job, log, **more)
     assert isinstance(found, HoldNoted), found
     return found

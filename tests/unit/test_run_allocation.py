@@ -94,7 +94,7 @@ class Slurmctld:
             raise answer
         return JobRecord(answer)
 
-    def states(self, _: object) -> dict[str, SlurmNode]:
+    def states(self, _) -> dict[str, SlurmNode]:
         return {A: self.seen.pop(0)}
 
 

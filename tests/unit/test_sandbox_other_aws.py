@@ -1,6 +1,6 @@
 """What the sandbox's AWS takes: its own keys alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import boto3
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherAws]:
+def aws(tmp_path_factory):
     state = tmp_path_factory.mktemp("sandbox")
     settings = Spec(name="s", id="s-1", state=str(state), ports=free_ports(2), nodes=2, empty=True)
     one = OtherAws(settings)
@@ -27,7 +27,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherAws]:
     one.stop()
 
 
-def client(aws: OtherAws, service: str) -> Any:
+def client(aws: OtherAws, service: str):
     make: Callable[..., Any] = boto3.client
     keys = {"aws_access_key_id": aws.settings.access_key, "aws_secret_access_key": "x"}
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)

@@ -6,7 +6,6 @@ UnicodeDecodeError when it is read.
 
 import gc
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -60,7 +59,7 @@ class Nodes:
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PySlurm]:
+def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -104,7 +103,7 @@ def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path, monkeypatch) -> Path:
     """The stand-in as pyslurm 25.11.2, beside commands of that release and no slurmctld."""
     (tmp_path / "pyslurm-25.11.2.dist-info").mkdir()
     (tmp_path / "pyslurm-25.11.2.dist-info" / "METADATA").write_text(

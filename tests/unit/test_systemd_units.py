@@ -110,7 +110,7 @@ def test_the_daemon_is_slurms_user_without_a_capability() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_knows_every_setting(tmp_path: Path) -> None:
+def test_systemd_knows_every_setting(tmp_path) -> None:
     for unit in UNITS.iterdir():
         (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
     for unit in UNITS.iterdir():

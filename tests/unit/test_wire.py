@@ -24,7 +24,7 @@ REPORT = Report(
 )  # fmt: skip
 
 
-def raw(**changes: Any) -> dict[str, Any]:
+def raw(**changes) -> dict[str, Any]:
     body = json.loads(wire.encode(REPORT))
     finding = changes.pop("finding", {})
     body["report"]["findings"][0].update(finding)

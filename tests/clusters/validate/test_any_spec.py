@@ -20,13 +20,13 @@ class Nobody:
     def __init__(self, error: type[Exception]) -> None:
         self.error = error
 
-    def service(self, name: str) -> Any:
+    def service(self, name: str):
         return self
 
-    def read(self, operation: str, **request: Any) -> Any:
+    def read(self, operation: str, **request):
         raise self.error(f"{operation}: no")
 
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+    def pages(self, operation: str, key: str, **request) -> Iterator[Any]:
         if self.error is Absent:
             return
         yield self.read(operation)

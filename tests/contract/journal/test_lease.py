@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -110,7 +109,7 @@ def test_two_may_make_the_tables_at_once(served: DatabaseBed) -> None:
     assert race(lambda host: served.open().daemon() is None) == [True, True]
 
 
-def test_one_daemon_a_directory_until_it_is_dead(tmp_path: Path) -> None:
+def test_one_daemon_a_directory_until_it_is_dead(tmp_path) -> None:
     script = (
         "import sys, pathlib; from hpctl.daemon.main import lock_state_dir\n"
         "held = lock_state_dir(pathlib.Path(sys.argv[1])); print('held', flush=True)\n"

@@ -72,7 +72,7 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
 
     node, drain = real.nodes[0], rules.drain
 
-    def freeze(seen: object, why: str) -> Outcome | None:
+    def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 

@@ -43,7 +43,7 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path) -> Path:
     """A machine with eight GPUs on its PCI bus, and no jobs."""
     for number in range(8):
         pci_gpu(tmp_path, number)
