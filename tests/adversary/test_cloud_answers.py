@@ -8,7 +8,6 @@ import json
 import pickle
 import resource
 import time
-from collections.abc import Callable
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -55,7 +54,7 @@ class Cloud:
     """What answers in place of the service, by operation."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
+        self.answers = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.url = ""
 

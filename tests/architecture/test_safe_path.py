@@ -3,7 +3,6 @@
 import ast
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +11,7 @@ from tests.architecture.source import python_files, tree
 from tests.process import run_text
 
 
-def started() -> Iterator[tuple[str, list[str]]]:
+def started():
     """Each command line of this interpreter in the package, and where it stands."""
     for path in python_files("hpctl"):
         for node in ast.walk(tree(path)):

@@ -1,8 +1,5 @@
 """What the real torch writes, undisturbed: recognised, whole, and its checksums match."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from hpctl.jobs.checkpoints.search import last_complete
@@ -10,8 +7,8 @@ from tests.checkpoints.torch_here import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
 TENSORS, LENGTH = 6, 60_000
-torch: Any = None
-dcp: Any = None
+torch = None
+dcp = None
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +22,7 @@ def state(step: int) -> dict[str, object]:
     return {**tensors, "global_step": step, "more": {"rate": 0.1}}
 
 
-def save_file(root: Path, step: int) -> None:
+def save_file(root, step):
     torch.save(state(step), root / f"step={step}.ckpt")
 
 

@@ -1,6 +1,5 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from hpctl.cli import output
 from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
-from hpctl.core.journal import Event
 from hpctl.core.model import InstanceGroup, ProviderView, SchedulerView, SlurmJob
 from hpctl.errors import Absent, Unavailable
 from hpctl.store.sql import Store
@@ -61,7 +59,7 @@ class Head(Struct):
     def store(self) -> Store:
         return Store(f"sqlite:///{self.dir / 'journal.db'}", write=True)
 
-    def write(self, *events: Sequence[Event]) -> None:
+    def write(self, *events):
         """Append to the journal, and put the agents' facts and the daemon's lease there."""
         store = self.store()
         store.append([e for some in events for e in some])

@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 from hpctl.agent.kmsg import format_record
 from tests.process import run_text
@@ -14,7 +12,7 @@ from tests.sysfs_tree import SysfsTree
 LINE = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
 
 
-def check(*options: str, root: Path | None = None) -> subprocess.CompletedProcess[str]:
+def check(*options, root=None):
     here = ["--root", str(root)] if root is not None else []
     return run_text(
         [sys.executable, "-m", "hpctl", "agent", "check", *here, *options],

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import Result
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
@@ -28,7 +27,7 @@ RICH = (
 )  # fmt: skip
 
 
-def run(*args: str, stdin: str = "") -> Result:
+def run(*args, stdin=""):
     return conftest.run("cluster", *args, stdin=stdin, width=100)
 
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from hpctl.errors import Unavailable
 from hpctl.jobs.logs.rules import PRESETS, parse, preset
@@ -15,7 +14,7 @@ from tests.cli import conftest
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 
 
-def run(*args) -> Result:
+def run(*args):
     return conftest.run("logs", *args, width=160)
 
 

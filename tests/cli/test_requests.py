@@ -15,11 +15,10 @@ from hpctl.core.view import View
 from hpctl.daemon.wake import Waker
 from hpctl.errors import Unavailable
 from tests.cli import worlds
-from tests.cli.conftest import Head
 
 
 @contextmanager
-def consumer(head: Head):
+def consumer(head):
     """Take requests as the daemon does: woken through the FIFO, decided by the core."""
     waker, stop = Waker(head.dir), threading.Event()
 
@@ -46,12 +45,12 @@ def consumer(head: Head):
 
 
 @pytest.fixture
-def answered(history: Head):
+def answered(history):
     with consumer(history):
         yield history
 
 
-def asked(head: Head) -> list[tuple[str, str]]:
+def asked(head):
     store = head.store()
     try:
         return [(r.verb, r.target) for r in store.requests()]

@@ -1,7 +1,6 @@
 """Software updates, deep health checks and events, over HTTP against the emulator."""
 
 import time
-from typing import Any
 
 import pytest
 
@@ -29,7 +28,7 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
     return Following(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
 
 
-def software(bed: AwsBed, **how) -> dict[str, Any]:
+def software(bed, **how):
     request = maintenance.software_request(CLUSTER, **how)
     maintenance.order(
         bed.aws,

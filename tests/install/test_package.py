@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,12 @@ KEPT = ("/etc/hpctl", "/var/lib/hpctl")
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory) -> Path:
+def package(tmp_path_factory):
     return build(tmp_path_factory.mktemp("package"), "0.1.0")
 
 
 @pytest.fixture
-def machine(tmp_path, package: Path):
+def machine(tmp_path, package):
     with Machine(tmp_path / "machine") as clean:
         clean.write("/etc/slurm/slurm.conf", CONF)
         give(clean, package)

@@ -5,8 +5,6 @@ The daemon before it is root's, as older releases ran it; the one after it is Sl
 
 import contextlib
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,7 +43,7 @@ catalogue:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory) -> tuple[Path, Path]:
+def packages(tmp_path_factory):
     room = tmp_path_factory.mktemp("packages")
     return build(room, "0.1.0"), build(room, "0.1.1")
 
@@ -73,7 +71,7 @@ def pids(machine: Booted) -> list[str]:
     return text.split()
 
 
-def recovery(machine: Booted) -> dict[str, Any] | None:
+def recovery(machine):
     text = machine.run("hpctl", "recoveries", "--all", "--json")[1]
     found = json.loads(text)["nodes"]
     return found[0] if found else None

@@ -1,7 +1,5 @@
 """A failed live test tells what its cluster said: `left_behind`."""
 
-from typing import Any
-
 import pytest
 
 from hpctl.sandbox.api import Sandbox
@@ -20,7 +18,7 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def _cluster(item: pytest.Item, call: pytest.CallInfo[Any]) -> Live | Sandbox | None:
+def _cluster(item, call):
     """The cluster under the test: a fixture, or what one of its functions had at hand."""
     fixtures = list(getattr(item, "funcargs", {}).values())
     entries = call.excinfo.traceback if call.excinfo else ()

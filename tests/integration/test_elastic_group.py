@@ -5,13 +5,12 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpctl.core.trouble import Kind
 from hpctl.jobs.elastic.wire import tell
-from tests.integration.elastic_bed import Launchers, Start, all_wait, scripted, until_gone
+from tests.integration.elastic_bed import Start, all_wait, scripted, until_gone
 
 
 @pytest.fixture
@@ -20,7 +19,7 @@ def start(tmp_path):
         yield begin
 
 
-def environment_of(group: Launchers, rank: int, count: int) -> dict[str, Any]:
+def environment_of(group, rank, count):
     return dict(json.loads((group.save / f"env-{rank}-{count}").read_text()))
 
 

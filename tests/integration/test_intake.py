@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.model import Report
 from hpctl.daemon import intake
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
@@ -36,7 +35,7 @@ def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, 
 def test_a_true_report_is_stored_before_it_is_acknowledged(head: Head) -> None:
     stored = threading.Event()
 
-    def slowly(received: Report) -> None:
+    def slowly(received):
         time.sleep(0.2)
         head.accepted.append(received)
         stored.set()
@@ -155,7 +154,7 @@ def test_our_own_munged_away(munges: Realm, tmp_path) -> None:
 
 
 def test_a_journal_that_fails_is_not_an_acknowledgement(head: Head) -> None:
-    def broken(_: Report) -> None:
+    def broken(_):
         raise OSError(28, "No space left on device")
 
     head.accept = broken
@@ -168,7 +167,7 @@ def test_a_journal_that_fails_is_not_an_acknowledgement(head: Head) -> None:
 def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     first_is_in, let_go = threading.Event(), threading.Event()
 
-    def slow_first(received: Report) -> None:
+    def slow_first(received):
         if (received.node, received.seq) == ("n1", 1):
             first_is_in.set()
             let_go.wait(10)

@@ -18,7 +18,6 @@ from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.wake import SystemClock
 from tests.agent_process import GPU, AgentProcess
 from tests.intakes import Head, Rows, report
-from tests.munged import Realm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -28,7 +27,7 @@ PATIENCE_S = 15.0
 class Daemon(Head):
     """A head that holds the nodes' health; it can go away, and come back with an empty memory."""
 
-    def __init__(self, realm: Realm, **settings) -> None:
+    def __init__(self, realm, **settings):
         super().__init__(realm, **settings)
         self.times: list[float] = []
         self._forget()
@@ -70,7 +69,7 @@ class Daemon(Head):
 
 
 @pytest.fixture
-def head(munges: Realm):
+def head(munges):
     running = Daemon(munges)
     running.server.start()
     yield running

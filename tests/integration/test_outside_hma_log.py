@@ -5,7 +5,6 @@ import os
 import shutil
 import sys
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -45,7 +44,7 @@ def dcgm(xid: int, minute: int = 0) -> str:
 class Log:
     """A log file and what is made of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         path.touch(mode=0o644)
         self.changes = 0
@@ -149,7 +148,7 @@ def entry(message, uid: str = "0", unit: str = UNIT, minute: int = 5) -> str:
 class Journal:
     """A stand-in for journalctl --follow: it prints a file's lines, then waits or ends."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place):
         self.lines = place / "entries"
         self.starts = place / "starts"
         program = place / "journalctl"

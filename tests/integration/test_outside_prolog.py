@@ -1,10 +1,8 @@
 """The Prolog: it fails for a faulty node, and for nothing that is our own fault."""
 
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +12,13 @@ from tests.process import run_text
 PROLOG = ROOT / "slurm_plugins" / "prolog.sh"
 
 
-def prolog(hpctl: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+def prolog(hpctl, **environment):
     return run_text(
         [str(PROLOG)], env={"PATH": os.environ["PATH"], "HPCTL": str(hpctl), **environment}
     )
 
 
-def program(place: Path, body: str) -> Path:
+def program(place, body):
     path = place / "hpctl"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)

@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def shared():
     shutil.rmtree(path)
 
 
-def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
+def options_of(slurm):
     """Long name, letter and whether a value must follow, from `sbatch --help`."""
     text = slurm.run(["sbatch", "--help"]).stdout
     for letter, name, equals in re.findall(

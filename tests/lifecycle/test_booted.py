@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import boto3
 import pytest
@@ -52,7 +51,7 @@ class Cluster(Struct):
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
+def bundle(tmp_path_factory):
     """Made by the command itself, with all that daemon and agent need."""
     room = tmp_path_factory.mktemp("bundle")
     wheelhouse(room / "wheels", whole=True)

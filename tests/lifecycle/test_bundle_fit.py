@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from hpctl.clusters.bundle_wheels import Target, lacking, packed_python
 from tests.lifecycle.node import bundle
 
 
-def wheel(house: Path, name: str, *headers: str) -> None:
+def wheel(house, name, *headers):
     house.mkdir(exist_ok=True)
     project, version, *_ = name.split("-")
     lines = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}", *headers, "", ""]
@@ -21,7 +20,7 @@ def wheel(house: Path, name: str, *headers: str) -> None:
         file.writestr(f"{project}-{version}.dist-info/METADATA", "\n".join(lines))
 
 
-def whole(house: Path, *needs: str, python: str = ">=3.10") -> None:
+def whole(house, *needs, python=">=3.10"):
     wheel(house, "pip-26.0-py3-none-any")
     headers = [f"Requires-Python: {python}", *(f"Requires-Dist: {need}" for need in needs)]
     wheel(house, "hpctl-0.1.0-py3-none-any", *headers)

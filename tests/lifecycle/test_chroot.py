@@ -5,7 +5,6 @@ import random
 import re
 import shutil
 import time
-from pathlib import Path
 
 import pytest
 
@@ -162,7 +161,7 @@ def tree(machine: Machine) -> dict[str, str]:
     return found
 
 
-def _text(file: Path) -> str:
+def _text(file):
     return file.read_bytes().decode(errors="replace")
 
 

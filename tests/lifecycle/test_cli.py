@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -33,7 +32,7 @@ def made(tmp_path) -> Path:
     return tmp_path / "b"
 
 
-STATES: dict[str, dict[str, Any]] = {
+STATES = {
     "run": {
         "state": "failed",
         "why": "mount_fsx: fs-0a.fsx.us-east-1.amazonaws.com has no address: DNS is not up yet",

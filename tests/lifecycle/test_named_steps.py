@@ -7,7 +7,6 @@ played: no Docker, no directory and no bucket is at hand there.
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -136,7 +135,7 @@ CONFIG = {
 SECRET = "not-to-be-printed"
 
 
-def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
+def deb(target, name, files, postinst):
     """A package as dpkg-deb makes it."""
     tree = target.with_suffix("")
     control = (
@@ -152,7 +151,7 @@ def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
     shutil.rmtree(tree)
 
 
-def lay(machine: Machine, room: Path) -> None:
+def lay(machine, room):
     """A bundle with all of it, its packages among them, and a machine that waits for it."""
     exporter = {"exporters/slurm_exporter": "#!/bin/sh\n", "ca.pem": "a certificate\n"}
     made = bundle(room / "b", **{"config.json": json.dumps(CONFIG), **exporter})

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -41,7 +40,7 @@ def hpctl(live: Live, *arguments: str, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def row(live: Live, name: str) -> dict[str, Any]:
+def row(live, name):
     shown = json.loads(hpctl(live, "nodes", name, "--json")[0])
     (one,) = shown["nodes"]
     return dict(one)

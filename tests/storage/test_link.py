@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from click.testing import Result
 
 from hpctl.clusters import storage
 from hpctl.errors import HpctlError
@@ -23,7 +22,7 @@ def fsx(monkeypatch) -> Fsx:
     return made
 
 
-def run(*text: str) -> Result:
+def run(*text):
     return conftest.run("storage", *text)
 
 

@@ -4,10 +4,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 from hpctl.cli import storage
 from hpctl.cli.storage import Lfs, load
@@ -28,7 +26,7 @@ def make(tmp_path, monkeypatch) -> Make:
         names = [data / "deep" / f"f {i:04}" for i in range(count)]
         for name in names:
             name.write_bytes(b"x" * 1024)
-        known: dict[str, Any] = {
+        known = {
             "released": [str(n) for n in names[:released]],
             "broken": [str(names[i]) for i in broken],
             "looks": looks,
@@ -52,7 +50,7 @@ def calls(tmp_path, verb: str) -> list[int]:
     return [count for name, count in state["calls"] if name == verb]
 
 
-def run(*text: str) -> Result:
+def run(*text):
     return conftest.run("storage", "preload", *text, width=200)
 
 

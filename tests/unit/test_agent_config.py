@@ -1,7 +1,6 @@
 """The agent's file and settings: defaults, what it finds out, one error a mistake."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ SPECS = (
 )
 
 
-def written(tmp_path, text: str) -> Path:
+def written(tmp_path, text):
     path = tmp_path / "agent.yaml"
     path.write_text(text)
     return path

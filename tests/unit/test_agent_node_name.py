@@ -1,7 +1,6 @@
 """How an agent finds its name: by a real munged's word for its address and scontrol's answers."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +22,7 @@ def origin():
 class Scontrol:
     """A scontrol that knows some nodes, and keeps what it was asked."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.log = directory / "asked"
 

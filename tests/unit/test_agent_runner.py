@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -35,7 +34,7 @@ def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: 
 def started():
     made: list[Runner] = []
 
-    def start(*checks: Check, changed: Callable[[], None] = lambda: None, **more) -> Runner:
+    def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
         runner = Runner(checks, Machine(), changed, budget, **{"boot_age_s": 1e6, **more})
         runner.start()
@@ -47,7 +46,7 @@ def started():
         runner.stop()
 
 
-def until(test: Callable[[], object], what: str, timeout_s: float = 5) -> None:
+def until(test, what, timeout_s=5):
     limit = time.monotonic() + timeout_s
     while not test():
         assert time.monotonic() < limit, what
@@ -153,7 +152,7 @@ def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch
 
 def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypatch):
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
-    trouble: list[Callable[[], object]] = []
+    trouble = []
     release = threading.Event()
 
     def gather(machine: Machine) -> None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ GOOD = Manifest(
 )
 
 
-def checkpoint(directory: Path) -> Manifest:
+def checkpoint(directory):
     """A small whole checkpoint of three files, one in a sub-directory."""
     (directory / "deep").mkdir(parents=True)
     files = []
@@ -36,7 +35,7 @@ def checkpoint(directory: Path) -> Manifest:
     return manifest.write(directory, step=7, world_size=3, files=files, meta={"k": "v"})
 
 
-def verdict(directory: Path) -> object:
+def verdict(directory):
     found = manifest.read(directory)
     if not isinstance(found, Manifest):
         return found

@@ -3,7 +3,6 @@
 import builtins
 import json
 import os
-from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -16,7 +15,7 @@ from hpctl.jobs.resume import resume_point
 HELPER = "`hpctl checkpoint helper`"
 
 
-def own(directory: Path, count: int = 11) -> Path:
+def own(directory, count=11):
     directory.mkdir(parents=True)
     for number in range(count):
         (directory / f"part-{number}.json").write_text("{}")

@@ -1,7 +1,6 @@
 """Every gate: a row that holds, one that passes, and the boundary between them."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -29,7 +28,7 @@ N1 = "n1"
 
 
 def candidate(**changes) -> Candidate:
-    values: dict[str, Any] = {"heard": at(0), **changes}
+    values = {"heard": at(0), **changes}
     return (
         Candidate(generation(), slurm_node(1), FAULT, at(-10), "Xid 79", **values)
         if ("node" not in values)
@@ -41,7 +40,7 @@ def instance(**changes) -> Instance:
     return replace(Instance("i-n1", InstanceStatus.RUNNING, node=N1), **changes)
 
 
-def listing(**changes) -> dict[str, Any]:
+def listing(**changes):
     """A view's provider part with n1's instance changed."""
     one = instance(**changes)
     return {"provider": ProviderView(at(0), True, instances={one.id: one}), "instances": {N1: one}}

@@ -21,7 +21,6 @@ from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
 from hpctl.core.plan_runs import job_decisions
 from hpctl.core.recovery import Move, StepKind
-from hpctl.core.view import View
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 from tests.unflawed import unflawed
 
@@ -140,7 +139,7 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
         assert answer.signal is Signal.REMEDY_ACCEPTED
 
 
-def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...] = ()) -> View:
+def noticed(ladder, urgency, phase=()):
     """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
     log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,7 +110,7 @@ def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert [path.name for path in job.root.iterdir()] == ["step-00000007"]
 
 
-def kills(job: Job, stride: int = 1, **env) -> Iterator[int]:
+def kills(job, stride=1, **env):
     """Start it again and again, killed at its first, second, ... touch of a file, to the last."""
     for number in range(1, 200, stride):
         code, text = job.run(KILL_AT=number, **env)

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ class Job:
         self.root = tmp_path / 'it\'s a $HOME `dir` "x"'
         self.root.mkdir()
         self.python = sys.executable
-        self.parts: dict[str, Any] = {}
+        self.parts = {}
 
     def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}

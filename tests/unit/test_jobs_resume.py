@@ -1,30 +1,27 @@
 """Where a step resumes, and what counts as a newer checkpoint."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from hpctl.jobs.resume import NothingWhole, ResumePoint, beside, newest, resume_point
-from hpctl.jobs.run.settings import RunSettings, settings
+from hpctl.jobs.run.settings import settings
 from hpctl.jobs.run.srun import parse_srun
 from tests.unit.checkpoint_files import generic
 
 
-def save(root: Path, step: int, whole: bool = True) -> None:
+def save(root, step, whole=True):
     directory = generic(root, f"step-{step}", step)
     if not whole:
         (directory / "data").write_bytes(b"x")
 
 
-def given(directory: Path | None, **environ: str) -> RunSettings:
+def given(directory, **environ):
     env = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": "/nowhere"} | environ
     if directory is not None:
         env["HPCTL_CHECKPOINT_DIR"] = str(directory)
     return settings(parse_srun(["x"]), env)
 
 
-def resume(given: RunSettings, sleep: Callable[[float], object] = lambda _: None) -> ResumePoint:
+def resume(given, sleep=lambda _: None):
     return resume_point(given.resume_directory, given.search, sleep)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -58,7 +57,7 @@ def test_the_range_is_that_of_the_gamma_distribution() -> None:
     assert four.high * exposure == pytest.approx(18.307038 / 2, rel=1e-5)
 
 
-def saved(root: Path, step: int, end_s: float, took_s: float) -> None:
+def saved(root, step, end_s, took_s):
     """A whole checkpoint whose files were written over so many seconds."""
     directory = write(root / f"step-{step}", dcp_files())
     names = sorted(directory.iterdir(), key=lambda path: path.name == ".metadata")

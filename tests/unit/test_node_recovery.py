@@ -1,6 +1,5 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -229,7 +228,7 @@ def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool =
     return judged.fault.rule
 
 
-def launched(when: datetime) -> Instance:
+def launched(when):
     return Instance("i-n1", InstanceStatus.RUNNING, launched=when)
 
 

@@ -6,7 +6,6 @@ import types
 import typing
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -43,7 +42,7 @@ class Nvml:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.batches: list[int] = []
-        self.answers: dict[str, Any] = {
+        self.answers = {
             "nvmlDeviceGetCount": 2,
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetName": "one",

@@ -1,7 +1,6 @@
 """What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
 
 import threading
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
@@ -26,7 +25,6 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.node_recovery import Phase
-from hpctl.core.view import View
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
@@ -178,7 +176,7 @@ def observing(slurm, place, cloud=None, *reported):
     return watch, Observer(slurm, watch, health, slurm, place / "STOP")
 
 
-def looked(reported: Health, returned: datetime | None, tmp_path) -> View:
+def looked(reported, returned, tmp_path):
     _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
     taken = []
     if returned is not None:
@@ -322,14 +320,14 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes: Collection[str]) -> SchedulerView:
+    def part(self, nodes):
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
     def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def _shown(self, names: Collection[str]) -> SchedulerView:
+    def _shown(self, names):
         found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
         return SchedulerView(self.at, found, {})
 

@@ -3,7 +3,6 @@
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ def found(line: str) -> Detection:
     return detection
 
 
-def dcgm(condition: str, data: dict[str, Any], colon: str = "") -> str:
+def dcgm(condition, data, colon=""):
     more = {f"condition{colon}": condition, f"data{colon}": data}
     return record(msg="DCGM Policy Violation found ", **more)
 

@@ -1,8 +1,5 @@
 """What the sandbox's AWS takes: its own keys alone."""
 
-from collections.abc import Callable
-from typing import Any
-
 import boto3
 import pytest
 from botocore import UNSIGNED
@@ -28,14 +25,14 @@ def aws(tmp_path_factory):
 
 
 def client(aws: OtherAws, service: str):
-    make: Callable[..., Any] = boto3.client
+    make = boto3.client
     keys = {"aws_access_key_id": aws.settings.access_key, "aws_secret_access_key": "x"}
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
 def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
     """What lies there is run, at a node's birth, as whoever started the sandbox."""
-    make: Callable[..., Any] = boto3.client
+    make = boto3.client
     for config in (None, Config(signature_version=UNSIGNED)):
         keys = {"aws_access_key_id": "sandbox2", "aws_secret_access_key": "x"}
         stranger = make("s3", endpoint_url=aws.url, region_name="us-east-1", config=config, **keys)
@@ -49,7 +46,7 @@ def test_the_emulated_api_takes_its_own_key_alone() -> None:
     emulator = Emulator(NullMachines())
     emulator.take_only("SANDBOXKEY")
     emulator.start()
-    make: Callable[..., Any] = boto3.client
+    make = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):
         api = make(
             "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-east-1",

@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -34,7 +33,7 @@ def settings_of(name: str) -> dict[str, str]:
     return dict(rows(UNITS / name))
 
 
-def started(unit: Path) -> Iterator[tuple[click.Command, list[str]]]:
+def started(unit):
     """Each command of ours that the unit runs, and the words after its name."""
     for key, value in rows(unit):
         if not key.startswith("Exec"):

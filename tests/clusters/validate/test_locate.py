@@ -1,7 +1,5 @@
 """A place of the request is a place in the file, for every file that there can be."""
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import given, settings
 
@@ -10,7 +8,7 @@ from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
 
 
-def leaves(value, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def leaves(value, place=()):
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, (*place, key))

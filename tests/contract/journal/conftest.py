@@ -1,5 +1,3 @@
-from collections.abc import Iterator
-
 import pytest
 
 from tests.contract.journal.beds import AnyJournal, DatabaseBed, FakeBed
@@ -22,7 +20,7 @@ def mariadb():
     server.stop()
 
 
-def _bed(request, tmp_path) -> Iterator[FakeBed | DatabaseBed]:
+def _bed(request, tmp_path):
     bed: FakeBed | DatabaseBed
     if request.param == "fake":
         bed = FakeBed()

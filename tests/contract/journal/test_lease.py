@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from threading import Barrier
@@ -77,7 +76,7 @@ def test_who_lost_it_can_write_no_more(database: DatabaseBed) -> None:
     assert new.daemon().host == "head-2"
 
 
-def race(one: Callable[[str], bool]) -> list[bool]:
+def race(one):
     """Let two hosts do the same thing at the same moment."""
     start = Barrier(2)
 

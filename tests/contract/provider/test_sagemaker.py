@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -39,7 +38,7 @@ def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_def
 def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulated, monkeypatch):
     listed = emulated.emulator.handlers["ListClusterNodes"]
 
-    def refuse(request) -> dict[str, Any]:
+    def refuse(request):
         if request.get("IncludeNodeLogicalIds"):
             raise validation("IncludeNodeLogicalIds is not supported for this cluster.")
         return listed(request)

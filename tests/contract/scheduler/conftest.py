@@ -1,12 +1,10 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpctl.ports import Scheduler
 from hpctl.sandbox.api import Sandbox
 from tests.contract.scheduler.beds import SLOW_EPILOG_S, Cluster, FakeBed, RealBed, cli
 
@@ -63,7 +61,7 @@ def real(request):
     yield from _used(request)
 
 
-def _used(request) -> Iterator[RealBed]:
+def _used(request):
     cluster: Cluster = request.getfixturevalue("cluster")
     real = RealBed(cluster, _adapter(request.param, cluster.sandbox))
     yield real
@@ -71,7 +69,7 @@ def _used(request) -> Iterator[RealBed]:
     real.close()
 
 
-def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:
+def _adapter(adapter, sandbox):
     commands = cli(sandbox)
     if adapter == "cli":
         return commands

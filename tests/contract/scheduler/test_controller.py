@@ -2,20 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from hpctl.core.model import Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
-from tests.contract.scheduler.beds import Bed, job_of, node_of
+from tests.contract.scheduler.beds import job_of, node_of
 
 MINE = own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
-def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
+def orders(bed):
     """Every order on one node and one running job."""
     node = bed.nodes[0]
     job = bed.submit()
@@ -85,11 +84,11 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     real.until("thawed", lambda: real.scheduler.view().nodes, 30)
 
 
-def at_once(todo: list[tuple[str, Callable[[], Outcome]]]) -> dict[str, Outcome]:
+def at_once(todo):
     """Give all orders side by side: each may take Slurm's ten seconds."""
     answers: dict[str, Outcome] = {}
 
-    def give(name: str, order: Callable[[], Outcome]) -> None:
+    def give(name, order):
         answers[name] = order()
 
     began = time.monotonic()
