@@ -14,6 +14,7 @@ from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.model import InstanceGroup, ProviderView, SchedulerView, SlurmJob
 from hpctl.errors import Absent, Unavailable
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
 from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
@@ -64,7 +65,8 @@ class Head(Struct):
         store = self.store()
         store.append([e for some in events for e in some])
         store.record(list(worlds.health().values()))
-        store.take_lease("head-1", 4711, "0.1.0", "own", worlds.at(-600), 30.0)
+        me = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
+        store.take_lease(me, store.daemon(), worlds.at(-600), 30.0)
         store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
         store.close()
 

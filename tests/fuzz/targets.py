@@ -141,8 +141,12 @@ MARK = "x"
 
 def _squeue_seed() -> bytes:
     answer = {
-        "JobID": "7", "Name": "train", "UserID": "1001", "State": "RUNNING", "NodeList": "n[1-2]",
-    }  # fmt: skip
+        "JobID": "7",
+        "Name": "train",
+        "UserID": "1001",
+        "State": "RUNNING",
+        "NodeList": "n[1-2]",
+    }
     row = [answer.get(name, "0") for name in parse.FIELDS]
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 

@@ -54,11 +54,14 @@ STATES = {
     "mount_openzfs": {"state": "not_applicable", "why": "no FSx for OpenZFS is named"},
     "users": {"state": "done", "tries": 1, "seconds": 0.4},
     "containers": {
-        "state": "failed", "weight": "optional",
-        "why": "dpkg --install: exit code 1: cannot access archive", "tries": 3, "seconds": 9.0,
+        "state": "failed",
+        "weight": "optional",
+        "why": "dpkg --install: exit code 1: cannot access archive",
+        "tries": 3,
+        "seconds": 9.0,
     },
     "pam": {"state": "off", "weight": "off", "why": "config.json"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture

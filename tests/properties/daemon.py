@@ -5,7 +5,7 @@ count, crash, lose replies and tell the oracle. Slurm, cloud and journal are `te
 proved by the contract suite that the real one passes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -151,8 +151,8 @@ class SchedulerDoor:
         self.seen_at = self._world.clock.monotonic()
         return self.seen
 
-    def part(self, nodes: Collection[str]) -> SchedulerView:
-        part = self._slurm.part(nodes)
+    def part(self, nodes, known) -> SchedulerView:
+        part = self._slurm.part(nodes, known)
         self.seen_at = self._world.clock.monotonic()
         if self.seen is not None:
             self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})

@@ -39,8 +39,14 @@ LETTERS = (
     + "\u00b2\u0663\u202e\u2066\u200b\ufeff\ufffd\udc80\udce9\U0001f4a3"
 )
 STATES = (
-    "RUNNING", "PENDING", "FAILED", "COMPLETING", "NODE_FAIL", "OUT_OF_MEMORY", "REQUEUE_HOLD",
-)  # fmt: skip
+    "RUNNING",
+    "PENDING",
+    "FAILED",
+    "COMPLETING",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "REQUEUE_HOLD",
+)
 CLOUD = tuple(status.value for status in InstanceStatus)
 FREE = tuple(
     name for name in FIELDS

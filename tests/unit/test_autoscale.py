@@ -154,10 +154,13 @@ def test_an_array_is_served_as_far_as_there_is_room():
 @pytest.mark.parametrize(
     ("asks", "serves"),
     [
-        ({"features": "p5"}, True), ({"features": "p5&efa"}, True), ({"features": "p4"}, False),
-        ({"features": "p4|p5"}, True), ({"named": True}, False),
+        ({"features": "p5"}, True),
+        ({"features": "p5&efa"}, True),
+        ({"features": "p4"}, False),
+        ({"features": "p4|p5"}, True),
+        ({"named": True}, False),
     ],
-)  # fmt: skip
+)
 def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(asks, serves):
     here = replace(group(4, idle(1, 9000)), like=GPUS, features=frozenset({"p5", "efa"}), idle=())
     found = answer(here, small(7, **asks))

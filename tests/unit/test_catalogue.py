@@ -61,10 +61,12 @@ def test_unknown_rule_names_the_near_miss():
 @pytest.mark.parametrize(
     "change",
     [
-        Override(ladder=()), Override(urgency=Urgency.NOW), Override(settle_s=-1),
+        Override(ladder=()),
+        Override(urgency=Urgency.NOW),
+        Override(settle_s=-1),
         Override(settle_s=float("nan")),
     ],
-)  # fmt: skip
+)
 def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
         rules({"xid-13": change})

@@ -93,9 +93,11 @@ def test_gauges():
     loud = {"tx_pkts": [0, 10_000], "retrans_pkts": [0, 20], "retrans_timeout_events": [0, 24]}
     before, now = traces({"a": quiet, "b": loud})
     assert check_efa.gauges_retrans(now, before) == {
-        "efa.retrans_timeouts_per_s": 2.0, "efa.tx_bytes_per_s": 100.0, "efa.retrans_ratio": 0.0005,
+        "efa.retrans_timeouts_per_s": 2.0,
+        "efa.tx_bytes_per_s": 100.0,
+        "efa.retrans_ratio": 0.0005,
         "efa.retrans_ratio_worst": 0.002,
-    }  # fmt: skip
+    }
     far = {"unresponsive_remote_events": [0, 9], "impaired_remote_conn_events": [0, 3]}
     before, now = traces({"a": far, "b": {"rx_drops": [4, 16]}})
     reported = check_efa.gauges_errors(now, before)

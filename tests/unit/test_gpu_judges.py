@@ -126,9 +126,13 @@ def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
 
 
 FRESH = {
-    "utilization": 90, "power_mw": 600_000, "sm_clock_mhz": 1900, "vbios": "96.00.74.00.01",
-    "persistence": True, "sm_clock_application_mhz": 1980,
-}  # fmt: skip
+    "utilization": 90,
+    "power_mw": 600_000,
+    "sm_clock_mhz": 1900,
+    "vbios": "96.00.74.00.01",
+    "persistence": True,
+    "sm_clock_application_mhz": 1980,
+}
 
 START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
 

@@ -72,10 +72,14 @@ def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
 @pytest.mark.parametrize(
     ("name", "has"),
     [
-        ("ml.p5.48xlarge", True), ("p4de.24xlarge", True), ("ml.p6-b200.48xlarge", True),
-        ("ml.p5.4xlarge", False), ("ml.g5.48xlarge", False), ("", False),
+        ("ml.p5.48xlarge", True),
+        ("p4de.24xlarge", True),
+        ("ml.p6-b200.48xlarge", True),
+        ("ml.p5.4xlarge", False),
+        ("ml.g5.48xlarge", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_instance_types_with_nvswitch(tmp_path, name, has):
     assert check_host_services.has_nvswitch(machine(tmp_path, instance_type=name)) is has
 

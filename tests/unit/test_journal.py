@@ -322,8 +322,12 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         opens = [replace(one, recovery="") for one in found.opens]
         worst = {lemon.instance for lemon in lemons(state, now, replace(DEFAULT, limit=1.0))}
         return [
-            opens, found.holds, tally(view, (), OWN, now), launch_failures(state, now, DAY), worst,
-        ]  # fmt: skip
+            opens,
+            found.holds,
+            tally(view, (), OWN, now),
+            launch_failures(state, now, DAY),
+            worst,
+        ]
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

@@ -253,10 +253,12 @@ def test_a_job_that_somebody_requeued_without_a_word():
 @pytest.mark.parametrize(
     ("exit_code", "flags", "kind"),
     [
-        ("137:0", {"DRAIN"}, Kind.NODE), ("137:0", {"FAIL"}, Kind.NODE),
-        ("137:0", set(), Kind.KILLED), ("1:0", {"DRAIN"}, Kind.CRASH),
+        ("137:0", {"DRAIN"}, Kind.NODE),
+        ("137:0", {"FAIL"}, Kind.NODE),
+        ("137:0", set(), Kind.KILLED),
+        ("1:0", {"DRAIN"}, Kind.CRASH),
     ],
-)  # fmt: skip
+)
 def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, kind):
     ended = replace(FAILED, exit_code=exit_code)
     nodes = {HOST: slurm_node(1, flags=frozenset(flags))}

@@ -115,9 +115,12 @@ def past(kind: Kind, node: str | None, hours: float) -> Past:
 
 def test_who_proved_bad_within_the_window_is_avoided():
     known = [
-        past(Kind.NODE, "n1", 1), past(Kind.NODE, "n2", 25), past(Kind.HANG, "n3", 1),
-        past(Kind.CORRUPTION, "n4", 2), past(Kind.NODE, None, 1),
-    ]  # fmt: skip
+        past(Kind.NODE, "n1", 1),
+        past(Kind.NODE, "n2", 25),
+        past(Kind.HANG, "n3", 1),
+        past(Kind.CORRUPTION, "n4", 2),
+        past(Kind.NODE, None, 1),
+    ]
     assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
@@ -166,7 +169,7 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
 def test_nothing_is_sent_after_a_wish(monkeypatch):
     """The daemon takes the newest report of a run: a late one would take the wish back."""
     sent = list[JobReport]()
-    monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
+    monkeypatch.setattr(trouble_handler, "send_report", lambda report, **_: sent.append(report))
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send(late) is None

@@ -14,9 +14,16 @@ from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
 FORGED = (
-    "abc", "\u00b2", "9" * 5000, "-1", "1-", "n[1-", "cpu=\u00b2,node=\u00b2", "gpu:9x",
+    "abc",
+    "\u00b2",
+    "9" * 5000,
+    "-1",
+    "1-",
+    "n[1-",
+    "cpu=\u00b2,node=\u00b2",
+    "gpu:9x",
     "0-\u00b2:\u00b2%\u00b2",
-)  # fmt: skip
+)
 """No numbers, whatever Python's isdigit says; and one that Python will not read."""
 
 

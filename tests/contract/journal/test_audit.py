@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from hpctl.core.journal import ConfigurationTaken
+from hpctl.store.rows import Holder
 from hpctl.store.sql import broken
 from tests.contract.journal.events import NOW, signal, taken
 
@@ -50,8 +51,10 @@ def test_retirement_leaves_the_trail_alone(database):
 def test_a_batch_that_is_not_stored_leaves_no_row(database):
     journal = filled(database).open()
     rival = database.open()
-    journal.take_lease("a", 1, "0", "own", NOW, 0.0)
-    rival.take_lease("b", 2, "0", "own", NOW + timedelta(seconds=1), 60.0)
+    journal.take_lease(Holder("a", 1, "0", "own", ""), journal.daemon(), NOW, 0.0)
+    rival.take_lease(
+        Holder("b", 2, "0", "own", ""), rival.daemon(), NOW + timedelta(seconds=1), 60.0
+    )
     with pytest.raises(Exception, match="took the journal over"):
         journal.append([taken(3)])
     assert len(rival.audit_trail()) == 3

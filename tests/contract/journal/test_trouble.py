@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.contract.journal.events import NOW, numbers, signal
 from tests.contract.journal.test_facts import WELL
@@ -12,9 +13,12 @@ from tests.process import run_text
 
 TABLES = ["hpctl_events", "hpctl_agents", "hpctl_heard", "hpctl_requests", "hpctl_lease"]
 DAMAGE = [
-    "payload = '{\"at\": '", "payload = ''", "payload = '{}'", "kind = 'Unheard'",
+    "payload = '{\"at\": '",
+    "payload = ''",
+    "payload = '{}'",
+    "kind = 'Unheard'",
     "kind = 'HoldLifted'",
-]  # fmt: skip
+]
 FILLER = """
 import os, resource, sys
 from hpctl.store.sql import Store
@@ -69,7 +73,7 @@ def test_times_that_cannot_be_read(database):
     value = "1e300"
     store = database.open()
     store.record([WELL])
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     number = store.ask("pause", "", "ann", NOW)
     database.execute(f"UPDATE hpctl_agents SET last_heard = {value}")
     database.execute(f"UPDATE hpctl_requests SET at = {value}")
@@ -94,7 +98,7 @@ def test_a_value_of_another_type(sqlite, column, value):
 
 def test_tables_that_are_gone(database):
     store = database.open()
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     for table in TABLES:
         database.execute(f"DROP TABLE {table}")
     for read in (store.health, store.requests, store.daemon, lambda: list(store.events())):
@@ -103,7 +107,7 @@ def test_tables_that_are_gone(database):
     with pytest.raises(JournalCorrupt):
         store.answer(1)
     with pytest.raises(JournalCorrupt):
-        store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+        store.take_lease(Holder("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
     with pytest.raises(HpctlError, match="the request cannot be written"):
         store.ask("pause", "", "ann", NOW)
     for write in (
@@ -126,7 +130,7 @@ def test_what_a_request_cannot_hold_is_refused(served):
 def test_another_schema_is_refused(database, write):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
-    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 1"):
+    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):
         database.open(write=write)
 
 
