@@ -61,7 +61,7 @@ def lift(number: int) -> HoldLifted:
     return HoldLifted(worlds.at(80 + number), f"n{number}")
 
 
-def test_a_journal_that_is_whole_is_counted_and_replayed(journal: Journal) -> None:
+def test_a_journal_that_is_whole_is_counted_and_replayed(journal):
     shown = journal.json("check")
     events = len([*worlds.healed(), *worlds.troubled()])
     assert (shown["ok"], shown["rows"]["events"], shown["rows"]["requests"]) == (True, events, 1)
@@ -82,9 +82,7 @@ def test_a_journal_that_is_whole_is_counted_and_replayed(journal: Journal) -> No
         ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "schema 99"),
     ],
 )  # fmt: skip
-def test_the_first_row_that_is_wrong_is_named_with_its_fix(
-    in_file: Journal, tampering: str, table: str, row: str | None, why: str
-) -> None:
+def test_the_first_row_that_is_wrong_is_named_with_its_fix(in_file, tampering, table, row, why):
     journal = in_file
     journal.store.append([worlds.troubled()[-1]])
     (node, *_) = worlds.health()
@@ -99,7 +97,7 @@ def test_the_first_row_that_is_wrong_is_named_with_its_fix(
     assert "NOT WHOLE" in journal.run("check").stdout
 
 
-def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal: Journal) -> None:
+def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal):
     ended = threading.Event()
 
     def write() -> None:
@@ -126,7 +124,7 @@ def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal: Journal) 
     assert (again.exit_code, "exists already" in str(again.exception)) == (1, True)
 
 
-def test_a_backup_is_put_back_and_fences_who_wrote_before(journal: Journal, tmp_path) -> None:
+def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     store = journal.store
     assert store.retire(lambda e: worlds.NOW if e == lift(3) else None) == 0
     store.append([lift(3)])
@@ -173,7 +171,7 @@ def epochs(journal: Journal) -> list[int]:
         engine.dispose()
 
 
-def test_another_journal_or_a_broken_file_is_not_put_there(journal: Journal, tmp_path) -> None:
+def test_another_journal_or_a_broken_file_is_not_put_there(journal, tmp_path):
     other = Store(f"sqlite:///{tmp_path}/other.db", write=True)
     other.append([lift(7)])
     other.close()
@@ -186,7 +184,7 @@ def test_another_journal_or_a_broken_file_is_not_put_there(journal: Journal, tmp
     assert journal.json("check")["ok"]
 
 
-def test_events_are_exported_a_line_each(journal: Journal) -> None:
+def test_events_are_exported_a_line_each(journal):
     lines = [json.loads(line) for line in journal.run("export").stdout.splitlines()]
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[1]["kind"] == "NodeRecoveryOpened"

@@ -46,7 +46,6 @@ class Pair:
         assert ready, "nobody leads"
         name = str(ready[0][0].data)
         stream = self.heads[name].stdout
-        assert stream is not None
         epoch, at = stream.readline().split()
         self.terms.append((int(epoch), float(at), name))
         return name

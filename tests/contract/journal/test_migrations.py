@@ -46,7 +46,6 @@ def test_what_was_in_it_is_in_it(database: DatabaseBed) -> None:
     for store in (*stores, database.open(write=False)):
         assert numbers(store.events()) == [1, 2, 3]
         info = store.daemon()
-        assert info is not None
         assert (info.host, info.epoch, info.beat, info.lease_s) == ("head-1", 1, 0, 30.0)
     stores[0].take_lease(ME, stores[0].daemon(), NOW, 3.0)
     stores[0].append([signal(4)])
