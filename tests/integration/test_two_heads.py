@@ -35,7 +35,6 @@ from tests.agent_process import AgentProcess
 from tests.fakes.desk import Desk
 from tests.intakes import Sink, beat, credential, post, report
 from tests.integration.test_intake_agent import Daemon
-from tests.munged import Realm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -44,7 +43,7 @@ pytestmark = pytest.mark.slurm
 class Pair:
     """Two intakes, of which the first leads."""
 
-    def __init__(self, realm: Realm) -> None:
+    def __init__(self, realm):
         self.leading = Leading(), Leading(until=0.0)
         self.heads = [Daemon(realm, leading=each) for each in self.leading]
         for head in self.heads:
@@ -61,7 +60,7 @@ class Pair:
 
 
 @pytest.fixture
-def pair(munges: Realm):
+def pair(munges):
     made = Pair(munges)
     yield made
     for head in made.heads:

@@ -320,7 +320,7 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes):
+    def part(self, nodes, known):
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
