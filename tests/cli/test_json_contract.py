@@ -4,7 +4,6 @@ import json
 import re
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -67,9 +66,9 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
     return paths
 
 
-def printed(value: Any, prefix: str, free: set[str]) -> dict[str, list[Any]]:
+def printed(value, prefix, free):
     """Path -> the values found there; what is below a `free` one is anything."""
-    paths: dict[str, list[Any]] = {}
+    paths = {}
     for field, inner in value.items():
         path = prefix + field
         paths.setdefault(path, []).append(inner)
@@ -101,7 +100,7 @@ def holds(schema: str, *documents: str) -> None:
     answer = documented(f"hpctl.{schema}/1")
     anything = ("map", "object", "any", "list of object")
     free = {path for path, kind in answer.items() if kind.startswith(anything)}
-    found: dict[str, list[Any]] = {}
+    found = {}
     for document in map(json.loads, documents):
         for path, values in printed(document, "", free).items():
             found.setdefault(path, []).extend(values)
