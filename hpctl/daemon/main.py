@@ -206,7 +206,6 @@ class Daemon:
         if not self._shared:
             self.leadership.try_to_lead()
         self._waker = Waker(config.state_dir)
-        self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
 
@@ -220,11 +219,12 @@ class Daemon:
         self._scheduler = scheduler
         scheduler.may_act = self.leadership.may_act
         provider = make_provider(config)
+        self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
         self._observer = observer
-        memory = JournaledState(store)
+        memory = JournaledState(store, self._metrics.journal.observe)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
@@ -325,6 +325,7 @@ class Daemon:
                     self._memory.follow(self._store)
                     self._memory.state.retired = self._store.retired()
                     self._health.take_over(without(self._store.health(), AlertStore.checks))
+                self._metrics.begin(self._memory.state)
                 now, mode = self._clock.now(), self.config.mode
                 here = (socket.gethostname(), os.getpid())
                 self._memory.append([DaemonStarted(now, __version__, mode, *here)])
@@ -400,7 +401,8 @@ class Daemon:
             self._failed(error, begun)
             return
         self._failures, self._cycle_trouble = 0, ""
-        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        if self.loop.view is not None:
+            self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
         self._look_at_cloud()
         if self.leadership.hand_over_to:
             return
@@ -522,7 +524,7 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "metrics")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy

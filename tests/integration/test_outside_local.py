@@ -65,7 +65,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_script_s_report_is_the_agent_s_finding(node):
     shown = node.hpctl(
-        *("report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("agent", "report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
         *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
     )
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
@@ -73,7 +73,9 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
     assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
     assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
-    assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    assert (
+        node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    )
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
 
 
@@ -88,12 +90,12 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
     ],
 )
 def test_a_script_s_author_is_reported_of_his_mistakes(args, says):
-    shown = hpctl("report", *args)
+    shown = hpctl("agent", "report", *args)
     assert shown.returncode == 2
     assert says in shown.stderr
 
 
-@pytest.mark.parametrize("command", [("report", "--check", "a"), ("agent", "verdict")])
+@pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
 def test_without_an_agent_a_prolog_goes_on(command, tmp_path):
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
@@ -216,7 +218,7 @@ def test_a_place_that_cannot_be_had_is_named(tmp_path):
     assert "107 characters" in caught.value.hint
 
 
-@pytest.mark.parametrize("command", [("agent", "verdict"), ("report", "--check", "a")])
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("agent", "report", "--check", "a")])
 def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
     heavy = ("asyncio", "msgspec", "pydantic", "rich", "starlette", "yaml", "hpctl.core.model")
     code = (
