@@ -112,6 +112,8 @@ class Backend(Struct, frozen=True):
                 return msgspec.json.encode(self.webhook.take(body))
             case channel.Scrape():
                 return generate_latest(self.metrics.registry)
+            case channel.Discover():
+                return msgspec.json.encode(self.metrics.targets())
 
 
 class IntakeProcess:
@@ -128,7 +130,7 @@ class IntakeProcess:
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
-        self._addresses: dict[NodeName, str] | None = None
+        self._addresses: Mapping[NodeName, str] | None = None
         self._stopping = threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -158,8 +160,9 @@ class IntakeProcess:
         assert self._listener is not None
         return os.dup(self._listener.fileno())
 
-    def stop(self) -> None:
-        """End it. What it had not acknowledged is sent again by whoever sent it."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End it; without `wait`, and leave what is being answered to itself. What was not
+        acknowledged is sent again by whoever sent it."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -167,12 +170,12 @@ class IntakeProcess:
         if self._listener is not None:
             self._listener.close()
         for pool in (self._reports, self._others, self._sender):
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def nodes(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news."""
-        if addresses != self._addresses and not self._stopping.is_set():
-            self._addresses = dict(addresses)
+        if addresses is not self._addresses and not self._stopping.is_set():
+            self._addresses = addresses
             self._sender.submit(self._send_nodes)
 
     def _keep(self) -> None:
@@ -230,7 +233,7 @@ class IntakeProcess:
         line, addresses = self._line, self._addresses
         if line is not None and addresses is not None:
             with contextlib.suppress(OSError):
-                line.send(channel.Nodes(addresses))
+                line.send(channel.Nodes(dict(addresses)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

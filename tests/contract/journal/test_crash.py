@@ -44,7 +44,6 @@ def writer(url: str, first: int, count: int) -> Iterator[subprocess.Popen[bytes]
 
 
 def read(process: subprocess.Popen[bytes]) -> int:
-    assert process.stdout is not None
     return int(process.stdout.readline())
 
 
@@ -64,7 +63,6 @@ def test_killed_while_appending_again_and_again(database: DatabaseBed) -> None:
                 done = read(process) + 1
             time.sleep(dice.uniform(0, 0.005))
             process.kill()
-            assert process.stdout is not None
             rest = process.stdout.read().split()  # written before it died
             done = int(rest[-1]) + 1 if rest else done
         store = database.open()

@@ -113,6 +113,5 @@ def test_a_journal_of_an_earlier_release_has_no_past(database: DatabaseBed) -> N
     database.execute("DROP TABLE hpctl_past")
     reader = database.open(write=False)
     assert numbers(reader.events(past=True)) == [1]
-    writer = database.open()
-    assert writer.retire(ended({1: NOW})) == 1
+    assert database.open().retire(ended({1: NOW})) == 1
     assert numbers(reader.events(past=True)) == [1]
