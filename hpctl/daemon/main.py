@@ -5,7 +5,6 @@ import fcntl
 import logging
 import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -101,18 +100,6 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
     handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
     handle.flush()
     return handle
-
-
-def cluster_name(conf: Path | None) -> str:
-    """ClusterName of slurm.conf; "cluster" where there is none to read, as Slurm has it."""
-    path = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
-    with contextlib.suppress(OSError):
-        named = re.findall(
-            r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", path.read_text(errors="replace")
-        )
-        if named:
-            return str(named[-1]).lower()[:64]
-    return "cluster"
 
 
 class ControllerWatch(threading.Thread):
@@ -212,8 +199,6 @@ class Daemon:
         self._clock = SystemClock()
         self._store: Store = open_store(config, write=True)
         self._shared = config.database_url is not None
-        if self._shared:
-            self._store.claim(config.cluster.name or cluster_name(config.slurm.conf))
         here = (socket.gethostname(), os.getpid(), __version__, config.mode, config.address)
         self.leadership = Leadership(
             self._store, Holder(*here), config.lease_s, self._clock, shared=self._shared
@@ -360,12 +345,13 @@ class Daemon:
         """Let go in order: no effect under way, then the lease, then the rest."""
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
-            settled = self._executor.settle(SETTLE_S)
-            if self._began and (not self._shared or self.leadership.leads):
+            leads = self.leadership.leads
+            settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
+            if self._began and leads:
                 self._health.flush()
             if settled and self._shared:
                 self.leadership.release()
-        self._intake.stop()
+        self._intake.stop(wait=self._stopping)
         if self._began:
             self._grey.stop()
             self._cloud.stop()
@@ -545,7 +531,8 @@ class Daemon:
         self._observer.configure(fresh)
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
-        self._audit_configuration()
+        if self.leadership.leads:
+            self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 
     def _audit_configuration(self) -> None:

@@ -49,6 +49,7 @@ from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
     Holder,
+    Row,
     StandbyInfo,
     checked,
     decode,
@@ -59,6 +60,7 @@ from hpctl.store.rows import (
     info_of,
     request_of,
     standby_of,
+    without_ended_jobs,
 )
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
@@ -142,7 +144,7 @@ class Store:
         served = write and self._engine.dialect.name != "sqlite"
         self._writer = make_engine(url, write=True, leader=True) if served else self._engine
         self._name = make_url(url).render_as_string()
-        self._epoch = 0
+        self._write, self._epoch = write, 0
         self.position = 0
         """The number of the last event that `events` gave."""
         database = self._engine.url.database
@@ -233,13 +235,17 @@ class Store:
         self._writer.dispose()
 
     def claim(self, cluster: str) -> None:
-        """Write down whose journal this is, once. Raises HpctlError where it is another cluster's,
-        Unavailable."""
-        with reading("the journal"), contextlib.suppress(IntegrityError), self._engine.begin() as c:
-            c.execute(insert(t.meta).values(name="cluster", value=cluster))
-        with reading("the journal"), self._engine.connect() as c:
-            found = c.execute(select(t.meta.c.value).where(t.meta.c.name == "cluster")).scalar()
-        if found != cluster:
+        """See that this is that cluster's journal; a writer notes it, once. Raises HpctlError where
+        it is another cluster's, Unavailable."""
+        owner = select(t.meta.c.value).where(t.meta.c.name == "cluster")
+        note = insert(t.meta).values(name="cluster", value=cluster)
+        with reading("the journal"):
+            if self._write:
+                with contextlib.suppress(IntegrityError), self._engine.begin() as c:
+                    c.execute(note)
+            with self._engine.connect() as c:
+                found = c.execute(owner).scalar()
+        if found not in (None, cluster):
             raise HpctlError(
                 f"the database is that of the cluster {found!r}, and this is {cluster!r}",
                 "give each cluster a database_url of its own; where it was renamed:"
@@ -268,6 +274,13 @@ class Store:
 
         Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
         """
+        return (event for _, event in self.numbered(after, past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `events`, each with its number: what follows the journal goes on after the last. With
+        `since` less: see `rows.without_ended_jobs`."""
         query: Select[Any] | CompoundSelect[Any] = _events
         with reading("the journal"), self._engine.connect() as c:
             # A journal that no daemon of this version has opened has no past.
@@ -276,10 +289,11 @@ class Store:
                 query = union_all(_past, _events)
             rows = query.subquery()
             ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
-            for seq, kind, payload in c.execute(ordered):
-                event = decode(seq, kind, payload)
-                self.position = seq
-                yield event
+            found: Iterable[Row] = map(tuple, c.execute(ordered))
+            for row in found if since is None else without_ended_jobs(found, since):
+                event = decode(*row)
+                self.position = row[0]
+                yield row[0], event
 
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which

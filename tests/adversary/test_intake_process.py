@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -134,7 +133,7 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
 
 
 @pytest.fixture
-def conf() -> Iterator[Path]:
+def conf():
     """The cluster's slurm.conf, which every user may read."""
     with public_directory() as directory:
         (directory / "slurm.conf").touch()

@@ -2,14 +2,16 @@
 
 import json
 import re
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from hpctl.cli import doctor
 from hpctl.cli.doctor import CheckView
+from hpctl.store.rows import Holder
+from tests.cli import worlds
 from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_golden import CHECKED, GOLDEN
 
@@ -64,9 +66,9 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
     return paths
 
 
-def printed(value: Any, prefix: str, free: set[str]) -> dict[str, list[Any]]:
+def printed(value, prefix, free):
     """Path -> the values found there; what is below a `free` one is anything."""
-    paths: dict[str, list[Any]] = {}
+    paths = {}
     for field, inner in value.items():
         path = prefix + field
         paths.setdefault(path, []).append(inner)
@@ -98,7 +100,7 @@ def holds(schema: str, *documents: str) -> None:
     answer = documented(f"hpctl.{schema}/1")
     anything = ("map", "object", "any", "list of object")
     free = {path for path, kind in answer.items() if kind.startswith(anything)}
-    found: dict[str, list[Any]] = {}
+    found = {}
     for document in map(json.loads, documents):
         for path, values in printed(document, "", free).items():
             found.setdefault(path, []).extend(values)
@@ -114,6 +116,8 @@ def holds(schema: str, *documents: str) -> None:
 def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     checks = (CheckView("munge", "ok", "fine", ""),)
     monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
+    with closing(history.store()) as store:
+        store.note_standby(Holder("head-2", 12, "0.1.0", "own", "head-2:8470"), 1, worlds.at(89.0))
     holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))
 
 

@@ -69,7 +69,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Any:
+def bench():
     bench = Bench()
     yield bench
     bench.cloud.answers.release()
@@ -86,6 +86,32 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     bench.answered()
     assert bench.started() == ["i-1", "i-2"]
     assert bench.cloud.called == [("i-1",), ("i-2",)]
+
+
+def test_who_leads_no_more_does_nothing(bench):
+    """It is asked after the step was written down, and immediately before the call."""
+    asked = []
+
+    def may_act():
+        asked.append(len(bench.started()))
+        return False
+
+    bench.executor._may_act = may_act
+    assert bench.order("i-1")
+    assert bench.poked.wait(10)
+    bench.executor.collect()
+    assert (asked, bench.cloud.called) == ([1], [])
+    (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]
+    assert (resolved.outcome.kind, resolved.outcome.transient) == (OutcomeKind.REJECTED, True)
+
+
+def test_a_call_under_way_is_waited_for_before_the_lease_is_given_away(bench):
+    assert bench.executor.settle(0.0), "none is under way"
+    assert bench.order("i-1")
+    assert not bench.executor.settle(0.05)
+    bench.cloud.answers.release()
+    assert bench.executor.settle(10)
+    assert [type(e) for e in bench.written] == [StepStarted, StepResolved]
 
 
 def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
@@ -106,7 +132,7 @@ class HungSlurm:
         self.outcome = outcome
         self.asked: list[int] = []
 
-    def start_now(self, job: int, *_: object) -> Outcome:
+    def start_now(self, job: int, *_) -> Outcome:
         self.asked.append(job)
         return self.outcome if len(self.asked) == 2 else Outcome.accepted()
 
@@ -145,11 +171,11 @@ class Orders:
         self.taken.append("RESUME")
         return dict.fromkeys(owners, Outcome.accepted())
 
-    def reserve(self, *_: object) -> Outcome:
+    def reserve(self, *_) -> Outcome:
         self.taken.append("reservation")
         return Outcome.accepted()
 
-    def start_now(self, *_: object) -> Outcome:
+    def start_now(self, *_) -> Outcome:
         self.taken.append("start")
         return Outcome.accepted()
 

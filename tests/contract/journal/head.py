@@ -40,7 +40,6 @@ def live(url: str, name: str, effects: int, lease_s: float) -> None:
             head.note_standby()
             time.sleep(head.poll_s)
         info, done = store.daemon(), list(numbers(store.events()))
-        assert info is not None
         print(f"{info.epoch} {boottime()}", flush=True)
         for intent in range(len(done), 1_000_000):
             head.progress()

@@ -1,21 +1,21 @@
 """What every Scheduler promises when slurmctld is away: no lie, no exception, bounded time."""
 
+import socket
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
-from hpctl.core.model import Outcome, OutcomeKind, own_reason
+from hpctl.core.model import NOT_LEADING, Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
-from tests.contract.scheduler.beds import Bed, job_of, node_of
+from tests.contract.scheduler.beds import job_of, node_of
 
 MINE = own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
-def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
+def orders(bed):
     """Every order on one node and one running job."""
     node = bed.nodes[0]
     job = bed.submit()
@@ -31,6 +31,27 @@ def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
         ("signal", lambda: to.signal(attempt, "USR1")),
         ("hold", lambda: to.hold(job, "why")),
     ]
+
+
+def test_a_daemon_that_leads_no_more_sends_nothing(real, monkeypatch):
+    """Each order is kept back after the look at Slurm, and Slurm stays as it was."""
+    todo, node = orders(real), real.nodes[0]
+    monkeypatch.setattr(real.scheduler, "may_act", lambda: False)
+    before = node_of(real, node)
+    sent = {name: order() for name, order in todo}
+    kept = {name for name, answer in sent.items() if answer == NOT_LEADING}
+    # The others have nothing to do: the node is not closed, the job runs.
+    assert kept == sent.keys() - {"down", "give_back", "start_now", "hold"}
+    assert node_of(real, node).reason == before.reason
+
+
+def test_the_active_controller_is_named(real):
+    assert real.scheduler.active_controller() == socket.gethostname()
+    real.stop_controller()
+    try:
+        assert real.scheduler.active_controller() == ""
+    finally:
+        real.start_controller()
 
 
 def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed):
@@ -72,7 +93,7 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
 
     node, drain = real.nodes[0], rules.drain
 
-    def freeze(seen: object, why: str) -> Outcome | None:
+    def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 
@@ -85,11 +106,11 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     real.until("thawed", lambda: real.scheduler.view().nodes, 30)
 
 
-def at_once(todo: list[tuple[str, Callable[[], Outcome]]]) -> dict[str, Outcome]:
+def at_once(todo):
     """Give all orders side by side: each may take Slurm's ten seconds."""
     answers: dict[str, Outcome] = {}
 
-    def give(name: str, order: Callable[[], Outcome]) -> None:
+    def give(name, order):
         answers[name] = order()
 
     began = time.monotonic()
