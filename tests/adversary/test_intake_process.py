@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.adversary.bed import drop, public_directory, python
+from tests.intakes import get
 from tests.waiting import until
 
 PATIENCE_S = 20.0
@@ -93,6 +94,7 @@ def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path)
         os.kill(first, signal.SIGKILL)
         until(lambda: intake_of(process.pid) not in (0, first), PATIENCE_S)
         until(lambda: answers(port), PATIENCE_S)
+        assert get(port, "/sd") == "[]", "the daemon's own answer, in which no agent was heard"
         second = intake_of(process.pid)
         process.kill()
         process.wait()
