@@ -32,6 +32,7 @@ from hpctl.daemon.journaled_state import JournaledState, Retirement
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
+from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
@@ -202,6 +203,7 @@ class Daemon:
         executor = Executor(scheduler, provider, memory, clock, poke)
         self.loop = Loop(memory, executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
+        self._notifier = Notifier(config, store, memory, observer, self._metrics, clock)
 
     def _make_intake(self) -> IntakeProcess:
         """The intake, and whoever answers what it asks."""
@@ -233,6 +235,7 @@ class Daemon:
         self._cloud.start()
         self._grey.start()
         self._intake.start()
+        self._notifier.start()
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
         try:
             munge.encode(b"", self.config.intake.munge_socket)
@@ -243,6 +246,7 @@ class Daemon:
                 self._once()
         finally:
             notify("STOPPING=1")
+            self._notifier.stop()
             self._intake.stop()
             self._grey.stop()
             self._cloud.stop()
@@ -287,6 +291,7 @@ class Daemon:
             return
         self._failures, self._cycle_trouble = 0, ""
         self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        self._notifier.look()
         self._look_at_cloud()
         if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
@@ -389,7 +394,7 @@ class Daemon:
 
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
-        return *found, self._jobs.trouble, self._cluster_lock.trouble
+        return *found, self._jobs.trouble, self._cluster_lock.trouble, self._notifier.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -401,7 +406,7 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "notify")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy

@@ -1,0 +1,257 @@
+"""Who is told what: the journal's events to the outbox, and from there to the sinks.
+
+All on threads of its own: the loop only says that there may be news. One thread reads what the
+journal has got. One for each sink sends what is due, tries again with backoff until the sink takes
+it, and strikes it off only then: a sink gets each message at least once, and one that is away or
+hangs keeps no other waiting. The outbox is kept in the journal's database, where whoever leads next
+goes on with it.
+"""
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+from tenacity import (
+    Retrying,
+    retry_if_result,
+    sleep_using_event,
+    stop_after_attempt,
+    stop_never,
+    stop_when_event_set,
+    wait_random_exponential,
+)
+
+from hpctl.config import MAILPROG, Config, Route
+from hpctl.core.bounds import later
+from hpctl.core.journal import Event
+from hpctl.core.notices import (
+    KEEP_S,
+    Notice,
+    Outbox,
+    Posted,
+    SinkMessage,
+    due,
+    message,
+    notice,
+    unfolded,
+)
+from hpctl.core.walls import Flaw, walled
+from hpctl.daemon import sinks
+from hpctl.daemon.journaled_state import JournaledState
+from hpctl.daemon.metrics import Metrics
+from hpctl.daemon.observe import Observer
+from hpctl.ports import Clock
+from hpctl.store.sql import Store
+from hpctl.wiring import make_scheduler
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often what waits is looked at."""
+AGAIN_S = (1.0, 60.0)
+"""How soon a sink that failed is tried again: at first, and where it goes on failing."""
+TRIES = 5
+"""Of a message to one user, whose address may be wrong for ever."""
+FOLD_S = 60.0
+"""How long an event may be in the journal and not in the state."""
+AT_ONCE = 200
+"""Events read in one go."""
+_WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL"}
+"""The word of Slurm's --mail-type that asks for a notice."""
+_MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Notifier:
+    """The threads. `look` is for the loop's."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        memory: JournaledState,
+        observer: Observer,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        """Nothing is read or sent before `start`."""
+        self._config, self._store, self._memory = config, store, memory
+        self._observer, self._metrics, self._clock = observer, metrics, clock
+        self._settings = config.notify
+        self._names = [*self._settings.sinks]
+        if self._settings.users == MAILPROG:
+            self._names.append(MAILPROG)
+        self._outbox = Outbox(0)
+        self._change = threading.Lock()
+        self._stopping, self._news = threading.Event(), threading.Event()
+        self._trouble: dict[str, str] = {}
+        self._seen = -1
+
+    @property
+    def trouble(self) -> str:
+        """Which sinks cannot be sent to, and why."""
+        return "; ".join(dict(self._trouble).values())
+
+    def start(self) -> None:
+        """Go on where whoever led before has stopped. Returns at once."""
+        if self._names:
+            threading.Thread(target=self._follow, name="notify", daemon=True).start()
+
+    def look(self) -> None:
+        """There may be news in the journal. Returns at once."""
+        if self._seen != (events := self._memory.state.events):
+            self._seen = events
+            self._news.set()
+
+    def stop(self) -> None:
+        """End without waiting: what is being sent is sent again by the next daemon."""
+        self._stopping.set()
+        self._news.set()
+
+    # --- from the journal to the outbox ---
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set() and not self._walled("start", self._begin, None):
+            pass
+        for name in self._names:
+            run = threading.Thread(target=self._serve, name=f"notify-{name}", args=[name])
+            run.daemon = True
+            run.start()
+        while not self._stopping.is_set():
+            if not self._walled("notify", self._read, self._clock.now()):
+                self._news.wait()
+                self._news.clear()
+
+    def _begin(self, _: None) -> bool:
+        """Read the outbox; the first time, what is past by then is no news."""
+        kept = self._store.outbox()
+        try:
+            self._outbox = msgspec.json.decode(kept or "", type=Outbox)
+        except msgspec.DecodeError as error:  # of another release, or none
+            log.info("notify: from now on (%s)", error)
+            self._keep(Outbox(self._store.newest()))
+        return True
+
+    def _keep(self, outbox: Outbox) -> None:
+        """On disk first. Raises LeaseLost, OSError."""
+        self._store.keep_outbox(msgspec.json.encode(outbox).decode())
+        self._outbox = outbox
+
+    def _read(self, now: datetime) -> bool:
+        """One go; whether there may be more."""
+        found = self._store.newer(self._outbox.position, AT_ONCE)
+        position, fresh = self._outbox.position, list[Posted]()
+        for number, event in found:
+            if unfolded(event, self._memory.state) and now < later(event.at, FOLD_S):
+                self._stopping.wait(0.05)
+                break
+            position = number
+            if now < later(event.at, KEEP_S):
+                fresh += self._walled(f"event {number}", self._posted, event) or ()
+        if found:
+            with self._change:
+                self._keep(self._outbox.add(position, fresh, now))
+        return bool(found)
+
+    def _posted(self, event: Event) -> list[Posted]:
+        """What an event tells: to each sink that it is for, and to which address there."""
+        now, settings = self._clock.now(), self._settings
+        told = notice(event, self._memory.state, self._observer.slurm, self._config.policy())
+        if told is None:
+            return []
+        account, mail, words = self._of_job(told)
+        routes = settings.routes or (Route(tuple(settings.sinks)),)
+        to = dict.fromkeys(name for r in routes if _takes(r, told, account) for name in r.to)
+        rows = [Posted(name, "", told, now) for name in to]
+        if settings.users and mail and _WANTS.get(told.kind) in words:
+            rows.append(Posted(settings.users, mail, told, now))
+        return rows
+
+    def _of_job(self, told: Notice) -> tuple[str, str, Sequence[str]]:
+        """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
+        say. A user's text can forge nothing here but the user's own address."""
+        if told.job is None or not (self._settings.users or self._settings.routes):
+            return "", "", ()
+        run, job = make_scheduler(self._config).runner.run, str(told.job)
+        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a").text
+        mails = _MAIL.findall(run("scontrol", "show", "job", job).text)
+        mail, words = mails[-1] if mails else ("", "")
+        return account.strip(), sinks.address(mail), words.split(",")
+
+    # --- from the outbox to a sink ---
+
+    def _serve(self, name: str) -> None:
+        mine = {one: source for one, source in self._settings.sinks.items() if one == name}
+        for error in sinks.unusable(mine, reach=True):
+            self._failed(name, f"{error}: {error.hint}")
+        while not self._stopping.wait(LOOK_S):
+            self._walled(name, self._send, name)
+
+    def _send(self, name: str) -> None:
+        """Send each reader of a sink what is due."""
+        now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
+        for to in dict.fromkeys(p.to for p in posted if not p.sent):
+            mine = [p for p in posted if p.to == to]
+            quiet = not to and self._settings.quiet_at(now)
+            group = due(mine, self._settings.per_hour, now, quiet=quiet)
+            if group and self._delivered(name, to, [p.notice for p in group]):
+                with self._change:
+                    self._keep(self._outbox.mark(group, self._clock.now()))
+
+    def _delivered(self, name: str, to: str, notices: Sequence[Notice]) -> bool:
+        """Send a message, with as many tries as it needs; whether it is off the desk."""
+        text = message(self._config.cluster.name or socket.gethostname(), notices)
+        first, longest = AGAIN_S
+        tries = stop_after_attempt(TRIES) if to else stop_never
+        why = Retrying(
+            retry=retry_if_result(bool),
+            wait=wait_random_exponential(first, longest),
+            sleep=sleep_using_event(self._stopping),
+            stop=tries | stop_when_event_set(self._stopping),
+            retry_error_callback=lambda _: "given up",
+        )(self._try, name, to, text)
+        return not why or bool(to and not self._stopping.is_set())
+
+    def _try(self, name: str, to: str, text: SinkMessage) -> str:
+        if name == MAILPROG:
+            program = make_scheduler(self._config).show_config().get("MailProg", "")
+            why = sinks.mail(program, text, to)
+        else:
+            why = sinks.deliver(name, self._settings.sinks[name], text, to)
+        if why:
+            self._failed(name, why)
+        else:
+            self._trouble.pop(name, None)
+            self._metrics.notifications.labels(name, "sent").inc()
+        return why
+
+    def _failed(self, name: str, why: str) -> None:
+        self._metrics.notifications.labels(name, "failed").inc()
+        if self._trouble.get(name) != why:
+            log.error("notify: %s", why)
+        self._trouble[name] = why
+
+    def _walled(self, what: str, run: Callable[[T], R], given: T) -> R | None:
+        """What `run` answers; None where it raised, which is logged and costs a second."""
+        done = walled("notify", what, run, given)
+        if not isinstance(done, Flaw):
+            return done
+        log.error("notify: %s: %s", what, done.error)
+        self._stopping.wait(1.0)
+        return None
+
+
+def _takes(route: Route, told: Notice, account: str) -> bool:
+    """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
+    if route.kinds and told.kind not in route.kinds:
+        return False
+    if route.partitions and told.partitions and not set(route.partitions) & set(told.partitions):
+        return False
+    return not route.accounts or (told.job is not None and account in ("", *route.accounts))
