@@ -31,7 +31,8 @@ HOUR: Final = timedelta(hours=1)
 KEEP_S: Final = 3 * 86400.0
 """What is older is told nobody any more, in seconds."""
 GATHER_S: Final = 1.5
-"""How long an urgent notice waits for others of its kind, in seconds; others wait for CALM_S."""
+"""How long an urgent notice, or a job's owner, waits for others of its kind, in seconds; other
+notices wait for CALM_S."""
 CALM_S: Final = 60.0
 MOST: Final = 2000
 """Notices in the outbox, beside those that are urgent."""
@@ -213,7 +214,8 @@ def due(
     """
     waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
     waiting.sort(key=lambda p: not p.notice.urgent)
-    ripe = [p for p in waiting if now >= later(p.at, GATHER_S if p.notice.urgent else CALM_S)]
+    soon = (GATHER_S if p.notice.urgent or p.to else CALM_S for p in waiting)
+    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if now >= later(p.at, wait_s)]
     sent = {p.sent for p in posted if p.sent and now - p.sent < HOUR}
     burst = per_hour // 2
     if not ripe or len(sent) >= per_hour:
