@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.doctor import CheckView, DoctorView, draw_checks, verdict
-from hpctl.cli.tables import grid
 from hpctl.config import MAILPROG, Config
 from hpctl.core.notices import Outbox, SinkMessage
 from hpctl.daemon import sinks
@@ -74,12 +73,11 @@ def show(config: str, as_json: bool) -> None:
 
 
 def _draw(out: Console, view: NotifyView) -> None:
-    table = grid("", "", "")
     for row in view.sinks:
         since = f" since {row.oldest:%Y-%m-%d %H:%M} UTC" if row.oldest else ""
         sent = f", last sent {row.sent:%H:%M} UTC" if row.sent else ""
-        table.add_row(row.name, row.source, f"{row.waiting} waiting{since}{sent}", row.told)
-    out.print(table)
+        told = f"{row.name} ({row.source}) is told {row.told}: {row.waiting} waiting{since}{sent}"
+        out.print(told, soft_wrap=True)
 
 
 @notify.command()

@@ -37,7 +37,7 @@ class Metrics:
         self._flaws = Counter("hpctl_internal_errors", raised, ["where"], registry=registry)
         failed = "Cycles that failed as a whole and were tried again from the facts."
         self.failed = Counter("hpctl_cycles_failed", failed, registry=registry)
-        told = "Notifications by sink: messages sent and failed tries, and notices dropped."
+        told = "Messages to each sink: sent, and tries that failed."
         labels = ["sink", "outcome"]
         self.notifications = Counter("hpctl_notifications", told, labels, registry=registry)
         for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold"):

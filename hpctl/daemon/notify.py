@@ -11,11 +11,13 @@ import logging
 import re
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from tenacity import (
     Retrying,
     retry_if_result,
@@ -65,9 +67,6 @@ _WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL"}
 """The word of Slurm's --mail-type that asks for a notice."""
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 class Notifier:
     """The threads. `look` is for the loop's."""
@@ -92,6 +91,7 @@ class Notifier:
         self._change = threading.Lock()
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
+        self._silent, self._lost = frozenset[str](), deque[str]()
         self._seen = -1
 
     @property
@@ -110,6 +110,13 @@ class Notifier:
             self._seen = events
             self._news.set()
 
+    def silent(self, standbys: frozenset[str]) -> None:
+        """Which hosts' standbys are silent by now. Returns at once."""
+        self._lost.extend(standbys - self._silent)
+        self._silent = standbys
+        if self._lost:
+            self._news.set()
+
     def stop(self) -> None:
         """End without waiting: what is being sent is sent again by the next daemon."""
         self._stopping.set()
@@ -121,9 +128,9 @@ class Notifier:
         while not self._stopping.is_set() and not self._walled("start", self._begin, None):
             pass
         for name in self._names:
-            run = threading.Thread(target=self._serve, name=f"notify-{name}", args=[name])
-            run.daemon = True
-            run.start()
+            threading.Thread(
+                target=self._serve, name=f"notify-{name}", args=[name], daemon=True
+            ).start()
         while not self._stopping.is_set():
             if not self._walled("notify", self._read, self._clock.now()):
                 self._news.wait()
@@ -131,12 +138,12 @@ class Notifier:
 
     def _begin(self, _: None) -> bool:
         """Read the outbox; the first time, what is past by then is no news."""
-        kept = self._store.outbox()
+        kept, newest = self._store.outbox(), self._store.newest()
         try:
-            self._outbox = msgspec.json.decode(kept or "", type=Outbox)
-        except msgspec.DecodeError as error:  # of another release, or none
-            log.info("notify: from now on (%s)", error)
-            self._keep(Outbox(self._store.newest()))
+            outbox = msgspec.json.decode(kept or "", type=Outbox)
+        except msgspec.DecodeError:  # of another release, or none
+            outbox = Outbox(newest)
+        self._keep(replace(outbox, position=min(outbox.position, newest)))
         return True
 
     def _keep(self, outbox: Outbox) -> None:
@@ -155,19 +162,29 @@ class Notifier:
             position = number
             if now < later(event.at, KEEP_S):
                 fresh += self._walled(f"event {number}", self._posted, event) or ()
-        if found:
+        while self._lost:
+            host, person = (
+                self._lost.popleft(),
+                "somebody to see why, and to start hpctl-daemon there",
+            )
+            what = f"The standby daemon on {host} is silent."
+            told = Notice("standby_lost", host, host, now, what, "hpctl status", person)
+            fresh += self._routed(told, now)
+        if found or fresh:
             with self._change:
                 self._keep(self._outbox.add(position, fresh, now))
         return bool(found)
 
     def _posted(self, event: Event) -> list[Posted]:
-        """What an event tells: to each sink that it is for, and to which address there."""
-        now, settings = self._clock.now(), self._settings
-        told = notice(event, self._memory.state, self._observer.slurm, self._config.policy())
-        if told is None:
-            return []
+        state, slurm = self._memory.state, self._observer.slurm
+        told = notice(event, state, slurm, self._config.policy())
+        return [] if told is None else self._routed(told, self._clock.now())
+
+    def _routed(self, told: Notice, now: datetime) -> list[Posted]:
+        """A notice for each sink that it is for, and for which address there."""
+        settings = self._settings
         account, mail, words = self._of_job(told)
-        routes = settings.routes or (Route(tuple(settings.sinks)),)
+        routes = settings.routes or (Route(tuple(settings.sinks.keys() - {settings.users})),)
         to = dict.fromkeys(name for r in routes if _takes(r, told, account) for name in r.to)
         rows = [Posted(name, "", told, now) for name in to]
         if settings.users and mail and _WANTS.get(told.kind) in words:
@@ -188,9 +205,9 @@ class Notifier:
     # --- from the outbox to a sink ---
 
     def _serve(self, name: str) -> None:
-        mine = {one: source for one, source in self._settings.sinks.items() if one == name}
-        for error in sinks.unusable(mine, reach=True):
-            self._failed(name, f"{error}: {error.hint}")
+        if source := self._settings.sinks.get(name):
+            for error in sinks.unusable({name: source}, reach=True):
+                self._failed(name, f"{error}: {error.hint}")
         while not self._stopping.wait(LOOK_S):
             self._walled(name, self._send, name)
 
@@ -238,14 +255,14 @@ class Notifier:
             log.error("notify: %s", why)
         self._trouble[name] = why
 
-    def _walled(self, what: str, run: Callable[[T], R], given: T) -> R | None:
+    def _walled(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
         """What `run` answers; None where it raised, which is logged and costs a second."""
         done = walled("notify", what, run, given)
-        if not isinstance(done, Flaw):
-            return done
-        log.error("notify: %s: %s", what, done.error)
-        self._stopping.wait(1.0)
-        return None
+        if isinstance(done, Flaw):
+            log.error("notify: %s: %s", what, done.error)
+            self._stopping.wait(1.0)
+            return None
+        return done
 
 
 def _takes(route: Route, told: Notice, account: str) -> bool:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from hpctl.core.notices import SinkMessage
 from hpctl.errors import HpctlError
@@ -26,6 +26,10 @@ _APPRISE: Final = (
     "import sys; sys.path = [p for p in sys.path if p]; from apprise.cli import main; main()"
 )
 """Nothing is imported from the current directory, see `core.compat.SAFE_PATH`."""
+_HOST: Final = re.compile(
+    r"(json|xml|form)?\w*?(s)?://(?:[^/@]*@)?([\w.-]+)(?::(\d{1,5}))?(?=[/?]|$)"
+)
+"""Where a URL's messages go, if it is a webhook's or has a port; a service's has tokens there."""
 _ADDRESS: Final = re.compile(r"(?=.{1,254}$)\w[\w.%+-]*(@\w[\w.-]*)?", re.ASCII)
 """What may follow `mail -s SUBJECT`: never an option."""
 
@@ -47,10 +51,11 @@ def url_of(name: str, source: str) -> str:
             raise Unusable(f"sink {name}: {source}: {error.strerror}", fix) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
             raise Unusable(f"sink {name}: {source} is open to everybody", f"chmod 0640 {source}")
-    if "://" not in url or len(url.split()) != 1:
+    url = url.strip()
+    if not re.fullmatch(r"\w+://[!-~]+", url):
         fix = "write one URL of Apprise there, as json://host/path or slack://..."
         raise Unusable(f"sink {name}: {source} does not hold one URL", fix)
-    return url.strip()
+    return url
 
 
 def check(name: str, source: str, *, reach: bool = False) -> None:
@@ -59,12 +64,12 @@ def check(name: str, source: str, *, reach: bool = False) -> None:
     url = url_of(name, source)
     if why := _apprise(url, ["--dry-run", "--body=x"]):
         raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
-    parts = urlsplit(url)
-    if reach and parts.hostname and (parts.port or "." in parts.hostname):
-        port = parts.port or (25 if "mail" in parts.scheme else 443 if url[4:5] == "s" else 80)
+    webhook, tls, host, given = at.groups() if (at := _HOST.match(url)) else ("", "", "", "")
+    if reach and (webhook or given):
+        port = int(given or (443 if tls else 80))
         try:
-            socket.create_connection((parts.hostname, port), timeout=5).close()
-        except OSError as error:
+            socket.create_connection((host, port), timeout=5).close()
+        except (OSError, OverflowError, UnicodeError) as error:
             fix = "is that service up, and may this host connect to it?"
             raise Unusable(f"sink {name}: nobody answers on port {port}: {error}", fix) from error
 

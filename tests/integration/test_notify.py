@@ -295,6 +295,17 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
     assert "@everyone" not in body
 
 
+def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> None:
+    told = head.start()
+    for silent in ((), ("head-2",), ("head-2",)):
+        told.silent(frozenset(silent))
+    until(lambda: hook.got)
+    assert hook.got[0]["title"].endswith("] standby lost: head-2")
+    assert "hpctl goes on; no other head node can take over." in hook.texts[0]
+    time.sleep(0.5)
+    assert len(hook.got) == 1
+
+
 def test_mail_program(head: Head) -> None:
     mailer = head.place / "mailer"
     mailer.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{head.place}/out\ncat >>{head.place}/out\n')
@@ -322,6 +333,7 @@ def test_mail_program(head: Head) -> None:
         ("json://x", 0o604, "is open to everybody", "chmod 0640"),
         ("nothing", 0o600, "does not hold one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
+        ("json://x\0y", 0o640, "does not hold one URL", "json://host/path"),
         ("json://127.0.0.1:9/", 0o640, "nobody answers on port 9", "may this host connect"),
     ],
 )
