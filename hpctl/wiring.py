@@ -31,8 +31,13 @@ def open_store(config: Config, *, write: bool = False) -> Store:
     daemon opens it to write. Raises Unavailable, JournalCorrupt."""
     from hpctl.store.sql import Store
 
-    path = None if write else _file(config)
-    return Store(f"sqlite:///{quote(str(path))}" if path else config.url, write=write)
+    return Store(config.url if write else readable_url(config), write=write)
+
+
+def readable_url(config: Config) -> str:
+    """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
+    path = _file(config)
+    return f"sqlite:///{quote(str(path))}" if path else config.url
 
 
 def open_reader(config: Config) -> SqliteReader | Store:

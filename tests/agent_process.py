@@ -56,7 +56,6 @@ class AgentProcess:
         return self
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(10)
@@ -85,6 +84,5 @@ class AgentProcess:
             time.sleep(0.02)
 
     def memory_kib(self) -> int:
-        assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -23,10 +24,13 @@ from hpctl.errors import JournalCorrupt, Unavailable
 if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
-    from hpctl.store.rows import DaemonInfo
+    from hpctl.store.lite import SqliteReader
+    from hpctl.store.rows import DaemonInfo, StandbyInfo
+    from hpctl.store.sql import Store
 
 
 T = TypeVar("T")
+LOOK_S = 0.2
 
 
 class World(Struct, frozen=True):
@@ -51,6 +55,9 @@ class World(Struct, frozen=True):
     """Which of the cloud's instances stands for which node."""
     untreated: tuple[Candidate, ...] = ()
     """Nodes that the facts call faulty and that no recovery treats: what the daemon decides on."""
+    standbys: tuple[StandbyInfo, ...] = ()
+    shared: bool = False
+    """Whether several heads may use this journal."""
 
     @property
     def daemon_alive(self) -> bool:
@@ -92,7 +99,8 @@ def gather(
         instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
-            health, daemon = store.health(), store.daemon()
+            health, standbys = store.health(), tuple(store.standbys())
+            daemon = _leader(store, at, wait=config.database_url is not None)
         (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
     joined = Joined()
     if cloud_view is not None:
@@ -119,14 +127,31 @@ def gather(
         cloud=cloud_view,
         cloud_error=cloud_error,
         joined=joined,
+        standbys=standbys,
+        shared=config.database_url is not None,
     )
     found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
     return replace(world, untreated=tuple(found))
 
 
+def _leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts:
+    another host's clock may be late, and a leader that lives renews it."""
+    info = store.daemon()
+    if info is None or not wait or at <= info.until:
+        return info
+    until = time.monotonic() + info.lease_s
+    while time.monotonic() < until:
+        time.sleep(LOOK_S)
+        fresh = store.daemon()
+        if fresh is not None and (fresh.epoch, fresh.beat) != (info.epoch, info.beat):
+            return replace(fresh, until=at + timedelta(seconds=fresh.lease_s))
+    return info
+
+
 def _patient(rules: Rules, config: Config) -> Rules:
     """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
-    lag = timedelta(seconds=config.loop.lease_s / 2)
+    lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 

@@ -49,6 +49,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
         "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
     },
     "Jobs": {
@@ -81,6 +82,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
         "notify": ("hpctl.cli.notify:notify", "Who is told what: sinks, and a test message."),
         "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
+        "journal": ("hpctl.cli.journal:journal", "Check, back up, restore and export the journal."),
         "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
         "agent": ("hpctl.cli.main:agent", "The node agent."),
         "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),

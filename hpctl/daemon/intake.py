@@ -14,6 +14,7 @@ in turn:
 |---|---|---|
 | 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see authentication.py) |
 | 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
+| 421 | not_leader | as for `/v1/reports` |
 """
 
 import asyncio
@@ -211,6 +212,7 @@ def proved_route(
                 within_s=POST_TIMEOUT_S,
                 too_large=f"at most {most} bytes are taken at {path}",
             )
+            settings.leading.check()
             credential = await run_in_threadpool(
                 verified, authorization, body, settings.munge_socket
             )
@@ -218,7 +220,7 @@ def proved_route(
         except Refusal as refusal:
             refused.labels(refusal.code).inc()
             status, answer = refusal.status, refusal.as_json
-            if status in (408, 413):
+            if status in (408, 413, 421):
                 headers["connection"] = "close"
         if credential is not None:
             answered = wire.answered(authorization, status, answer)
@@ -316,6 +318,7 @@ class _Reports:
                 within_s=BODY_TIMEOUT_S,
                 too_large=f"a report has at most {wire.MAX_BODY} bytes",
             )
+            self._settings.leading.check()
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
@@ -333,8 +336,9 @@ class _Reports:
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
             self._refused.labels(refusal.code).inc()
-            # What is left of an unread body must not be taken for the next request.
-            status, close = refusal.status, refusal.status in (408, 413)
+            # What is left of an unread body must not be taken for the next request, and whoever is
+            # sent to the leader has nothing more to say here.
+            status, close = refusal.status, refusal.status in (408, 413, 421)
             answer = refusal.as_json
         answered, proof = wire.answered(authorization, status, answer), ""
         if session is not None:

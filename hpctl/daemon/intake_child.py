@@ -31,7 +31,7 @@ from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.authentication import IntakeSettings, Refusal
+from hpctl.daemon.authentication import IntakeSettings, Leading, Refusal
 from hpctl.daemon.intake import intake_app, proved_route
 from hpctl.daemon.job_reports import route as job_route
 from hpctl.daemon.requests import route as request_route
@@ -107,6 +107,7 @@ class DaemonClient:
 
     def __init__(self, line: channel.Channel) -> None:
         self._line = line
+        self.leading = Leading(until=0.0)
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
@@ -198,6 +199,11 @@ class DaemonClient:
             match message:
                 case channel.Nodes(addresses):
                     self._addresses = addresses
+                case channel.Leads(until, leader):
+                    if not self.leading.now:
+                        # Another daemon may have heard other findings since.
+                        self._held = {}
+                    self.leading.until, self.leading.leader = until, leader
                 case channel.Answer(number, value):
                     if waiting := self._open.get(number):
                         waiting.set_result(value)
@@ -209,7 +215,7 @@ class DaemonClient:
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
     """All that the intake answers, with its counters."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
+    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading)
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
     routes = [

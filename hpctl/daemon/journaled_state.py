@@ -38,6 +38,11 @@ class JournaledState:
         state.retired = self._journal.retired()
         self.state = state
 
+    def follow(self, store: Store) -> None:
+        """Fold what another daemon has appended since. Raises as above."""
+        for event in store.events(after=store.position):
+            self.state.fold(event)
+
     def append(self, events: Sequence[Event]) -> None:
         """Journal first, memory second: what is not on disk has not happened."""
         self._journal.append(events)

@@ -29,6 +29,7 @@ class Metrics:
         ended = "Ended recoveries and changes, of the last 90 days or what budgets look back on."
         self._ended = gauge("hpctl_recoveries_ended", ended, "kind", "end")
         self._holds = gauge("hpctl_holds", "Candidates held by a gate.")
+        self.leader = gauge("hpctl_leader", "1 while this daemon leads, 0 while it stands by.")
         self._paused = gauge("hpctl_paused", "1 while paused.")
         left_alone = "Nodes and jobs left alone because of an internal error; "
         left_alone += "lasting: for over 10 minutes."

@@ -104,18 +104,13 @@ class Notifier:
         if self._names:
             threading.Thread(target=self._follow, name="notify", daemon=True).start()
 
-    def look(self) -> None:
-        """There may be news in the journal. Returns at once."""
-        if self._seen != (events := self._memory.state.events):
-            self._seen = events
+    def look(self, silent: frozenset[str] = frozenset()) -> None:
+        """There may be news in the journal; these other heads are silent. Returns at once."""
+        self._lost.extend(silent - self._silent)
+        events = self._memory.state.events
+        if self._lost or self._seen != events:
             self._news.set()
-
-    def silent(self, standbys: frozenset[str]) -> None:
-        """Which hosts' standbys are silent by now. Returns at once."""
-        self._lost.extend(standbys - self._silent)
-        self._silent = standbys
-        if self._lost:
-            self._news.set()
+        self._silent, self._seen = silent, events
 
     def stop(self) -> None:
         """End without waiting: what is being sent is sent again by the next daemon."""
@@ -167,7 +162,7 @@ class Notifier:
                 self._lost.popleft(),
                 "somebody to see why, and to start hpctl-daemon there",
             )
-            what = f"The standby daemon on {host} is silent."
+            what = f"The hpctl daemon on {host} is silent."
             told = Notice("standby_lost", host, host, now, what, "hpctl status", person)
             fresh += self._routed(told, now)
         if found or fresh:

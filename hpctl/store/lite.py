@@ -15,7 +15,7 @@ from urllib.parse import quote
 from hpctl.core.journal import Event
 from hpctl.core.model import Health, NodeName
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.rows import DaemonInfo, checked, decode, health_as_heard, info_of
+from hpctl.store.rows import DaemonInfo, StandbyInfo, checked, decode, health_as_heard, info_of
 
 _SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
 _EVENTS = "SELECT seq, kind, payload FROM hpctl_events"
@@ -57,6 +57,10 @@ class SqliteReader:
         """As `Store.daemon`."""
         row = next(self._rows("SELECT * FROM hpctl_lease"), None)
         return None if row is None else info_of(row)
+
+    def standbys(self) -> list[StandbyInfo]:
+        """As `Store.standbys`: a file has one head."""
+        return []
 
     def _has(self, table: str) -> bool:
         return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hpctl.core.bounds import natural
 from hpctl.core.compat import UTC
 from hpctl.core.journal import EVENT_TYPES, Event
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
@@ -41,14 +42,30 @@ def decode(seq: int, kind: str, payload: str) -> Event:
         ) from error
 
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""migrations.py leads here from every released one."""
 
 _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
 
 
+class Holder(Struct, frozen=True):
+    """A daemon as the lease and the table of standbys name it. `address`: its intake, as agents
+    reach it."""
+
+    host: str
+    pid: int
+    version: str
+    mode: str
+    address: str
+
+
 class DaemonInfo(Struct, frozen=True):
-    """The lease row: who runs, since when, and how its last cycle went."""
+    """The lease row: who runs, since when, and how its last cycle went.
+
+    `beat` counts renewals. `lease_s`: for how long each lasts; 0 once the leader has let go, for
+    the daemon at the address `successor` first where it names one.
+    """
 
     host: str
     pid: int
@@ -59,6 +76,23 @@ class DaemonInfo(Struct, frozen=True):
     until: datetime
     last_cycle_s: float
     trouble: str = ""
+    epoch: int = 0
+    beat: int = 0
+    lease_s: float = 0.0
+    address: str = ""
+    successor: str = ""
+
+
+class StandbyInfo(Struct, frozen=True):
+    """A daemon that is ready to take over. `behind`: how many events it has not replayed yet."""
+
+    host: str
+    address: str
+    pid: int
+    version: str
+    beat: int
+    heartbeat: datetime
+    behind: int
 
 
 def checked(schema: str | None, name: str) -> None:
@@ -68,11 +102,14 @@ def checked(schema: str | None, name: str) -> None:
         raise Unavailable(
             f"there is no journal at {name} yet", "the daemon makes it when it first runs"
         )
-    if schema != str(SCHEMA_VERSION):
-        raise JournalCorrupt(
-            f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}",
-            "run the hpctl version that wrote it",
+    if schema == str(SCHEMA_VERSION):
+        return
+    what = f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}"
+    if 0 < natural(schema) < SCHEMA_VERSION:
+        raise Unavailable(
+            what, "the daemon of this release migrates it: systemctl restart hpctl-daemon"
         )
+    raise JournalCorrupt(what, "run the hpctl version that wrote it, or a later one")
 
 
 def utc(stamp: float) -> datetime:
@@ -146,3 +183,11 @@ def info_of(row: Any) -> DaemonInfo:
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
         values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
         return DaemonInfo(**values)
+
+
+def standby_of(row: Any) -> StandbyInfo:
+    """Who stands by. Raises JournalCorrupt."""
+    with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
+        values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
+        behind = max(0, (row.newest or 0) - row.seq)
+        return StandbyInfo(**values, heartbeat=utc(row.heartbeat), behind=behind)

@@ -10,7 +10,6 @@ import yaml
 
 from hpctl.cli import doctor
 from hpctl.cli.doctor import CheckView
-from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_golden import CHECKED, GOLDEN
 
@@ -112,9 +111,7 @@ def holds(schema: str, *documents: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHOWS)
-def test_what_is_printed_is_what_is_documented(
-    history: Head, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
     checks = (CheckView("munge", "ok", "fine", ""),)
     monkeypatch.setattr(doctor, "examine", lambda config, now: checks)
     holds(name, *(history.run(*line.split(), "--json").stdout for line in SHOWS[name]))
@@ -131,11 +128,11 @@ GOLDENS = {
 
 
 @pytest.mark.parametrize("name", GOLDENS)
-def test_what_is_as_before_is_documented(name: str) -> None:
+def test_what_is_as_before_is_documented(name):
     holds(name, *((GOLDEN / f"{one}.json").read_text() for one in GOLDENS[name]))
 
 
-def test_every_part_is_used() -> None:
+def test_every_part_is_used():
     links = {
         link[1]
         for fields in PARTS.values()

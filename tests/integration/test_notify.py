@@ -298,7 +298,7 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
 def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> None:
     told = head.start()
     for silent in ((), ("head-2",), ("head-2",)):
-        told.silent(frozenset(silent))
+        told.look(frozenset(silent))
     until(lambda: hook.got)
     assert hook.got[0]["title"].endswith("] standby lost: head-2")
     assert "hpctl goes on; no other head node can take over." in hook.texts[0]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hpctl.core.journal import Event
 from hpctl.errors import JournalCorrupt, Unavailable
 from hpctl.store.lite import SqliteReader, passing
+from hpctl.store.rows import Holder
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values
 from tests.contract.journal.test_facts import WELL
@@ -32,7 +33,7 @@ def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, 
     store.append([signal(1), *batch])
     store.record([WELL])
     store.note_heard({WELL.generation.node: NOW})
-    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     with closing(SqliteReader(sqlite.file)) as reader:
         assert list(reader.events()) == list(store.events())
         assert reader.health() == store.health() != {}
@@ -66,7 +67,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
     store = sqlite.open()
     store.append([signal(1)])
     store.record([WELL])
-    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
     with (
         closing(SqliteReader(sqlite.file)) as reader,
@@ -85,9 +86,10 @@ def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path: Path) -> 
     with pytest.raises(JournalCorrupt, match="not a database"):
         SqliteReader(tmp_path / "text.db")
     sqlite.open()
-    sqlite.execute("UPDATE hpctl_meta SET value = '2'")
-    with pytest.raises(JournalCorrupt, match="schema 2"):
-        SqliteReader(sqlite.file)
+    for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
+        sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
+        with pytest.raises(error, match=f"schema {schema}, this hpctl reads 2"):
+            SqliteReader(sqlite.file)
 
 
 def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
