@@ -144,10 +144,10 @@ class Notify(Struct, frozen=True):
             if not re.fullmatch("[a-z0-9_-]{1,32}", name) or name == MAILPROG:
                 raise ValueError(f"sinks: {name!r} is no name (a-z, 0-9, - and _; not mailprog)")
             if not source.startswith(("/", "env:")):
-                fix = "write the URL into a file of mode 0640 and name that file here, or env:NAME"
+                fix = "name a file of mode 0640 that has the URL, or env:NAME"
                 raise ValueError(f"sinks.{name}: {fix}")
-        named = {to for route in self.routes for to in route.to}
-        if unknown := (named | {self.users} - {"", MAILPROG}) - {*self.sinks}:
+        named = {*(to for r in self.routes for to in r.to), *({self.users} - {"", MAILPROG})}
+        if unknown := named - self.sinks.keys():
             raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
 
     def quiet_at(self, now: datetime) -> bool:

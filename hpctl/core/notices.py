@@ -42,19 +42,14 @@ MAX_LINE: Final = 500
 """Characters of a line of a message."""
 
 _ENDS: Final[Mapping[str, Told]] = {
-    "escalated": "escalated",
-    "returned": "node_back",
-    "resumed": "job_resumed",
-    "held": "job_gave_up",
-    "gave_up": "job_gave_up",
-}
+    "escalated": "escalated", "returned": "node_back", "resumed": "job_resumed",
+    "held": "job_gave_up", "gave_up": "job_gave_up",
+}  # fmt: skip
 """The ends of recoveries, by phase."""
 _BY_GATE: Final[Mapping[str, Told]] = {
-    "correlated": "mass_event",
-    "budget": "budget",
-    "launch_breaker": "breaker",
+    "correlated": "mass_event", "budget": "budget", "launch_breaker": "breaker",
     GATE: "quarantined",
-}
+}  # fmt: skip
 _PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts"})
 """Gates that pass by themselves within a reading of Slurm or of the cloud."""
 _DOES: Final[Mapping[Told, str]] = {
@@ -107,11 +102,10 @@ def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> 
             return _of_end(event, state, slurm, policy)
         case HoldNoted() if event.gate not in _PASSING:
             return _of_hold(event, slurm)
-        case ChangeOpened(kind=change.Kind.SPARES, nodes=(), group=group) if policy.spares.get(
-            group
-        ):
+        case ChangeOpened(kind=change.Kind.SPARES, nodes=()) if policy.spares.get(event.group):
+            group, show = event.group, "hpctl capacity"
             what = sentence(f"No spare is left in group {group}", event.why)
-            return Notice("spares_used_up", group, group, event.at, what, "hpctl capacity")
+            return Notice("spares_used_up", group, group, event.at, what, show)
     return None
 
 

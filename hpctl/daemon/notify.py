@@ -17,31 +17,14 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+import tenacity
 from msgspec.structs import replace
-from tenacity import (
-    Retrying,
-    retry_if_result,
-    sleep_using_event,
-    stop_after_attempt,
-    stop_never,
-    stop_when_event_set,
-    wait_random_exponential,
-)
 
 from hpctl.config import MAILPROG, Config, Route
+from hpctl.core import notices
 from hpctl.core.bounds import later
 from hpctl.core.journal import Event
-from hpctl.core.notices import (
-    KEEP_S,
-    Notice,
-    Outbox,
-    Posted,
-    SinkMessage,
-    due,
-    message,
-    notice,
-    unfolded,
-)
+from hpctl.core.notices import KEEP_S, Notice, Outbox, Posted, SinkMessage
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import sinks
 from hpctl.daemon.journaled_state import JournaledState
@@ -72,14 +55,9 @@ class Notifier:
     """The threads. `look` is for the loop's."""
 
     def __init__(
-        self,
-        config: Config,
-        store: Store,
-        memory: JournaledState,
-        observer: Observer,
-        metrics: Metrics,
-        clock: Clock,
-    ) -> None:
+        self, config: Config, store: Store, memory: JournaledState, observer: Observer,
+        metrics: Metrics, clock: Clock,
+    ) -> None:  # fmt: skip
         """Nothing is read or sent before `start`."""
         self._config, self._store, self._memory = config, store, memory
         self._observer, self._metrics, self._clock = observer, metrics, clock
@@ -151,7 +129,7 @@ class Notifier:
         found = self._store.newer(self._outbox.position, AT_ONCE)
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
-            if unfolded(event, self._memory.state) and now < later(event.at, FOLD_S):
+            if notices.unfolded(event, self._memory.state) and now < later(event.at, FOLD_S):
                 self._stopping.wait(0.05)
                 break
             position = number
@@ -172,7 +150,7 @@ class Notifier:
 
     def _posted(self, event: Event) -> list[Posted]:
         state, slurm = self._memory.state, self._observer.slurm
-        told = notice(event, state, slurm, self._config.policy())
+        told = notices.notice(event, state, slurm, self._config.policy())
         return [] if told is None else self._routed(told, self._clock.now())
 
     def _routed(self, told: Notice, now: datetime) -> list[Posted]:
@@ -212,21 +190,20 @@ class Notifier:
         for to in dict.fromkeys(p.to for p in posted if not p.sent):
             mine = [p for p in posted if p.to == to]
             quiet = not to and self._settings.quiet_at(now)
-            group = due(mine, self._settings.per_hour, now, quiet=quiet)
+            group = notices.due(mine, self._settings.per_hour, now, quiet=quiet)
             if group and self._delivered(name, to, [p.notice for p in group]):
                 with self._change:
                     self._keep(self._outbox.mark(group, self._clock.now()))
 
-    def _delivered(self, name: str, to: str, notices: Sequence[Notice]) -> bool:
+    def _delivered(self, name: str, to: str, group: Sequence[Notice]) -> bool:
         """Send a message, with as many tries as it needs; whether it is off the desk."""
-        text = message(self._config.cluster.name or socket.gethostname(), notices)
-        first, longest = AGAIN_S
-        tries = stop_after_attempt(TRIES) if to else stop_never
-        why = Retrying(
-            retry=retry_if_result(bool),
-            wait=wait_random_exponential(first, longest),
-            sleep=sleep_using_event(self._stopping),
-            stop=tries | stop_when_event_set(self._stopping),
+        text = notices.message(self._config.cluster.name or socket.gethostname(), group)
+        tries = tenacity.stop_after_attempt(TRIES) if to else tenacity.stop_never
+        why = tenacity.Retrying(
+            retry=tenacity.retry_if_result(bool),
+            wait=tenacity.wait_random_exponential(*AGAIN_S),
+            sleep=tenacity.sleep_using_event(self._stopping),
+            stop=tries | tenacity.stop_when_event_set(self._stopping),
             retry_error_callback=lambda _: "given up",
         )(self._try, name, to, text)
         return not why or bool(to and not self._stopping.is_set())

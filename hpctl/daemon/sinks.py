@@ -22,9 +22,7 @@ from hpctl.errors import HpctlError
 
 SEND_S: Final = 20.0
 """How long a sink may take."""
-_APPRISE: Final = (
-    "import sys; sys.path = [p for p in sys.path if p]; from apprise.cli import main; main()"
-)
+_APPRISE = "import sys; sys.path[:] = filter(None, sys.path); from apprise.cli import main; main()"
 """Nothing is imported from the current directory, see `core.compat.SAFE_PATH`."""
 _HOST: Final = re.compile(
     r"(json|xml|form)?\w*?(s)?://(?:[^/@]*@)?([\w.-]+)(?::(\d{1,5}))?(?=[/?]|$)"
@@ -119,14 +117,9 @@ def _run(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
     """Why a command failed; empty where it did not."""
     try:
         ran = subprocess.run(
-            args,
-            input=body.encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=env,
-            timeout=SEND_S,
-            check=False,
-        )
+            args, input=body.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env,
+            timeout=SEND_S, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no answer within {SEND_S:g} s"
     except OSError as error:
