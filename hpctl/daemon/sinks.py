@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
+from hpctl.core.bounds import natural
 from hpctl.core.notices import SinkMessage
 from hpctl.errors import HpctlError
 
@@ -64,7 +65,7 @@ def check(name: str, source: str, *, reach: bool = False) -> None:
         raise Unusable(f"sink {name}: {why}", "see https://github.com/caronc/apprise/wiki")
     webhook, tls, host, given = at.groups() if (at := _HOST.match(url)) else ("", "", "", "")
     if reach and (webhook or given):
-        port = int(given or (443 if tls else 80))
+        port = natural(given or ("443" if tls else "80"))
         try:
             socket.create_connection((host, port), timeout=5).close()
         except (OSError, OverflowError, UnicodeError) as error:
