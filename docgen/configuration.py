@@ -54,6 +54,7 @@ MEANINGS = {
     "alerts.token_file": "secret of Alertmanager's webhook; unset: closed",
     "alerts.labels": "labels that name a node, best first",
     "alerts.keep_s": "an alert not repeated for this long no longer counts",
+    "metrics.agent_port": "the agents' port for Prometheus (`GET /sd`)",
     "loop.reconcile_s": "interval of a full cycle when nothing happens",
     "loop.poll_s": "interval while Slurm is about to change",
     "loop.slow_poll_s": "interval while the cloud works",

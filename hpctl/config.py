@@ -87,6 +87,12 @@ class Intake(Struct, frozen=True):
     allowed_uids: tuple[int, ...] = (0,)
 
 
+class MetricsSection(Struct, frozen=True):
+    """What Prometheus is told at GET /sd: the agents of all nodes, at this port."""
+
+    agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
+
+
 class Access(Struct, frozen=True):
     """Who may ask the daemon for something: members of a Unix group, beside root."""
 
@@ -171,6 +177,7 @@ class Config(Struct, frozen=True):
     intake: Intake = Intake()
     access: Access = Access()
     alerts: Alerts = Alerts()
+    metrics: MetricsSection = MetricsSection()
     loop: Loop = Loop()
     journal: JournalSection = JournalSection()
     notify: Notify = Notify()

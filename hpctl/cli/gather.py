@@ -88,8 +88,6 @@ def gather(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.core.assess import assess
-    from hpctl.core.health import standing
     from hpctl.core.plan import node_candidates
     from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
@@ -100,7 +98,7 @@ def gather(
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
             health, standbys = store.health(), tuple(store.standbys())
-            daemon = _leader(store, at, wait=config.database_url is not None)
+            daemon = leader(store, at, wait=config.database_url is not None)
         (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
     joined = Joined()
     if cloud_view is not None:
@@ -117,10 +115,7 @@ def gather(
         cluster=config.cluster.name,
         stopped=f"the kill switch {config.kill_switch} is there" * config.kill_switch.exists(),
         health=health,
-        assessments={
-            node: assess(standing(h, state.returned.get(node)), rules, at)
-            for node, h in health.items()
-        },
+        assessments=_assessed(health, state, rules, at),
         daemon=daemon,
         slurm=slurm_view,
         slurm_error=slurm_error,
@@ -134,7 +129,18 @@ def gather(
     return replace(world, untreated=tuple(found))
 
 
-def _leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+def _assessed(
+    health: Mapping[model.NodeName, model.Health], state: State, rules: Rules, at: datetime
+) -> dict[model.NodeName, model.Assessment]:
+    from hpctl.core.assess import assess
+    from hpctl.core.health import standing
+
+    return {
+        node: assess(standing(h, state.returned.get(node)), rules, at) for node, h in health.items()
+    }
+
+
+def leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
     """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts:
     another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()

@@ -40,6 +40,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",
         ),
+        "observability": (
+            "hpctl.cli.observability:observability",
+            "Prometheus and Grafana for this cluster.",
+        ),
         "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
     },
     "Act": {

@@ -112,6 +112,8 @@ class Backend(Struct, frozen=True):
                 return msgspec.json.encode(self.webhook.take(body))
             case channel.Scrape():
                 return generate_latest(self.metrics.registry)
+            case channel.Discover():
+                return msgspec.json.encode(self.metrics.targets())
 
 
 class IntakeProcess:
@@ -158,8 +160,9 @@ class IntakeProcess:
         assert self._listener is not None
         return os.dup(self._listener.fileno())
 
-    def stop(self) -> None:
-        """End it. What it had not acknowledged is sent again by whoever sent it."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End it; without `wait`, and leave what is being answered to itself. What was not
+        acknowledged is sent again by whoever sent it."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -167,7 +170,7 @@ class IntakeProcess:
         if self._listener is not None:
             self._listener.close()
         for pool in (self._reports, self._others, self._sender):
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def nodes(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news."""

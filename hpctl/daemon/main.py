@@ -5,7 +5,6 @@ import fcntl
 import logging
 import math
 import os
-import re
 import signal
 import socket
 import sys
@@ -102,18 +101,6 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
     handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
     handle.flush()
     return handle
-
-
-def cluster_name(conf: Path | None) -> str:
-    """ClusterName of slurm.conf; "cluster" where there is none to read, as Slurm has it."""
-    path = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
-    with contextlib.suppress(OSError):
-        named = re.findall(
-            r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", path.read_text(errors="replace")
-        )
-        if named:
-            return str(named[-1]).lower()[:64]
-    return "cluster"
 
 
 class ControllerWatch(threading.Thread):
@@ -213,8 +200,6 @@ class Daemon:
         self._clock = SystemClock()
         self._store: Store = open_store(config, write=True)
         self._shared = config.database_url is not None
-        if self._shared:
-            self._store.claim(config.cluster.name or cluster_name(config.slurm.conf))
         here = (socket.gethostname(), os.getpid(), __version__, config.mode, config.address)
         self.leadership = Leadership(
             self._store, Holder(*here), config.lease_s, self._clock, shared=self._shared
@@ -222,7 +207,6 @@ class Daemon:
         if not self._shared:
             self.leadership.try_to_lead()
         self._waker = Waker(config.state_dir)
-        self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
 
@@ -236,11 +220,12 @@ class Daemon:
         self._scheduler = scheduler
         scheduler.may_act = self.leadership.may_act
         provider = make_provider(config)
+        self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
         self._observer = observer
-        memory = JournaledState(store)
+        memory = JournaledState(store, self._metrics.journal.observe)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
@@ -342,6 +327,7 @@ class Daemon:
                     self._memory.follow(self._store)
                     self._memory.state.retired = self._store.retired()
                     self._health.take_over(without(self._store.health(), AlertStore.checks))
+                self._metrics.begin(self._memory.state)
                 now, mode = self._clock.now(), self.config.mode
                 here = (socket.gethostname(), os.getpid())
                 self._memory.append([DaemonStarted(now, __version__, mode, *here)])
@@ -363,12 +349,13 @@ class Daemon:
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
         self._notifier.stop()
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
-            settled = self._executor.settle(SETTLE_S)
-            if self._began and (not self._shared or self.leadership.leads):
+            leads = self.leadership.leads
+            settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
+            if self._began and leads:
                 self._health.flush()
             if settled and self._shared:
                 self.leadership.release()
-        self._intake.stop()
+        self._intake.stop(wait=self._stopping)
         if self._began:
             self._grey.stop()
             self._cloud.stop()
@@ -418,7 +405,8 @@ class Daemon:
             self._failed(error, begun)
             return
         self._failures, self._cycle_trouble = 0, ""
-        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        if self.loop.view is not None:
+            self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
         self._notifier.look(self.leadership.silent())
         self._look_at_cloud()
         if self.leadership.hand_over_to:
@@ -541,14 +529,16 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "notify")
+        database = ("state_dir", "database_url")
+        fixed = (*database, "cluster", "slurm", "intake", "alerts", "metrics", "notify")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
         self._observer.configure(fresh)
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
-        self._audit_configuration()
+        if self.leadership.leads:
+            self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 
     def _audit_configuration(self) -> None:

@@ -46,6 +46,8 @@ FOLD_S = 60.0
 """How long an event may be in the journal and not in the state."""
 AT_ONCE = 200
 """Events read in one go."""
+NAMED = 5
+"""Sinks with series of their own; the others share one."""
 _WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL"}
 """The word of Slurm's --mail-type that asks for a notice."""
 _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
@@ -65,6 +67,9 @@ class Notifier:
         self._names = [*self._settings.sinks]
         if self._settings.users == MAILPROG:
             self._names.append(MAILPROG)
+        for outcome in ("sent", "failed"):
+            for name in self._names:
+                self._count(name, outcome, 0)
         self._outbox = Outbox(0)
         self._change = threading.Lock()
         self._stopping, self._news = threading.Event(), threading.Event()
@@ -218,11 +223,15 @@ class Notifier:
             self._failed(name, why)
         else:
             self._trouble.pop(name, None)
-            self._metrics.notifications.labels(name, "sent").inc()
+            self._count(name, "sent")
         return why
 
+    def _count(self, name: str, outcome: str, more: int = 1) -> None:
+        label = name if name in self._names[:NAMED] else "other"
+        self._metrics.notifications.labels(label, outcome).inc(more)
+
     def _failed(self, name: str, why: str) -> None:
-        self._metrics.notifications.labels(name, "failed").inc()
+        self._count(name, "failed")
         if self._trouble.get(name) != why:
             log.error("notify: %s", why)
         self._trouble[name] = why

@@ -23,6 +23,7 @@ from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 
 DEFAULT_PORT = 8470
+AGENT_METRICS_PORT = 8471
 SLURM_USER = "slurm"
 _CONFS = (
     "/etc/slurm/slurm.conf",

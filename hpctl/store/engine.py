@@ -151,7 +151,7 @@ def reading(what: str) -> Iterator[None]:
         if passing(error):
             raise Unavailable(
                 f"{what} cannot be reached: {message_of(error)}",
-                "is the database up, and its disk well?",
+                "is the database up, and its disk well? Until it answers hpctl does nothing",
             ) from error
         raise JournalCorrupt(
             f"{what} cannot be read: {message_of(error)}",

@@ -15,10 +15,19 @@ from urllib.parse import quote
 from hpctl.core.journal import Event
 from hpctl.core.model import Health, NodeName
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.rows import DaemonInfo, StandbyInfo, checked, decode, health_as_heard, info_of
+from hpctl.store.rows import (
+    DaemonInfo,
+    StandbyInfo,
+    checked,
+    decode,
+    health_as_heard,
+    info_of,
+    standby_of,
+)
 
 _SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
 _EVENTS = "SELECT seq, kind, payload FROM hpctl_events"
+_STANDBYS = "SELECT *, (SELECT max(seq) FROM hpctl_events) AS newest FROM hpctl_standbys"
 _PAST = "SELECT seq, kind, payload FROM hpctl_past"
 
 
@@ -59,8 +68,8 @@ class SqliteReader:
         return None if row is None else info_of(row)
 
     def standbys(self) -> list[StandbyInfo]:
-        """As `Store.standbys`: a file has one head."""
-        return []
+        """As `Store.standbys`."""
+        return [standby_of(row) for row in self._rows(_STANDBYS)]
 
     def _has(self, table: str) -> bool:
         return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))
@@ -90,7 +99,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if passing(error):
-            hint = "is the database up, and its disk well?"
+            hint = "is the database up, and its disk well? Until it answers hpctl does nothing"
             raise Unavailable(f"{what} cannot be reached: {error}", hint) from error
         hint = "stop the daemon, keep a copy, restore the newest good one"
         raise JournalCorrupt(f"{what} cannot be read: {error}", hint) from error

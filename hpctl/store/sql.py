@@ -142,7 +142,7 @@ class Store:
         served = write and self._engine.dialect.name != "sqlite"
         self._writer = make_engine(url, write=True, leader=True) if served else self._engine
         self._name = make_url(url).render_as_string()
-        self._epoch = 0
+        self._write, self._epoch = write, 0
         self.position = 0
         """The number of the last event that `events` gave."""
         database = self._engine.url.database
@@ -233,13 +233,17 @@ class Store:
         self._writer.dispose()
 
     def claim(self, cluster: str) -> None:
-        """Write down whose journal this is, once. Raises HpctlError where it is another cluster's,
-        Unavailable."""
-        with reading("the journal"), contextlib.suppress(IntegrityError), self._engine.begin() as c:
-            c.execute(insert(t.meta).values(name="cluster", value=cluster))
-        with reading("the journal"), self._engine.connect() as c:
-            found = c.execute(select(t.meta.c.value).where(t.meta.c.name == "cluster")).scalar()
-        if found != cluster:
+        """See that this is that cluster's journal; a writer notes it, once. Raises HpctlError where
+        it is another cluster's, Unavailable."""
+        owner = select(t.meta.c.value).where(t.meta.c.name == "cluster")
+        note = insert(t.meta).values(name="cluster", value=cluster)
+        with reading("the journal"):
+            if self._write:
+                with contextlib.suppress(IntegrityError), self._engine.begin() as c:
+                    c.execute(note)
+            with self._engine.connect() as c:
+                found = c.execute(owner).scalar()
+        if found not in (None, cluster):
             raise HpctlError(
                 f"the database is that of the cluster {found!r}, and this is {cluster!r}",
                 "give each cluster a database_url of its own; where it was renamed:"

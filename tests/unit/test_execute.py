@@ -88,6 +88,32 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     assert bench.cloud.called == [("i-1",), ("i-2",)]
 
 
+def test_who_leads_no_more_does_nothing(bench):
+    """It is asked after the step was written down, and immediately before the call."""
+    asked = []
+
+    def may_act():
+        asked.append(len(bench.started()))
+        return False
+
+    bench.executor._may_act = may_act
+    assert bench.order("i-1")
+    assert bench.poked.wait(10)
+    bench.executor.collect()
+    assert (asked, bench.cloud.called) == ([1], [])
+    (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]
+    assert (resolved.outcome.kind, resolved.outcome.transient) == (OutcomeKind.REJECTED, True)
+
+
+def test_a_call_under_way_is_waited_for_before_the_lease_is_given_away(bench):
+    assert bench.executor.settle(0.0), "none is under way"
+    assert bench.order("i-1")
+    assert not bench.executor.settle(0.05)
+    bench.cloud.answers.release()
+    assert bench.executor.settle(10)
+    assert [type(e) for e in bench.written] == [StepStarted, StepResolved]
+
+
 def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
     many = [f"i-{n}" for n in range(30)]
     assert bench.order(*many)

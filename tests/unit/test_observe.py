@@ -324,7 +324,7 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes: Collection[str]) -> SchedulerView:
+    def part(self, nodes: Collection[str], known) -> SchedulerView:
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 

@@ -265,7 +265,7 @@ def test_a_database_is_one_clusters(database: DatabaseBed) -> None:
     for _ in range(2):
         database.open().claim("prod")
     with pytest.raises(HpctlError, match="that of the cluster 'prod', and this is 'test'"):
-        database.open().claim("test")
+        database.open(write=False).claim("test")
 
 
 def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served: DatabaseBed) -> None:

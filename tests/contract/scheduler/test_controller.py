@@ -1,12 +1,13 @@
 """What every Scheduler promises when slurmctld is away: no lie, no exception, bounded time."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from hpctl.core.model import Outcome, OutcomeKind, own_reason
+from hpctl.core.model import NOT_LEADING, Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
 from tests.contract.scheduler.beds import Bed, job_of, node_of
@@ -31,6 +32,27 @@ def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
         ("signal", lambda: to.signal(attempt, "USR1")),
         ("hold", lambda: to.hold(job, "why")),
     ]
+
+
+def test_a_daemon_that_leads_no_more_sends_nothing(real, monkeypatch):
+    """Each order is kept back after the look at Slurm, and Slurm stays as it was."""
+    todo, node = orders(real), real.nodes[0]
+    monkeypatch.setattr(real.scheduler, "may_act", lambda: False)
+    before = node_of(real, node)
+    sent = {name: order() for name, order in todo}
+    kept = {name for name, answer in sent.items() if answer == NOT_LEADING}
+    # The others have nothing to do: the node is not closed, the job runs.
+    assert kept == sent.keys() - {"down", "give_back", "start_now", "hold"}
+    assert node_of(real, node).reason == before.reason
+
+
+def test_the_active_controller_is_named(real):
+    assert real.scheduler.active_controller() == socket.gethostname()
+    real.stop_controller()
+    try:
+        assert real.scheduler.active_controller() == ""
+    finally:
+        real.start_controller()
 
 
 def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed):
