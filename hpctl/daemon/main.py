@@ -341,7 +341,8 @@ class Daemon:
         self._grey.start()
         self._notifier.start()
         self._began = True
-        notify("STATUS=leader" if self._ready else "STATUS=")
+        if self._shared:
+            notify("STATUS=leader")
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
 
     def _end(self) -> None:

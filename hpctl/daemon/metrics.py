@@ -144,10 +144,8 @@ class _Counts:
         operator = "hyperpod_training_operator_jobs"
         self.created, self.deleted = counter(f"{operator}_created"), counter(f"{operator}_deleted")
         self.successful = counter(f"{operator}_successful")
-        self.broken, self.restarted = (
-            counter(f"{operator}_failed"),
-            counter(f"{operator}_restarted"),
-        )
+        self.broken = counter(f"{operator}_failed")
+        self.restarted = counter(f"{operator}_restarted")
         self.restart = gauge(f"{operator}_restart_latency")
         self.detection = gauge(f"{operator}_fault_detection_latency")
         self.partitions: dict[str, str] = {OTHER: OTHER}

@@ -289,11 +289,13 @@ class Store:
                 query = union_all(_past, _events)
             rows = query.subquery()
             ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
-            found: Iterable[Row] = map(tuple, c.execute(ordered))
-            for row in found if since is None else without_ended_jobs(found, since):
-                event = decode(*row)
-                self.position = row[0]
-                yield row[0], event
+            # Closed at once: an open one would hold the next reader of this connection to its time.
+            with c.execute(ordered) as result:
+                found: Iterable[Row] = map(tuple, result)
+                for row in found if since is None else without_ended_jobs(found, since):
+                    event = decode(*row)
+                    self.position = row[0]
+                    yield row[0], event
 
     def newer(self, after: int, most: int) -> list[tuple[int, Event]]:
         """The next events with their numbers. Raises Unavailable, JournalCorrupt."""
