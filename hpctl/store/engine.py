@@ -71,7 +71,7 @@ _CONNECT_LEADER: dict[str, dict[str, Any]] = {
     "postgresql": {
         "connect_timeout": 2,
         "tcp_user_timeout": 5000,
-        "options": "-c idle_in_transaction_session_timeout=1500 -c statement_timeout=5000",
+        "options": "-c idle_in_transaction_session_timeout=2000 -c statement_timeout=5000",
     },
     "mariadb": {
         "connect_timeout": 2,
@@ -79,7 +79,7 @@ _CONNECT_LEADER: dict[str, dict[str, Any]] = {
         "write_timeout": 5,
         "init_command": "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'),"
         " SESSION innodb_lock_wait_timeout = 4"
-        " /*M!100301 , SESSION idle_transaction_timeout = 1 */",
+        " /*M!100301 , SESSION idle_transaction_timeout = 2 */",
     },
 }
 """For what leaders and standbys write. The server ends the transaction of a leader that was frozen

@@ -6,6 +6,7 @@ Each effect is a line of EFFECTS: epoch, intent, the host's seconds immediately 
 an event of the journal, appended before the effect. A line on standard output says when it leads.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -52,6 +53,9 @@ def live(url: str, name: str, effects: int, lease_s: float) -> None:
                 os.write(effects, f"{info.epoch} {intent} {boottime()}\n".encode())
             time.sleep(0.01)
     finally:
+        # Its thread would go on to renew what this head has given up.
+        with contextlib.suppress(LeaseLost, OSError, Unavailable):
+            head.release()
         store.close()
 
 

@@ -269,7 +269,7 @@ def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served):
         head._hold_lease(c, id=1)
         begun = time.monotonic()
         other.take_lease(me, other.daemon(), NOW, LEASE_S)
-        assert time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun < 3.9
     with pytest.raises(LeaseLost):
         head.append([signal(1)])
 
