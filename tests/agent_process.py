@@ -41,6 +41,7 @@ class AgentProcess:
             "HPCTL_AGENT_SOCKET": str(directory / "agent.sock"),
             "HPCTL_AGENT_CONFIG": str(config),
             "HPCTL_AGENT_HEARTBEAT_S": "60",
+            "HPCTL_AGENT_METRICS": "",
         }
         self.process: subprocess.Popen[bytes] | None = None
         self._seq = 0

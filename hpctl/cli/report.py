@@ -126,7 +126,8 @@ def report(
     if html is not None:
         from hpctl.cli.report_html import page
 
-        Path(html).write_text(page(view), encoding="utf-8")
+        text = page(view.cluster, found, summary(view), tables(view), assumed)
+        Path(html).write_text(text, encoding="utf-8")
         output.echo(f"hpctl: wrote {html}", err=True)
     if html is None or as_json:
         output.show("report", view, as_json, draw)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from hpctl.cli.report import ReportView, summary, tables
 from hpctl.core.bounds import printable
+from hpctl.core.report import Report
 from hpctl.core.timeline import duration
 
 STYLE = """
@@ -55,9 +55,14 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-def page(view: ReportView) -> str:
-    """The whole page."""
-    r = view.report
+def page(
+    cluster: str,
+    r: Report,
+    summary: Sequence[tuple[str, str]],
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
+    assumptions: Sequence[str],
+) -> str:
+    """The whole page: the summary by name, then each table by title, heads and rows."""
     period = f"{r.since:%Y-%m-%d %H:%M} to {r.until:%Y-%m-%d %H:%M} UTC"
     rates = [(c.name, c.per_1000, f"{c.per_1000:.2f}", False) for c in (r.all, *r.classes)]
     rates += [(one.source, one.rate, f"{one.rate:.2f}", True) for one in r.all.published]
@@ -67,14 +72,14 @@ def page(view: ReportView) -> str:
         + bars(rates),
         "Time to repair": "<p>The mean of each stage of a node's recovery.</p>" + bars(stages),
     }
-    facts = "".join(f"<dt>{text_of(n)}</dt><dd>{text_of(t)}</dd>" for n, t in summary(view))
+    facts = "".join(f"<dt>{text_of(n)}</dt><dd>{text_of(t)}</dd>" for n, t in summary)
     parts = [
         f"<h2>{text_of(title)}</h2>{plots.get(title, '')}{_table(heads, rows)}"
-        for title, heads, rows in tables(view)
+        for title, heads, rows in tables
         if rows
     ]
-    assumed = "".join(f"<li>{text_of(line)}</li>" for line in view.assumptions)
-    title = text_of(f"{view.cluster or 'hpctl'}: failures and what they cost")
+    assumed = "".join(f"<li>{text_of(line)}</li>" for line in assumptions)
+    title = text_of(f"{cluster or 'hpctl'}: failures and what they cost")
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -56,7 +56,11 @@ class Scrape(Struct, frozen=True, tag=True):
     """Somebody reads /metrics. Answered with the daemon's own."""
 
 
-Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape
+class Discover(Struct, frozen=True, tag=True):
+    """Somebody reads /sd. Answered with Prometheus' HTTP service discovery, JSON."""
+
+
+Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape | Discover
 
 
 class Ask(Struct, frozen=True, tag=True):

@@ -184,6 +184,24 @@ def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
 
 POST_TIMEOUT_S: Final = 5.0
 
+MOST_CODES: Final = 6
+"""Codes of one counter that have a series of their own; the others share one."""
+
+
+class Refused:
+    """How often something was refused, by code."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._counter = Counter(name, text, ["code"], registry=registry)
+        self._codes: set[str] = set()
+
+    def add(self, code: str) -> None:
+        """Count one more."""
+        if len(self._codes) < MOST_CODES:
+            self._codes.add(code)
+        self._counter.labels(code if code in self._codes else "other").inc()
+
+
 Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
@@ -198,7 +216,7 @@ def proved_route(
 ) -> Route:
     """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
     by its code, and say what it counts."""
-    refused = Counter(*refusals, ["code"], registry=registry)
+    refused = Refused(*refusals, registry)
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
@@ -218,7 +236,7 @@ def proved_route(
             )
             status, answer = 200, await answer_to(body, credential)
         except Refusal as refusal:
-            refused.labels(refusal.code).inc()
+            refused.add(refusal.code)
             status, answer = refusal.status, refusal.as_json
             if status in (408, 413, 421):
                 headers["connection"] = "close"
@@ -269,6 +287,20 @@ def intake_app(
     return app
 
 
+def discovery_route(discover: Callable[[], bytes]) -> Route:
+    """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
+    Prometheus keeps what it had where there is no answer."""
+    known = _Scraped(discover)
+
+    async def sd(_: Request) -> Response:
+        try:
+            return Response(await known.now(), media_type="application/json")
+        except Refusal as refusal:
+            return Response(refusal.as_json, refusal.status, media_type="application/json")
+
+    return Route("/sd", sd)
+
+
 class _Scraped:
     """What somebody else adds to /metrics: whoever may ask for it may ask for it all day."""
 
@@ -298,9 +330,7 @@ class _Reports:
         self._authenticator = Authenticator(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
-        self._refused = Counter(
-            "hpctl_reports_refused", "Reports not believed.", ["code"], registry=registry
-        )
+        self._refused = Refused("hpctl_reports_refused", "Reports not believed.", registry)
         # munged and the resolver may block: never on the event loop.
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
 
@@ -335,7 +365,7 @@ class _Reports:
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
-            self._refused.labels(refusal.code).inc()
+            self._refused.add(refusal.code)
             # What is left of an unread body must not be taken for the next request, and whoever is
             # sent to the leader has nothing more to say here.
             status, close = refusal.status, refusal.status in (408, 413, 421)

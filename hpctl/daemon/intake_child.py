@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -32,7 +32,7 @@ from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.authentication import IntakeSettings, Leading, Refusal
-from hpctl.daemon.intake import intake_app, proved_route
+from hpctl.daemon.intake import discovery_route, intake_app, proved_route
 from hpctl.daemon.job_reports import route as job_route
 from hpctl.daemon.requests import route as request_route
 from hpctl.daemon.server import RESERVED, Bounds, Connections, IntakeServer
@@ -189,6 +189,10 @@ class DaemonClient:
             log.warning("/metrics without the daemon's own: %s", refusal)
             return b""
 
+    def discover(self) -> bytes:
+        """The agents for Prometheus. Raises Refusal."""
+        return self.ask(channel.Discover())
+
     def listen(self) -> None:
         """Take in what the daemon says, until it is gone."""
         while True:
@@ -222,6 +226,7 @@ def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorR
         *alert_routes(token, daemon.take, registry),
         job_route(daemon.take_job_report, settings, clock, registry),
         request_route(daemon.take_request, settings, registry),
+        discovery_route(daemon.discover),
     ]
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
@@ -240,6 +245,7 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     app = application(setup, daemon, registry)
     server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
     count(server.connections, registry)

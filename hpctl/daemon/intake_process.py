@@ -112,6 +112,8 @@ class Backend(Struct, frozen=True):
                 return msgspec.json.encode(self.webhook.take(body))
             case channel.Scrape():
                 return generate_latest(self.metrics.registry)
+            case channel.Discover():
+                return msgspec.json.encode(self.metrics.targets())
 
 
 class IntakeProcess:

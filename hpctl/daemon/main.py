@@ -36,6 +36,7 @@ from hpctl.daemon.leadership import Leadership
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
+from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
@@ -206,7 +207,6 @@ class Daemon:
         if not self._shared:
             self.leadership.try_to_lead()
         self._waker = Waker(config.state_dir)
-        self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
 
@@ -220,11 +220,12 @@ class Daemon:
         self._scheduler = scheduler
         scheduler.may_act = self.leadership.may_act
         provider = make_provider(config)
+        self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
         self._observer = observer
-        memory = JournaledState(store)
+        memory = JournaledState(store, self._metrics.journal.observe)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
@@ -234,6 +235,7 @@ class Daemon:
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
+        self._notifier = Notifier(config, store, memory, observer, self._metrics, clock)
 
     def _make_intake(self) -> IntakeProcess:
         """The intake, and whoever answers what it asks."""
@@ -325,6 +327,7 @@ class Daemon:
                     self._memory.follow(self._store)
                     self._memory.state.retired = self._store.retired()
                     self._health.take_over(without(self._store.health(), AlertStore.checks))
+                self._metrics.begin(self._memory.state)
                 now, mode = self._clock.now(), self.config.mode
                 here = (socket.gethostname(), os.getpid())
                 self._memory.append([DaemonStarted(now, __version__, mode, *here)])
@@ -336,6 +339,7 @@ class Daemon:
                 self._without_journal(error)
         self._cloud.start()
         self._grey.start()
+        self._notifier.start()
         self._began = True
         notify("STATUS=leader" if self._ready else "STATUS=")
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
@@ -343,6 +347,7 @@ class Daemon:
     def _end(self) -> None:
         """Let go in order: no effect under way, then the lease, then the rest."""
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
+        self._notifier.stop()
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
             leads = self.leadership.leads
             settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
@@ -400,7 +405,9 @@ class Daemon:
             self._failed(error, begun)
             return
         self._failures, self._cycle_trouble = 0, ""
-        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        if self.loop.view is not None:
+            self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
+        self._notifier.look(self.leadership.silent())
         self._look_at_cloud()
         if self.leadership.hand_over_to:
             return
@@ -510,7 +517,7 @@ class Daemon:
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
         lock = self._cluster_lock.trouble if self._cluster_lock else ""
-        return *found, self._jobs.trouble, lock
+        return *found, self._jobs.trouble, lock, self._notifier.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -522,7 +529,8 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        database = ("state_dir", "database_url")
+        fixed = (*database, "cluster", "slurm", "intake", "alerts", "metrics", "notify")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from hpctl.core.compat import SAFE_PATH
+from hpctl.protocol.heads import AGENT_METRICS_PORT
 from hpctl.sandbox import hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
@@ -72,7 +73,6 @@ def plan(
 
 
 def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[str]:
-    head = f"http://{spec.head_address}:{spec.ports.intake}"
     root, settings = directory / HARDWARE, directory / "agent.yaml"
     lasts = (directory / LASTING).exists()
     if not lasts:
@@ -81,7 +81,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
     options = {
-        "head": head,
+        "head": ",".join(spec.head_urls),
         "instance-id": machine.instance_id,
         "boot-id-file": directory / "boot_id",
         "kmsg": directory / "kmsg",
@@ -93,6 +93,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         "socket": directory / "agent.sock",
         "plugins": spec.plugins or directory / "checks.d",
         "hma-log": directory / "hma.log",
+        "metrics": f"{machine.address}:{AGENT_METRICS_PORT}",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *arguments]
@@ -256,7 +257,7 @@ def environment(spec: Spec) -> Mapping[str, str]:
         "SLURM_CONF": str(spec.layout.slurm_conf),
         "HPCTL_CONFIG": str(spec.layout.config),
         # Jobs inherit it; the munged of their node they find by the SLURM_CONF of its slurmd.
-        "HPCTL_HEAD": f"http://{spec.head_address}:{spec.ports.intake}",
+        "HPCTL_HEAD": ",".join(spec.head_urls),
     }
     if spec.prefix:
         env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{os.environ.get('PATH', '')}"

@@ -3,13 +3,10 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,19 +42,19 @@ class Node:
         now = datetime.now(UTC)
         self.seen.append(Finding(check, verdict, now, now, code=code, evidence="a line"))
 
-    def hpctl(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def hpctl(self, *args):
         return hpctl(*args, "--socket", str(self.path))
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request):
         return ask(str(self.path), request, 5.0)
 
 
-def hpctl(*args: str) -> subprocess.CompletedProcess[str]:
+def hpctl(*args):
     return run_text([sys.executable, "-m", "hpctl", *args], cwd=ROOT)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     node = Node(tmp_path / "run" / "agent.sock")
     yield node
     node.server.stop()

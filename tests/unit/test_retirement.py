@@ -1,8 +1,6 @@
 """Once a day the daemon sets apart what is past, and deletes what is older than anybody wants."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,6 @@ from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.daemon.journaled_state import AGAIN_S, EVERY_S, FIRST_S, JournaledState, Retirement
 from hpctl.daemon.main import Daemon
-from hpctl.daemon.metrics import Metrics
 from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import Clock, at, opened
@@ -23,7 +20,7 @@ RULES = rules()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
     for number in (1, 2):
         rid = f"n-{number}"
@@ -77,25 +74,6 @@ def test_years_are_retired_in_turns(store, monkeypatch):
     assert not bench.memory.state.retired
     bench.look(timedelta(seconds=1))
     assert (list(bench.memory.state.nodes), bench.memory.state.retired) == (["n-2"], {"n-1"})
-
-
-def test_what_is_past_is_counted_no_more(store):
-    bench, metrics = Bench(store), Metrics()
-
-    def ended(kind: str, end: str) -> float | None:
-        return metrics.registry.get_sample_value(
-            "hpctl_recoveries_ended", {"kind": kind, "end": end}
-        )
-
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 2
-    bench.look(200 * DAY)
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 1
-    bench.memory.state.nodes.clear()
-    bench.memory.state.events += 1
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 0
 
 
 def test_the_daemon_sees_to_it_where_slurm_can_be_read(store, tmp_path, monkeypatch):

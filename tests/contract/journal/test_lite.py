@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -101,7 +100,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
         read(reader)
 
 
-def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path: Path) -> None:
+def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path) -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         SqliteReader(tmp_path / "none.db")
     (tmp_path / "empty.db").touch()
