@@ -377,7 +377,7 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
 @click.option("--view", type=click.Choice(TABS), default="nodes", help="What is shown first.")
 @click.option(
     "--delay", "-d", type=DurationType("0.5s", "1h"), default="1s", show_default=True,
-    help="How long to wait before reading again; longer where reading takes longer.",
+    help="How long to wait before reading again, at least.",
 )  # fmt: skip
 @output.config_option
 def top(view: str, delay: float, config: str) -> None:

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fcntl import ioctl
 from struct import pack
 
@@ -208,12 +208,11 @@ def test_in_a_terminal_one_looks_explains_asks_and_leaves(history: Head) -> None
         seen.type("\n")
         seen.wait("Tab view")
         seen.type("q")
-        assert seen.process.wait(10) == 0
+        assert seen.process.wait(30) == 0
         seen.wait("\x1b[?1049l", "\x1b[?25h")
         assert termios.tcgetattr(seen.child) == seen.before
-    store = history.store()
-    assert [(r.verb, r.target) for r in store.requests()] == [("approve", "ip-10-1-0-5")]
-    store.close()
+    with closing(history.store()) as store:
+        assert [(r.verb, r.target) for r in store.requests()] == [("approve", "ip-10-1-0-5")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -221,6 +220,6 @@ def test_a_signal_puts_the_terminal_back(history: Head, number: int) -> None:
     with terminal(history) as seen:
         seen.wait("Tab view")
         seen.process.send_signal(number)
-        assert seen.process.wait(10) in (128 + signal.SIGTERM, 130)
+        assert seen.process.wait(30) in (128 + signal.SIGTERM, 130)
         seen.wait("\x1b[?1049l", "\x1b[?25h")
         assert termios.tcgetattr(seen.child) == seen.before
