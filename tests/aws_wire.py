@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -12,7 +12,7 @@ Answer = tuple[int, bytes] | None
 
 
 @contextmanager
-def answering(answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[str]:
+def answering(answer: Callable[[str, dict[str, Any]], Answer]):
     """Its URL. `answer` gets an operation and its request; None: the connection breaks off."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ def answering(answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(found[1])
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

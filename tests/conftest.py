@@ -3,9 +3,8 @@
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -41,14 +40,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def munges() -> Iterator[Realm]:
+def munges():
     """Four munged, of a head node, two nodes and a stranger, for a file's tests."""
     with realm() as running:
         yield running
 
 
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Head]:
+def head(munges: Realm):
     """A running intake of one test's own."""
     running = Head(munges)
     running.server.start()
@@ -57,7 +56,7 @@ def head(munges: Realm) -> Iterator[Head]:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
+def slurm():
     """A Slurm of four nodes with eight GPUs each, shared by a file's tests: leave it idle.
 
     No agents, no daemon, no emulated HyperPod. No two files share one: how a test ends must not
@@ -71,7 +70,7 @@ def slurm() -> Iterator[Sandbox]:
 
 
 @pytest.fixture
-def sandbox_factory() -> Iterator[SandboxFactory]:
+def sandbox_factory():
     """Makes sandboxes of a test's own, up unless `up=False`, and ends them after it.
 
     Keywords are the fields of hpctl.sandbox.spec.Spec.
@@ -79,7 +78,7 @@ def sandbox_factory() -> Iterator[SandboxFactory]:
     made: list[Sandbox] = []
     with _short_directory() as base:
 
-        def make(*, up: bool = True, **settings: Any) -> Sandbox:
+        def make(*, up: bool = True, **settings) -> Sandbox:
             name = settings.pop("name", f"t{len(made)}")
             sandbox = Sandbox(name, state_dir=base / name, **settings)
             made.append(sandbox)
@@ -98,5 +97,5 @@ class _short_directory:
         self._path.chmod(0o755)
         return self._path
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_) -> None:
         shutil.rmtree(self._path, ignore_errors=True)

@@ -68,7 +68,7 @@ class Sink:
 class Head:
     """A running intake, what it accepted, and a client's view of it."""
 
-    def __init__(self, realm: Realm, **settings: Any) -> None:
+    def __init__(self, realm: Realm, **settings) -> None:
         self.realm = realm
         self.accepted: list[Report] = []
         self.accept: Callable[[Report], None] = self.accepted.append

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,7 +26,7 @@ class Realm(Struct, frozen=True):
 
 
 @contextmanager
-def public_directory() -> Iterator[Path]:
+def public_directory():
     """A temporary directory that other users may enter: pytest's own are closed to them."""
     directory = Path(tempfile.mkdtemp(prefix="hpctl-munge-"))
     directory.chmod(0o711)
@@ -38,7 +37,7 @@ def public_directory() -> Iterator[Path]:
 
 
 @contextmanager
-def munged(directory: Path, name: str, key: Path, origin: str) -> Iterator[Path]:
+def munged(directory: Path, name: str, key: Path, origin: str):
     """One munged, ready to serve; the value is its socket."""
     socket = directory / f"{name}.socket"
     command = [
@@ -74,7 +73,7 @@ def _await(socket: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def realm() -> Iterator[Realm]:
+def realm():
     """Four munged on loopback addresses of their own."""
     with ExitStack() as stack:
         directory = stack.enter_context(public_directory())

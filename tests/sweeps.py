@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,12 +20,12 @@ def pci(index: int) -> str:
     return f"0000:{0x10 + index:02x}:00.0"
 
 
-def gpus(count: int = 8, **values: Any) -> tuple[Gpu, ...]:
+def gpus(count: int = 8, **values) -> tuple[Gpu, ...]:
     """So many equal GPUs."""
     return tuple(Gpu(index, f"GPU-{index}", pci(index), HOPPER, **values) for index in range(count))
 
 
-def but(index: int, among: tuple[Gpu, ...], **values: Any) -> tuple[Gpu, ...]:
+def but(index: int, among: tuple[Gpu, ...], **values) -> tuple[Gpu, ...]:
     """The same GPUs, but one of them has other values."""
     return tuple(replace(g, **values) if g.index == index else g for g in among)
 
@@ -39,7 +38,7 @@ def row(name: str) -> CheckSpec:
     return next(spec for spec in CHECKS if spec.name == name)
 
 
-def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:
+def judged(name: str, seen, before=None) -> list[Observation]:
     """What the check of that name says, by the limits of the table; its rules all exist."""
     one = check(name)
     output = list(one.judge(seen, before, one.limits))
@@ -50,7 +49,7 @@ def judged(name: str, seen: Any, before: Any = None) -> list[Observation]:
     return output
 
 
-def codes(name: str, seen: Any, before: Any = None) -> dict[str, str]:
+def codes(name: str, seen, before=None) -> dict[str, str]:
     """The codes by device."""
     output = judged(name, seen, before)
     found = {o.device: o.code for o in output}

@@ -98,7 +98,7 @@ _PLUGINS = _option(
 @_CONFIG
 @_option(
     "--socket",
-    "Where scripts of this node report (hpctl report) and ask for the verdict.",
+    "Where scripts of this node report (hpctl agent report) and ask for the verdict.",
     type=_PATH,
     default=Path(SOCKET),
 )

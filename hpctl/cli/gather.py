@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -79,11 +80,36 @@ class World(Struct, frozen=True):
         )
 
 
+class Followed:
+    """Memory of a journal that is read again and again, each time from where the last time ended.
+
+    With `since` without the job recoveries that ended, and what supervisors reported, before it;
+    with `past` together with what was retired.
+    """
+
+    def __init__(self, since: datetime | None, *, past: bool = False) -> None:
+        self.state = State()
+        self._since, self._past = since, past
+        self._seq = 0
+
+    def news(self, store: SqliteReader | Store) -> Iterator[tuple[int, Event]]:
+        """What is new, each event with its number and once it is part of `state`. Raises
+        Unavailable, JournalCorrupt."""
+        with _consistent():
+            for seq, event in store.numbered(self._seq, past=self._past, since=self._since):
+                self.state.fold(event)
+                self._seq = seq
+                yield seq, event
+        self._since, self._past = None, False
+
+
 def gather(
-    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
-) -> World:
+    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False,
+    past: bool = False, journal: Followed | None = None,
+) -> World:  # fmt: skip
     """Read the store, and live where asked: Slurm and the cloud, side by side. With `past` what
-    was retired too, which takes seconds where there are years of it.
+    was retired too, which takes seconds where there are years of it. With `journal` only what is
+    new to it.
 
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
@@ -92,11 +118,12 @@ def gather(
     from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
+    journal = journal or Followed(None, past=past)
     with ThreadPoolExecutor(2) as pool:
         nodes = pool.submit(attempt, slurm, lambda: make_scheduler(config).view())
         instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
-            state = fold(store.events(past=past))
+            deque(journal.news(store), maxlen=0)
             health, standbys = store.health(), tuple(store.standbys())
             daemon = leader(store, at, wait=config.database_url is not None)
         (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
@@ -104,9 +131,8 @@ def gather(
     if cloud_view is not None:
         cloud_view, joined = _joined(cloud_view, slurm_view)
     rules = _patient(make_rules(config), config)
-    left = _left(state, health, slurm_view, joined)
-    recent = at - rules.silent_after
-    health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
+    state = journal.state
+    health = _present(state, health, slurm_view, joined, at - rules.silent_after)
     health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
     world = World(
         now=at,
@@ -180,27 +206,34 @@ def _joined(
     return joined_now(cloud, slurm)
 
 
-def _left(
+def _present(
     state: State,
     health: Mapping[model.NodeName, model.Health],
     slurm: model.SchedulerView | None,
     joined: Joined,
-) -> set[model.NodeName]:
-    """Whom slurmctld does not know, nor the cloud where it was asked, and nothing is done to.
+    recent: datetime,
+) -> Mapping[model.NodeName, model.Health]:
+    """The health of the nodes without those that slurmctld does not know, nor the cloud where it
+    was asked, that nothing is done to and that were not heard lately.
 
     Such a node was removed, by a scale-down for example: its agent is missed by nobody.
     """
     if slurm is None:
-        return set()
-    there = set(slurm.nodes) | set(joined.instances)
-    treated = {r.node for r in state.nodes.values() if not r.ended}
-    return set(health) - there - treated
+        return health
+    there = {*slurm.nodes, *joined.instances, *state.open_nodes}
+    return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
 def fold(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
-    try:
+    with _consistent():
         return replay(events)
+
+
+@contextmanager
+def _consistent() -> Iterator[None]:
+    try:
+        yield
     except Corrupt as error:
         raise JournalCorrupt(
             f"the journal contradicts itself: {error}",

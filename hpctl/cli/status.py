@@ -11,7 +11,7 @@ import click
 from msgspec import Struct
 
 from hpctl.cli import output, views
-from hpctl.cli.gather import World, cloud_says, gather, waits_for_cloud, with_cloud
+from hpctl.cli.gather import Followed, World, cloud_says, gather, waits_for_cloud, with_cloud
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, GOOD, WARN, ago, counted, grid, heading, indented, styled
 from hpctl.core.bounds import later
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.store.rows import StandbyInfo
 
+LOOKS_BACK = timedelta(days=1)
+"""Job recoveries that ended, and reports of supervisors, before that are not read."""
 LATELY = timedelta(hours=1)
 """So long a change of capacity that has ended is still shown."""
 STANDBY_LOST_S = 30.0
@@ -112,7 +114,8 @@ class StatusView(Struct, frozen=True):
 
 def seen(config: Config) -> StatusView:
     """Look once at everything that the screen tells of."""
-    world = gather(config, output.now(), slurm=True)
+    now = output.now()
+    world = gather(config, now, slurm=True, journal=Followed(now - LOOKS_BACK))
     return status_view(with_cloud(world, config) if waits_for_cloud(world) else world)
 
 

@@ -8,6 +8,7 @@ import sqlite3
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,12 +24,13 @@ from hpctl.store.rows import (
     health_as_heard,
     info_of,
     standby_of,
+    without_ended_jobs,
 )
 
 _SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
-_EVENTS = "SELECT seq, kind, payload FROM hpctl_events"
+_EVENTS = "SELECT seq, kind, payload FROM hpctl_events WHERE seq > :after"
 _STANDBYS = "SELECT *, (SELECT max(seq) FROM hpctl_events) AS newest FROM hpctl_standbys"
-_PAST = "SELECT seq, kind, payload FROM hpctl_past"
+_PAST = "SELECT seq, kind, payload FROM hpctl_past WHERE seq > :after"
 
 
 class SqliteReader:
@@ -52,10 +54,18 @@ class SqliteReader:
 
     def events(self, *, past: bool = False) -> Iterator[Event]:
         """As `Store.events`."""
+        return (event for _, event in self.numbered(past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `Store.numbered`."""
         past = past and self._has("hpctl_past")
         query = f"{_PAST} UNION ALL {_EVENTS}" if past else _EVENTS
-        for row in self._rows(f"{query} ORDER BY seq"):
-            yield decode(row.seq, row.kind, row.payload)
+        with _reading(f"the journal at {self._name}"):
+            found: Any = self._db.execute(f"{query} ORDER BY seq", {"after": after})
+            for row in found if since is None else without_ended_jobs(found, since):
+                yield row[0], decode(*row)
 
     def health(self) -> Mapping[NodeName, Health]:
         """As `Store.health`."""

@@ -3,6 +3,7 @@
 SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,7 +14,8 @@ from msgspec import Struct
 
 from hpctl.core.bounds import natural
 from hpctl.core.compat import UTC
-from hpctl.core.journal import EVENT_TYPES, Event
+from hpctl.core.job_recovery import ENDS, TRANSITIONS
+from hpctl.core.journal import EVENT_TYPES, Event, JobReported
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.view import Request
 from hpctl.errors import JournalCorrupt, Unavailable
@@ -40,6 +42,31 @@ def decode(seq: int, kind: str, payload: str) -> Event:
             "stop the daemon, keep a copy of the journal, and restore the newest good one"
             " (docs/operations.md, 'A corrupt journal'); it is never read as empty",
         ) from error
+
+
+_HEAD = re.compile(r'\{"at":"([^"]{19})[^"]*","recovery":"(j-[^"]*)"(?:,"signal":"([a-z_]+)")?')
+"""How a record of a job's recovery begins."""
+_ENDING = {signal for (_, signal), phase in TRANSITIONS.items() if phase in ENDS}
+_ENDING -= {signal for (_, signal), phase in TRANSITIONS.items() if phase not in ENDS}
+
+Row = tuple[int, str, str]
+"""A record's number, kind and JSON."""
+
+
+def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
+    """The rows without job recoveries that ended, and reports of supervisors, before a time (UTC):
+    three of four rows, which are not even decoded. What stays can be replayed."""
+    before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
+    ended = set()
+    for row in rows:
+        payload = str(row[2])  # Any type, see above: what is none of ours is found by `decode`.
+        if row[1] == JobReported.__name__ and payload[7:26] < before:
+            continue
+        head = _HEAD.match(payload)
+        kept.append((row, head and head[2]))
+        if head and head[3] in _ENDING and head[1] < before:
+            ended.add(head[2])
+    return (row for row, recovery in kept if recovery not in ended)
 
 
 SCHEMA_VERSION = 2

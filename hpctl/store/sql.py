@@ -49,6 +49,7 @@ from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
     Holder,
+    Row,
     StandbyInfo,
     checked,
     decode,
@@ -59,6 +60,7 @@ from hpctl.store.rows import (
     info_of,
     request_of,
     standby_of,
+    without_ended_jobs,
 )
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
@@ -272,6 +274,13 @@ class Store:
 
         Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
         """
+        return (event for _, event in self.numbered(after, past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `events`, each with its number: what follows the journal goes on after the last. With
+        `since` less: see `rows.without_ended_jobs`."""
         query: Select[Any] | CompoundSelect[Any] = _events
         with reading("the journal"), self._engine.connect() as c:
             # A journal that no daemon of this version has opened has no past.
@@ -280,10 +289,11 @@ class Store:
                 query = union_all(_past, _events)
             rows = query.subquery()
             ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
-            for seq, kind, payload in c.execute(ordered):
-                event = decode(seq, kind, payload)
-                self.position = seq
-                yield event
+            found: Iterable[Row] = map(tuple, c.execute(ordered))
+            for row in found if since is None else without_ended_jobs(found, since):
+                event = decode(*row)
+                self.position = row[0]
+                yield row[0], event
 
     def newer(self, after: int, most: int) -> list[tuple[int, Event]]:
         """The next events with their numbers. Raises Unavailable, JournalCorrupt."""

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,7 @@ class Attack(Struct):
 
     process: subprocess.Popen[str]
 
-    def result(self, timeout: float = 60) -> Any:
+    def result(self, timeout: float = 60):
         """What came of it. It never was root."""
         out, err = self.process.communicate(timeout=timeout)
         assert self.process.returncode == 0, err
@@ -57,7 +56,7 @@ class Attack(Struct):
         assert line == "ready\n", line
 
 
-def begin(do: str, env: dict[str, str] | None = None, **how: Any) -> Attack:
+def begin(do: str, env: dict[str, str] | None = None, **how) -> Attack:
     """Start one function of stranger.py as the stranger."""
     process = subprocess.Popen(
         [python(), "-I", "-"],
@@ -76,7 +75,7 @@ def begin(do: str, env: dict[str, str] | None = None, **how: Any) -> Attack:
     return Attack(process)
 
 
-def attack(do: str, **how: Any) -> Any:
+def attack(do: str, **how):
     """Run one function of stranger.py as the stranger: what came of it."""
     return begin(do, **how).result()
 
@@ -164,10 +163,10 @@ class Siege:
         """The daemon was ended by a test itself, and is another from here on."""
         self.pid = self.daemon_pid()
 
-    def job(self, number: int) -> Any:
+    def job(self, number: int):
         return self.live.scheduler.view().jobs[number]
 
-    def node(self, name: str) -> Any:
+    def node(self, name: str):
         return self.live.scheduler.view().nodes[name]
 
 
@@ -188,14 +187,14 @@ def memory_mb(pid: int) -> float:
 
 
 @contextmanager
-def besieged(**settings: Any) -> Iterator[Siege]:
+def besieged(**settings):
     """Eight nodes in mode own, with the daemon."""
     with cluster(nodes=8, **settings) as live:
         yield Siege(live)
 
 
 @contextmanager
-def public_directory() -> Iterator[Path]:
+def public_directory():
     """A directory that the stranger owns."""
     import tempfile
 

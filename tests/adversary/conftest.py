@@ -1,15 +1,13 @@
 """One besieged cluster for the tests of a file; a failed test tells what its cluster said."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.adversary.bed import Siege, besieged
+from tests.adversary.bed import besieged
 from tests.contract.journal.conftest import mariadb as mariadb
 from tests.contract.journal.conftest import postgresql as postgresql
 
 
 @pytest.fixture(scope="module")
-def siege() -> Iterator[Siege]:
+def siege():
     with besieged() as one:
         yield one

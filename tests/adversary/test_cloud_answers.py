@@ -8,7 +8,6 @@ import json
 import pickle
 import resource
 import time
-from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -55,7 +54,7 @@ class Cloud:
     """What answers in place of the service, by operation."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, Callable[[dict[str, Any]], Answer]] = {}
+        self.answers = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.url = ""
 
@@ -63,7 +62,7 @@ class Cloud:
         self.asked.append((operation, body))
         return self.answers[operation](body)
 
-    def say(self, operation: str, answer: object, status: int = 200) -> None:
+    def say(self, operation: str, answer, status: int = 200) -> None:
         raw = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.answers[operation] = lambda _: (status, raw)
 
@@ -91,7 +90,7 @@ class Cloud:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Cloud]:
+def service():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", "a")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -195,7 +194,7 @@ def test_times_beyond_the_calendar_are_bounded(cloud, stamp):
 
 
 def paged(pages, each=1, same=False):
-    def answer(request: dict[str, Any]) -> Answer:
+    def answer(request) -> Answer:
         number = int(request.get("NextToken", "t0")[1:])
         nodes = [{**NODE, "InstanceId": f"i-{number:09x}{n:08x}"} for n in range(each)]
         last = pages is not None and number + 1 >= pages
@@ -283,7 +282,7 @@ def one_error(done: Result) -> bool:
 
 
 @pytest.fixture
-def commands(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def commands(cloud: Cloud, monkeypatch) -> Cloud:
     monkeypatch.setattr("hpctl.cloud.aws.READ_ATTEMPTS", 1)
     monkeypatch.delenv("HPCTL_CONFIG", raising=False)
     for operation, answer in COMMANDS.values():

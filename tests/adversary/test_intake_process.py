@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 import yaml
 
 from tests.adversary.bed import drop, public_directory, python
+from tests.intakes import get
 from tests.waiting import until
 
 PATIENCE_S = 20.0
@@ -94,6 +94,7 @@ def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path)
         os.kill(first, signal.SIGKILL)
         until(lambda: intake_of(process.pid) not in (0, first), PATIENCE_S)
         until(lambda: answers(port), PATIENCE_S)
+        assert get(port, "/sd") == "[]", "the daemon's own answer, in which no agent was heard"
         second = intake_of(process.pid)
         process.kill()
         process.wait()
@@ -132,7 +133,7 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
 
 
 @pytest.fixture
-def conf() -> Iterator[Path]:
+def conf():
     """The cluster's slurm.conf, which every user may read."""
     with public_directory() as directory:
         (directory / "slurm.conf").touch()

@@ -7,10 +7,7 @@ import http.client
 import json
 import os
 import pickle
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,14 +24,14 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 JOBS, REPORTS = "/v1/jobs", wire.PATH
 
 
-def word(job: int, **more: object) -> bytes:
+def word(job: int, **more) -> bytes:
     answer = {"job": job, "restarts": 0, "wish": "requeue", "why": "x", **more}
     return json.dumps({"v": 1, "job_report": answer}).encode()
 
 
 # --- without any right --------------------------------------------------------------------------
 
-NOT_REPORTS: dict[str, Callable[[], bytes]] = {
+NOT_REPORTS = {
     "a pickle": lambda: pickle.dumps(print),
     "gzip": lambda: gzip.compress(b"0" * 10_000_000),
     "nan": lambda: b'{"v":1,"job_report":{"job":NaN,"restarts":Infinity}}',
@@ -114,7 +111,7 @@ def test_a_flood_of_words_fills_no_journal(siege):
     siege.sandbox.run(["scancel", str(job)])
 
 
-def size(directory: Path) -> int:
+def size(directory):
     return sum(path.stat().st_size for path in directory.glob("journal.db*"))
 
 
@@ -145,7 +142,7 @@ class Node:
         self.address = str(siege.sandbox.spec.address(siege.sandbox.nodes.index(name) + 1))
         self.seq = 10**6
 
-    def report(self, of: Node | None = None, **more: Any) -> Report:
+    def report(self, of: Node | None = None, **more) -> Report:
         of = of or self
         self.seq += 1
         now = datetime.now(UTC)
@@ -153,7 +150,7 @@ class Node:
         names = of.name, of.instance, of.boot
         return Report(*names, self.seq, **whole)
 
-    def post(self, body: bytes, authorization: str) -> tuple[int, Any]:
+    def post(self, body, authorization):
         connection = http.client.HTTPConnection(
             "127.0.0.1", self.siege.port, timeout=15, source_address=(self.address, 0)
         )
@@ -163,7 +160,7 @@ class Node:
         connection.close()
         return found
 
-    def send(self, report: Report, socket: Path | None = None) -> tuple[int, Any]:
+    def send(self, report, socket=None):
         body = wire.encode(report)
         proof = munge.encode(wire.payload(body), socket or self.munge)
         return self.post(body, f"MUNGE {proof}")

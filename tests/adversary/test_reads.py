@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +33,7 @@ print(json.dumps([[r.exit_code, r.output, repr(r.exception)]
 """
 
 
-def reads(siege: Siege, *asked: tuple[str, ...]) -> list[Any]:
+def reads(siege, *asked):
     """Commands as the stranger runs them: exit code, output and exception of each."""
     config = {"HPCTL_CONFIG": str(siege.sandbox.spec.layout.config)}
     done = run_text(
@@ -42,8 +41,7 @@ def reads(siege: Siege, *asked: tuple[str, ...]) -> list[Any]:
         env={**os.environ, **siege.sandbox.exports, **config},
         check=True,
     )
-    answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,9 @@
 """Requests of strangers, and rows that nobody proved, on each database that heads may share."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from hpctl.core.journal import RequestTaken
 from hpctl.store.sql import broken
-from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.conftest import database as database
 from tests.contract.journal.conftest import mariadb as mariadb
 from tests.contract.journal.conftest import postgresql as postgresql
@@ -18,7 +15,7 @@ INJECTED = ("n1'; DROP TABLE hpctl_events; --", 'n1" OR ""="', "n1\\' OR 1=1 -- 
 
 
 @pytest.fixture
-def head(database: DatabaseBed) -> Iterator[Head]:
+def head(database):
     with realm() as munges:
         running = Head(munges, database.url)
         running.server.start()
@@ -41,7 +38,7 @@ def test_a_target_that_is_a_statement_is_a_text(head: Head, target: str) -> None
     assert len(list(head.store.events())) == len(pending)
 
 
-def test_who_may_write_to_the_database_proves_nothing(head: Head, database: DatabaseBed) -> None:
+def test_who_may_write_to_the_database_proves_nothing(head, database):
     """A shared one is written to by whoever has its URL; a file is root's or the daemon's own."""
     head.store.ask("replace", "n1", "root", NOON)
     (request,) = head.desk.pending()

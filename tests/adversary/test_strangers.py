@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.intakes import Sink
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[IntakeServer]:
+def server(monkeypatch):
     monkeypatch.setattr(daemon_server, "HEAD_S", 0.5)
     app = intake_app(IntakeSettings(), Sink(), lambda _: None)
     bounds = Bounds(waiting=40, waiting_of_address=10)

@@ -10,7 +10,7 @@ from tests.integration.live import until
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
-def comment(policy: object, **more: object) -> str:
+def comment(policy, **more) -> str:
     return "--comment=hpctl:" + json.dumps({"policy": policy, **more})
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.slurm
 
 
 @contextmanager
-def squatter(answer: bytes, proof: str = "") -> Iterator[str]:
+def squatter(answer: bytes, proof: str = ""):
     """Any user's program on the daemon's port: it acknowledges whatever comes."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -40,7 +39,7 @@ def squatter(answer: bytes, proof: str = "") -> Iterator[str]:
             self.end_headers()
             self.wfile.write(answer)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, *_) -> None:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

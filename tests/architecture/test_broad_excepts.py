@@ -6,7 +6,6 @@ One that ends in a bare `raise` hides nothing: it cleans up and lets the error t
 import ast
 import re
 from collections import Counter
-from pathlib import Path
 
 from tests.architecture.source import python_files, text, tree
 
@@ -38,7 +37,7 @@ def lets_through(handler: ast.ExceptHandler) -> bool:
     return isinstance(last, ast.Raise) and last.exc is None
 
 
-def broad_excepts() -> list[tuple[Path, int]]:
+def broad_excepts():
     return [
         (path, node.lineno)
         for path in python_files("hpctl")

@@ -1,7 +1,5 @@
 """Every command is there, has a help, and is written about."""
 
-from collections.abc import Iterator
-
 import click
 import pytest
 
@@ -15,7 +13,7 @@ def load(name: str) -> click.Command:
     return command
 
 
-def walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def walk(name, command):
     """A command and its visible subcommands, each with the words that call it."""
     yield name, command
     if isinstance(command, click.Group):

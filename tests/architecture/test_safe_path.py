@@ -3,8 +3,6 @@
 import ast
 import os
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ from tests.architecture.source import python_files, tree
 from tests.process import run_text
 
 
-def started() -> Iterator[tuple[str, list[str]]]:
+def started():
     """Each command line of this interpreter in the package, and where it stands."""
     for path in python_files("hpctl"):
         for node in ast.walk(tree(path)):
@@ -30,7 +28,7 @@ def test_no_module_is_run_by_m_alone() -> None:
 
 
 @pytest.mark.parametrize("path", [None, ""], ids=["none", "empty"])
-def test_a_planted_package_is_not_run(tmp_path: Path, path: str | None) -> None:
+def test_a_planted_package_is_not_run(tmp_path, path: str | None) -> None:
     planted = tmp_path / "hpctl"
     planted.mkdir()
     (planted / "__init__.py").write_text("")

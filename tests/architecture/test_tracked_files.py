@@ -1,7 +1,6 @@
 """What no committed file may hold."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ BANNED = {
 }  # fmt: skip
 
 
-def readable(path: Path) -> str:
+def readable(path):
     """A file's text; nothing for what is not text."""
     try:
         return text(path)
@@ -43,7 +42,7 @@ def test_no_large_file_is_tracked() -> None:
 
 
 def test_scripts_can_be_run() -> None:
-    def is_script(path: Path) -> bool:
+    def is_script(path):
         return readable(path).startswith("#!")
 
     closed = [p for p in tracked() if is_script(p) and not (ROOT / p).stat().st_mode & 0o100]

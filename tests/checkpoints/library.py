@@ -48,7 +48,7 @@ class Run(Struct, frozen=True):
             yield step
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
+    def saving(self):
         """Around one save, as the training program sees it."""
         self._say(BEGIN)
         yield

@@ -53,7 +53,7 @@ def _no_shared_locks() -> None:
         tqdm.set_lock(threading.RLock())
 
 
-def _answer(library: Library, request: dict[str, Any], announce: int) -> dict[str, Any]:
+def _answer(library: Library, request, announce: int) -> dict[str, Any]:
     if request["do"] == "write":
         return {"pids": _start(library, request, announce)}
     if request["do"] == "reap":
@@ -61,7 +61,7 @@ def _answer(library: Library, request: dict[str, Any], announce: int) -> dict[st
     return _load(library, Path(request["path"]), Path(request["meeting"]))
 
 
-def _start(library: Library, request: dict[str, Any], announce: int) -> list[int]:
+def _start(library: Library, request, announce: int) -> list[int]:
     pids: list[int] = []
     for rank in range(library.ranks):
         run = Run(

@@ -114,7 +114,7 @@ class Template:
         answer = self.ask(do="load", path=str(path), meeting=self._meeting())
         return str(answer["error"]) if "error" in answer else Held.of(answer["values"])
 
-    def ask(self, **request: object) -> dict[str, Any]:
+    def ask(self, **request) -> dict[str, Any]:
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         return self._answer()

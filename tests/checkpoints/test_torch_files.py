@@ -1,8 +1,5 @@
 """What the real torch writes, undisturbed: recognised, whole, and its checksums match."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from hpctl.jobs.checkpoints.search import last_complete
@@ -10,8 +7,8 @@ from tests.checkpoints.torch_here import need
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
 TENSORS, LENGTH = 6, 60_000
-torch: Any = None
-dcp: Any = None
+torch = None
+dcp = None
 
 
 @pytest.fixture(autouse=True)
@@ -25,11 +22,11 @@ def state(step: int) -> dict[str, object]:
     return {**tensors, "global_step": step, "more": {"rate": 0.1}}
 
 
-def save_file(root: Path, step: int) -> None:
+def save_file(root, step):
     torch.save(state(step), root / f"step={step}.ckpt")
 
 
-def test_without_checksums_deep_says_so(tmp_path: Path) -> None:
+def test_without_checksums_deep_says_so(tmp_path) -> None:
     torch.serialization.set_crc32_options(False)
     try:
         save_file(tmp_path, 4)
@@ -41,6 +38,6 @@ def test_without_checksums_deep_says_so(tmp_path: Path) -> None:
     assert "no checksums to compare" in search.passed_over[0].why
 
 
-def test_the_stream_format_cannot_be_proved(tmp_path: Path) -> None:
+def test_the_stream_format_cannot_be_proved(tmp_path) -> None:
     torch.save(state(1), tmp_path / "step=1.ckpt", _use_new_zipfile_serialization=False)
     assert "older stream" in last_complete(tmp_path).passed_over[0].why

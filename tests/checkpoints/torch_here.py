@@ -2,14 +2,13 @@
 
 import importlib
 import os
-from typing import Any
 
 import pytest
 
 WITHOUT = "HPCTL_TEST_WITHOUT_FRAMEWORKS"
 
 
-def need(name: str) -> Any:
+def need(name: str):
     """The library, imported. Where it is missing: a failure, or a skip where WITHOUT is 1."""
     try:
         return importlib.import_module(name)

@@ -1,6 +1,5 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from hpctl.cli import output
 from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
-from hpctl.core.journal import Event
 from hpctl.core.model import InstanceGroup, ProviderView, SchedulerView, SlurmJob
 from hpctl.errors import Absent, Unavailable
 from hpctl.store.rows import Holder
@@ -62,7 +60,7 @@ class Head(Struct):
     def store(self) -> Store:
         return Store(f"sqlite:///{self.dir / 'journal.db'}", write=True)
 
-    def write(self, *events: Sequence[Event]) -> None:
+    def write(self, *events):
         """Append to the journal, and put the agents' facts and the daemon's lease there."""
         store = self.store()
         store.append([e for some in events for e in some])
@@ -84,7 +82,7 @@ class Head(Struct):
 
 
 @pytest.fixture
-def head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Head:
+def head(tmp_path, monkeypatch) -> Head:
     config = tmp_path / "hpctl.yaml"
     config.write_text(
         f"mode: own\nstate_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n"
@@ -161,8 +159,8 @@ class Account(dict[str, dict[str, Any]]):
     region = "us-east-1"
     run = staticmethod(run)
 
-    def service(self, name: str) -> Any:
-        def read(operation: str, **request: Any) -> Any:
+    def service(self, name: str):
+        def read(operation: str, **request):
             if operation not in self.get(name, {}):
                 raise Unavailable(f"{name}:{operation}: no answer", "check the network")
             found = self[name][operation]
@@ -173,8 +171,8 @@ class Account(dict[str, dict[str, Any]]):
         return SimpleNamespace(read=read, pages=lambda operation, key, **of: read(operation, **of))
 
 
-def simulated(*denied: str) -> Any:
-    def results(request: Any) -> list[dict[str, Any]]:
+def simulated(*denied: str):
+    def results(request) -> list[dict[str, Any]]:
         return [
             {
                 "EvalActionName": action,
@@ -188,7 +186,7 @@ def simulated(*denied: str) -> Any:
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Account:
+def account(monkeypatch) -> Account:
     """An account that fits the good world; test by test something is taken out."""
     network, quotas = world.ACCOUNT["network"], world.ACCOUNT["quota"]["limits"]
     listed = [{"QuotaName": name, "Value": value} for name, value in quotas.items()]
@@ -222,6 +220,6 @@ def account(monkeypatch: pytest.MonkeyPatch) -> Account:
 
 
 @pytest.fixture
-def policies(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def policies(monkeypatch) -> SimpleNamespace:
     monkeypatch.chdir(Path(__file__).parent / "policy")
     return SimpleNamespace(run=run)

@@ -34,7 +34,7 @@ class PaperAws:
         self.sagemaker = PaperSageMaker()
         self.logs = PaperLogs()
 
-    def service(self, name: str) -> Any:
+    def service(self, name: str):
         services = {"iam": PaperIam(), "ec2": PaperEc2(), "logs": self.logs}
         return self.sagemaker if name == "sagemaker" else services[name]
 
@@ -42,7 +42,7 @@ class PaperAws:
 class PaperEc2:
     """Two subnets in two zones."""
 
-    def read(self, operation: str, **_request: Any) -> Mapping[str, Any]:
+    def read(self, operation: str, **_request) -> Mapping[str, Any]:
         assert operation == "describe_subnets"
         zones = {f"subnet-0{zone}": f"us-west-2{zone}" for zone in "ab"}
         return {"Subnets": [{"SubnetId": s, "AvailabilityZone": z} for s, z in zones.items()]}
@@ -56,7 +56,7 @@ class PaperLogs:
         self.streams: list[str] = []
         self.at = datetime.now(UTC)
 
-    def read(self, _operation: str, **request: Any) -> Mapping[str, Any]:
+    def read(self, _operation: str, **request) -> Mapping[str, Any]:
         self.streams.append(f"{request['logGroupName']} {request['logStreamName']}")
         if self.lines is None:
             raise Absent("no such stream", code="ResourceNotFoundException")
@@ -68,7 +68,7 @@ class PaperLogs:
 class PaperIam:
     """A role that lacks each statement's first action, and has conditions on the second."""
 
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+    def pages(self, operation: str, key: str, **request) -> Iterator[Any]:
         assert (operation, key) == ("simulate_principal_policy", "EvaluationResults")
         for at, action in enumerate(request["ActionNames"]):
             found = {
@@ -96,7 +96,7 @@ class PaperSageMaker:
 
     # --- ports.Service ------------------------------------------------------------------------
 
-    def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
+    def read(self, operation: str, **request) -> Mapping[str, Any]:
         model = shapes.operation_model(NAMES[operation])
         assert model is not None
         own = getattr(self, f"_{operation}", None)
@@ -111,21 +111,21 @@ class PaperSageMaker:
         assert not [line for line in wrong if "i-0fresh" not in line]
         return answer
 
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+    def pages(self, operation: str, key: str, **request) -> Iterator[Any]:
         yield from self.read(operation, **request).get(key, ())
 
-    def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
+    def order(self, operation: str, **request) -> Mapping[str, Any]:
         self.ordered.append((operation, request))
         return self.read(operation, **request)
 
     # --- answers ------------------------------------------------------------------------------
 
-    def _describe_cluster(self, request: Mapping[str, Any]) -> Any:
+    def _describe_cluster(self, request):
         if request["ClusterName"] != "llm-prod":
             return Absent("sagemaker:DescribeCluster: not found", code="ResourceNotFound")
         return {**self.answers["describe_cluster"], "ClusterStatus": self.status}
 
-    def _describe_training_plan(self, request: Mapping[str, Any]) -> Any:
+    def _describe_training_plan(self, request):
         answer = self.answers["describe_training_plan"]
         if (
             isinstance(answer, Exception)
@@ -134,14 +134,14 @@ class PaperSageMaker:
             return answer
         return Absent("sagemaker:DescribeTrainingPlan: no", code="ResourceNotFound")
 
-    def _list_cluster_nodes(self, _request: Any) -> Any:
+    def _list_cluster_nodes(self, _request):
         listed = [_summary(node) for node in nodes()]
         for node in listed:
             if "Message" in node["InstanceStatus"]:
                 node["InstanceStatus"] = {**node["InstanceStatus"], "Message": self.failure}
         return {"ClusterNodeSummaries": listed}
 
-    def _describe_cluster_node(self, request: Mapping[str, Any]) -> Any:
+    def _describe_cluster_node(self, request):
         node = next(n for n in nodes() if n["InstanceId"] == request["NodeId"])
         zone = "us-west-2b" if node["InstanceGroupName"] == GROUP else "us-west-2a"
         details = {
@@ -151,23 +151,23 @@ class PaperSageMaker:
         }
         return {"NodeDetails": {**_summary(node), **details}}
 
-    def _describe_cluster_event(self, request: Mapping[str, Any]) -> Any:
+    def _describe_cluster_event(self, request):
         events = self.answers["list_cluster_events"]["Events"]
         event = next(e for e in events if e["EventId"] == request["EventId"])
         failed = self.answers["describe_cluster_event"]
         return failed if event["EventLevel"] == "Error" else {"EventDetails": event}
 
-    def _batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> Any:
+    def _batch_replace_cluster_nodes(self, request):
         first, *rest = request["NodeIds"]
         text = "Another operation is in progress for this node."
         failed = [{"NodeId": n, "ErrorCode": "InstanceIdInUse", "Message": text} for n in rest]
         return {"Successful": [first], **({"Failed": failed} if failed else {})}
 
-    def _start_cluster_health_check(self, _request: Any) -> Any:
+    def _start_cluster_health_check(self, _request):
         self.checks = 1
         return {"ClusterArn": ARN}
 
-    def _list_cluster_operations(self, _request: Any) -> Any:
+    def _list_cluster_operations(self, _request):
         """The checks are under way for one look, and then done."""
         self.checks, under_way = 0, self.checks
         one = {"Type": "DeepHealthCheck", "Status": "InProgress", "ClusterArn": ARN}

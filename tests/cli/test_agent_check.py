@@ -3,9 +3,7 @@
 import json
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 from hpctl.agent.kmsg import format_record
 from tests.process import run_text
@@ -14,7 +12,7 @@ from tests.sysfs_tree import SysfsTree
 LINE = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
 
 
-def check(*options: str, root: Path | None = None) -> subprocess.CompletedProcess[str]:
+def check(*options, root=None):
     here = ["--root", str(root)] if root is not None else []
     return run_text(
         [sys.executable, "-m", "hpctl", "agent", "check", *here, *options],
@@ -22,7 +20,7 @@ def check(*options: str, root: Path | None = None) -> subprocess.CompletedProces
     )
 
 
-def test_the_kernels_log(tmp_path: Path) -> None:
+def test_the_kernels_log(tmp_path) -> None:
     kmsg = tmp_path / "kmsg"
     kmsg.touch()
     args = ("--only", "kernel", "--kmsg", str(kmsg))
@@ -40,7 +38,7 @@ def test_the_kernels_log(tmp_path: Path) -> None:
     assert (away.returncode, "--kmsg" in away.stdout) == (3, True)
 
 
-def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path: Path) -> None:
+def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path) -> None:
     bare = check("--only", "efa", root=tmp_path)
     assert bare.returncode == 0
     assert "absent" in bare.stdout
@@ -52,7 +50,7 @@ def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path: Path) -> No
     assert re.search(r"efa\.devices +fail", short.stdout)
 
 
-def test_a_sites_own_check_is_run_too(tmp_path: Path) -> None:
+def test_a_sites_own_check_is_run_too(tmp_path) -> None:
     plugin = tmp_path / "room.sh"
     plugin.write_text('#!/bin/sh\necho "{\\"findings\\": [{\\"code\\": \\"hot\\"}]}"\n')
     plugin.chmod(0o755)
@@ -62,7 +60,7 @@ def test_a_sites_own_check_is_run_too(tmp_path: Path) -> None:
     assert re.search(r"plugin\.room +fail +hot", seen.stdout)
 
 
-def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path: Path) -> None:
+def test_names_and_files_that_are_wrong_are_told_with_the_fix(tmp_path) -> None:
     name = check("--only", "efa.devcies")
     assert name.returncode == 2
     assert "efa.devices" in name.stderr

@@ -2,27 +2,25 @@
 
 import json
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.jobs.run.history import HISTORIES, JobHistory
-from tests.cli.conftest import Head
 from tests.cli.test_golden import compare
 from tests.unit.test_jobs_save_interval import saved
 
 
 @pytest.fixture
-def checkpoints(history: Head) -> Path:
+def checkpoints(history):
     directory = history.dir / "ckpt"
     for number in range(6):
         saved(directory, 500 * (number + 1), 1_790_000_000 + 1800 * number, 40)
     return directory
 
 
-def submitted(head: Head, directory: str) -> None:
+def submitted(head, directory):
     """Job 4242 was submitted with this directory."""
     jobs = dict(head.slurm.jobs)
     comment = "hpctl:" + json.dumps({"ckpt": directory})

@@ -2,7 +2,6 @@
 
 import io
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -100,7 +99,7 @@ GONE = (
 )  # fmt: skip
 
 
-def view(command: str, outcome: str, **more: Any) -> ClusterChangeView:
+def view(command: str, outcome: str, **more) -> ClusterChangeView:
     return ClusterChangeView(
         NOW,
         command,
@@ -139,7 +138,7 @@ def test_the_live_screen_is_never_higher_than_the_terminal():
         assert any(text in segment.text for line in lines for segment in line)
 
 
-def shown(one: ClusterChangeView, capsys: pytest.CaptureFixture[str]) -> str:
+def shown(one: ClusterChangeView, capsys) -> str:
     output.show("cluster-change", one, False, change.draw)
     return capsys.readouterr().out
 

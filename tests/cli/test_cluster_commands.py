@@ -14,10 +14,9 @@ from hpctl.cli.cluster.events import ClusterEventsView, EventLine, draw, folded,
 from hpctl.clusters.events import ClusterEvent
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
-from tests.cli.conftest import Head
 
 
-def ordered(head: Head) -> list[str]:
+def ordered(head):
     return [operation for operation, _ in head.aws.sagemaker.ordered]
 
 

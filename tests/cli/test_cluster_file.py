@@ -1,12 +1,10 @@
 """`hpctl cluster init`, `import` and `schema`: what they write, print and refuse."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import Result
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import OFFERS
@@ -29,12 +27,12 @@ RICH = (
 )  # fmt: skip
 
 
-def run(*args: str, stdin: str = "") -> Result:
+def run(*args, stdin=""):
     return conftest.run("cluster", *args, stdin=stdin, width=100)
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -113,7 +111,7 @@ def test_the_example_of_the_documentation_is_a_spec():
 
 
 @pytest.fixture
-def aws(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]]:
+def aws(here: Path, monkeypatch):
     for key, value in SANDBOX_KEYS.items():
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")

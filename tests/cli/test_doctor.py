@@ -2,7 +2,6 @@
 
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +17,6 @@ from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode
 from hpctl.errors import Unavailable
 from tests import munged
 from tests.cli import worlds
-from tests.cli.conftest import Head
 
 HEAD = Instance("i-1", InstanceStatus.RUNNING, "workers", protected=True)
 MOUNTS = """\
@@ -29,11 +27,11 @@ MOUNTS = """\
 """
 
 
-def verdicts(found: object) -> dict[str, str]:
+def verdicts(found) -> dict[str, str]:
     return {c.name: c.verdict for c in found}
 
 
-def with_(head: Head, **change: object) -> Config:
+def with_(head, **change):
     return replace(load_config(str(head.config)), **change)
 
 
@@ -169,7 +167,7 @@ def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
 
 
 @pytest.fixture
-def prints(head: Head, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, CheckView]]:
+def prints(head, monkeypatch):
     """What the doctor says of a scheduler of that version, with that configuration."""
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:

@@ -22,7 +22,7 @@ def compare(name: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_text_and_json_are_as_before(request: pytest.FixtureRequest, name: str) -> None:
+def test_text_and_json_are_as_before(request, name: str) -> None:
     fixture, code, line = COMMANDS[name]
     run = request.getfixturevalue(fixture).run
     result = run(*line.split())

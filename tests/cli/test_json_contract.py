@@ -4,7 +4,6 @@ import json
 import re
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +17,7 @@ from tests.cli.test_golden import CHECKED, GOLDEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")
-ROW = re.compile(r"^(\w+): ([^#]+?)(?:  # .*)?$")
+ROW = re.compile(r"^(\w+)(?:: ([^#]+?))?(?:  # .*)?$")
 LINK = re.compile(r"\(#([\w.]+)\)")
 
 HERE = Path(__file__).parent
@@ -35,7 +34,7 @@ def sections() -> dict[str, dict[str, str]]:
             here = found.setdefault(heading[1], {})
         elif row := ROW.match(line):
             assert row[1] not in here, f"{row[1]} is documented twice"
-            here[row[1]] = kind_of(row[2])
+            here[row[1]] = kind_of(row[2] or "text")
     fields = {name: fields for name, fields in found.items() if fields}
     return {n: {"schema": "text"} | f if n.startswith("hpctl.") else f for n, f in fields.items()}
 
@@ -67,9 +66,9 @@ def documented(section: str, prefix: str = "") -> dict[str, str]:
     return paths
 
 
-def printed(value: Any, prefix: str, free: set[str]) -> dict[str, list[Any]]:
+def printed(value, prefix, free):
     """Path -> the values found there; what is below a `free` one is anything."""
-    paths: dict[str, list[Any]] = {}
+    paths = {}
     for field, inner in value.items():
         path = prefix + field
         paths.setdefault(path, []).append(inner)
@@ -101,7 +100,7 @@ def holds(schema: str, *documents: str) -> None:
     answer = documented(f"hpctl.{schema}/1")
     anything = ("map", "object", "any", "list of object")
     free = {path for path, kind in answer.items() if kind.startswith(anything)}
-    found: dict[str, list[Any]] = {}
+    found = {}
     for document in map(json.loads, documents):
         for path, values in printed(document, "", free).items():
             found.setdefault(path, []).extend(values)

@@ -2,14 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 
-from hpctl.sandbox.api import Sandbox
 from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
@@ -21,13 +18,13 @@ QUICK = {
 }
 
 
-def hpctl(sandbox: Sandbox, *args: str) -> subprocess.CompletedProcess[str]:
+def hpctl(sandbox, *args):
     env = {**os.environ, **sandbox.env, "HPCTL_CONFIG": str(sandbox.config_path)}
     command = [sys.executable, "-m", "hpctl", *args]
     return run_text(command, env=env)
 
 
-def shown(sandbox: Sandbox, *args: str) -> Any:
+def shown(sandbox, *args):
     done = hpctl(sandbox, *args, "--json")
     assert done.stdout, done.stderr
     return json.loads(done.stdout)
@@ -63,7 +60,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_fa
     assert (queued.returncode, "queued as request" in queued.stdout) == (3, True)
 
 
-def wait_for_end(sandbox: Sandbox, name: str) -> Any:
+def wait_for_end(sandbox, name):
     deadline = time.monotonic() + 90
     while True:
         story = shown(sandbox, "explain", name)

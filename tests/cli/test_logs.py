@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from hpctl.errors import Unavailable
 from hpctl.jobs.logs.rules import PRESETS, parse, preset
@@ -15,12 +14,12 @@ from tests.cli import conftest
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 
 
-def run(*args: object) -> Result:
+def run(*args):
     return conftest.run("logs", *args, width=160)
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Path:
+def rules(tmp_path) -> Path:
     path = tmp_path / "rules.yaml"
     path.write_text(
         "logMonitoringConfiguration:\n"
@@ -65,7 +64,7 @@ def test_presets_and_rules_add_up(rules):
 
 
 def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(tmp_path, monkeypatch):
-    def denied(path: object, *_: object, **__: object) -> int:
+    def denied(path, *_, **__) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     # `main` makes 3 of an Unavailable; what fired is 1, and nothing was looked at here.

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from click.testing import Result
 
 from hpctl.cli import output
 from hpctl.cli.policy import show
@@ -11,7 +10,7 @@ from hpctl.core.run_policy import DEFAULTS
 from tests.cli import conftest
 
 
-def run(*args: object, width: int = 100) -> Result:
+def run(*args, width=100):
     return conftest.run("policy", *args, width=width)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -236,9 +235,9 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
     [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
 )
 def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, looks):
-    opened: list[Path] = []
+    opened = []
 
-    def look(place: Path) -> None:
+    def look(place):
         opened.append(place)
         raise PermissionError(13, "Permission denied")
 

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,11 +15,10 @@ from hpctl.core.view import View
 from hpctl.daemon.wake import Waker
 from hpctl.errors import Unavailable
 from tests.cli import worlds
-from tests.cli.conftest import Head
 
 
 @contextmanager
-def consumer(head: Head) -> Iterator[None]:
+def consumer(head):
     """Take requests as the daemon does: woken through the FIFO, decided by the core."""
     waker, stop = Waker(head.dir), threading.Event()
 
@@ -47,12 +45,12 @@ def consumer(head: Head) -> Iterator[None]:
 
 
 @pytest.fixture
-def answered(history: Head) -> Iterator[Head]:
+def answered(history):
     with consumer(history):
         yield history
 
 
-def asked(head: Head) -> list[tuple[str, str]]:
+def asked(head):
     store = head.store()
     try:
         return [(r.verb, r.target) for r in store.requests()]

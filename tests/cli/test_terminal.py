@@ -1,7 +1,6 @@
 """No text view lets a terminal obey what others wrote, whichever of its fields they wrote it in."""
 
 import re
-from typing import Any
 
 import click
 import pytest
@@ -26,7 +25,7 @@ GOLDEN = [line for fixture, _, line in COMMANDS.values() if fixture == "history"
 VIEWS = sorted({*GOLDEN, *(line for lines in SHOWS.values() for line in lines)})
 
 
-def hostile(value: Any) -> Any:
+def hostile(value):
     """The value with every text in it ending in what terminals obey."""
     if isinstance(value, str) and not isinstance(value, StrEnum):
         return value + EVIL if re.search(r"[ .:/-]", value) else value
@@ -47,7 +46,7 @@ def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
     real = click.echo
     lines: list[str] = []
 
-    def echo(message: Any = None, *args: Any, **options: Any) -> None:
+    def echo(message=None, *args, **options) -> None:
         lines.append(str(message))
         real(message, *args, **options)
 

@@ -4,11 +4,9 @@ import io
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
 
 from hpctl.cli.triage import _Reader
 from tests.cli import conftest
@@ -18,12 +16,12 @@ FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off
 FIELDS = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "MESSAGE": LOST}
 
 
-def run(text: str | bytes, *args: str) -> Result:
+def run(text, *args):
     data = text.encode() if isinstance(text, str) else text
     return conftest.run("triage", *args, stdin=io.BytesIO(data), width=160)
 
 
-def rows(text: str | bytes) -> list[dict[str, Any]]:
+def rows(text):
     return [json.loads(line) for line in run(text, "--json").stdout.splitlines()]
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from hpctl.cli.cluster.validate import FAMILIES, before_spending
 from hpctl.clusters import spec
 from hpctl.clusters.validate import FAMILIES as KNOWN
 from hpctl.errors import Absent, HpctlError
-from tests.cli.conftest import Account, run, simulated
+from tests.cli.conftest import run, simulated
 from tests.clusters.validate import world
 from tests.clusters.validate.world import ROLE
 
@@ -18,7 +17,7 @@ WRONG = "cluster.yaml"
 
 
 @pytest.fixture
-def good(tmp_path: Path, account: Account) -> Path:
+def good(tmp_path, account):
     """A small file with which the account agrees."""
     groups = world.ACCOUNT["network"]["security_groups"]
     account["ec2"]["describe_security_groups"] = [*groups.values()]

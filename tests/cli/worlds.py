@@ -78,7 +78,7 @@ XID79 = Finding(
 )
 
 
-def node_opened(rid: str, generation: Generation, t: float, **change: object) -> NodeRecoveryOpened:
+def node_opened(rid: str, generation: Generation, t: float, **change) -> NodeRecoveryOpened:
     settings: dict[str, object] = {
         "rule": "xid-79",
         "meaning": "GPU has fallen off the bus",
@@ -224,7 +224,7 @@ def changes() -> list[Event]:
     ]
 
 
-def slurm_node(n: int, **change: object) -> SlurmNode:
+def slurm_node(n: int, **change) -> SlurmNode:
     return SlurmNode(
         **{"name": f"ip-10-1-0-{n}", "state": "IDLE", "partitions": ("gpu",), **change}
     )
@@ -275,7 +275,7 @@ DAEMON = DaemonInfo(
 )  # fmt: skip
 
 
-def world(*events: list[Event], **change: object) -> World:
+def world(*events: list[Event], **change) -> World:
     """All of it; `change` takes World's fields away or alters them."""
     facts = health()
     settings: dict[str, object] = {

@@ -1,6 +1,6 @@
 """CreateCluster and DescribeCluster as botocore's service model has them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -16,20 +16,20 @@ FILES = Path(__file__).parent / "files"
 
 
 @cache
-def model() -> Any:
+def model():
     return Session().get_service_model("sagemaker")
 
 
-def shape(operation: str, side: str = "input_shape") -> Any:
+def shape(operation: str, side: str = "input_shape"):
     return getattr(model().operation_model(operation), side)
 
 
-def complaints(request: Any, operation: str = "CreateCluster") -> str:
+def complaints(request, operation: str = "CreateCluster") -> str:
     """What botocore's own validator says of a request; nothing where it would be sent."""
     return str(ParamValidator().validate(request, shape(operation)).generate_report())
 
 
-def described(request: Mapping[str, Any]) -> dict[str, Any]:
+def described(request) -> dict[str, Any]:
     """What DescribeCluster answers of a cluster that this request made: with all it fills in."""
     kept = {k: v for k, v in request.items() if k not in ("InstanceGroups", "Tags")}
     return {
@@ -42,7 +42,7 @@ def described(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _group(request: Mapping[str, Any]) -> dict[str, Any]:
+def _group(request) -> dict[str, Any]:
     said = {"Status": "InService", **request}
     said["TargetCount"] = said["CurrentCount"] = said.pop("InstanceCount")
     if minimum := said.pop("MinInstanceCount", None):
@@ -59,7 +59,7 @@ def _group(request: Mapping[str, Any]) -> dict[str, Any]:
     return said
 
 
-def paths(part: Any, prefix: str = "", *, within: tuple[str, ...] = ()) -> Iterator[str]:
+def paths(part, prefix: str = "", *, within: tuple[str, ...] = ()) -> Iterator[str]:
     """Every field of a structure at any depth, lists seen through: `InstanceGroups.ImageId`."""
     if part.type_name == "list":
         yield from paths(part.member, prefix, within=within)
@@ -70,7 +70,7 @@ def paths(part: Any, prefix: str = "", *, within: tuple[str, ...] = ()) -> Itera
             yield from paths(inner, path, within=(*within, part.name))
 
 
-def said(request: Any, prefix: str = "") -> Iterator[str]:
+def said(request, prefix: str = "") -> Iterator[str]:
     """Every field that a request says, by the same paths."""
     if isinstance(request, list):
         for one in request:

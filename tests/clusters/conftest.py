@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.clusters.bed import AwsBed
@@ -9,7 +6,7 @@ from tests.clusters.shell import Shell
 
 
 @pytest.fixture(scope="session")
-def _bed() -> Iterator[AwsBed]:
+def _bed():
     bed = AwsBed(workers=4)
     yield bed
     bed.close()
@@ -28,7 +25,7 @@ def desk(bed: AwsBed) -> Desk:
 
 
 @pytest.fixture
-def shell(bed: AwsBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+def shell(bed: AwsBed, tmp_path, monkeypatch):
     made = Shell(bed, tmp_path, monkeypatch)
     # Making boto3's clients takes longer than all the rest of a test.
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: bed.aws)

@@ -56,7 +56,7 @@ class Bucket:
                 self.put({})
         return {}
 
-    def parameters(self, group: Any) -> dict[str, Any] | None:
+    def parameters(self, group) -> dict[str, Any] | None:
         found = self.objects.get(KEY) if group.get("LifeCycleConfig") else None
         return json.loads(found) if found and found[:2] == b'{"' else None
 
@@ -71,7 +71,7 @@ class Account(Struct):
     def region(self) -> str:
         return self.real.region
 
-    def service(self, name: str) -> Any:
+    def service(self, name: str):
         return self.s3 if name == "s3" else self.real.service(name)
 
 

@@ -11,7 +11,7 @@ DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 HEAD, GPU = DATA["head"], DATA["gpu"]
 
 
-def cluster(*groups: Keys, **top: object) -> str:
+def cluster(*groups: Keys, **top) -> str:
     """A file with a line for each key, and one for each group."""
     keys = "".join(f"{key}: {json.dumps(value)}\n" for key, value in top.items())
     listed = "".join(f"  - {json.dumps(one)}\n" for one in groups)

@@ -29,7 +29,7 @@ class Extensions:
             "ListClusterExtensionVersions": lambda _: {"ExtensionVersions": versions},
         }
 
-    def change(self, request: Body) -> Body:
+    def change(self, request) -> Body:
         version, old = request.get("ExtensionVersion"), self.one.get("ExtensionVersion", "1.1.0")
         if self.one and version and version < old:
             raise validation("ExtensionVersion is not one to go to.")
@@ -85,7 +85,7 @@ class Plans:
     def names(self) -> list[str]:
         return [plan["TrainingPlanName"] for plan in self.capacity.plans.values()]
 
-    def search(self, request: Body) -> Body:
+    def search(self, request) -> Body:
         if "TrainingPlanArn" in request:
             price = {"UpfrontFee": "15360.00", "CurrencyCode": "USD", "DurationHours": 24}
             offers = [{"TrainingPlanExtensionOfferingId": f"tpeo-{n}", **price} for n in "12"]
@@ -110,7 +110,7 @@ class Plans:
             "ReservedCapacityOfferings": [part],
         }
 
-    def create(self, request: Body) -> Body:
+    def create(self, request) -> Body:
         days = int(request["TrainingPlanOfferingId"].removeprefix("tpo-"))
         part = self.offer(days, 16)["ReservedCapacityOfferings"][0]
         part["TotalInstanceCount"] = part.pop("InstanceCount")
@@ -120,13 +120,13 @@ class Plans:
         arn = self.capacity.add_plan(name, Status="Pending", StartTime=start, **parts)
         return {"TrainingPlanArn": arn}
 
-    def extend(self, request: Body) -> Body:
+    def extend(self, request) -> Body:
         offer = request["TrainingPlanExtensionOfferingId"]
         states = {"Status": "Pending", "PaymentStatus": "Pending"}
         self.extensions.append({"TrainingPlanExtensionOfferingId": offer, **states})
         return {"TrainingPlanExtensions": self.extensions}
 
-    def describe(self, request: Body) -> Body:
+    def describe(self, request) -> Body:
         answer = self.capacity.describe_plan(request)
         self.look(self.capacity.plans[answer["TrainingPlanArn"]])
         return answer

@@ -26,7 +26,7 @@ class Shell:
         self.patch = patch
         self.config = dir / "none.yaml"
 
-    def write(self, **of_workers: Any) -> None:
+    def write(self, **of_workers) -> None:
         spec = json.loads(json.dumps(SPEC))
         workers = spec["instance_groups"][1] | of_workers
         spec["instance_groups"][1] = {k: v for k, v in workers.items() if v is not None}

@@ -2,8 +2,6 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 
@@ -12,7 +10,6 @@ from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import diff
 from hpctl.clusters.migration import jobs_in_the_way
 from hpctl.errors import HpctlError, InDoubt
-from hpctl.ports import Aws
 from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
@@ -21,11 +18,11 @@ PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 QUICK = Patience(lambda _: None, looks=2, every_s=0.0)
 
 
-def request(bed: AwsBed, name: str = "fresh") -> dict[str, Any]:
+def request(bed, name="fresh"):
     return {**copy.deepcopy(bed.spec), "ClusterName": name}
 
 
-def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
+def change(bed: AwsBed, **of_workers) -> apply.Plan:
     wanted = copy.deepcopy(bed.spec)
     wanted["InstanceGroups"][1] |= of_workers
     found = there(bed.aws, CLUSTER)
@@ -100,7 +97,7 @@ def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
 # --- grow -------------------------------------------------------------------------------------
 
 
-def added(bed: AwsBed) -> list[Any]:
+def added(bed):
     return [c.request for c in bed.emulator.calls.all() if c.operation == "BatchAddClusterNodes"]
 
 
@@ -117,7 +114,7 @@ def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(b
 def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
     other: list[int] = []
 
-    def overtaken(aws: Aws, cluster: str) -> Mapping[str, Any]:
+    def overtaken(aws, cluster):
         found = there(aws, cluster)
         if not other:
             other.append(0)
@@ -149,7 +146,7 @@ def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
 
 # --- refusals ---------------------------------------------------------------------------------
 
-ORDERS: dict[str, Callable[[AwsBed], object]] = {
+ORDERS = {
     "CreateCluster": lambda bed: apply.create(bed.aws, request(bed), QUICK),
     "UpdateCluster": lambda bed: apply.update(bed.aws, change(bed, InstanceCount=6), QUICK),
     "BatchAddClusterNodes": lambda bed: apply.grow(bed.aws, CLUSTER, "workers", 6, QUICK),
@@ -181,7 +178,7 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed, operation):
     ],
 )
 def test_each_refusal_has_a_fix(bed, monkeypatch, operation, code, fix):
-    def refuse(_: object) -> dict[str, Any]:
+    def refuse(_):
         raise ApiError(code, f"the service says {code}.")
 
     monkeypatch.setitem(bed.emulator.handlers, operation, refuse)

@@ -2,7 +2,6 @@
 
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,10 +11,10 @@ from hpctl.clusters.diff import Change, Kind, diff
 from tests.clusters import api_model
 
 DATA = yaml.safe_load(Path(__file__).with_name("diff.yaml").read_text())
-REQUEST: dict[str, Any] = DATA["request"]
+REQUEST = DATA["request"]
 
 
-def described() -> dict[str, Any]:
+def described():
     """The cluster of REQUEST as the service tells of it; it keeps no order of subnets."""
     made = api_model.described(copy.deepcopy(REQUEST))
     made["VpcConfig"]["Subnets"].reverse()
@@ -24,7 +23,7 @@ def described() -> dict[str, Any]:
     return {**made, "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}}}
 
 
-def wanted(**of_workers: Any) -> dict[str, Any]:
+def wanted(**of_workers):
     """REQUEST with other words for the workers."""
     made = copy.deepcopy(REQUEST)
     workers = made["InstanceGroups"][1]
@@ -33,7 +32,7 @@ def wanted(**of_workers: Any) -> dict[str, Any]:
     return made
 
 
-def only(request: dict[str, Any]) -> Change:
+def only(request) -> Change:
     changes = diff(request, described()).changes
     assert len(changes) == 1, changes
     return changes[0]
@@ -73,7 +72,7 @@ def test_tags_are_compared_where_somebody_looked():
 # --- what is ordered for it -------------------------------------------------------------------
 
 
-def planned(request: dict[str, Any]) -> Any:
+def planned(request):
     there = described()
     return plan(request, there, diff(request, there))
 

@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +20,7 @@ from tests.clusters.any_spec import specs
 from tests.clusters.api_model import complaints, described, files
 
 
-def parameters(spec: ClusterSpec) -> Mapping[str, Any] | None:
+def parameters(spec):
     return provisioning.render(spec) if spec.slurm_config != "api" else None
 
 
@@ -136,7 +134,7 @@ def test_a_file_beside_the_scripts_that_makes_no_sense_is_an_error() -> None:
         {"RestrictedInstanceGroups": [{"InstanceGroupName": "nova"}]},
     ],
 )
-def test_a_cluster_of_eks_is_refused(more: dict[str, Any]) -> None:
+def test_a_cluster_of_eks_is_refused(more):
     answer = described(create_request(files()["continuous"]))
     with pytest.raises(HpctlError, match="orchestrated by EKS"):
         spec_of({**answer, **more})

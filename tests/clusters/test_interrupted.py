@@ -31,7 +31,7 @@ def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
 
-def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path) -> None:
     emulator = Emulator(NullMachines(), create_time_s=2.0, boot_time_s=0.05)
     emulator.start()
     file = tmp_path / "cluster.yaml"

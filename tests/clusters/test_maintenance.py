@@ -1,7 +1,6 @@
 """Software updates, deep health checks and events, over HTTP against the emulator."""
 
 import time
-from typing import Any
 
 import pytest
 
@@ -25,11 +24,11 @@ def sleep(seconds: float) -> None:
     time.sleep(min(seconds, 0.02))
 
 
-def follow(bed: AwsBed, *groups: str, **more: Any) -> Following:
+def follow(bed: AwsBed, *groups: str, **more) -> Following:
     return Following(bed.aws, CLUSTER, groups, time.monotonic, sleep, 0.02, **more)
 
 
-def software(bed: AwsBed, **how: Any) -> dict[str, Any]:
+def software(bed, **how):
     request = maintenance.software_request(CLUSTER, **how)
     maintenance.order(
         bed.aws,
@@ -41,7 +40,7 @@ def software(bed: AwsBed, **how: Any) -> dict[str, Any]:
     return request
 
 
-def check(bed: AwsBed, **how: Any) -> None:
+def check(bed: AwsBed, **how) -> None:
     rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
     request = maintenance.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
     maintenance.order(

@@ -3,13 +3,10 @@
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from msgspec import Struct
 
 from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
@@ -17,7 +14,6 @@ from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
 from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
-from tests.clusters.desk import Desk
 
 CASES = yaml.safe_load(Path(__file__).with_name("orders.yaml").read_text())
 
@@ -26,7 +22,7 @@ def nothing() -> None:
     """One look at Slurm at which nothing happens."""
 
 
-def happens(desk: Desk, deed: str) -> Callable[[], object]:
+def happens(desk, deed):
     """What a line of `later` says."""
     verb, _, at = deed.partition(" ")
     if verb in ("nothing", "end"):
@@ -40,7 +36,7 @@ def happens(desk: Desk, deed: str) -> Callable[[], object]:
     return lambda: desk.bed.emulator.handle("BatchReplaceClusterNodes", request)
 
 
-def has(one: Struct, fields: Mapping[str, Any]) -> None:
+def has(one, fields):
     """A text is in the field of that name; null: the field is empty; else it is equal."""
     for name, value in fields.items():
         found = getattr(one, name)
@@ -137,7 +133,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
 def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
-    def line(_aws: object, where: failures.LogPlace) -> failures.FailedLine:
+    def line(_aws, where: failures.LogPlace) -> failures.FailedLine:
         read.append(str(where))
         return failures.FailedLine("step mount_fsx failed: no such host")
 

@@ -1,7 +1,6 @@
 """cluster.yaml covers what CreateCluster takes for Slurm, in the service's own limits."""
 
 import json
-from collections.abc import Iterator
 from typing import get_args
 
 import pytest
@@ -60,7 +59,7 @@ def test_the_words_have_the_limits_of_the_service_model() -> None:
 
 
 @pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
+def emulator():
     made = Emulator(NullMachines(), boot_time_s=0.0)
     made.start()
     yield made

@@ -8,7 +8,7 @@ step, and is a scene of its own.
 import itertools
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -44,7 +44,7 @@ def texts(found: str | list[str]) -> list[str]:
     return [found] if isinstance(found, str) else found
 
 
-def at(data: Any, place: str) -> Any:
+def at(data, place: str):
     for key in place.split("."):
         data = data[int(key)] if isinstance(data, list) else data.get(key)
     return data
@@ -53,7 +53,7 @@ def at(data: Any, place: str) -> Any:
 class Stage:
     """One cluster, a shell, and what the last command did."""
 
-    def __init__(self, shell: Shell, played: Any) -> None:
+    def __init__(self, shell: Shell, played) -> None:
         self.shell, self.bed, self.played = shell, shell.bed, played
         self.spec: dict[str, Any] = json.loads(json.dumps(SPEC))
         self.settings = shell.file.with_name("settings.json")
@@ -97,7 +97,7 @@ class Stage:
         self.do_groups([{"partition": "gpu", "count": 3}])
 
     def do_invalid(self, _: bool) -> None:
-        def fail(_file: object, spec: Any, _aws: object) -> None:
+        def fail(_file, spec, _aws) -> None:
             self.checked.append(spec.groups[1].count)
             raise HpctlError("cluster.yaml: 1 check failed; nothing was ordered")
 
@@ -228,82 +228,69 @@ class Stage:
         assert found == {name: [f"ip-127-0-1-{n}" for n in ids] for name, ids in groups.items()}
 
     def facts(self, facts: Mapping[str, Any]) -> None:
-        assert {name: getattr(self, f"is_{name}") for name in facts} == facts
+        assert {name: getattr(self, f"is_{name}")() for name in facts} == facts
 
-    @property
     def is_cluster(self) -> bool:
         return CLUSTER in self.bed.emulator.world.clusters
 
-    @property
     def is_groups(self) -> list[str]:
         return list(self.bed.emulator.world.cluster(CLUSTER).groups)
 
-    @property
     def is_workers(self) -> int:
         """How many there are when what was ordered is done: two at the least."""
         assert self.bed.emulator.wait_until(lambda: len(self.bed.instances()) <= 2, 10)
         return len(self.bed.instances())
 
-    @property
     def is_drained(self) -> list[str]:
         return [name for name, node in self.slurm.nodes.items() if node.drained]
 
-    @property
     def is_checked(self) -> list[int]:
         return self.checked
 
-    @property
     def is_bought(self) -> list[str]:
         return list(self.played.names)
 
-    @property
     def is_mode(self) -> str:
         return str(self.bed.emulator.world.cluster(CLUSTER).spec["NodeProvisioningMode"])
 
-    @property
     def is_one_token(self) -> bool:
         calls = self.bed.emulator.calls.all("CreateClusterExtension")
         return len({call.request["ClientToken"] for call in calls}) == 1
 
-    @property
     def is_migrated(self) -> bool:
         request = {"ClusterName": CLUSTER}
         groups = self.bed.emulator.handlers["DescribeCluster"](request)["InstanceGroups"]
         return all("SlurmConfig" in group for group in groups)
 
-    @property
     def is_in_the_bucket(self) -> bool:
         found = self.played.objects.get(KEY)
         return found is not None and json.loads(found) == FILE
 
-    @property
     def is_kept(self) -> bool:
         return [json.loads(f.read_bytes()) for f in self.backup.iterdir()] == [FILE]
 
-    @property
     def is_edited(self) -> bool:
         return self.bed.machines.edited
 
-    @property
     def is_tried(self) -> list[str]:
         return list(self.played.calls)
 
 
 @pytest.fixture(scope="module")
-def _legacy() -> Iterator[LegacyBed]:
+def _legacy():
     made = LegacyBed()
     yield made
     made.close()
 
 
 @pytest.fixture
-def legacy(_legacy: LegacyBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def legacy(_legacy: LegacyBed, tmp_path, monkeypatch) -> Shell:
     _legacy.reset()
     return Shell(_legacy, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("name", "steps", "on"), SCENES, ids=lambda v: v if " " in v else "")
-def test_scene(name: str, steps: list[Any], on: str, request: pytest.FixtureRequest) -> None:
+def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     shell: Shell = request.getfixturevalue("legacy" if on == "legacy" else "shell")
     played: Any = None
     bed = shell.bed

@@ -1,7 +1,5 @@
 """What is wrong with a cluster file: all of it, each with its line and its fix."""
 
-from pathlib import Path
-
 import jsonschema
 import pytest
 
@@ -91,7 +89,7 @@ def test_what_is_of_the_wrong_kind_is_told_in_yamls_words() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(FILES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_editors_find_nothing_wrong_with_the_samples(path: Path) -> None:
+def test_editors_find_nothing_wrong_with_the_samples(path):
     import yaml
 
     data = yaml.safe_load(path.read_text())

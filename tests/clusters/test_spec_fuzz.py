@@ -28,7 +28,7 @@ _anything = st.recursive(
 )
 
 
-def places(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def places(data, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where something stands in a file, at any depth."""
     items: list[Any] = []
     if isinstance(data, dict):
@@ -39,7 +39,7 @@ def places(data: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found + [deep for key, one in items for deep in places(one, (*prefix, key))]
 
 
-def holder_of(data: Any, place: tuple[Any, ...]) -> Any:
+def holder_of(data, place: tuple[Any, ...]):
     for part in place[:-1]:
         data = data[part]
     return data
@@ -86,5 +86,5 @@ def test_a_damaged_file_is_a_spec_or_a_list_of_problems(text: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(_anything | st.dictionaries(st.sampled_from(list(SAMPLES[1])), _anything))
-def test_anything_is_a_spec_or_a_list_of_problems(data: Any) -> None:
+def test_anything_is_a_spec_or_a_list_of_problems(data) -> None:
     parsed(str(yaml.safe_dump(data, allow_unicode=True)))

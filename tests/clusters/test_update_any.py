@@ -1,7 +1,6 @@
 """Whatever a cluster is, an update orders what the service takes, and leaves no difference."""
 
 import time
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,13 +12,12 @@ from hpctl.clusters.diff import Kind, diff
 from hpctl.clusters.names import node_rows
 from hpctl.clusters.node_orders import key
 from hpctl.clusters.request import create_request
-from hpctl.clusters.spec import ClusterSpec
 from tests.clusters.any_spec import specs
 
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 
 
-def small(spec: ClusterSpec) -> ClusterSpec:
+def small(spec):
     """With few instances, no minimum and no plan: what is tried here is what is restated."""
     none = dict.fromkeys(("min_count", "max_count", "training_plan"))
     groups = [
@@ -38,7 +36,7 @@ CHANGES = st.fixed_dictionaries(
 )
 
 
-def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+def changed(request, how):
     groups = [dict(group) for group in request["InstanceGroups"]]
     last = groups[-1]
     if last.get("SlurmConfig", {}).get("NodeType") != "Controller":

@@ -2,9 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 import boto3
 import pytest
@@ -46,14 +44,14 @@ class Clock:
         time.sleep(0.02)
 
 
-def followed(bed: AwsBed, judge: progress.Until, **more: Any) -> list[Progress]:
+def followed(bed: AwsBed, judge: progress.Until, **more) -> list[Progress]:
     clock = Clock()
     looks = watch(bed.aws, CLUSTER, judge, now=clock.now, sleep=clock.sleep, **more)
     return list(itertools.islice(looks, 400))
 
 
 @pytest.fixture(scope="module")
-def logs() -> Iterator[Any]:
+def logs():
     """CloudWatch Logs and EC2, for boto3 clients that are made while it stands."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -65,7 +63,7 @@ def logs() -> Iterator[Any]:
     server.stop()
 
 
-def write(logs: Any, group: str, stream: str, *lines: str) -> None:
+def write(logs, group: str, stream: str, *lines: str) -> None:
     at = int(time.time() * 1000)
     logs.create_log_group(logGroupName=group)
     logs.create_log_stream(logGroupName=group, logStreamName=stream)
@@ -110,7 +108,7 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs):
 
 
 @pytest.fixture
-def subnet(logs: Any) -> str:
+def subnet(logs) -> str:
     """A subnet that EC2 knows, in us-west-2b."""
     ec2 = boto3.client("ec2", region_name=REGION)
     vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
@@ -118,7 +116,7 @@ def subnet(logs: Any) -> str:
     return str(made["Subnet"]["SubnetId"])
 
 
-def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
+def starved(bed: AwsBed, subnet: str, **more) -> str:
     """Add a group for which there is nothing to be had; the last line on its node."""
     group = {
         "InstanceGroupName": "cheap",
@@ -174,7 +172,7 @@ def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
 # --- judgements -------------------------------------------------------------------------------
 
 
-def look(status: str = "InService", current: int = 2, target: int = 2, **more: Any) -> Progress:
+def look(status: str = "InService", current: int = 2, target: int = 2, **more) -> Progress:
     made = [
         NodeProgress("workers", f"i-{n}", "", f"ip-{n}", state, "", START)
         for n, state in enumerate(more.pop("nodes", ["Running"] * current))
@@ -276,7 +274,7 @@ def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed, monkeypatch):
     sagemaker, asked = bed.aws.service("sagemaker"), itertools.count(1)
     read = sagemaker.read
 
-    def second_fails(operation: str, **request: Any) -> Any:
+    def second_fails(operation: str, **request):
         if next(asked) == 2:
             raise Unavailable("no answer")
         return read(operation, **request)

@@ -77,13 +77,13 @@ class Signal(Struct, frozen=True):
     steps: tuple[tuple[float, Any], ...]
 
     @classmethod
-    def of(cls, written: Any) -> Signal:
+    def of(cls, written) -> Signal:
         """From a case's literal, rate, or list of steps."""
         if isinstance(written, list) and written and isinstance(written[0], list):
             return cls(tuple((float(at), value) for at, value in written))
         return cls(((0.0, written),))
 
-    def at(self, seconds: float) -> Any:
+    def at(self, seconds: float):
         """Its value then: a rate grows from the step that begins it, on top of what was there."""
         value: Any = None
         for number, (begin, what) in enumerate(self.steps):

@@ -180,7 +180,7 @@ def _changed(gpu: Gpu, values: Mapping[str, Any]) -> Gpu:
     return gpu
 
 
-def _with(thing: Any, path: list[str], value: Any) -> Any:
+def _with(thing, path: list[str], value):
     """A copy of a frozen value with one thing deep inside it changed."""
     if not path:
         return NvmlError(**value) if isinstance(value, dict) and "call" in value else value

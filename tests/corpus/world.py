@@ -60,18 +60,18 @@ class World:
                     if fnmatchcase(device, pattern):
                         self._counters[device, name] = Signal.of(value)
 
-    def _changed(self, key: Any, value: Any) -> bool:
+    def _changed(self, key, value) -> bool:
         before, self._last[key] = self._last.get(key, self), value
         return bool(before != value)
 
-    def _put(self, file: Path, value: Any) -> None:
+    def _put(self, file: Path, value) -> None:
         if value is None:
             file.unlink(missing_ok=True)
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{value}\n")
 
-    def _count(self, tree: SysfsTree, device: str, name: str, value: Any) -> None:
+    def _count(self, tree: SysfsTree, device: str, name: str, value) -> None:
         if device.startswith("neuron"):
             self._put(tree.neuron_file(int(device.removeprefix("neuron")), name), value)
         elif name == "state":

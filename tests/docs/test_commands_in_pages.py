@@ -1,8 +1,6 @@
 """What the pages tell readers to type: the commands are there, and so are their options."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import click
 import pytest
@@ -17,7 +15,7 @@ PASSED_ON = {"run", "sbatch"}
 """They hand options on to Slurm."""
 
 
-def code(text: str) -> Iterator[str]:
+def code(text):
     """Code blocks and code spans, a line each, without what the demo prints."""
     text = re.sub(r"<!-- demo -->.*?<!-- /demo -->", "", text, flags=re.S)
     for block in re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, flags=re.M | re.S):
@@ -41,7 +39,7 @@ def unknown(call: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda path: path.name)
-def test_what_a_page_says_to_type_is_there(page: Path) -> None:
+def test_what_a_page_says_to_type_is_there(page):
     lines = code(page.read_text(encoding="utf-8"))
     calls = [c for line in lines for c in CALL.findall(line.partition("#")[0])]
     wrong = {call: bad for call in calls if (bad := unknown(call))}

@@ -1,7 +1,6 @@
 """The pages that come from tables in the code say what the code says."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ def test_troubleshooting_names_every_gate() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(PAGES.rglob("*.md")), ids=lambda path: path.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
+def test_files_that_a_page_names_are_there(page):
     root = PAGES.parent
     roots = "hpctl|docgen|tests|examples|slurm_plugins|lifecycle_scripts|benchmarks"
     named = re.findall(rf"`((?:{roots})/[\w/.-]*)`", page.read_text(encoding="utf-8"))

@@ -69,7 +69,7 @@ class _Written(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 40000), "sockname": ("127.0.0.1", 8470)})
         self.out, self.closing = b"", False
 
-    def write(self, data: Any) -> None:
+    def write(self, data) -> None:
         self.out += bytes(data)
 
     def is_closing(self) -> bool:

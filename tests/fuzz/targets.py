@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -263,7 +262,7 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def once(target: Target, raw: bytes) -> Any:
+def once(target: Target, raw: bytes):
     """Feed one input. Raises what is no refusal of the target's."""
     try:
         return target.run(raw[:MOST])

@@ -2,12 +2,9 @@
 
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 from hpctl.cli import output
 from hpctl.cli.doctor import CheckView
@@ -20,11 +17,11 @@ ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
 RESOURCES = {"ClusterConfig": {"ClusterArn": ARN, "ClusterName": "trainer"}}
 
 
-def run(root: Path, *text: str) -> Result:
+def run(root, *text):
     return conftest.run(*text, "--root", root, width=200)
 
 
-def tree(root: Path) -> dict[str, Any]:
+def tree(root):
     return {
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
         for path in root.rglob("*")
@@ -32,7 +29,7 @@ def tree(root: Path) -> dict[str, Any]:
     }
 
 
-def write(path: Path, text: str) -> None:
+def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 

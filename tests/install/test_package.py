@@ -2,8 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +22,12 @@ KEPT = ("/etc/hpctl", "/var/lib/hpctl")
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(tmp_path_factory):
     return build(tmp_path_factory.mktemp("package"), "0.1.0")
 
 
 @pytest.fixture
-def machine(tmp_path: Path, package: Path) -> Iterator[Machine]:
+def machine(tmp_path, package):
     with Machine(tmp_path / "machine") as clean:
         clean.write("/etc/slurm/slurm.conf", CONF)
         give(clean, package)

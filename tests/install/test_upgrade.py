@@ -5,9 +5,6 @@ The daemon before it is root's, as older releases ran it; the one after it is Sl
 
 import contextlib
 import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,13 +43,13 @@ catalogue:
 
 
 @pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def packages(tmp_path_factory):
     room = tmp_path_factory.mktemp("packages")
     return build(room, "0.1.0"), build(room, "0.1.1")
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Booted]:
+def machine(tmp_path):
     """Head and compute node in one, with a Slurm that runs."""
     with Booted(tmp_path / "m", ADDRESS, tmp_path / "shared") as one:
         live.connect(one, one)
@@ -74,7 +71,7 @@ def pids(machine: Booted) -> list[str]:
     return text.split()
 
 
-def recovery(machine: Booted) -> dict[str, Any] | None:
+def recovery(machine):
     text = machine.run("hpctl", "recoveries", "--all", "--json")[1]
     found = json.loads(text)["nodes"]
     return found[0] if found else None

@@ -139,7 +139,7 @@ class Chaos(Live):
 
     # --- the daemon's file --------------------------------------------------------------------
 
-    def reconfigure(self, **sections: Any) -> None:
+    def reconfigure(self, **sections) -> None:
         """Lay keys over the daemon's first file, and have it read that."""
         wanted = merged(yaml.safe_load(self.first_config), sections)
         self.rewrite(yaml.safe_dump(wanted, sort_keys=False))
@@ -229,7 +229,7 @@ def cluster(config=None, files=None, **settings):
         shutil.rmtree(base, ignore_errors=True)
 
 
-def stays(test: Any, for_s: float, what: str) -> None:
+def stays(test, for_s: float, what: str) -> None:
     """Something must hold all the time for a while."""
     limit = time.monotonic() + for_s
     while time.monotonic() < limit:

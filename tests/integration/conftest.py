@@ -1,7 +1,5 @@
 """A failed live test tells what its cluster said: `left_behind`."""
 
-from typing import Any
-
 import pytest
 
 from hpctl.sandbox.api import Sandbox
@@ -20,7 +18,7 @@ def pytest_runtest_makereport(item, call):
     return report
 
 
-def _cluster(item: pytest.Item, call: pytest.CallInfo[Any]) -> Live | Sandbox | None:
+def _cluster(item, call):
     """The cluster under the test: a fixture, or what one of its functions had at hand."""
     fixtures = list(getattr(item, "funcargs", {}).values())
     entries = call.excinfo.traceback if call.excinfo else ()
@@ -29,7 +27,7 @@ def _cluster(item: pytest.Item, call: pytest.CallInfo[Any]) -> Live | Sandbox | 
     return next((one for one in found if isinstance(one, Live)), found[0] if found else None)
 
 
-def _of(value: object) -> Live | Sandbox | None:
+def _of(value) -> Live | Sandbox | None:
     """The cluster that a value is, or has."""
     if not isinstance(value, Live | Sandbox):
         value = getattr(value, "sandbox", None)
@@ -38,3 +36,10 @@ def _of(value: object) -> Live | Sandbox | None:
 
 def _sandbox(cluster: Live | Sandbox) -> Sandbox:
     return cluster.sandbox if isinstance(cluster, Live) else cluster
+
+
+@pytest.fixture
+def live(shared):
+    """A file's cluster, `shared`, for one test."""
+    yield shared
+    shared.settle()

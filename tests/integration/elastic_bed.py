@@ -194,11 +194,11 @@ Start = Callable[..., Launchers]
 
 
 @contextlib.contextmanager
-def scripted(directory: Path) -> Iterator[Start]:
+def scripted(directory: Path):
     """Starts groups whose ranks are a few lines of Python after RANK, and ends them."""
     made: list[Launchers] = []
 
-    def begin(body: str, *options: str, **more: Any) -> Launchers:
+    def begin(body: str, *options: str, **more) -> Launchers:
         script = directory / "rank.py"
         script.write_text(RANK + body)
         made.append(Launchers(directory / "group", [str(script)], options=options, **more))

@@ -5,7 +5,6 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +48,7 @@ CALLS = """
 
 
 @contextmanager
-def sender(address: str) -> Iterator[Callable[[bytes], object]]:
+def sender(address: str):
     kind, _, where = address.partition(":")
     if kind == "unix":
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as unix:

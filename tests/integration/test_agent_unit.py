@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +35,7 @@ def confined(names: list[str], *args: str) -> str:
 
 
 @pytest.fixture
-def anothers_task() -> Iterator[int]:
+def anothers_task():
     """A task of a user that is not root, asleep in the kernel."""
     args = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
     with subprocess.Popen([*args, sys.executable, "-c", SLEEP], stdout=subprocess.PIPE) as task:

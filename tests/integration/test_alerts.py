@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -70,7 +69,7 @@ class Head:
         self.token_file = place / "token"
         self.token_file.write_text(TOKEN + "\n")
         self.token_file.chmod(0o600)
-        self.addresses: Callable[[], dict[str, str]] = lambda: {
+        self.addresses = lambda: {
             N1: "10.1.0.1",
             N2: "worker2.cluster.internal",
             "twin-a": "10.9.9.9",
@@ -86,7 +85,7 @@ class Head:
         )
         self.server.start()
 
-    def touch(self, nodes: Set[str], *, wake: bool) -> None:
+    def touch(self, nodes, *, wake):
         assert wake
         self.changes.append(set(nodes))
 
@@ -114,7 +113,7 @@ def healthy(node: str, instance: str = "i-1", boot: str = "b-1") -> Health:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[Head]:
+def head(tmp_path):
     head = Head(tmp_path)
     yield head
     head.server.stop()
@@ -199,7 +198,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
     stored: list[Health] = []
 
     class Kept(Rows):
-        def record(self, rows: Sequence[Health]) -> None:
+        def record(self, rows):
             stored.extend(rows)
 
     rows = Kept()

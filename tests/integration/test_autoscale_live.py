@@ -3,7 +3,6 @@
 import pytest
 
 from hpctl.core.change import Kind, Phase
-from hpctl.core.model import SlurmJob
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -41,7 +40,7 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
     live.sandbox.run(["sbatch", "--nodes=2", "--exclusive", *args])
     live.sandbox.run(["sbatch", "--array=1-8", "--ntasks=1", "--gres=gpu:1", *args])
 
-    def running() -> list[SlurmJob]:
+    def running():
         return [j for j in live.scheduler.view().jobs.values() if j.state == "RUNNING"]
 
     until(lambda: len(running()) == 9, 60, "two nodes came back, and eight small jobs share one")

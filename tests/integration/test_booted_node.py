@@ -1,7 +1,6 @@
 """A node that is back before slurmctld has called it DOWN: Slurm requeues its job by itself."""
 
 import time
-from typing import Any
 
 import boto3
 import pytest
@@ -21,7 +20,7 @@ def test_a_job_whose_node_boots_under_it_is_started_without_slurms_delay() -> No
         host = str(live.job(job).batch_host)
         time.sleep(MISSING_AFTER_S)
         sandbox, instance = live.sandbox, live.instance(host)
-        sagemaker: Any = boto3.client(
+        sagemaker = boto3.client(
             "sagemaker",
             endpoint_url=sandbox.endpoint_url,
             region_name="us-east-1",

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 @contextmanager
-def small_disk(megabytes: int) -> Iterator[Path]:
+def small_disk(megabytes: int):
     """A file system of a few megabytes. Needs root, as the sandbox's network namespaces do."""
     path = Path(tempfile.mkdtemp(prefix="hpctl-disk-"))
     what = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path)]
@@ -32,19 +31,13 @@ def small_disk(megabytes: int) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
+def shared():
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
     with small_disk(4) as disk:
         config = {"state_dir": str(disk / "state"), "loop": {"lease_s": 3.0}}
         with cluster(config, nodes=4) as live:
             yield live
-
-
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
 
 
 def test_a_daemon_that_slept_past_its_lease_goes_on(live: Chaos) -> None:

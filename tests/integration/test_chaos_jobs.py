@@ -1,7 +1,6 @@
 """What a fault does to the jobs on its node, in the shapes that users' jobs really have."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ exit 0
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
+def shared():
     conf = "Epilog={base}/epilog\n"
     config = {"job": {"save_grace_s": 3.0}}
     with cluster(config, {"epilog": EPILOG}, slurm_conf=conf) as live:
@@ -27,7 +26,7 @@ def shared() -> Iterator[Chaos]:
 
 
 @pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
+def live(shared: Chaos):
     yield shared
     slow_flag(shared).unlink(missing_ok=True)
     shared.settle()

@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,16 +13,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
+def shared():
     # Agents report every 10 s; Slurm gives a slurmd up after 8 s.
     with cluster({"ages": {"silent_s": 12.0}}, slurm_conf="SlurmdTimeout=8\n") as live:
         yield live
-
-
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
 
 
 def condition(live: Chaos, node: str) -> str:

@@ -8,11 +8,11 @@ import pytest
 from hpctl.cloud.objects import noted
 from hpctl.jobs.checkpoints import search as last
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
-from tests.integration import checkpoint_bucket
-from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
+from tests.integration.checkpoint_bucket import counted, place, put, run
+from tests.s3 import BUCKET, s3, s3_endpoint
 from tests.unit.checkpoint_files import WHOLE, dcp_files, dcp_metadata, torch_save
 
-s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
+__all__ = ["s3", "s3_endpoint"]
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -3,17 +3,16 @@
 import json
 import os
 import shutil
-from typing import Any
 
 from hpctl.cloud.objects import S3Bucket
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.checkpoints.fetch import fetch
 from hpctl.jobs.checkpoints.search import Checkpoint
-from tests.integration import checkpoint_bucket
-from tests.integration.checkpoint_bucket import BUCKET, counted, place, put, run
+from tests.integration.checkpoint_bucket import counted, place, put, run
+from tests.s3 import BUCKET, s3, s3_endpoint
 from tests.unit.checkpoint_files import dcp_files, torch_save, write
 
-s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
+__all__ = ["s3", "s3_endpoint"]
 
 
 def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp_path):
@@ -73,7 +72,7 @@ def test_a_copy_that_is_not_what_was_stored_is_refused(s3, tmp_path, monkeypatch
     write(tmp_path / "step-2", dcp_files())
     real = S3Bucket.read
 
-    def flipped(self: S3Bucket, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
+    def flipped(self: S3Bucket, listed, offset: int, length: int) -> tuple[bytes, int | None]:
         raw, when = real(self, listed, offset, length)
         if length > 100 and "__1_" in listed.key:
             raw = raw[:70] + bytes([raw[70] ^ 1]) + raw[71:]

@@ -6,16 +6,13 @@ The nodes' EFA devices are files, their GPUs a script behind the real nvidia-ml-
 import json
 import tempfile
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import Health
 from hpctl.sandbox.proctree import descendants
 from hpctl.wiring import open_store
 from tests.integration.chaos import Chaos, cluster
@@ -25,7 +22,7 @@ from tests.stubs import nvml
 pytestmark = pytest.mark.slurm
 
 EFAS, GPUS = 2, 8
-AGENT: dict[str, Any] = {
+AGENT = {
     "expected": {"efa_devices": EFAS},
     # The shipped table looks every 20 or 30 s, three times: a test cannot wait for that.
     "checks": {
@@ -40,7 +37,7 @@ REBOOT = "BatchRebootClusterNodes"
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Chaos]:
+def shared():
     with tempfile.TemporaryDirectory() as folder:
         stub = nvml.Stub(Path(folder)).gpus(GPUS)
         with cluster(
@@ -53,17 +50,11 @@ def shared() -> Iterator[Chaos]:
             yield live
 
 
-@pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
-    yield shared
-    shared.settle()
-
-
-def explained(live: Chaos, target: str) -> dict[str, Any]:
+def explained(live, target):
     return dict(json.loads(live.hpctl("explain", target, "--json")))
 
 
-def health(live: Chaos, node: str) -> Health:
+def health(live, node):
     """What the head node has from the node's agent."""
     store = open_store(live.config)
     try:

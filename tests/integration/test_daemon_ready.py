@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +22,7 @@ esac
 """
 
 
-def tools(folder: Path, up: Path) -> Path:
+def tools(folder, up):
     folder.mkdir()
     for name in ("scontrol", "squeue", "sinfo"):
         (folder / name).write_text(SCONTROL.format(up=up))

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def user() -> list[str]:
 
 
 @pytest.fixture
-def hpctl() -> Iterator[Hpctl]:
+def hpctl():
     """hpctl beside a sandbox of that user's; all of the sandbox is theirs."""
     who, home = user(), Path(tempfile.mkdtemp(prefix="hpb-", dir="/tmp"))
     home.chmod(0o711)
@@ -47,7 +47,7 @@ def hpctl() -> Iterator[Hpctl]:
     env = {name: str(home) for name in ("HOME", "TMPDIR", "XDG_STATE_HOME")}
     env |= {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
-    def run(*text: str, check: bool = True) -> Any:
+    def run(*text: str, check: bool = True):
         done = run_text([*who, sys.executable, "-P", "-m", "hpctl", *text], env=env, cwd=home)
         assert not check or done.returncode == 0 or done.stdout, done.stderr
         return json.loads(done.stdout) if "--json" in text else done.stdout

@@ -4,24 +4,22 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpctl.core.trouble import Kind
 from hpctl.jobs.elastic.wire import tell
-from tests.integration.elastic_bed import Launchers, Start, all_wait, scripted, until_gone
+from tests.integration.elastic_bed import Start, all_wait, scripted, until_gone
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path):
     with scripted(tmp_path) as begin:
         yield begin
 
 
-def environment_of(group: Launchers, rank: int, count: int) -> dict[str, Any]:
+def environment_of(group, rank, count):
     return dict(json.loads((group.save / f"env-{rank}-{count}").read_text()))
 
 
@@ -200,7 +198,7 @@ wait()
     assert group.account().restarts == 0
 
 
-def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path: Path) -> None:
+def test_checkpoints_none_of_which_is_whole_end_with_93(start: Start, tmp_path) -> None:
     bad = tmp_path / "group/save/step-1"
     bad.mkdir(parents=True)
     (bad / "manifest.json").write_text("{}")

@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +16,7 @@ WORDS = (f"--steps={STEPS}", "--checkpoint-every=7", "--step-s=0.02")
 
 
 @pytest.fixture
-def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:
+def launchers(tmp_path):
     made: list[Launchers] = []
     yield made
     for each in made:

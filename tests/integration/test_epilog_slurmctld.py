@@ -4,7 +4,6 @@ import re
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ AT_ONCE_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def cluster(tmp_path_factory):
     settings = {"agents": False, "emulator": False, "daemon": True, "config": SLOW}
     with Sandbox("epilog", nodes=1, **settings) as sandbox:
         yield sandbox
@@ -49,7 +48,7 @@ def submit(sandbox: Sandbox, mark: Path, seconds: float = 0.0) -> int:
 
 
 @pytest.mark.slurm
-def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> None:
+def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path) -> None:
     before = asleep(cluster)
     mark = tmp_path / "mark"
     submit(cluster, mark, seconds=3)
@@ -61,7 +60,7 @@ def test_a_job_that_ends_wakes_the_loop(cluster: Sandbox, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("listening", ["nobody", "a full FIFO", "a file", "no directory"])
-def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
+def test_the_script_waits_for_nobody(tmp_path, listening: str) -> None:
     from hpctl.daemon.wake import Waker
 
     waker = Waker(tmp_path)
@@ -84,7 +83,7 @@ def test_the_script_waits_for_nobody(tmp_path: Path, listening: str) -> None:
         waker.close()
 
 
-def test_the_group_may_poke_and_not_listen(tmp_path: Path) -> None:
+def test_the_group_may_poke_and_not_listen(tmp_path) -> None:
     from hpctl.daemon.wake import Waker
 
     Waker(tmp_path).close()

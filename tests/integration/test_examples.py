@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,13 @@ ITERATIONS, SAVE_EVERY = 40, 10
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Chaos]:
+def live():
     with cluster({}, nodes=6) as one:
         yield one
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """Where every node can write: not pytest's own, which other users cannot enter."""
     path = Path(tempfile.mkdtemp(prefix="hpctl-examples-"))
     yield path

@@ -5,15 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
 from tests.adversary.test_intake_process import free_port
 from tests.contract.journal.servers import MariaDB
-from tests.munged import Realm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -22,7 +19,7 @@ pytestmark = pytest.mark.slurm
 class LiveHead:
     """One `hpctl daemon run`. There is no Slurm: it leads, and cannot act."""
 
-    def __init__(self, home: Path, name: str, url: str, port: int, munge: Path) -> None:
+    def __init__(self, home, name, url, port, munge):
         self.config, self.log, self.port = home / f"{name}.yaml", home / f"{name}.log", port
         self.address = f"127.0.0.1:{port}"
         intake = {"listen": self.address, "advertise": self.address, "munge_socket": str(munge)}
@@ -51,7 +48,6 @@ class LiveHead:
         return "hpctl_leader 1.0" in text if "hpctl_leader " in text else None
 
     def signal(self, number: signal.Signals) -> float:
-        assert self.process is not None
         self.process.send_signal(number)
         return time.monotonic()
 
@@ -63,7 +59,7 @@ class LiveHead:
 
 
 @pytest.fixture
-def heads(tmp_path: Path, munges: Realm) -> Iterator[list[LiveHead]]:
+def heads(tmp_path, munges):
     server = MariaDB()
     url = server.fresh()
     pair = [LiveHead(tmp_path, f"h{n}", url, free_port(), munges.head) for n in (1, 2)]
@@ -87,14 +83,13 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     until(lambda: second.leads() is False, 40)
     until(lambda: first.hpctl("failover", "--dry-run")[0] == 0, 10)
     _, shown = second.hpctl("status")
-    assert shown["daemon"]["address"] == first.address  # type: ignore[index]
-    (standby,) = shown["standbys"]  # type: ignore[misc]
+    assert shown["daemon"]["address"] == first.address
+    (standby,) = shown["standbys"]
     assert (standby["address"], standby["behind"]) == (second.address, 0)
 
     killed = first.signal(signal.SIGKILL)
     until(lambda: second.leads() is True, 30)
     print(f"\nkilled: {time.monotonic() - killed:.2f} s")
-    assert first.process is not None
     first.process.wait()
     first.start(both)
     until(lambda: first.leads() is False, 40)
@@ -110,17 +105,15 @@ def test_a_standby_takes_over_and_hands_back(heads: list[LiveHead]) -> None:
     assert took < 8
     assert first.leads() is True
     until(lambda: second.leads() is False, 40)
-    assert second.process is not None
     assert second.process.poll() is None
     _, audit = first.hpctl("audit")
-    rows = [(row["what"], row["ok"]) for row in audit["entries"]]  # type: ignore[attr-defined]
+    rows = [(row["what"], row["ok"]) for row in audit["entries"]]
     assert ("failover nowhere", False) in rows
     assert (f"failover {first.address}", True) in rows
 
     for head in heads:
         head.signal(signal.SIGTERM)
-        assert head.process is not None
         assert head.process.wait(30) == 0, head.log.read_text()
     code, shown = first.hpctl("status")
-    assert (shown["daemon"]["alive"], shown["standbys"]) == (False, [])  # type: ignore[index]
+    assert (shown["daemon"]["alive"], shown["standbys"]) == (False, [])
     assert "no leader since" in str(shown["unknowns"])

@@ -1,7 +1,6 @@
 """One fault healed, end to end, on a real Slurm; and what must not be touched is not."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +13,14 @@ NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
 
 
 @pytest.fixture(scope="module", params=["ip", pytest.param("group", marks=pytest.mark.nightly)])
-def shared(request: pytest.FixtureRequest) -> Iterator[Chaos]:
+def shared(request):
     """Slurm's names made from addresses, and names that tell nothing of moving instances."""
     with cluster(node_names=request.param) as live:
         yield live
 
 
 @pytest.fixture
-def live(shared: Chaos) -> Iterator[Chaos]:
+def live(shared: Chaos):
     if shared.sandbox.spec.node_names == "group":
         shared.sandbox.inject_api("no-dns")
     yield shared

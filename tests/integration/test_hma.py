@@ -2,8 +2,6 @@
 
 import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,15 +20,9 @@ def mark(live: Chaos, node: str, action: str = "Replace", state: str = "FAIL") -
 
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[Chaos]:
+def shared():
     with cluster(nodes=6) as live:
         yield live
-
-
-@pytest.fixture
-def live(own: Chaos) -> Iterator[Chaos]:
-    yield own
-    own.settle()
 
 
 def healed(live: Chaos, victim: str, before: str) -> None:
@@ -90,7 +82,7 @@ exec {scontrol} "$@"
 
 
 @pytest.mark.nightly
-def test_mode_assist_leaves_a_mark_that_came_a_moment_before_our_drain(tmp_path: Path) -> None:
+def test_mode_assist_leaves_a_mark_that_came_a_moment_before_our_drain(tmp_path) -> None:
     armed = tmp_path / "armed"
     for name in ("scontrol", "squeue", "sinfo", "scancel"):
         (tmp_path / name).symlink_to(str(shutil.which(name)))

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,14 @@ def children() -> set[int]:
 
 
 @pytest.fixture
-def no_child_stays() -> Iterator[None]:
+def no_child_stays():
     before = children()
     yield
     assert children() <= before
 
 
 @pytest.fixture
-def probes(no_child_stays: None) -> Iterator[Probes]:
+def probes(no_child_stays: None):
     made = Probes(0.5)
     yield made
     made.forget(frozenset())
@@ -96,7 +95,7 @@ def test_a_hanging_mount_is_reported_and_nothing_piles_up(tmp_path, monkeypatch,
 
 
 @pytest.fixture
-def frozen(tmp_path: Path) -> Iterator[Path]:
+def frozen(tmp_path):
     """An ext4 that takes no write: whoever tries sleeps in state D, deaf to SIGKILL too."""
     image, point = tmp_path / "disk", tmp_path / "mount"
     point.mkdir()

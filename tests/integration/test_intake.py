@@ -9,13 +9,11 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.model import Report
 from hpctl.daemon import intake
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
@@ -37,7 +35,7 @@ def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, 
 def test_a_true_report_is_stored_before_it_is_acknowledged(head: Head) -> None:
     stored = threading.Event()
 
-    def slowly(received: Report) -> None:
+    def slowly(received):
         time.sleep(0.2)
         head.accepted.append(received)
         stored.set()
@@ -134,7 +132,7 @@ def test_too_large_as_announced(head: Head) -> None:
     assert head.refused() == {"too_large": 1}
 
 
-def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_slow_a_body(head: Head, monkeypatch) -> None:
     monkeypatch.setattr(intake, "BODY_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
         client.sendall(
@@ -144,7 +142,7 @@ def test_too_slow_a_body(head: Head, monkeypatch: pytest.MonkeyPatch) -> None:
     assert head.refused() == {"slow_body": 1}
 
 
-def test_our_own_munged_away(munges: Realm, tmp_path: Path) -> None:
+def test_our_own_munged_away(munges: Realm, tmp_path) -> None:
     head = Head(munges, munge_socket=tmp_path / "none")
     head.server.start()
     try:
@@ -156,7 +154,7 @@ def test_our_own_munged_away(munges: Realm, tmp_path: Path) -> None:
 
 
 def test_a_journal_that_fails_is_not_an_acknowledgement(head: Head) -> None:
-    def broken(_: Report) -> None:
+    def broken(_):
         raise OSError(28, "No space left on device")
 
     head.accept = broken
@@ -169,7 +167,7 @@ def test_a_journal_that_fails_is_not_an_acknowledgement(head: Head) -> None:
 def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     first_is_in, let_go = threading.Event(), threading.Event()
 
-    def slow_first(received: Report) -> None:
+    def slow_first(received):
         if (received.node, received.seq) == ("n1", 1):
             first_is_in.set()
             let_go.wait(10)

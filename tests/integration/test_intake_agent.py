@@ -5,7 +5,6 @@ import signal
 import socket
 import statistics
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.wake import SystemClock
 from tests.agent_process import GPU, AgentProcess
 from tests.intakes import Head, Rows, report
-from tests.munged import Realm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -29,7 +27,7 @@ PATIENCE_S = 15.0
 class Daemon(Head):
     """A head that holds the nodes' health; it can go away, and come back with an empty memory."""
 
-    def __init__(self, realm: Realm, **settings: object) -> None:
+    def __init__(self, realm, **settings):
         super().__init__(realm, **settings)
         self.times: list[float] = []
         self._forget()
@@ -71,7 +69,7 @@ class Daemon(Head):
 
 
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Daemon]:
+def head(munges):
     running = Daemon(munges)
     running.server.start()
     yield running
@@ -79,7 +77,7 @@ def head(munges: Realm) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def agent(head: Daemon, tmp_path: Path) -> Iterator[AgentProcess]:
+def agent(head: Daemon, tmp_path):
     made = AgentProcess(tmp_path, head.server.url, head.realm.n1)
     yield made
     if made.process is not None:

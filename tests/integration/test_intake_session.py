@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from hpctl.core.model import Report
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from tests.intakes import Head, Session, beat, credential, report
@@ -173,7 +172,7 @@ def test_a_heartbeat_does_not_wait_for_a_report_that_is_being_stored(head: Head)
     slow, beating = Session(head), Session(head, "n2", head.realm.n2)
     is_in, let_go = threading.Event(), threading.Event()
 
-    def hang(received: Report) -> None:
+    def hang(received):
         is_in.set()
         let_go.wait(10)
         head.accepted.append(received)
@@ -198,7 +197,7 @@ def test_reports_that_wait_for_the_journal_are_stored_together(head: Head) -> No
     first_is_in, let_go = threading.Semaphore(0), threading.Event()
     head.address_of = lambda _: "127.0.1.2"
 
-    def store(*reports: Report) -> None:
+    def store(*reports):
         batches.append(len(reports))
         first_is_in.release()
         let_go.wait(10)

@@ -3,8 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +24,6 @@ from hpctl.policies import PolicyFile
 from hpctl.protocol import job_reports as job_wire
 from tests.fakes.desk import NOON, Desk
 from tests.intakes import Sink, credential, post, refused
-from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
 TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30)
@@ -35,19 +32,19 @@ TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0
 class Head(Desk):
     """A running intake with a desk."""
 
-    def __init__(self, munges: Realm) -> None:
+    def __init__(self, munges):
         super().__init__()
         registry, settings = CollectorRegistry(), IntakeSettings(munge_socket=munges.head)
         routes = [route(self.desk.take, settings, SystemClock(), registry)]
         app = intake_app(settings, Sink(), lambda _: None, registry, routes=routes)
         self.server = IntakeServer(app, "127.0.0.1")
 
-    def post(self, body: bytes, authorization: str) -> tuple[int, dict[str, Any]]:
+    def post(self, body, authorization):
         return post(self.server.port, job_wire.PATH, body, {"Authorization": authorization})
 
 
 @pytest.fixture
-def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
+def head(munges, monkeypatch):
     running = Head(munges)
     running.server.start()
     monkeypatch.setenv("HPCTL_HEAD", running.server.url)
@@ -57,7 +54,7 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
     running.server.stop()
 
 
-def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
+def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
     return replace(JobReport(job, restarts, TROUBLE), **changes)
 
 

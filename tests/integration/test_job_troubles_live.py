@@ -8,10 +8,8 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -31,12 +29,12 @@ PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Chaos]:
+def live():
     with cluster({"job": {"supervisor_grace_s": 2.0}}, nodes=4) as found:
         yield found
 
 
-def registered(**output: Any) -> str:
+def registered(**output) -> str:
     """A --comment as `hpctl sbatch` writes it."""
     return "--comment=hpctl:" + json.dumps({"ckpt": "/nowhere", **output}, separators=(",", ":"))
 
@@ -52,7 +50,7 @@ def ended(live: Chaos, job: int) -> str:
 
 
 @contextlib.contextmanager
-def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
+def at_node(live: Chaos, number: int = 0):
     """The environment of a process inside a job on a node."""
     node = live.sandbox.spec.layout.of_node(live.sandbox.nodes[number])
     output = {**live.sandbox.exports, "SLURM_CONF": str(node / "slurm.conf")}
@@ -65,7 +63,7 @@ def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
         os.environ.update(before)
 
 
-def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
+def report(job: int, restarts: int = 0, **changes) -> JobReport:
     trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
     return JobReport(job, restarts, trouble, **changes)
 

@@ -10,7 +10,6 @@ from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import Record
 from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
-from hpctl.sandbox.api import Sandbox
 from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
@@ -24,7 +23,7 @@ srun -n1 bash -c 'echo $$ > task.new; mv task.new task; sleep 60'
 """
 
 
-def test_processes_of_a_running_job_are_found(slurm: Sandbox, tmp_path: Path) -> None:
+def test_processes_of_a_running_job_are_found(slurm, tmp_path):
     args = ["sbatch", "--parsable", "--output=/dev/null", "--wrap"]
     job = slurm.run([*args, SCRIPT.format(directory=tmp_path)]).stdout.strip()
     names = ("batch", "child", "task")

@@ -4,10 +4,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +44,7 @@ def dcgm(xid: int, minute: int = 0) -> str:
 class Log:
     """A log file and what is made of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         path.touch(mode=0o644)
         self.changes = 0
@@ -67,7 +64,7 @@ class Log:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[Log]:
+def log(tmp_path):
     log = Log(tmp_path / "hma.log")
     yield log
     log.watch._source.close()
@@ -142,7 +139,7 @@ def test_nor_another_user_s_nor_a_link(log, monkeypatch):
 # --- the journal ------------------------------------------------------------------------------
 
 
-def entry(message: Any, uid: str = "0", unit: str = UNIT, minute: int = 5) -> str:
+def entry(message, uid: str = "0", unit: str = UNIT, minute: int = 5) -> str:
     at = datetime(2026, 7, 20, 22, minute, tzinfo=UTC).timestamp()
     fields = {"MESSAGE": message, "_UID": uid, "_SYSTEMD_UNIT": unit}
     return json.dumps({"__CURSOR": "s=1", "__REALTIME_TIMESTAMP": f"{at * 1e6:.0f}", **fields})
@@ -151,7 +148,7 @@ def entry(message: Any, uid: str = "0", unit: str = UNIT, minute: int = 5) -> st
 class Journal:
     """A stand-in for journalctl --follow: it prints a file's lines, then waits or ends."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place):
         self.lines = place / "entries"
         self.starts = place / "starts"
         program = place / "journalctl"
@@ -169,7 +166,7 @@ class Journal:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[Journal]:
+def journal(tmp_path):
     journal = Journal(tmp_path)
     yield journal
     journal.source.close()

@@ -3,13 +3,10 @@
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,19 +42,19 @@ class Node:
         now = datetime.now(UTC)
         self.seen.append(Finding(check, verdict, now, now, code=code, evidence="a line"))
 
-    def hpctl(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def hpctl(self, *args):
         return hpctl(*args, "--socket", str(self.path))
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request):
         return ask(str(self.path), request, 5.0)
 
 
-def hpctl(*args: str) -> subprocess.CompletedProcess[str]:
+def hpctl(*args):
     return run_text([sys.executable, "-m", "hpctl", *args], cwd=ROOT)
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path):
     node = Node(tmp_path / "run" / "agent.sock")
     yield node
     node.server.stop()
@@ -65,7 +62,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_a_script_s_report_is_the_agent_s_finding(node):
     shown = node.hpctl(
-        *("report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("agent", "report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
         *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
     )
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
@@ -73,7 +70,9 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
     assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
     assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
-    assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    assert (
+        node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    )
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
 
 
@@ -88,12 +87,12 @@ def test_a_script_s_report_is_the_agent_s_finding(node):
     ],
 )
 def test_a_script_s_author_is_reported_of_his_mistakes(args, says):
-    shown = hpctl("report", *args)
+    shown = hpctl("agent", "report", *args)
     assert shown.returncode == 2
     assert says in shown.stderr
 
 
-@pytest.mark.parametrize("command", [("report", "--check", "a"), ("agent", "verdict")])
+@pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
 def test_without_an_agent_a_prolog_goes_on(command, tmp_path):
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
@@ -216,7 +215,7 @@ def test_a_place_that_cannot_be_had_is_named(tmp_path):
     assert "107 characters" in caught.value.hint
 
 
-@pytest.mark.parametrize("command", [("agent", "verdict"), ("report", "--check", "a")])
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("agent", "report", "--check", "a")])
 def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
     heavy = ("asyncio", "msgspec", "pydantic", "rich", "starlette", "yaml", "hpctl.core.model")
     code = (

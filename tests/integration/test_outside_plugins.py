@@ -4,7 +4,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ MACHINE = Machine()
 
 
 @pytest.fixture
-def checks_d(tmp_path: Path) -> Path:
+def checks_d(tmp_path) -> Path:
     place = tmp_path / "checks.d"
     place.mkdir(mode=0o755)
     return place
@@ -30,7 +29,7 @@ def put(place: Path, name: str, body: str, mode: int = 0o755) -> Path:
     return path
 
 
-def printing(document: Any, describe: str = "") -> str:
+def printing(document, describe: str = "") -> str:
     text = json.dumps(document)
     return f"[ \"$1\" = --describe ] && {{ echo '{describe}'; exit; }}\ncat <<'E'\n{text}\nE"
 
@@ -41,7 +40,7 @@ def load(place: Path) -> tuple[list[Plugin], PluginDirectory]:
     return [check for check in found if isinstance(check, Plugin)], directory
 
 
-def seen(check: Any) -> list[Observation]:
+def seen(check) -> list[Observation]:
     return list(check.judge(check.gather(MACHINE), None, {}))
 
 

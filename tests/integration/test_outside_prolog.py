@@ -1,10 +1,8 @@
 """The Prolog: it fails for a faulty node, and for nothing that is our own fault."""
 
 import os
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -14,13 +12,13 @@ from tests.process import run_text
 PROLOG = ROOT / "slurm_plugins" / "prolog.sh"
 
 
-def prolog(hpctl: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
+def prolog(hpctl, **environment):
     return run_text(
         [str(PROLOG)], env={"PATH": os.environ["PATH"], "HPCTL": str(hpctl), **environment}
     )
 
 
-def program(place: Path, body: str) -> Path:
+def program(place, body):
     path = place / "hpctl"
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
@@ -28,7 +26,7 @@ def program(place: Path, body: str) -> Path:
 
 
 @pytest.mark.parametrize(("xid", "status"), [("", 0), ("13", 0), ("79", 1)])
-def test_a_job_is_kept_from_a_faulty_node_alone(tmp_path: Path, xid: str, status: int) -> None:
+def test_a_job_is_kept_from_a_faulty_node_alone(tmp_path, xid: str, status: int) -> None:
     node = Node(tmp_path / "agent.sock")
     if xid:
         node.sees("kernel.xid", xid)
@@ -39,7 +37,7 @@ def test_a_job_is_kept_from_a_faulty_node_alone(tmp_path: Path, xid: str, status
     assert ("hpctl: n1 is faulty: Xid 79" in reported.stderr) is bool(status)
 
 
-def test_without_an_agent_the_job_starts(tmp_path: Path) -> None:
+def test_without_an_agent_the_job_starts(tmp_path) -> None:
     hpctl = program(tmp_path, f'cd {ROOT} && exec {sys.executable} -m hpctl "$@"')
     assert prolog(hpctl, HPCTL_AGENT_SOCKET=str(tmp_path / "none")).returncode == 0
 
@@ -54,11 +52,11 @@ def test_without_an_agent_the_job_starts(tmp_path: Path) -> None:
         "echo n1 is faulty; exit 0",
     ],
 )
-def test_where_hpctl_is_broken_the_job_starts(tmp_path: Path, body: str) -> None:
+def test_where_hpctl_is_broken_the_job_starts(tmp_path, body: str) -> None:
     assert prolog(program(tmp_path, body)).returncode == 0
 
 
-def test_where_hpctl_is_missing_or_hangs_the_job_starts(tmp_path: Path) -> None:
+def test_where_hpctl_is_missing_or_hangs_the_job_starts(tmp_path) -> None:
     assert prolog(tmp_path / "none").returncode == 0
     begun = time.monotonic()
     assert prolog(program(tmp_path, "exec sleep 30")).returncode == 0

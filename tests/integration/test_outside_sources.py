@@ -1,7 +1,6 @@
 """All outside sources of one node together, as the agent's main loop runs them."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -40,13 +39,13 @@ class Agent:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path) -> Path:
     (tmp_path / "checks.d").mkdir(mode=0o755)
     return tmp_path
 
 
 @pytest.fixture
-def agent(place: Path) -> Iterator[Agent]:
+def agent(place: Path):
     agent = Agent(place)
     yield agent
     agent.sources.stop()

@@ -3,18 +3,16 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.progress.notes import NoteListener, listen
+from hpctl.jobs.progress.notes import listen
 from tests.integration.progress_talk import CALLS, environment, heard, python
 
 
 @pytest.fixture(params=["unix", "udp"])
-def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NoteListener]:
+def listener(request, tmp_path):
     peers = ["localhost"] if request.param == "udp" else []
     with listen(peers) as made:
         assert made.address.startswith(f"{request.param}:")
@@ -22,7 +20,7 @@ def listener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NoteLis
 
 
 @pytest.fixture
-def reporter_to() -> Iterator[Callable[[str], progress.Reporter]]:
+def reporter_to():
     made: list[progress.Reporter] = []
 
     def make(address: str) -> progress.Reporter:

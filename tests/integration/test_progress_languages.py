@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ def example(language: str) -> str:
     return code
 
 
-def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path: Path) -> None:
+def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path) -> None:
     source, program = tmp_path / "tell.c", tmp_path / "tell"
     source.write_text(example("c"))
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
@@ -32,7 +31,7 @@ def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
-def test_the_bash_lines_are_heard(line: int, tmp_path: Path) -> None:
+def test_the_bash_lines_are_heard(line: int, tmp_path) -> None:
     bash = shutil.which("bash")
     assert bash
     lines = [text for text in example("bash").splitlines() if text and not text.startswith("#")]

@@ -17,7 +17,7 @@ def test_only_its_own_user_can_reach_the_unix_socket() -> None:
     assert not directory.exists()
 
 
-def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_taken_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr("hpctl.jobs.progress.notes.KEPT", 10)
     with listen() as listener, sender(listener.address) as send:
         for n in range(50):
@@ -31,7 +31,7 @@ def test_what_is_not_taken_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- the file form ----------------------------------------------------------------------------
 
 
-def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> None:
+def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path) -> None:
     place = tmp_path / "progress"
     reader = NoteFileReader(place)
     assert reader.take() == []
@@ -49,7 +49,7 @@ def test_a_file_that_comes_later_is_torn_rotated_and_mixed(tmp_path: Path) -> No
     reader.close()
 
 
-def test_a_long_temporary_directory_is_no_obstacle(tmp_path: Path) -> None:
+def test_a_long_temporary_directory_is_no_obstacle(tmp_path) -> None:
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     with listen(directory=deep) as listener:

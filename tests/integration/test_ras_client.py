@@ -56,7 +56,7 @@ def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
         ask(service, 5.0)
 
 
-def test_an_endless_answer_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_cut(monkeypatch) -> None:
     monkeypatch.setattr("hpctl.jobs.ras.client.LARGEST_ANSWER", 1 << 20)
     with Service(job(), fault=Fault.ENDLESS) as service, pytest.raises(RasError, match="more than"):
         ask(service)

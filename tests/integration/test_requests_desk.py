@@ -3,10 +3,7 @@
 import grp
 import os
 import pwd
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,7 +20,6 @@ from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 from tests.intakes import Sink, post
-from tests.munged import Realm
 from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
@@ -35,7 +31,7 @@ GROUP = grp.getgrgid(NOBODY.pw_gid).gr_name
 class Head:
     """A running intake with a desk for requests, on a journal of its own."""
 
-    def __init__(self, munges: Realm, url: str) -> None:
+    def __init__(self, munges, url):
         self.munges = munges
         self.store = Store(url, write=True)
         self.state, self.poked = State(), 0
@@ -57,19 +53,19 @@ class Head:
     def poke(self) -> None:
         self.poked += 1
 
-    def ask(self, uid: int, verb: str, target: str = "", by: str = "") -> tuple[int, Any]:
+    def ask(self, uid, verb, target="", by=""):
         """As this user, whose credential the real munge command makes."""
         body = wire.encode_request(verb, target, by)
         command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
         made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
 
-    def post(self, body: bytes, authorization: str) -> tuple[int, Any]:
+    def post(self, body, authorization):
         return post(self.server.port, wire.REQUESTS_PATH, body, {"Authorization": authorization})
 
 
 @pytest.fixture
-def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
+def head(munges, tmp_path):
     running = Head(munges, f"sqlite:///{tmp_path}/journal.db")
     running.server.start()
     yield running

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_run_live import SETTLED_S, Job
 from tests.integration.test_training import ROOT, Run, final
@@ -17,7 +16,7 @@ from tests.integration.test_training import ROOT, Run, final
 pytestmark = pytest.mark.slurm
 
 
-def test_daemon_and_supervisor_share_the_work(sandbox_factory: SandboxFactory) -> None:
+def test_daemon_and_supervisor_share_the_work(sandbox_factory):
     settings = {"config": FAST, "boot_time": 0.5, "slurm_conf": EAGER}
     live = Live(sandbox_factory(nodes=4, mode="own", daemon=True, **settings))
     shared = Path(tempfile.mkdtemp(prefix="hpctl-run-"))

@@ -3,7 +3,6 @@
 import re
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -46,7 +45,7 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Sandbox]:
+def slurm():
     """Three nodes: a fourth would be idle, and worth a requeue."""
     settings = {"agents": False, "emulator": False, "slurm_conf": EAGER}
     with Sandbox("grow", nodes=3, **settings) as sandbox:

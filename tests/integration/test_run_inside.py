@@ -4,12 +4,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpctl.sandbox.api import Sandbox
 from tests.integration.test_run_live import Job
 from tests.integration.test_training import ROOT
 
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def job(slurm: Sandbox) -> Iterator[Job]:
+def job(slurm):
     one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
     yield one
     slurm.run(["scancel", str(one.id)], check=False)
@@ -79,7 +77,7 @@ exec sleep 300
     assert "attempt 2 on 1 node" in log
 
 
-def _run(slurm: Sandbox, directory: Path, job_id: int) -> subprocess.Popen[str]:
+def _run(slurm, directory, job_id):
     """`hpctl run` outside of any job, told that it is in one."""
     reported = {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_NODELIST": slurm.nodes[0]}
     env = {**slurm.env, **reported, "PYTHONPATH": str(ROOT), "HOME": str(directory)}
@@ -87,7 +85,7 @@ def _run(slurm: Sandbox, directory: Path, job_id: int) -> subprocess.Popen[str]:
     return subprocess.Popen(slurm.command(line), env=env, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm: Sandbox, job: Job) -> None:
+def test_a_job_that_slurmctld_does_not_know_is_told_at_once(slurm, job):
     run = _run(slurm, job.dir, 999_999)
     _, output = run.communicate(timeout=20)
     assert run.returncode == 1

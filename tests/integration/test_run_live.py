@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,7 +89,7 @@ class Job(Struct):
 
 
 @pytest.fixture
-def job(slurm: Sandbox) -> Iterator[Job]:
+def job(slurm: Sandbox):
     """A job of a test's own, which may break nodes: all is idle before and after it."""
     _all_idle(slurm)
     one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))

@@ -4,14 +4,12 @@ import os
 
 import pytest
 
-from hpctl.sandbox.api import Sandbox
-
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may write to the kernel's log")
-def test_the_real_kernel_log_is_written_where_asked(slurm: Sandbox) -> None:
+def test_the_real_kernel_log_is_written_where_asked(slurm):
     text = f"hpctl sandbox test {os.getpid()}"
     log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
     try:

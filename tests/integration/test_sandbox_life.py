@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,7 +68,7 @@ def supervisor_of(sandbox: Sandbox) -> int:
 
 
 @pytest.fixture
-def state() -> Iterator[Path]:
+def state():
     base = Path(tempfile.mkdtemp(prefix="hpctl-"))
     base.chmod(0o755)
     yield base / "s"

@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,14 @@ ENDS = {"help", "usage", "version", "wrap", "wait", "quiet", "clusters"}
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
     path = Path(tempfile.mkdtemp(prefix="hpctl-sbatch-live-"))
     yield path
     shutil.rmtree(path)
 
 
-def options_of(slurm: Sandbox) -> Iterator[tuple[str, str, bool]]:
+def options_of(slurm):
     """Long name, letter and whether a value must follow, from `sbatch --help`."""
     text = slurm.run(["sbatch", "--help"]).stdout
     for letter, name, equals in re.findall(
@@ -65,7 +64,7 @@ def forms_of(name: str, letter: str, value: str) -> list[list[str]]:
     return [[f"--{name}={value}"], [f"--{name}", value], *short]
 
 
-def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> None:
+def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path) -> None:
     job = tmp_path / "job.sh"
     job.write_text("#!/bin/sh\ntrue\n")
     (tmp_path / "hosts").write_text(slurm.nodes[0] + "\n")

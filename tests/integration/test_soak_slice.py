@@ -7,7 +7,7 @@ from tests.soak.run import soak
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
-def test_a_minute_of_faults_loses_no_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_minute_of_faults_loses_no_job(capsys) -> None:
     output: list[str] = []
     account = soak(1.0, seed=7, steps=200, pause_s=(4.0, 9.0), say=output.append, named_s=120)
     with capsys.disabled():

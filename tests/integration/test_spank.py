@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,7 @@ class Cluster:
         path.write_text(f"#!/bin/sh\n{head}\n{body}\n")
         return str(path)
 
-    def sbatch(self, *args: str, **more: object) -> subprocess.CompletedProcess[str]:
+    def sbatch(self, *args: str, **more) -> subprocess.CompletedProcess[str]:
         environment = {
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(self.base / "tmp"),
@@ -90,7 +89,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     with tempfile.TemporaryDirectory(prefix="hpctl-spank-test-") as name:
         base = Path(name)
         base.chmod(0o755)
@@ -106,7 +105,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def restored(cluster: Cluster) -> Iterator[None]:
+def restored(cluster: Cluster):
     """Each test begins with the plugin as it is installed, and leaves no files of the plugin's."""
     cluster.__init__(cluster.slurm, cluster.base)
     yield
@@ -232,7 +231,7 @@ def test_a_resilient_step_gets_signals(cluster: Cluster) -> None:
 
 
 @pytest.mark.nightly
-def test_installing_it_keeps_what_plugstack_has(tmp_path: Path) -> None:
+def test_installing_it_keeps_what_plugstack_has(tmp_path) -> None:
     etc = tmp_path / "etc"
     etc.mkdir()
     environment = {

@@ -4,13 +4,12 @@ import pytest
 
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.change import Kind
-from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
-def test_a_job_that_lost_a_node_gets_the_spare(sandbox_factory: SandboxFactory) -> None:
+def test_a_job_that_lost_a_node_gets_the_spare(sandbox_factory):
     config = {**FAST, "spares": {"worker-1": 1}}
     live = Live(
         sandbox_factory(

@@ -2,16 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpctl.agent import send
-from hpctl.core.model import Report
 from tests.agent_process import AgentProcess
 from tests.intakes import Head
-from tests.munged import Realm
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -33,12 +30,12 @@ SMALL_FRY = 200
 class Inbox(Head):
     """A head node that notes when it heard of what."""
 
-    def __init__(self, realm: Realm) -> None:
+    def __init__(self, realm):
         super().__init__(realm)
         self.first: dict[tuple[str, str], float] = {}
         self.accept = self._take
 
-    def _take(self, report: Report) -> None:
+    def _take(self, report):
         self.accepted.append(report)
         for finding in report.findings:
             self.first.setdefault((finding.device, finding.code), time.monotonic())
@@ -53,7 +50,7 @@ class Inbox(Head):
 
 
 @pytest.fixture
-def head(munges: Realm) -> Iterator[Inbox]:
+def head(munges):
     inbox = Inbox(munges)
     inbox.server.start()
     yield inbox
@@ -61,7 +58,7 @@ def head(munges: Realm) -> Iterator[Inbox]:
 
 
 @pytest.fixture
-def agent(head: Inbox, tmp_path: Path) -> Iterator[AgentProcess]:
+def agent(head: Inbox, tmp_path):
     made = AgentProcess(tmp_path, head.server.url, head.realm.n1)
     made.start(HPCTL_AGENT_HEARTBEAT_S="2")
     yield made

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,7 @@ class Run:
 
 
 @pytest.fixture
-def runs() -> Iterator[list[Run]]:
+def runs():
     made: list[Run] = []
     yield made
     for run in made:
@@ -85,7 +84,7 @@ def final(directory: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_killed_and_resumed_gives_the_same_bits(tmp_path: Path, runs: list[Run], size: int) -> None:
+def test_killed_and_resumed_gives_the_same_bits(tmp_path, runs: list[Run], size: int) -> None:
     arguments = ("--steps", "60", "--checkpoint-every", "7")
     runs.append(Run(tmp_path / "calm", size, *arguments))
     codes, output = runs[-1].wait()

@@ -5,7 +5,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
+def shared():
     """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
     path = Path(tempfile.mkdtemp(prefix="hpctl-training-"))
     yield path

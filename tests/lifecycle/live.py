@@ -91,7 +91,7 @@ def furnish(machine: Booted, controller: bool, rc: dict[str, Any] | None = None)
     machine.says("systemctl", "daemon-reload")
 
 
-def download(s3: Any, bucket: str, machine: Booted) -> None:
+def download(s3, bucket: str, machine: Booted) -> None:
     """What the agent does next: the prefix, to /tmp, without modes."""
     for item in s3.list_objects_v2(Bucket=bucket)["Contents"]:
         path = machine.path(BUCKET) / item["Key"].partition("/")[2]
@@ -128,7 +128,7 @@ def birth(machine: Booted) -> str:
     return out
 
 
-def eventually(what: Callable[[], Any], within: float = 30) -> Any:
+def eventually(what: Callable[[], Any], within: float = 30):
     """What a function finds, as soon as it finds anything."""
     deadline = time.monotonic() + within
     while not (found := what()):

@@ -23,7 +23,7 @@ ENVIRONMENT = {"HPCTL_LIFECYCLE_BACKOFF_S": "0.05", "HPCTL_LIFECYCLE_FAILURE_WAI
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def resources(**more: Any) -> dict[str, Any]:
+def resources(**more) -> dict[str, Any]:
     """resource_config.json with a node of each role, and a group that has none yet."""
     groups: list[dict[str, Any]] = [
         {

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import boto3
 import pytest
@@ -19,9 +18,9 @@ from tests.lifecycle.booted import Booted
 from tests.lifecycle.live import COMMAND, birth, eventually
 from tests.lifecycle.node import ADDRESSES, BUCKET, ENVIRONMENT, wheelhouse
 from tests.lifecycle.test_cli import run as hpctl_lifecycle
-from tests.lifecycle.test_push import endpoint
+from tests.s3 import s3_endpoint
 
-__all__ = ["endpoint"]
+__all__ = ["s3_endpoint"]
 
 ROOT_PYTHON = (3, 11)
 """Of the Debian release in tests/lifecycle/chroot.py: the machines get the packages of this one."""
@@ -52,7 +51,7 @@ class Cluster(Struct):
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tmp_path_factory):
     """Made by the command itself, with all that daemon and agent need."""
     room = tmp_path_factory.mktemp("bundle")
     wheelhouse(room / "wheels", whole=True)
@@ -66,14 +65,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(bundle, endpoint, tmp_path_factory):
+def cluster(bundle, s3_endpoint, tmp_path_factory):
     """Controller first, then the others, as HyperPod does."""
     room = tmp_path_factory.mktemp("machines")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             patch.setenv(name, "test")
         patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+        patch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint)
         s3 = boto3.client("s3")
         s3.create_bucket(Bucket="sagemaker-live")
         sent = hpctl_lifecycle("push", str(bundle), "s3://sagemaker-live/scripts")

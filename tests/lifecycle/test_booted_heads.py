@@ -3,7 +3,6 @@
 import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -33,7 +32,7 @@ echo '{"username": "admin", "password": "not-to-be-printed"}'
 """
 
 
-def test_two_controllers_share_state_and_either_takes_over(tmp_path: Path) -> None:
+def test_two_controllers_share_state_and_either_takes_over(tmp_path) -> None:
     rc = resources()
     (first,) = rc["InstanceGroups"][0]["Instances"]
     second = {"InstanceName": "ctl-2", "CustomerIpAddress": HEADS[1], "InstanceId": "i-0" * 8}

@@ -24,7 +24,7 @@ def output(directory: Path) -> list[str]:
     return [f"{problem.path} {problem.what}" for problem in problems(directory)]
 
 
-def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path: Path) -> None:
+def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path) -> None:
     one, other = bundle(tmp_path / "one"), bundle(tmp_path / "other")
     assert output(one.directory) == []
     assert one.digest == other.digest
@@ -38,7 +38,7 @@ def test_the_default_scripts_have_no_problem_and_one_digest(tmp_path: Path) -> N
     assert checked.returncode == 0
 
 
-def test_a_place_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_message(tmp_path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "bundle", Path("/dev/full/bundle")):
         result = CliRunner().invoke(cli, ["lifecycle", "bundle", "-o", str(place)])
@@ -46,7 +46,7 @@ def test_a_place_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
         assert f"{place} cannot be made" in str(result.exception)
 
 
-def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path: Path) -> None:
+def test_a_changed_a_new_and_a_missing_file_are_named(tmp_path) -> None:
     made = bundle(tmp_path / "b").directory
     (made / "config.json").write_text("{}")
     (made / "more.txt").write_text("")
@@ -75,7 +75,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -> None:
+def test_what_would_keep_nodes_down_is_found_before(tmp_path, name: str) -> None:
     made = bundle(tmp_path / "b").directory
     text, what = BROKEN[name]
     path = made / name
@@ -85,7 +85,7 @@ def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -
     assert what in "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
 
 
-def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
+def test_wheels_without_hpctl_or_pip_are_found(tmp_path) -> None:
     made = bundle(tmp_path / "b").directory
     (made / "wheels").mkdir()
     (made / "wheels/click-8.0-py3-none-any.whl").write_text("")
@@ -95,7 +95,7 @@ def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
     ]
 
 
-def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path: Path) -> None:
+def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> None:
     (tmp_path / "site.d").mkdir()
     (tmp_path / "site.d/1.sh").write_text("#!/bin/sh\n")
     (tmp_path / "site.d/__pycache__").mkdir()
@@ -113,7 +113,7 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path: Path
     bundles.replaceable(made)
 
 
-def test_a_wheel_is_made_again_from_what_is_installed(tmp_path: Path) -> None:
+def test_a_wheel_is_made_again_from_what_is_installed(tmp_path) -> None:
     """pip installs it, without a network, and finds the same files."""
     for name in ("click", "msgspec", "pip"):
         repack(importlib.metadata.distribution(name), tmp_path)

@@ -4,7 +4,6 @@ import io
 import json
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from hpctl.clusters.bundle_wheels import Target, lacking, packed_python
 from tests.lifecycle.node import bundle
 
 
-def wheel(house: Path, name: str, *headers: str) -> None:
+def wheel(house, name, *headers):
     house.mkdir(exist_ok=True)
     project, version, *_ = name.split("-")
     lines = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}", *headers, "", ""]
@@ -21,7 +20,7 @@ def wheel(house: Path, name: str, *headers: str) -> None:
         file.writestr(f"{project}-{version}.dist-info/METADATA", "\n".join(lines))
 
 
-def whole(house: Path, *needs: str, python: str = ">=3.10") -> None:
+def whole(house, *needs, python=">=3.10"):
     wheel(house, "pip-26.0-py3-none-any")
     headers = [f"Requires-Python: {python}", *(f"Requires-Dist: {need}" for need in needs)]
     wheel(house, "hpctl-0.1.0-py3-none-any", *headers)
@@ -42,7 +41,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_wheel_that_does_not_fit_is_named(tmp_path: Path, name: str) -> None:
+def test_a_wheel_that_does_not_fit_is_named(tmp_path, name: str) -> None:
     needs, wheels, why = CASES[name]
     whole(tmp_path, *needs)
     for one in wheels:
@@ -57,13 +56,13 @@ def test_a_wheel_that_does_not_fit_is_named(tmp_path: Path, name: str) -> None:
      "fast-1.0-cp39-abi3-manylinux_2_28_x86_64", "fast-1.0-py2.py3-none-any",
      "fast-1.0-cp310-cp310-linux_x86_64"],
 )  # fmt: skip
-def test_what_pip_would_take_fits(tmp_path: Path, name: str) -> None:
+def test_what_pip_would_take_fits(tmp_path, name: str) -> None:
     whole(tmp_path, "fast[x]>=1", 'later; python_version >= "3.11"', 'more; extra == "x"')
     wheel(tmp_path, name)
     assert lacking(tmp_path, Target()) == []
 
 
-def test_a_bundle_is_refused_whose_target_is_another(tmp_path: Path) -> None:
+def test_a_bundle_is_refused_whose_target_is_another(tmp_path) -> None:
     house = tmp_path / "house"
     whole(house, python=">=3.11")
     made = bundle(tmp_path / "b", tuple(sorted(house.glob("*.whl")))).directory
@@ -80,7 +79,7 @@ def test_a_bundle_is_refused_whose_target_is_another(tmp_path: Path) -> None:
         assert "target.json" in {problem.path for problem in problems(made)}, text
 
 
-def test_the_version_of_a_packed_python_is_read_from_it(tmp_path: Path) -> None:
+def test_the_version_of_a_packed_python_is_read_from_it(tmp_path) -> None:
     archive = tmp_path / "python.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         for name in ("python/bin/python3", "python/lib/python3.12/os.py"):

@@ -5,8 +5,6 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -46,7 +44,7 @@ DROP_IN = "/etc/systemd/system/slurmd.service.d/hpctl.conf"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def made(tmp_path_factory) -> Bundle:
     room = tmp_path_factory.mktemp("bundle")
     return bundle(
         room / "bundle",
@@ -61,7 +59,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, made: Bundle) -> Iterator[Machine]:
+def machine(tmp_path, made: Bundle):
     with Machine(tmp_path / "machine") as clean:
         furnish(clean, made)
         yield clean
@@ -163,7 +161,7 @@ def tree(machine: Machine) -> dict[str, str]:
     return found
 
 
-def _text(file: Path) -> str:
+def _text(file):
     return file.read_bytes().decode(errors="replace")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,10 +10,10 @@ from click.testing import CliRunner, Result
 from hpctl.cli.main import cli
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import IS, documented, printed
-from tests.lifecycle.test_push import BUCKET, endpoint, s3
 from tests.process import run_text
+from tests.s3 import BUCKET, s3, s3_endpoint
 
-__all__ = ["endpoint", "s3"]
+__all__ = ["s3", "s3_endpoint"]
 
 URI = f"s3://{BUCKET}/demo/base"
 
@@ -25,7 +24,7 @@ def run(*args: str, width: int = 80) -> Result:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def made(tmp_path) -> Path:
     (tmp_path / "site.d").mkdir()
     (tmp_path / "site.d/scratch.compute.sh").write_text("#!/bin/sh\necho made\n")
     result = run("bundle", "-o", str(tmp_path / "b"), "--add", str(tmp_path / "site.d"))
@@ -33,7 +32,7 @@ def made(tmp_path: Path) -> Path:
     return tmp_path / "b"
 
 
-STATES: dict[str, dict[str, Any]] = {
+STATES = {
     "run": {
         "state": "failed",
         "why": "mount_fsx: fs-0a.fsx.us-east-1.amazonaws.com has no address: DNS is not up yet",
@@ -66,7 +65,7 @@ STATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
+def node(tmp_path) -> Path:
     directory = tmp_path / "var/lib/hpctl/lifecycle"
     directory.mkdir(parents=True)
     more = {"weight": "required", "tries": 0, "started": "2026-11-21T21:54:20Z", "why": ""}

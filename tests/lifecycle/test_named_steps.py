@@ -7,8 +7,6 @@ played: no Docker, no directory and no bucket is at hand there.
 
 import json
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -137,7 +135,7 @@ CONFIG = {
 SECRET = "not-to-be-printed"
 
 
-def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
+def deb(target, name, files, postinst):
     """A package as dpkg-deb makes it."""
     tree = target.with_suffix("")
     control = (
@@ -153,7 +151,7 @@ def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
     shutil.rmtree(tree)
 
 
-def lay(machine: Machine, room: Path) -> None:
+def lay(machine, room):
     """A bundle with all of it, its packages among them, and a machine that waits for it."""
     exporter = {"exporters/slurm_exporter": "#!/bin/sh\n", "ca.pem": "a certificate\n"}
     made = bundle(room / "b", **{"config.json": json.dumps(CONFIG), **exporter})
@@ -168,7 +166,7 @@ def lay(machine: Machine, room: Path) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
+def machine(tmp_path):
     with Machine(tmp_path / "machine") as clean:
         lay(clean, tmp_path)
         yield clean

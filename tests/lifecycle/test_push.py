@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import boto3
 import pytest
 
 from hpctl.clusters import bundle as bundles
@@ -16,41 +11,15 @@ from hpctl.clusters.bundle import Bundle, S3Prefix, sign
 from hpctl.errors import Absent, HpctlError, InDoubt
 from hpctl.wiring import open_aws
 from tests.lifecycle.node import bundle
+from tests.s3 import BUCKET, s3, s3_endpoint
 
-server = pytest.importorskip("moto.server", reason="S3 NOT TESTED HERE: moto's server is missing")
+__all__ = ["s3", "s3_endpoint"]
 
-BUCKET = "sagemaker-scripts"
 TO = S3Prefix(BUCKET, "demo/base")
 
 
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    yield "http://{}:{}".format(*running.get_host_and_port())
-    running.stop()
-
-
 @pytest.fixture
-def s3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
-    client = boto3.client("s3", region_name="us-east-1")
-    client.create_bucket(Bucket=BUCKET)
-    yield client
-    client.close()
-    request = urllib.request.Request(f"{endpoint}/moto-api/reset", method="POST")
-    urllib.request.urlopen(request, timeout=30).close()
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Bundle:
+def made(tmp_path) -> Bundle:
     return bundle(tmp_path / "bundle")
 
 
@@ -61,7 +30,7 @@ def send(made: Bundle) -> bundles.PushPlan:
     return planned
 
 
-def fetched(s3: Any, target: Path) -> Path:
+def fetched(s3, target: Path) -> Path:
     """What a node downloads: plain files, without modes."""
     for item in s3.list_objects_v2(Bucket=BUCKET, Prefix="demo/base/")["Contents"]:
         path = target / item["Key"].removeprefix("demo/base/")
@@ -134,7 +103,7 @@ class LosesAnswers:
     def service(self, name: str) -> LosesAnswers:
         return self
 
-    def order(self, operation: str, **request: Any) -> dict[str, Any]:
+    def order(self, operation, **request):
         self.puts.append(str(request["Key"]))
         if self.losses:
             self.losses -= 1
@@ -144,7 +113,7 @@ class LosesAnswers:
 
 def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made):
     planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
-    aws: Any = LosesAnswers(2)
+    aws = LosesAnswers(2)
     bundles.push(aws, made, TO, planned)
     assert aws.puts == ["demo/base/config.json"] * 3 + ["demo/base/MANIFEST"]
     aws = LosesAnswers(3)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -61,13 +60,12 @@ class Place:
             out, _ = process.communicate(timeout=60)
         return process.returncode, out.splitlines()
 
-    def state(self, step: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.root / STATE / f"{step}.json").read_text())
-        return found
+    def state(self, step):
+        return json.loads((self.root / STATE / f"{step}.json").read_text())
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path) -> Place:
     return Place(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """`hpctl lifecycle test` with a real Slurm: what a node that comes from the bundle is good for."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.lifecycle.test_cli import run
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
-def test_an_instance_of_a_bundle_joins_slurm_and_a_broken_one_does_not(tmp_path: Path) -> None:
+def test_an_instance_of_a_bundle_joins_slurm_and_a_broken_one_does_not(tmp_path) -> None:
     (tmp_path / "site.d").mkdir()
     script = tmp_path / "site.d/1.compute.sh"
     script.write_text(

@@ -3,7 +3,6 @@
 import ast
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,13 +21,13 @@ PYTHON = sorted((SCRIPTS / "lifecycle").rglob("*.py"))
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="SCRIPTS NOT CHECKED: no shellcheck")
 @pytest.mark.parametrize("script", SHELL, ids=str)
-def test_shellcheck_has_nothing_to_say(script: Path) -> None:
+def test_shellcheck_has_nothing_to_say(script):
     done = run_text(["shellcheck", "--norc", str(ROOT / script)])
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=lambda path: path.name)
-def test_ubuntu_20_04_can_read_it_and_it_wants_nothing_but_the_standard_library(path: Path) -> None:
+def test_ubuntu_20_04_can_read_it_and_it_wants_nothing_but_the_standard_library(path):
     tree = ast.parse(path.read_text(), feature_version=(3, 8))
     for node in ast.walk(tree):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -54,12 +53,12 @@ JOB, NODE = RecoveryId("j-1"), RecoveryId("n-1")
 class Bench:
     """Metrics over a state that events change."""
 
-    def __init__(self, **nodes: Any) -> None:
+    def __init__(self, **nodes) -> None:
         self.state = replay([])
         self.metrics = Metrics()
-        self.seen: dict[str, Any] = {"state": self.state, **nodes}
+        self.seen = {"state": self.state, **nodes}
 
-    def fold(self, *events: Any, **seen: Any) -> "Bench":
+    def fold(self, *events, **seen) -> "Bench":
         for event in events:
             self.state.fold(event)
         self.metrics.cycle(0.1, view_of(**{**self.seen, **seen}), Policy())
@@ -73,12 +72,12 @@ def moved(rid: RecoveryId, *signals: tuple[float, str]) -> list[SignalSeen]:
     return [SignalSeen(at(seconds), rid, signal, "") for seconds, signal in signals]
 
 
-def job_opened(seconds: float = 1, **changes: Any) -> JobRecoveryOpened:
+def job_opened(seconds: float = 1, **changes) -> JobRecoveryOpened:
     values = {"cause": NODE, "bad_nodes": (), "why": "", "partition": "all", **changes}
     return JobRecoveryOpened(at(seconds), JOB, attempt(), **values)
 
 
-def gpu_cluster(**changes: Any) -> dict[str, Any]:
+def gpu_cluster(**changes):
     view = view_of(nodes=2)
     nodes = {
         name: replace(n, has=Tres(8, 8, (("gpu", 8),))) for name, n in view.scheduler.nodes.items()
@@ -92,7 +91,7 @@ def gpu_cluster(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_a_recovery_from_the_line_to_running_is_counted_once() -> None:
+def test_a_recovery_from_the_line_to_running_is_counted_once():
     bench = Bench(**gpu_cluster())
     told = JobReport(JobId(1), 0, progress=500)
     bench.fold(*(JobReported(at(s), told) for s in (-70, -40)))
@@ -137,9 +136,7 @@ def test_a_recovery_from_the_line_to_running_is_counted_once() -> None:
         (("operator_cancelled",), None, "cancelled"),
     ],
 )  # fmt: skip
-def test_what_a_drain_was_good_for(
-    signals: tuple[str, ...], step: StepKind | None, found: str
-) -> None:
+def test_what_a_drain_was_good_for(signals, step, found):
     bench = Bench()
     taken = [StepStarted(at(20), NODE, step, 1, "i-1")] if step else []
     after = [(100.0 + n, signal) for n, signal in enumerate(signals)]
@@ -150,7 +147,7 @@ def test_what_a_drain_was_good_for(
     assert back == (1 if signals[-1] == "return_seen" else 0)
 
 
-def test_what_had_happened_before_the_start_is_not_counted_again() -> None:
+def test_what_had_happened_before_the_start_is_not_counted_again():
     bench = Bench()
     bench.state.fold(opened())
     bench.metrics.begin(bench.state)
@@ -161,7 +158,7 @@ def test_what_had_happened_before_the_start_is_not_counted_again() -> None:
     assert bench.value("hpctl_recoveries_ended_total", kind="node", end="escalated") == 1
 
 
-def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong() -> None:
+def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong():
     bench = Bench(**gpu_cluster())
     trouble = Trouble(Kind.HANG, at(-5), "no step")
     bench.fold(job_opened(cause=RecoveryId(""), trouble=trouble), *moved(JOB, (20, "deadline")))
@@ -170,7 +167,7 @@ def test_a_run_that_went_wrong_by_itself_counts_by_what_went_wrong() -> None:
     assert bench.value("hpctl_job_recovery_seconds_count") == 0
 
 
-def test_nodes_jobs_and_agents_by_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_jobs_and_agents_by_partition(monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLE_S", 0.0)
     ticks = iter(range(0, 1000, 10))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
@@ -214,7 +211,7 @@ def test_nodes_jobs_and_agents_by_partition(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_the_training_operators_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_training_operators_counters(monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLE_S", 0.0)
     bench = Bench()
 
@@ -232,7 +229,7 @@ def test_the_training_operators_counters(monkeypatch: pytest.MonkeyPatch) -> Non
     assert look(j2="COMPLETED", j3="TIMEOUT", j4="CANCELLED") == (2, 1, 1, 1)
 
 
-def test_the_class_of_every_rule_is_one_of_the_table() -> None:
+def test_the_class_of_every_rule_is_one_of_the_table():
     assert {class_of(rule) for rule in SHIPPED} <= set(CLASSES)
     assert class_of(RuleId("alert-x")) == "site"
     assert class_of(RuleId("unheard-of")) == "other"
@@ -263,7 +260,7 @@ def hostile_world() -> tuple[View, int]:
     return View(seen, world.cloud, world.health(), {}, state), 101
 
 
-def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names() -> None:
+def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
     made, (view, partitions) = (
         Metrics({("DescribeCluster", "ok"): 3, (HOSTILE, "ok"): 1}),
         hostile_world(),
@@ -295,7 +292,7 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names() 
     promtool(generate_latest(intake))
 
 
-def test_the_codes_of_what_is_refused_are_bounded() -> None:
+def test_the_codes_of_what_is_refused_are_bounded():
     registry = CollectorRegistry()
     refused = Refused("hpctl_x_refused", "x", registry)
     for code in range(100):
@@ -313,7 +310,7 @@ def promtool(text: bytes) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
-def test_what_cannot_be_counted_never_ends_the_loop() -> None:
+def test_what_cannot_be_counted_never_ends_the_loop():
     made = Metrics()
-    made.cycle(0.1, None, Policy())  # type: ignore[arg-type]
+    made.cycle(0.1, None, Policy())
     assert made.registry.get_sample_value("hpctl_internal_errors_total", {"where": "metrics"}) == 1

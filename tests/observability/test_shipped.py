@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "alerts.yaml").r
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rendered(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("rendered")
     (place / "hpctl.yaml").write_text(f"state_dir: {place}\n")
     done = run(place, "render", "--out", str(place), "--alertmanager", "127.0.0.1:9093")
@@ -47,7 +46,7 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run(place: Path, *arguments: str) -> Any:
+def run(place: Path, *arguments: str):
     command = ["observability", *arguments, "--config", str(place / "hpctl.yaml")]
     return CliRunner().invoke(cli, command)
 
@@ -71,14 +70,14 @@ def queries(place: Path) -> dict[str, str]:
     return found
 
 
-def test_prometheus_takes_the_configuration_and_the_rules(rendered: Path) -> None:
+def test_prometheus_takes_the_configuration_and_the_rules(rendered):
     promtool("check", "config", rendered / "prometheus.yml")
     promtool("check", "rules", rendered / "hpctl.rules.yml")
     boards = [json.loads(p.read_text()) for p in (rendered / "dashboards").iterdir()]
     assert len({board["uid"] for board in boards}) == len(boards) == 5
 
 
-def test_every_alert_fires_once_and_clears_once(rendered: Path, tmp_path: Path) -> None:
+def test_every_alert_fires_once_and_clears_once(rendered, tmp_path):
     assert CASES.keys() == {alert.name for alert in ALERTS}
     for every in ("1m", "30m"):
         tests = [
@@ -91,7 +90,7 @@ def test_every_alert_fires_once_and_clears_once(rendered: Path, tmp_path: Path) 
         promtool("test", "rules", file)
 
 
-def _of_alert(alert: Any, case: dict[str, Any]) -> dict[str, Any]:
+def _of_alert(alert, case: dict[str, Any]) -> dict[str, Any]:
     labels = case.get("labels", {})
 
     def text(template: str) -> str:
@@ -107,7 +106,7 @@ def _of_alert(alert: Any, case: dict[str, Any]) -> dict[str, Any]:
     return {"interval": case.get("every", "1m"), "input_series": series, "alert_rule_test": checks}
 
 
-def test_every_metric_that_is_named_exists(rendered: Path) -> None:
+def test_every_metric_that_is_named_exists(rendered):
     exist = {PREFIX + name for name in table()} | RECORDS.keys()
     for registry in (Metrics().registry, intake_registry()):
         for family in registry.collect():
@@ -121,9 +120,7 @@ def test_every_metric_that_is_named_exists(rendered: Path) -> None:
     assert gauges <= set(GAUGES)
 
 
-def test_it_refuses_with_the_fix_what_cannot_be(
-    rendered: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
     monkeypatch.setenv("PATH", "")
     refused = [
         (("up",), "prometheus is not on the PATH"),
@@ -138,7 +135,7 @@ def test_it_refuses_with_the_fix_what_cannot_be(
 
 
 @pytest.fixture
-def head() -> Iterator[IntakeServer]:
+def head():
     """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
     text = render(samples_of(SEEN, [], {}))
     agent = Endpoint("127.0.0.1:0", [], [], lambda: text)
@@ -166,9 +163,7 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_prometheus_follows_head_and_agents_and_answers_every_dashboard(
-    head: IntakeServer, rendered: Path, tmp_path: Path
-) -> None:
+def test_prometheus_follows_head_and_agents_and_answers_every_dashboard(head, rendered, tmp_path):
     port = free_port()
     (tmp_path / "hpctl.yaml").write_text(f"state_dir: {tmp_path}\n")
     options = [f"--listen=127.0.0.1:{port}", f"--head=127.0.0.1:{head.port}", "--every=1s"]

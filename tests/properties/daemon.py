@@ -91,7 +91,7 @@ class _Switch:
 class JournalDoor:
     """Appends, each behind a boundary."""
 
-    def __init__(self, journal: Any, boundary: Boundary, watcher: Watcher) -> None:
+    def __init__(self, journal, boundary: Boundary, watcher: Watcher) -> None:
         self._journal, self._boundary, self._watcher = journal, boundary, watcher
 
     def append(self, events: Sequence[Event]) -> None:
@@ -158,7 +158,7 @@ class SchedulerDoor:
             self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})
         return part
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         """Reads go through; an order on nodes or on a job crosses the boundary."""
         order = getattr(self._slurm, name)
         if name in ON_NODES:
@@ -207,7 +207,7 @@ class ProviderDoor:
             raise Unavailable("the cloud is away", "wait")
         return replace(self._world.provider.view(), as_of=self._world.clock.now())
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         return partial(self._call, name, getattr(self._world.provider, name))
 
     def _call(self, kind, call, instances):

@@ -54,7 +54,7 @@ FREE = tuple(
 )  # fmt: skip
 
 
-def of(*values: Any) -> Throw:
+def of(*values) -> Throw:
     """One of these values."""
     size = len(values)
     return lambda dice: values[int(dice.random() * size)]  # choice() takes three times as long
@@ -130,7 +130,7 @@ def integer(dice: Random) -> int:
 flat = either(floats, of(None, True, False), words, integer)
 
 
-def values(dice: Random, depth: int = 2) -> Any:
+def values(dice: Random, depth: int = 2):
     """Any JSON."""
     kind = dice.randrange(8)
     if kind > 1 or not depth:

@@ -249,7 +249,7 @@ class Oracle(Watcher):
             self._lawful(kind, str(target), targets[target], intent.recovery)
         self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
 
-    def _lawful(self, kind: str, target: str, detail: Any, rid: str) -> None:
+    def _lawful(self, kind: str, target: str, detail, rid: str) -> None:
         answer = self.told[rid]
         _require(not answer.ended, 6, f"{kind} {target} by {rid}, which ended: {answer.ended}")
         if kind in ("drain", "down", "return"):

@@ -21,7 +21,6 @@ from hpctl.core.model import (
 )
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.recovery import Do, StepKind
-from hpctl.core.view import View
 from tests.examples import examples
 from tests.fakes.capacity import N1, SCALE, cluster
 from tests.fakes.values import at, slurm_job
@@ -61,7 +60,7 @@ class Played:
         elif what.startswith("cloud"):
             self.cloud_away = what == "cloud away"
 
-    def view(self) -> View:
+    def view(self):
         if not self.cloud_away:
             self.seen = self._cloud()
         jobs = (slurm_job(5, nodes=(N1,)),) if self.job else ()

@@ -70,12 +70,12 @@ def test_batches_lose_nothing(some: list[str], size: int) -> None:
         "n0[8-11]",
     ],
 )
-def test_as_scontrol_reads_it(text: str, tmp_path: object) -> None:
+def test_as_scontrol_reads_it(text: str, tmp_path) -> None:
     assert list(expand(text)) == _scontrol(text, str(tmp_path))
 
 
 @pytest.mark.slurm
-def test_scontrol_reads_what_fold_writes(tmp_path: object) -> None:
+def test_scontrol_reads_what_fold_writes(tmp_path) -> None:
     some = {f"n{i}" for i in range(1, 30, 3)} | {f"ip-10-1-{i:03d}" for i in range(90, 120)}
     some |= {"login", "n007", "n07", "n7"}
     assert set(_scontrol(fold(some), str(tmp_path))) == some

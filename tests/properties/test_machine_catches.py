@@ -1,8 +1,5 @@
 """The promises can be broken: each test breaks hpctl on purpose, and the oracle must see it."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +8,6 @@ from hpctl.core.advance import Due
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.job_recovery import Signal as JobSignal
-from hpctl.core.model import Outcome
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
@@ -42,7 +38,7 @@ def test_the_unbroken_code_passes_where_the_broken_is_caught():
 def test_addressing_by_todays_instance_is_caught(monkeypatch):
     """The node's name is resolved when the call is made, as a tool that thinks in nodes does."""
 
-    def by_name(self: Executor, batch: list[Due]) -> dict[str, Outcome]:
+    def by_name(self, batch):
         world = self._provider._world
         node = world.names[0]
         ids = [world.provider.instance_of(node) for _ in batch]
@@ -68,14 +64,14 @@ def _late_replace(story: Story) -> None:
     story.oracle.on_flaws(executor.flaws())
 
 
-def _replace_of(instance: str) -> Any:
+def _replace_of(instance: str):
     from hpctl.core.recovery import Do, StepKind
 
     return Do(StepKind.REPLACE, instance, 1)
 
 
 def test_acting_before_writing_down_is_caught(monkeypatch):
-    def unwritten(self: Executor, batch: list[Due], call: Callable[[list[Due]], Any]) -> Any:
+    def unwritten(self, batch, call):
         return call(batch)
 
     monkeypatch.setattr(Executor, "_step", unwritten)
@@ -137,7 +133,7 @@ def test_requeueing_a_completing_job_is_caught(monkeypatch):
     phases = job_advance._PHASES
     real = phases[JobPhase.STOPPING]
 
-    def blind(c: Any) -> Any:
+    def blind(c):
         job = c.facts.job and replace(c.facts.job, flags=frozenset())
         return real(replace(c, facts=replace(c.facts, job=job)))
 
@@ -158,7 +154,7 @@ def test_a_missing_deadline_is_caught(monkeypatch):
         story.oracle.ended_well()
 
 
-def _job_of_a_story(comment: str, *, no_kill: bool = False) -> tuple[Story, Any]:
+def _job_of_a_story(comment, *, no_kill=False):
     story = Story(VARIANTS[0])
     story.oracle.policy = story.daemon.policy
     slurm = story.world.slurm
@@ -168,7 +164,7 @@ def _job_of_a_story(comment: str, *, no_kill: bool = False) -> tuple[Story, Any]
     return story, job
 
 
-def _crashes(story: Story, job: Any) -> None:
+def _crashes(story: Story, job) -> None:
     story.world.slurm.fail_job(job)
     story._go(3.0)
 
@@ -207,7 +203,7 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
 def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
-    def at_once(_: Any) -> Move:
+    def at_once(_) -> Move:
         return Move(JobSignal.STOP_WANTED, "impatient")
 
     monkeypatch.setitem(job_advance._PHASES, JobPhase.WATCHING, at_once)
@@ -218,7 +214,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
 
 
 def test_a_forgotten_job_is_caught(monkeypatch):
-    def no_jobs(*_: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    def no_jobs(*_):
         return [], []
 
     monkeypatch.setattr(plan, "job_decisions", no_jobs)

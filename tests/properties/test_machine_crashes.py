@@ -5,7 +5,6 @@ sick instance was replaced once, the node is back.
 """
 
 import copy
-from pathlib import Path
 
 import pytest
 
@@ -114,7 +113,7 @@ def _reboots_in_doubt(story: Story) -> int:
     return sum(s.in_doubt for s in reboots) if escalated else 0
 
 
-def test_crash_at_every_boundary_on_the_real_store(tmp_path: Path) -> None:
+def test_crash_at_every_boundary_on_the_real_store(tmp_path) -> None:
     """The same on SQLite, opened again after each crash, each third boundary."""
     variant = VARIANTS[0]
     wanted, boundaries = None, 1

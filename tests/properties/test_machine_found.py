@@ -1,8 +1,5 @@
 """What the model-based machine has found: the shortest sequences, played without chance."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from hpctl.core.job_recovery import Wish
@@ -14,7 +11,7 @@ from tests.properties.world import DEFECTS, Defect
 
 OFF_THE_BUS = DEFECTS[0]
 UNRECORDED_REMAPPING = next(d for d in DEFECTS if d.code == "64")
-BEGUN: dict[str, Any] = {"kill": False, "automatic": False, "budget": 2, "ghosts": False}
+BEGUN = {"kill": False, "automatic": False, "budget": 2, "ghosts": False}
 
 
 def _mark_outlives_a_clock_set_back(m: ClusterMachine) -> None:
@@ -131,7 +128,7 @@ def _job_starts_on_a_node_that_was_down_when_the_whole_was_read(m: ClusterMachin
     m.daemon_sleeps(seconds=700.0)
 
 
-FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
+FOUND = (
     _mark_outlives_a_clock_set_back,
     _mark_on_a_node_that_is_being_replaced,
     _supervisor_goes_on_while_a_requeue_is_in_doubt,
@@ -147,7 +144,7 @@ FOUND: tuple[Callable[[ClusterMachine], None], ...] = (
 
 
 @pytest.mark.parametrize("story", FOUND, ids=lambda f: f.__name__.strip("_"))
-def test_what_was_found_stays_fixed(story: Callable[[ClusterMachine], None]) -> None:
+def test_what_was_found_stays_fixed(story):
     machine = ClusterMachine()
     story(machine)
     machine.promises_hold()

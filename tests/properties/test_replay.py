@@ -30,7 +30,7 @@ def _journal(variant: Variant) -> list[Event]:
 
 
 @pytest.fixture(scope="module", params=STORIES, ids=lambda v: v.name)
-def log(request: pytest.FixtureRequest) -> list[Event]:
+def log(request) -> list[Event]:
     return _journal(request.param)
 
 

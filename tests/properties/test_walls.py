@@ -1,9 +1,7 @@
 """Non-interference holds, bugs stay within their walls, and mutants show that it bites."""
 
 import re
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import pytest
 
@@ -51,7 +49,7 @@ class Planted(Exception):
     """A bug that nobody foresaw."""
 
 
-def _about(value: object) -> bool:
+def _about(value) -> bool:
     """Whether a value, or what it holds, is the hostile job or node."""
     if isinstance(value, SlurmJob):
         return value.id == JOB
@@ -67,11 +65,11 @@ def _about(value: object) -> bool:
     return getattr(generation, "node", None) == NODE
 
 
-def _breaks(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+def _breaks(monkeypatch, module, name: str) -> None:
     """Have a function raise for the hostile thing alone."""
-    real: Callable[..., Any] = getattr(module, name)
+    real = getattr(module, name)
 
-    def broken(*given: Any, **more: Any) -> Any:
+    def broken(*given, **more):
         hit = _about(given[0]) or (name == "_record" and given[0][0].strip() == str(JOB))
         if hit:
             raise Planted(f"in {name}")
@@ -92,11 +90,11 @@ BUGS = [
 ]
 
 
-def _plant(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+def _plant(monkeypatch, module, name: str) -> None:
     if name == "ruled":
         real = module.ruled
 
-        def ruled(self: Any, job: SlurmJob) -> Any:
+        def ruled(self, job: SlurmJob):
             if job.id == JOB:
                 raise Planted("in ruled")
             return real(self, job)
@@ -119,7 +117,7 @@ def test_a_bug_about_one_thing_is_that_things_alone(module, name, where, target,
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
 def test_without_the_wall_it_is_everybodys(module, name, where, target, monkeypatch):
-    def open_field(where: str, target: object, handle: Any, given: Any, shown: Any = None) -> Any:
+    def open_field(where: str, target, handle, given, shown=None):
         return handle(given)
 
     _plant(monkeypatch, module, name)

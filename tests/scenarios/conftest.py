@@ -3,14 +3,10 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
 from tests.integration.conftest import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.integration.live import EAGER
 
@@ -20,14 +16,14 @@ EVERY = ("--every", "0.3s")
 class World:
     """An account without a cluster, a head node that waits for one, and a file that names it."""
 
-    def __init__(self, sandbox: Sandbox, directory: Path) -> None:
+    def __init__(self, sandbox, directory):
         self.sandbox = sandbox
         self.file = directory / "cluster.yaml"
         self.write()
 
     # --- the file -----------------------------------------------------------------------------
 
-    def write(self, workers: int = 2, **more: Any) -> None:
+    def write(self, workers: int = 2, **more) -> None:
         """cluster.yaml: a controller and `workers` of one group, `more` being keys of the group."""
         spec = yaml.safe_load(self.sandbox.cluster_file.read_text())
         (group,) = (g for g in spec["instance_groups"] if g["role"] == "compute")
@@ -50,11 +46,11 @@ class World:
         assert done.returncode == code, f"{done.returncode} of {arguments}:\n{done.stdout}"
         return done.stdout
 
-    def seen(self, *arguments: str) -> Any:
+    def seen(self, *arguments: str):
         """The JSON that `hpctl WORDS --json` prints."""
         return json.loads(self.hpctl(*arguments, "--json"))
 
-    def create(self, *arguments: str, **how: Any) -> str:
+    def create(self, *arguments: str, **how) -> str:
         return self.hpctl("cluster", "create", str(self.file), "--yes", *EVERY, *arguments, **how)
 
     @property
@@ -68,7 +64,7 @@ class World:
         lines = self.sandbox.run(["sinfo", "-h", "-N", "-p", "workers", "-o", "%N %T"]).stdout
         return dict(line.split() for line in lines.splitlines())
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self):
         """The nodes of the group, as `hpctl cluster nodes` has them."""
         return list(self.seen("cluster", "nodes", "--group", "workers")["nodes"])
 
@@ -102,7 +98,7 @@ def node_names() -> str:
 
 
 @pytest.fixture
-def world(sandbox_factory: SandboxFactory, tmp_path: Path, node_names: str) -> World:
+def world(sandbox_factory, tmp_path, node_names):
     """An empty sandbox of four places, with nothing of hpctl's running in it."""
     empty = {"empty": True, "nodes": 4, "moto": True, "agents": False, "slurm_conf": EAGER}
     return World(sandbox_factory(node_names=node_names, **empty), tmp_path)

@@ -1,7 +1,6 @@
 """A lifecycle script that fails: the message names the node, the step and its last line."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 BAD = "#!/bin/sh\necho reaching out\necho 'licence.example: no route' >&2\nexit 7\n"
 
 
-def test_the_message_names_the_step_and_the_fix_is_taken(world: World, tmp_path: Path) -> None:
+def test_the_message_names_the_step_and_the_fix_is_taken(world: World, tmp_path) -> None:
     site, config = tmp_path / "site.d", tmp_path / "config.json"
     site.mkdir()
     (site / "10-licence.sh").write_text(BAD)

@@ -2,12 +2,10 @@
 
 import pytest
 
-from tests.scenarios.conftest import World
-
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 
 
-def test_no_capacity_says_what_it_means_and_what_to_do(world: World) -> None:
+def test_no_capacity_says_what_it_means_and_what_to_do(world):
     world.sandbox.inject_api("no-capacity", nodes="workers-1")
     output = world.create("--patience", "1s", code=1)
     assert "means: AWS has no ml.p5.48xlarge to give in subnet-" in output

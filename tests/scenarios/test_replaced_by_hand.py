@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ QUICK = ("--yes", "--every", "0.2s")
 
 
 @pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
+def live():
     with Sandbox(
         "by-hand", nodes=2, daemon=True, mode="own", config=FAST, slurm_conf=EAGER
     ) as sandbox:
@@ -42,7 +40,7 @@ def hpctl(live: Live, *arguments: str, code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def row(live: Live, name: str) -> dict[str, Any]:
+def row(live, name):
     shown = json.loads(hpctl(live, "nodes", name, "--json")[0])
     (one,) = shown["nodes"]
     return dict(one)

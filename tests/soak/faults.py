@@ -115,7 +115,7 @@ def _trains_anew(job: Job) -> Over:
     return over
 
 
-def _on_node(line: str, kind: str, **how: object) -> Strike:
+def _on_node(line: str, kind: str, **how) -> Strike:
     """A fault of a node that has a job, if there is any; `line` tells it of the node."""
 
     def strike(scene: Scene) -> Struck | None:
@@ -252,7 +252,7 @@ def _lose_daemon(scene: Scene) -> Struck | None:
     return Struck("the daemon is killed", back, sandbox.start_daemon, "the daemon on")
 
 
-def _api(kind: str, **how: object) -> Strike:
+def _api(kind: str, **how) -> Strike:
     def strike(scene: Scene) -> Struck | None:
         sandbox = scene.live.sandbox
         sandbox.inject_api(kind, **how)

@@ -137,7 +137,7 @@ class StatusWatch:
         self._reader.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_) -> None:
         self._asker.terminate()
         self._asker.wait(10)
         self._reader.join(10)

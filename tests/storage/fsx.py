@@ -39,10 +39,10 @@ class Fsx:
         assert name == "fsx"
         return self
 
-    def lustre(self, name: str, **more: Any) -> None:
+    def lustre(self, name: str, **more) -> None:
         self.file_systems[name] = {"FileSystemId": name, **LUSTRE, **more}
 
-    def read(self, operation: str, **request: Any) -> Body:
+    def read(self, operation: str, **request) -> Body:
         model = MODEL.operation_model(NAMES[operation])
         body: Body = getattr(self, f"_{operation}")(request)
         for value, shape in ((request, model.input_shape), (body, model.output_shape)):
@@ -50,10 +50,10 @@ class Fsx:
             assert not report.has_errors(), report.generate_report()
         return body
 
-    def pages(self, operation: str, key: str, **request: Any) -> Any:
+    def pages(self, operation: str, key: str, **request):
         return self.read(operation, **request)[key]
 
-    def order(self, operation: str, **request: Any) -> Body:
+    def order(self, operation: str, **request) -> Body:
         self.orders += 1
         body = self.read(operation, **request)
         if self.lose_reply:
@@ -61,13 +61,13 @@ class Fsx:
             raise InDoubt("no reply")
         return body
 
-    def _describe_file_systems(self, request: Body) -> Body:
+    def _describe_file_systems(self, request) -> Body:
         wanted = request.get("FileSystemIds", self.file_systems)
         if not set(wanted) <= self.file_systems.keys():
             raise Absent("file system does not exist", code="FileSystemNotFound")
         return {"FileSystems": [self.file_systems[name] for name in wanted]}
 
-    def _describe_data_repository_associations(self, request: Body) -> Body:
+    def _describe_data_repository_associations(self, request) -> Body:
         systems = [each["Values"] for each in request.get("Filters", ())]
         ids = request.get("AssociationIds", self.associations)
         found = [self.associations[name] for name in ids]
@@ -80,7 +80,7 @@ class Fsx:
                     one |= {"FailureDetails": {"Message": self.fails}} if self.fails else {}
         return {"Associations": [dict(one) for one in found]}
 
-    def _create_data_repository_association(self, request: Body) -> Body:
+    def _create_data_repository_association(self, request) -> Body:
         below = request["FileSystemPath"] + "/"
         if any(a["FileSystemPath"].startswith(below) for a in self.associations.values()):
             raise Refused("The file system path overlaps another association.")

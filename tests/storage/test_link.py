@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from click.testing import Result
 
 from hpctl.clusters import storage
 from hpctl.errors import HpctlError
@@ -15,7 +14,7 @@ FS = "fs-0123456789abcdef0"
 
 
 @pytest.fixture
-def fsx(monkeypatch: pytest.MonkeyPatch) -> Fsx:
+def fsx(monkeypatch) -> Fsx:
     made = Fsx()
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: made)
     monkeypatch.setattr(storage, "POLL_S", 0.01)
@@ -23,7 +22,7 @@ def fsx(monkeypatch: pytest.MonkeyPatch) -> Fsx:
     return made
 
 
-def run(*text: str) -> Result:
+def run(*text):
     return conftest.run("storage", *text)
 
 

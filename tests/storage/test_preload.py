@@ -4,10 +4,8 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import Result
 
 from hpctl.cli import storage
 from hpctl.cli.storage import Lfs, load
@@ -19,7 +17,7 @@ Make = Callable[..., Path]
 
 
 @pytest.fixture
-def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(tmp_path, monkeypatch) -> Make:
     """A directory of files and an lfs on PATH that knows which are released."""
     data, state = tmp_path / "data", tmp_path / "lfs.json"
 
@@ -28,7 +26,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         names = [data / "deep" / f"f {i:04}" for i in range(count)]
         for name in names:
             name.write_bytes(b"x" * 1024)
-        known: dict[str, Any] = {
+        known = {
             "released": [str(n) for n in names[:released]],
             "broken": [str(names[i]) for i in broken],
             "looks": looks,
@@ -47,16 +45,16 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return made
 
 
-def calls(tmp_path: Path, verb: str) -> list[int]:
+def calls(tmp_path, verb: str) -> list[int]:
     state = json.loads((tmp_path / "lfs.json").read_text())
     return [count for name, count in state["calls"] if name == verb]
 
 
-def run(*text: str) -> Result:
+def run(*text):
     return conftest.run("storage", "preload", *text, width=200)
 
 
-def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
+def looks(path: Path, **more) -> Iterator[storage.Preload]:
     return load(path, Lfs(), sleep=lambda _: None, **more)
 
 

@@ -17,7 +17,7 @@ def text(value: str) -> bytes:
     return b"X" + struct.pack("<I", len(raw)) + raw
 
 
-def value(item: object) -> bytes:
+def value(item) -> bytes:
     if isinstance(item, bytes):
         return item  # opcodes already
     if isinstance(item, bool):
@@ -36,7 +36,7 @@ def instance(module: str, name: str, state: Mapping[str, object]) -> bytes:
     return b"c%s\n%s\n)\x81" % (module.encode(), name.encode()) + value(state) + b"b"
 
 
-def pickle_of(item: object) -> bytes:
+def pickle_of(item) -> bytes:
     return b"\x80\x02" + value(item) + b"."
 
 
@@ -54,7 +54,7 @@ def dcp_metadata(items: list[tuple[str, int, int]]) -> bytes:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def torch_save(saved: object, tensors: int = 1) -> bytes:
+def torch_save(saved, tensors: int = 1) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr("archive/data.pkl", pickle_of(saved))

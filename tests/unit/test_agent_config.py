@@ -1,7 +1,6 @@
 """The agent's file and settings: defaults, what it finds out, one error a mistake."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,19 +16,19 @@ SPECS = (
 )
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def written(tmp_path, text):
     path = tmp_path / "agent.yaml"
     path.write_text(text)
     return path
 
 
 @pytest.mark.parametrize("text", ["", "{}", "# nothing\n"])
-def test_everything_has_a_default(tmp_path: Path, text: str) -> None:
+def test_everything_has_a_default(tmp_path, text: str) -> None:
     assert config.load(written(tmp_path, text), SPECS) == config.AgentConfig()
     assert config.load(None, SPECS) == config.AgentConfig()
 
 
-def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
+def test_what_a_site_sets_is_applied(tmp_path) -> None:
     text = """
     expected: {instance_type: p5.48xlarge, gpus: 8}
     checks:
@@ -59,7 +58,7 @@ def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
         ("budget: {cpu_percent: 0}", "at `$.budget.cpu_percent`"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, output: str) -> None:
+def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str) -> None:
     with pytest.raises(HpctlError) as caught:
         config.load(written(tmp_path, text), SPECS)
     reported = f"{caught.value} {caught.value.hint}"
@@ -67,7 +66,7 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, output
     assert output in reported
 
 
-def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
     with pytest.raises(HpctlError, match="no such file"):
         config.load(tmp_path / "none.yaml", SPECS)
 
@@ -98,14 +97,14 @@ def test_what_is_no_heads_url(url: str) -> None:
     ("tag", "instance"),
     [("i-0123456789abcdef0\n", "i-0123456789abcdef0"), ("Not Specified\n", "n1"), (None, "n1")],
 )
-def test_the_instance_id_is_the_firmwares(tmp_path: Path, tag: str | None, instance: str) -> None:
+def test_the_instance_id_is_the_firmwares(tmp_path, tag: str | None, instance: str) -> None:
     path = tmp_path / "board_asset_tag"
     if tag is not None:
         path.write_text(tag)
     assert config.this_instance(NODE, path) == instance
 
 
-def test_the_boot_id(tmp_path: Path) -> None:
+def test_the_boot_id(tmp_path) -> None:
     assert config.this_boot() == config.BOOT_ID_FILE.read_text().strip()
     (tmp_path / "empty").write_text("\n")
     for path in (tmp_path / "none", tmp_path / "empty"):

@@ -1,8 +1,6 @@
 """How an agent finds its name: by a real munged's word for its address and scontrol's answers."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +13,7 @@ LINE = "NodeName={} Arch=x86_64 CPUTot=16 Gres=gpu:8 NodeAddr={} NodeHostName={}
 
 
 @pytest.fixture(scope="module")
-def origin() -> Iterator[Path]:
+def origin():
     """The socket of a munged that vouches for 127.0.1.2."""
     with realm() as running:
         yield running.n1
@@ -24,7 +22,7 @@ def origin() -> Iterator[Path]:
 class Scontrol:
     """A scontrol that knows some nodes, and keeps what it was asked."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.log = directory / "asked"
 
@@ -53,7 +51,7 @@ echo "$all" | grep "^NodeName=$4 " || {{ echo "Node $4 not found" >&2; exit 1; }
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scontrol:
+def slurm(tmp_path, monkeypatch) -> Scontrol:
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     directory = tmp_path / "bin"
     directory.mkdir()

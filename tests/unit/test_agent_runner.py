@@ -2,9 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -33,10 +31,10 @@ def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: 
 
 
 @pytest.fixture
-def started() -> Iterable[Callable[..., Runner]]:
+def started():
     made: list[Runner] = []
 
-    def start(*checks: Check, changed: Callable[[], None] = lambda: None, **more: Any) -> Runner:
+    def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
         runner = Runner(checks, Machine(), changed, budget, **{"boot_age_s": 1e6, **more})
         runner.start()
@@ -48,7 +46,7 @@ def started() -> Iterable[Callable[..., Runner]]:
         runner.stop()
 
 
-def until(test: Callable[[], object], what: str, timeout_s: float = 5) -> None:
+def until(test, what, timeout_s=5):
     limit = time.monotonic() + timeout_s
     while not test():
         assert time.monotonic() < limit, what
@@ -63,7 +61,7 @@ def test_a_judge_is_given_what_was_seen_before(started):
     pairs: list[tuple[int, int | None]] = []
     numbers = iter(range(1000))
 
-    def judge(seen: int, before: int | None, limits: object) -> list[Observation]:
+    def judge(seen: int, before: int | None, limits) -> list[Observation]:
         pairs.append((seen, before))
         return []
 
@@ -141,7 +139,7 @@ def test_a_grace_after_boot_and_after_an_upgrade(started):
 def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch):
     class Ahead(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> datetime:
+        def now(cls, tz=None) -> datetime:
             return datetime.now(tz) + timedelta(hours=9)
 
     runner = started(check("a.a", grace_s=3600), boot_age_s=10.0)
@@ -154,7 +152,7 @@ def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch
 
 def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypatch):
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
-    trouble: list[Callable[[], object]] = []
+    trouble = []
     release = threading.Event()
 
     def gather(machine: Machine) -> None:

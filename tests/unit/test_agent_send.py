@@ -1,8 +1,6 @@
 """What the sender says when, and what the spool still knows after the agent was killed."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -63,7 +61,7 @@ class Saved(Spool):
 class Bench:
     """A sender without its thread."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory, monkeypatch):
         self.line = Line()
         self.findings: tuple[Finding, ...] = ()
         self.version = 1
@@ -94,7 +92,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path, monkeypatch) -> Bench:
     return Bench(tmp_path / "spool", monkeypatch)
 
 
@@ -108,7 +106,7 @@ def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench):
     bench.deliver(2)
     bench.line.held = "forgotten"
     seen: list[Report | wire.Heartbeat] = []
-    post: Callable[..., Reply] = bench.line.post
+    post = bench.line.post
     bench.line.post = lambda text: seen.append(text) or post(text)
     bench.deliver(2)
     assert [s.seq for s in seen] == [3, 4, 5]

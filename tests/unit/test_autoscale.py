@@ -1,7 +1,6 @@
 """What autoscaling answers, one literal at a time."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -127,7 +126,7 @@ def test_instance_hours_run_until_as_many_have_left():
     assert rule(found) == "hours_per_day"
 
 
-def small(number: int, gpus: int = 1, **more: Any) -> Waiting:
+def small(number: int, gpus: int = 1, **more) -> Waiting:
     each = Tres(1, 0, (("gpu", gpus),))
     asks = Demand(each=each, total=each, **more)
     return replace(job(number, asks.nodes * asks.tasks), asks=asks)
@@ -175,7 +174,7 @@ def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there
 TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLimits(0, 8)})
 
 
-def two(history: tuple[Past, ...] = (), **first: Any) -> list[str]:
+def two(history: tuple[Past, ...] = (), **first) -> list[str]:
     groups = {"w": replace(group(4), **first), "x": Group("x", ("train",), 2, 2)}
     found = decide(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
     return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]

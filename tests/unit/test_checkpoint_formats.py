@@ -164,7 +164,7 @@ def test_stale_handles(tmp_path, monkeypatch, lasting):
     write(tmp_path / "step-2", dcp_files())
     real, stale = os.open, {"left": 10**6 if lasting else 1}
 
-    def failing(path: object, *args: object) -> int:
+    def failing(path, *args) -> int:
         if "step-2/__1" in str(path) and stale["left"]:
             stale["left"] -= 1
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))

@@ -3,7 +3,6 @@
 import json
 import shutil
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +25,7 @@ GOOD = Manifest(
 )
 
 
-def checkpoint(directory: Path) -> Manifest:
+def checkpoint(directory):
     """A small whole checkpoint of three files, one in a sub-directory."""
     (directory / "deep").mkdir(parents=True)
     files = []
@@ -36,14 +35,14 @@ def checkpoint(directory: Path) -> Manifest:
     return manifest.write(directory, step=7, world_size=3, files=files, meta={"k": "v"})
 
 
-def verdict(directory: Path) -> object:
+def verdict(directory):
     found = manifest.read(directory)
     if not isinstance(found, Manifest):
         return found
     return manifest.verify(directory, found, deep=True)
 
 
-def test_the_documented_format(tmp_path: Path) -> None:
+def test_the_documented_format(tmp_path) -> None:
     checkpoint(tmp_path / "step-7")
     document = json.loads((tmp_path / "step-7/manifest.json").read_text())
     assert [len(file.pop("sha256")) for file in document["files"]] == [64] * 3
@@ -70,7 +69,7 @@ def test_the_documented_format(tmp_path: Path) -> None:
     ],
     ids=["longer", "gone", "directory", "symlink"],
 )
-def test_damage_shows_without_reading(tmp_path: Path, damage, why: str) -> None:
+def test_damage_shows_without_reading(tmp_path, damage, why: str) -> None:
     whole = checkpoint(tmp_path / "c")
     damage(tmp_path / "c/deep/c")
     defect = manifest.verify(tmp_path / "c", whole)
@@ -81,7 +80,7 @@ def test_damage_shows_without_reading(tmp_path: Path, damage, why: str) -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_flipped_byte_shows_in_depth(tmp_path_factory: pytest.TempPathFactory, data) -> None:
+def test_a_flipped_byte_shows_in_depth(tmp_path_factory, data) -> None:
     directory = tmp_path_factory.mktemp("flip") / "c"
     checkpoint(directory)
     name = data.draw(st.sampled_from(["a", "deep/c", "manifest.json"]))
@@ -122,7 +121,7 @@ def test_every_truncation_of_the_manifest_is_a_defect() -> None:
         ("surprise", None),
     ],
 )
-def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value: object) -> None:
+def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value) -> None:
     document = {**json.loads(manifest.encode(GOOD)), field: value}
     document.pop("checksum")
     document["checksum"] = hpctl_checkpoint.checksum(document)
@@ -130,12 +129,12 @@ def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value: object
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a", "a/../../b", "", ".", "a\0b"])
-def test_paths_stay_inside(path: str, tmp_path: Path) -> None:
+def test_paths_stay_inside(path: str, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"inside|regular"):
         manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile(path, 1)])
 
 
-def test_write_refuses_what_read_would(tmp_path: Path) -> None:
+def test_write_refuses_what_read_would(tmp_path) -> None:
     for files in ([], [ManifestFile("a", 1), ManifestFile("a", 1)], [ManifestFile("a", -1)]):
         with pytest.raises(ValueError, match=r"manifest\.json"):
             manifest.write(tmp_path, step=1, world_size=1, files=files)
@@ -144,20 +143,20 @@ def test_write_refuses_what_read_would(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path: Path) -> None:
+def test_size_only_manifest_is_whole_but_not_in_depth(tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     whole = manifest.write(tmp_path, step=1, world_size=1, files=[ManifestFile("a", 3)])
     assert manifest.verify(tmp_path, whole) is None
     assert manifest.verify(tmp_path, whole, deep=True) == "a has no digest to compare with"
 
 
-def test_oversized_manifest_is_refused_unread(tmp_path: Path) -> None:
+def test_oversized_manifest_is_refused_unread(tmp_path) -> None:
     with (tmp_path / "manifest.json").open("wb") as file:
         file.truncate(manifest.MAX_BYTES + 1)
     assert "larger" in str(manifest.read(tmp_path))
 
 
-def test_storage_that_fails_is_not_a_verdict(tmp_path: Path) -> None:
+def test_storage_that_fails_is_not_a_verdict(tmp_path) -> None:
     (tmp_path / "manifest.json").symlink_to("manifest.json")  # ELOOP
     with pytest.raises(OSError, match="symbolic"):
         manifest.read(tmp_path)

@@ -1,7 +1,6 @@
 """NVRx's local checkpoints: whole where every rank's share is there, and every copy is good."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -28,7 +27,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(cli, ["checkpoint", *args])
 
 
-def test_the_newest_iteration_of_which_every_rank_is_there(tmp_path: Path) -> None:
+def test_the_newest_iteration_of_which_every_rank_is_there(tmp_path) -> None:
     save(tmp_path, 10, range(4), world=4)
     save(tmp_path, 20, range(4), world=4)
     save(tmp_path, 30, range(3), world=4)
@@ -44,7 +43,7 @@ def test_the_newest_iteration_of_which_every_rank_is_there(tmp_path: Path) -> No
     assert not passed["claimed"]
 
 
-def test_a_copy_in_another_ranks_directory_counts(tmp_path: Path) -> None:
+def test_a_copy_in_another_ranks_directory_counts(tmp_path) -> None:
     save(tmp_path, 10, range(4), world=4)
     save(tmp_path, 10, range(2), by=2, world=4)
     (tmp_path / "0/iter_0000010_0_local.pt").unlink()
@@ -57,7 +56,7 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path: Path) -> None:
     )
 
 
-def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path: Path) -> None:
+def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path) -> None:
     save(tmp_path, 10, range(2), world=2)
     save(tmp_path, 20, range(2), world=2)
     save(tmp_path, 20, range(1), by=1, world=2)
@@ -69,7 +68,7 @@ def test_every_copy_must_be_good_because_nvrx_takes_its_own(tmp_path: Path) -> N
     assert search.passed_over[0].claimed
 
 
-def test_without_the_number_of_ranks_nobody_can_tell(tmp_path: Path) -> None:
+def test_without_the_number_of_ranks_nobody_can_tell(tmp_path) -> None:
     save(tmp_path, 10, range(8))
     result = run("last", "--export", str(tmp_path))
     assert result.exit_code == 3
@@ -80,7 +79,7 @@ def test_without_the_number_of_ranks_nobody_can_tell(tmp_path: Path) -> None:
     assert "lacks the share of ranks 8-15 of 16" in more.stderr
 
 
-def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path: Path) -> None:
+def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path) -> None:
     save(tmp_path / "nvme", 40, range(2), world=2)
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -98,7 +97,7 @@ def test_on_a_nodes_own_disk_it_is_the_programs_business(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [100, 0])
-def test_directories_that_are_called_like_ranks_are_no_ranks(tmp_path: Path, number: int) -> None:
+def test_directories_that_are_called_like_ranks_are_no_ranks(tmp_path, number: int) -> None:
     write(tmp_path / str(number), dcp_files())
     write(tmp_path / "7", {"notes": b"x"})
     search = last.last_complete(tmp_path)

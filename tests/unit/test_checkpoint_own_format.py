@@ -3,7 +3,6 @@
 import builtins
 import json
 import os
-from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -16,14 +15,14 @@ from hpctl.jobs.resume import resume_point
 HELPER = "`hpctl checkpoint helper`"
 
 
-def own(directory: Path, count: int = 11) -> Path:
+def own(directory, count=11):
     directory.mkdir(parents=True)
     for number in range(count):
         (directory / f"part-{number}.json").write_text("{}")
     return directory
 
 
-def run(*args: object) -> tuple[int, str, str]:
+def run(*args) -> tuple[int, str, str]:
     result = CliRunner().invoke(cli, ["checkpoint", *map(str, args)])
     return result.exit_code, result.stdout, result.stderr
 
@@ -73,7 +72,7 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
     own(tmp_path / "step-5")
     real, owner = os.stat, 1666
 
-    def stat(path: object, **args: object) -> os.stat_result:
+    def stat(path, **args) -> os.stat_result:
         found = real(path, **args)
         given = list(found)
         given[4] = owner
@@ -93,7 +92,7 @@ def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
         os.mkfifo(tmp_path / f"step-1/{number}.json")
         os.mkfifo(tmp_path / f"{number}.npy")
 
-    def refused(*args: object, **more: object) -> None:
+    def refused(*args, **more) -> None:
         raise AssertionError(f"opened: {args}")
 
     monkeypatch.setattr(os, "open", refused)

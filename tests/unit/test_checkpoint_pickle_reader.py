@@ -4,7 +4,6 @@ import pickle
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -62,7 +61,7 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 
-def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.Held]:
+def read(tmp_path, raw: bytes, *, keep: bool = False) -> dict[str, torch_files.Held]:
     path = tmp_path / ".metadata"
     path.write_bytes(raw)
     with opened(path, "") as file:

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +16,7 @@ def why(search: last.Search) -> dict[str, str]:
     return {each.path.name: each.why for each in search.passed_over}
 
 
-def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: Path) -> None:
+def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path) -> None:
     newest = generic(tmp_path, "aaa", 30)
     generic(tmp_path, "step-99", 10)
     generic(tmp_path, "latest", 20)
@@ -29,7 +28,7 @@ def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: P
     assert search.passed_over == ()
 
 
-def test_falls_back_and_says_why(tmp_path: Path) -> None:
+def test_falls_back_and_says_why(tmp_path) -> None:
     generic(tmp_path, "step-1", 1)
     generic(tmp_path, "step-2", 2).joinpath("data").write_bytes(b"short")
     (generic(tmp_path, "step-3", 3) / "manifest.json").write_bytes(b"{")
@@ -45,7 +44,7 @@ def test_falls_back_and_says_why(tmp_path: Path) -> None:
     assert "temporary" in reasons["step-4.tmp-9.0.0-ab"]
 
 
-def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
+def test_none_is_not_incomplete_is_not_unreadable(tmp_path) -> None:
     assert last_complete(tmp_path).verdict == "none"
     (tmp_path / "step-1").mkdir()
     assert last_complete(tmp_path).verdict == "none"
@@ -57,7 +56,7 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
     assert last_complete(tmp_path).verdict == "found"
 
 
-def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
+def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path) -> None:
     generic(tmp_path, "step-9\nfound /etc", 9)
     generic(tmp_path, "step-8", 8)
     assert last_complete(tmp_path).found.step == 8
@@ -71,7 +70,7 @@ def run(*text: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_last(tmp_path: Path) -> None:
+def test_last(tmp_path) -> None:
     text = f"hpctl: no checkpoints in {tmp_path}\n"
     assert run("last", str(tmp_path)) == (1, "", text)
     assert run("ls", str(tmp_path)) == (1, "", text)
@@ -95,7 +94,7 @@ def test_last(tmp_path: Path) -> None:
     assert out.startswith("incomplete 2 ")
 
 
-def test_exit_codes(tmp_path: Path) -> None:
+def test_exit_codes(tmp_path) -> None:
     missing = str(tmp_path / "missing")
     for command in ("ls", "verify", "last"):
         assert run(command, missing)[0] == 3
@@ -117,7 +116,7 @@ def test_exit_codes(tmp_path: Path) -> None:
 # --- several places ------------------------------------------------------------------------------
 
 
-def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path: Path) -> None:
+def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path) -> None:
     near, far, own = tmp_path / "near", tmp_path / "far", tmp_path / "own"
     mine, theirs, fast = (
         generic(near, "step-5", 5),
@@ -135,7 +134,7 @@ def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path: P
     assert err == f"hpctl: passed over {newer}: data is missing\n"
 
 
-def test_a_place_that_cannot_be_read_is_never_none(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_read_is_never_none(tmp_path) -> None:
     near, gone = tmp_path / "near", tmp_path / "gone"
     near.mkdir()
     assert run("last", "--export", str(near), str(gone))[:2] == (

@@ -3,7 +3,6 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -40,7 +39,7 @@ class Wire:
 
 
 @pytest.fixture(scope="module")
-def _wire() -> Iterator[Wire]:
+def _wire():
     made = Wire()
     with answering(made.answer) as made.url:
         yield made
@@ -53,7 +52,7 @@ def wire(_wire: Wire) -> Wire:
 
 
 @pytest.fixture(autouse=True)
-def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def _keys(monkeypatch) -> None:
     for name, value in SANDBOX_KEYS.items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL"):
@@ -62,7 +61,7 @@ def _keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", _no_delay)
 
 
-def _no_delay(_self: object, _context: object) -> float:
+def _no_delay(_self, _context) -> float:
     return 0.0
 
 
@@ -77,16 +76,16 @@ def somebody(_wire: Wire, slept: list[float]) -> AwsAccount:
 
 
 @pytest.fixture
-def sagemaker(somebody: AwsAccount, slept: list[float]) -> Any:
+def sagemaker(somebody: AwsAccount, slept: list[float]):
     slept.clear()
     return somebody.service("sagemaker")
 
 
-def read(service: Any) -> Any:
+def read(service):
     return service.read("describe_cluster", ClusterName="llm")
 
 
-def order(service: Any) -> Any:
+def order(service):
     return service.order("delete_cluster", ClusterName="llm")
 
 

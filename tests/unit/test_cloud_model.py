@@ -1,7 +1,5 @@
 """The service's model held against requests: what it refuses, and where."""
 
-from typing import Any
-
 import pytest
 
 from hpctl.cloud.model import SageMakerModel
@@ -10,7 +8,7 @@ from tests.contract.provider.beds import cluster
 MODEL = SageMakerModel()
 
 
-def changed(**group: Any) -> dict[str, Any]:
+def changed(**group):
     request = cluster()
     request["InstanceGroups"][1] |= group
     return request

@@ -56,7 +56,7 @@ def test_waiting_too_long_raises_the_builtin_error() -> None:
     assert asyncio.run(wait_for(asyncio.sleep(0, "done"), 5)) == "done"
 
 
-def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path: Path) -> None:
+def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path) -> None:
     for module in ("json", "runpy", "pkgutil"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
     args = [sys.executable, *SAFE_PATH, "json.tool", "--compact"]

@@ -1,7 +1,5 @@
 """The configuration file: every error at once, with its place and a near miss."""
 
-from pathlib import Path
-
 import pytest
 
 from hpctl.config import Config, ConfigError, example, load, parse
@@ -66,7 +64,7 @@ def test_an_empty_file_observes_and_durations_may_have_units() -> None:
     assert parse("node: {remedy_after_s: 10m}\n").node.remedy_after_s == 600
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read(tmp_path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load(tmp_path / "absent.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
@@ -74,7 +72,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load(tmp_path / "binary.yaml")
 
 
-def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path: Path) -> None:
+def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
     odd = tmp_path / "50% of it"
     odd.mkdir()
     config = parse(f"state_dir: {str(odd)!r}\n")

@@ -28,7 +28,7 @@ ROWS = crash_patterns()
 SAMPLES = Path(__file__).parent / "crash_samples"
 
 
-def died(code: int, *tail: str, **more: object) -> Trouble:
+def died(code: int, *tail: str, **more) -> Trouble:
     return classify(code, tail, at=AT, policy=RunPolicy(), **more)
 
 

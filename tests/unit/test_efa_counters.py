@@ -2,7 +2,6 @@
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ FILES = {"drops": ("port/drops",), "errors": ("own/errors", "port/errors"), "new
 
 
 @pytest.fixture
-def nic(tmp_path: Path) -> Path:
+def nic(tmp_path):
     (tmp_path / "nic/port").mkdir(parents=True)
     (tmp_path / "nic/own").mkdir()
     (tmp_path / "nic/port/drops").write_text("7\n")

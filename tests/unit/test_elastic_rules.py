@@ -19,7 +19,7 @@ from hpctl.jobs.elastic.group import (
 )
 
 
-def running(nodes: int = 2, ranks: int = 2, **limits: object) -> RankGroup:
+def running(nodes: int = 2, ranks: int = 2, **limits) -> RankGroup:
     group = RankGroup(nodes, RestartLimits(**limits))
     for node in range(nodes - 1):
         assert group.joined(node, ranks) is None

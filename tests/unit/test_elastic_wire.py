@@ -109,7 +109,7 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
 
 
 def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
-    def resume(*_: object, **__: object) -> None:
+    def resume(*_, **__) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)

@@ -5,7 +5,7 @@ The rest of the service's behavior is shown by the provider's contract and by te
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import boto3
@@ -29,12 +29,12 @@ def created(api: Client, *groups: dict[str, Any]) -> None:
     api.emulator.wait_in_service("demo", 10)
 
 
-def update(api: Client, *groups: dict[str, Any], **more: Any) -> dict[str, Any]:
+def update(api: Client, *groups: dict[str, Any], **more) -> dict[str, Any]:
     given = {"InstanceGroups": list(groups)} if groups else {}
     return api("UpdateCluster", ClusterName="demo", **given, **more)
 
 
-def nodes(api: Client, name: str = "workers", **more: Any) -> list[dict[str, Any]]:
+def nodes(api: Client, name: str = "workers", **more) -> list[dict[str, Any]]:
     body = api("ListClusterNodes", ClusterName="demo", InstanceGroupNameContains=name, **more)
     found: list[dict[str, Any]] = body["ClusterNodeSummaries"]
     return found
@@ -58,10 +58,10 @@ def machines() -> NullMachines:
 
 
 @pytest.fixture
-def make(machines: NullMachines) -> Iterator[Make]:
+def make(machines: NullMachines):
     made: list[Emulator] = []
 
-    def one(**more: Any) -> Client:
+    def one(**more) -> Client:
         made.append(Emulator(machines, **{"boot_time_s": 0.02, **more}))
         made[-1].start()
         return Client(made[-1])
@@ -72,7 +72,7 @@ def make(machines: NullMachines) -> Iterator[Make]:
 
 
 @pytest.fixture
-def demo(make: Make) -> Iterator[Client]:
+def demo(make: Make):
     api = make()
     created(api)
     yield api
@@ -87,7 +87,7 @@ def emulator(make: Make) -> Emulator:
 # --- the wire -----------------------------------------------------------------------------------
 
 
-def client(emulator: Emulator) -> Any:
+def client(emulator: Emulator):
     return boto3.client(
         "sagemaker",
         endpoint_url=emulator.endpoint_url,

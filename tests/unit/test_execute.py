@@ -69,7 +69,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Any:
+def bench():
     bench = Bench()
     yield bench
     bench.cloud.answers.release()
@@ -132,7 +132,7 @@ class HungSlurm:
         self.outcome = outcome
         self.asked: list[int] = []
 
-    def start_now(self, job: int, *_: object) -> Outcome:
+    def start_now(self, job: int, *_) -> Outcome:
         self.asked.append(job)
         return self.outcome if len(self.asked) == 2 else Outcome.accepted()
 
@@ -171,11 +171,11 @@ class Orders:
         self.taken.append("RESUME")
         return dict.fromkeys(owners, Outcome.accepted())
 
-    def reserve(self, *_: object) -> Outcome:
+    def reserve(self, *_) -> Outcome:
         self.taken.append("reservation")
         return Outcome.accepted()
 
-    def start_now(self, *_: object) -> Outcome:
+    def start_now(self, *_) -> Outcome:
         self.taken.append("start")
         return Outcome.accepted()
 

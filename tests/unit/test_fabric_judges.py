@@ -1,7 +1,6 @@
 """What the checks of EFA and RDMA counters say: each rule at its limit, and what is no fault."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +21,7 @@ WARNINGS = {"stalled_all", "refused", "ratio", *(code for code, _ in check_efa.C
 """What a job or a remote node can cause."""
 
 
-def judged(check: str, history: list[Trace]) -> list[Any]:
+def judged(check, history):
     one = LOADED[check]
     before = history[-2] if len(history) > 1 else None
     return list(one.judge(history[-1], before, one.limits))

@@ -1,7 +1,5 @@
 """EFA, InfiniBand, RoCE and Neuron on a fake /sys: counting, the shared sweep, what vanishes."""
 
-from pathlib import Path
-
 import pytest
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
@@ -14,7 +12,7 @@ from tests.sysfs_tree import SysfsTree
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> SysfsTree:
+def tree(tmp_path) -> SysfsTree:
     return SysfsTree(tmp_path)
 
 

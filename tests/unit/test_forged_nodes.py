@@ -3,7 +3,6 @@
 import os
 import sys
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -36,7 +35,7 @@ elif words == ["--version"]:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
+def reader(tmp_path) -> Reader:
     for name in ("scontrol", "squeue", "sinfo"):
         (tmp_path / name).write_text(PROGRAM)
         (tmp_path / name).chmod(0o755)

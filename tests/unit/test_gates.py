@@ -1,7 +1,6 @@
 """Every gate: a row that holds, one that passes, and the boundary between them."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from msgspec import Struct
@@ -28,8 +27,8 @@ ROWS = {row.name: row for row in GATES}
 N1 = "n1"
 
 
-def candidate(**changes: Any) -> Candidate:
-    values: dict[str, Any] = {"heard": at(0), **changes}
+def candidate(**changes) -> Candidate:
+    values = {"heard": at(0), **changes}
     return (
         Candidate(generation(), slurm_node(1), FAULT, at(-10), "Xid 79", **values)
         if ("node" not in values)
@@ -37,17 +36,17 @@ def candidate(**changes: Any) -> Candidate:
     )
 
 
-def instance(**changes: Any) -> Instance:
+def instance(**changes) -> Instance:
     return replace(Instance("i-n1", InstanceStatus.RUNNING, node=N1), **changes)
 
 
-def listing(**changes: Any) -> dict[str, Any]:
+def listing(**changes):
     """A view's provider part with n1's instance changed."""
     one = instance(**changes)
     return {"provider": ProviderView(at(0), True, instances={one.id: one}), "instances": {N1: one}}
 
 
-def others(count: int, seconds: float = 0, **changes: Any) -> list[Event]:
+def others(count: int, seconds: float = 0, **changes) -> list[Event]:
     """Recoveries open on n2, n3, ..."""
     return [opened(f"n-{i}", node_name(i), seconds, **changes) for i in range(2, count + 2)]
 
@@ -103,7 +102,7 @@ def slurm_at(seconds: float) -> Callable[[], View]:
     return lambda: view_of(scheduler=SchedulerView(at(seconds), view_of().scheduler.nodes))
 
 
-def log(events: list[Event], **changes: Any) -> Callable[[], View]:
+def log(events: list[Event], **changes) -> Callable[[], View]:
     return lambda: view_of(log=events, **changes)
 
 

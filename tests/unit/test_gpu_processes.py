@@ -3,7 +3,6 @@
 import contextlib
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.sweeps import but, codes, gpus, machine, pci
 MIB = 1024 * 1024
 
 
-def process(root: Path, pid: int, name: str, cmdline: bytes = b"", cgroup: str = "") -> None:
+def process(root, pid, name, cmdline=b"", cgroup=""):
     folder = root / "proc" / str(pid)
     folder.mkdir(parents=True)
     (folder / "comm").write_text(f"{name}\n")

@@ -1,8 +1,6 @@
 """From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 
 import pytest
 
@@ -14,7 +12,6 @@ from hpctl.core.journal import Event, SignalSeen, State, replay
 from hpctl.core.model import Condition, Health, ProviderView, Remedy, Report, SchedulerView, Urgency
 from hpctl.core.peers import WINDOW
 from hpctl.core.plan import plan
-from hpctl.core.view import View
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
@@ -62,7 +59,7 @@ class Cloud:
 class Head:
     """The daemon's wiring of health, grey failures and observer; what is stored is in `rows`."""
 
-    def __init__(self, tmp: Path) -> None:
+    def __init__(self, tmp):
         self.clock, self.pokes = Clock(), 0
         self.slurm = Slurm(self.clock)
         self.rows: dict[str, Health] = {}
@@ -74,16 +71,16 @@ class Head:
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
 
-    def record(self, rows: Sequence[Health]) -> None:
+    def record(self, rows):
         self.rows |= {r.generation.node: r for r in rows}
 
-    def note_heard(self, heard: Mapping[str, datetime]) -> None:
+    def note_heard(self, heard):
         """Not stored."""
 
     def _poke(self) -> None:
         self.pokes += 1
 
-    def windows(self, count: int, *, hot: Sequence[str] = (), boot: int = 1) -> None:
+    def windows(self, count, *, hot=(), boot=1):
         for _ in range(count):
             for _ in range(2):
                 self.clock.at += WINDOW / 2
@@ -99,7 +96,7 @@ class Head:
             self.observer.look(State(), rules())
             self.grey.compare()
 
-    def look(self, in_force: Rules) -> View:
+    def look(self, in_force):
         self.cloud.read()
         return self.observer.look(State(), in_force)
 
@@ -110,7 +107,7 @@ class Head:
 
 
 @pytest.fixture
-def head(tmp_path: Path) -> Head:
+def head(tmp_path) -> Head:
     return Head(tmp_path)
 
 

@@ -15,7 +15,7 @@ TABLE = yaml.safe_load(Path(__file__).with_name("host_cases.yaml").read_text())
 LOADED = {spec.name: load(spec) for spec in CHECKS if spec.name in TABLE}
 
 
-def sample(kind: Any, value: Any) -> Any:
+def sample(kind, value):
     """A sample of this type: a mapping or a list of its fields, or a list of such samples."""
     if get_origin(kind) is tuple:
         return tuple(sample(get_args(kind)[0], one) for one in value)

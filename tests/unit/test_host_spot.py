@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
 from hpctl.core.plan_runs import job_decisions
 from hpctl.core.recovery import Move, StepKind
-from hpctl.core.view import View
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 from tests.unflawed import unflawed
 
@@ -64,7 +62,7 @@ class Metadata:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            def log_message(self, *_: object) -> None:
+            def log_message(self, *_) -> None:
                 """Quietly."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -77,7 +75,7 @@ class Metadata:
 
 
 @pytest.fixture
-def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
+def metadata(monkeypatch):
     monkeypatch.setattr(check_host_ec2._Token, "value", "")
     made = Metadata()
     yield made
@@ -141,7 +139,7 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
         assert answer.signal is Signal.REMEDY_ACCEPTED
 
 
-def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...] = ()) -> View:
+def noticed(ladder, urgency, phase=()):
     """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
     log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -75,12 +74,12 @@ class Job:
         helper(tmp / "helper")
         self.env = {"HELPER": str(tmp / "helper"), "HPCTL_CHECKPOINT_DIR": str(self.root)}
 
-    def start(self, **env: object) -> subprocess.Popen[str]:
+    def start(self, **env) -> subprocess.Popen[str]:
         args = [getattr(sys, "_base_executable", sys.executable), "-I", "-S", "-c", PROGRAM]
         text = self.env | {name: str(value) for name, value in env.items()}
         return subprocess.Popen(args, env=text, stderr=subprocess.PIPE, text=True)
 
-    def run(self, **env: object) -> tuple[int, str]:
+    def run(self, **env) -> tuple[int, str]:
         process = self.start(**env)
         text = process.communicate(timeout=60)[1]
         return process.returncode, text
@@ -99,7 +98,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path) -> Job:
     return Job(tmp_path)
 
 
@@ -111,7 +110,7 @@ def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert [path.name for path in job.root.iterdir()] == ["step-00000007"]
 
 
-def kills(job: Job, stride: int = 1, **env: object) -> Iterator[int]:
+def kills(job, stride=1, **env):
     """Start it again and again, killed at its first, second, ... touch of a file, to the last."""
     for number in range(1, 200, stride):
         code, text = job.run(KILL_AT=number, **env)
@@ -199,14 +198,14 @@ def test_a_rank_that_saves_again_takes_its_part_back_first(job):
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch) -> Path:
     for name in list(os.environ):
         if name.startswith(("SLURM_", "HPCTL_", "PMI", "OMPI_", "RANK", "WORLD_SIZE")):
             monkeypatch.delenv(name)
     return tmp_path
 
 
-def save(root: Path, step: int, data: bytes = b"x", **given: object) -> Path:
+def save(root: Path, step: int, data: bytes = b"x", **given) -> Path:
     with hpctl_checkpoint.saving(step, root, **given) as one:
         one.path("data").write_bytes(data)
     return one.final

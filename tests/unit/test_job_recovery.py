@@ -31,7 +31,7 @@ STUCK = {
 }
 
 
-def rec(phase: Phase, **changes: object) -> JobRecovery:
+def rec(phase: Phase, **changes) -> JobRecovery:
     return replace(BASE, phase=phase, **changes)
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,12 +25,12 @@ TAIL = (
 
 
 class Job:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path) -> None:
         self.tmp = tmp_path
         self.root = tmp_path / 'it\'s a $HOME `dir` "x"'
         self.root.mkdir()
         self.python = sys.executable
-        self.parts: dict[str, Any] = {}
+        self.parts = {}
 
     def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}
@@ -48,7 +47,7 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path) -> Job:
     return Job(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -58,7 +57,7 @@ def test_the_range_is_that_of_the_gamma_distribution() -> None:
     assert four.high * exposure == pytest.approx(18.307038 / 2, rel=1e-5)
 
 
-def saved(root: Path, step: int, end_s: float, took_s: float) -> None:
+def saved(root, step, end_s, took_s):
     """A whole checkpoint whose files were written over so many seconds."""
     directory = write(root / f"step-{step}", dcp_files())
     names = sorted(directory.iterdir(), key=lambda path: path.name == ".metadata")
@@ -66,7 +65,7 @@ def saved(root: Path, step: int, end_s: float, took_s: float) -> None:
         os.utime(path, (end_s - took_s * (1 - number / (len(names) - 1)),) * 2)
 
 
-def test_costs_and_distances_are_read_from_the_files(tmp_path: Path) -> None:
+def test_costs_and_distances_are_read_from_the_files(tmp_path) -> None:
     for number in range(5):
         saved(tmp_path, 100 * (number + 1), 1e9 + 600 * number, 30 + number)
     (tmp_path / "step-500/__0_0.distcp").unlink()  # not whole: it counts for nothing
@@ -78,13 +77,13 @@ def test_costs_and_distances_are_read_from_the_files(tmp_path: Path) -> None:
     assert len(measure(tmp_path, 2).saves) == 2
 
 
-def test_a_run_that_went_back_is_no_distance(tmp_path: Path) -> None:
+def test_a_run_that_went_back_is_no_distance(tmp_path) -> None:
     for number, end_s in enumerate([0, 600, 1200, 900_000, 900_600]):
         saved(tmp_path, 100 * (number + 1), 1e9 + end_s, 30)
     assert measure(tmp_path).apart_s == pytest.approx(600)
 
 
-def test_single_files_do_not_say_what_a_save_cost(tmp_path: Path) -> None:
+def test_single_files_do_not_say_what_a_save_cost(tmp_path) -> None:
     for step in (10, 20):
         (tmp_path / f"step={step}.ckpt").write_bytes(torch_save({"global_step": step}))
     saves = measure(tmp_path)

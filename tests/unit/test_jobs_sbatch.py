@@ -26,7 +26,7 @@ PLAIN = "#!/bin/sh\n#SBATCH -N2\necho hello \xe9\n"
 
 
 class Shell:
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path) -> None:
         self.tmp = tmp_path
         self.record = tmp_path / "record.json"
         stub = tmp_path / "bin/sbatch"
@@ -54,7 +54,7 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Shell:
+def shell(tmp_path) -> Shell:
     return Shell(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """What the SPANK plugin is told: a whole answer, or none."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,7 +9,7 @@ from hpctl.core.compat import SAFE_PATH
 
 
 @pytest.fixture
-def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def answers(tmp_path, monkeypatch):
     """A directory for the answer, in a place where there is an sbatch and a script."""
     program = tmp_path / "bin/sbatch"
     program.parent.mkdir()
@@ -26,7 +25,7 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "answer"
 
 
-def words(answer: Path) -> list[str]:
+def words(answer):
     text = (answer / spank.ANSWER).read_text()
     assert text.endswith("\0")
     return text.split("\0")[:-1]

@@ -134,7 +134,7 @@ def test_the_mount_table_is_read(tmp_path):
 RULES = "rules:\n- {name: loss, logPattern: 'loss (\\d+)', metricThreshold: 2, operator: gt}\n"
 
 
-def compact(tmp_path: Path, directives: str, **environment: str) -> dict[str, object]:
+def compact(tmp_path, directives: str, **environment: str) -> dict[str, object]:
     script = read("job.sh", f"#!/bin/sh\n#HPCTL {directives}\n")
     return submit_context.job_policy(
         hpctl_options({}, script.own, str(tmp_path)), environment, str(tmp_path)

@@ -2,9 +2,7 @@
 
 import socket
 import time
-from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -24,7 +22,7 @@ def one(key, address="", dns="", status=InstanceStatus.RUNNING, launched=None):
     return Instance(key, status, "w", node, launched=launched, address=address, dns=dns)
 
 
-def joined(*instances: Instance, resolved: Mapping[str, str] | None = None, **nodes: str) -> Joined:
+def joined(*instances, resolved=None, **nodes):
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
     addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
     view = ProviderView(T0, instances={i.id: i for i in instances})
@@ -130,7 +128,7 @@ class Resolver:
         self.answers: dict[str, str] = {}
         self.asked: list[str] = []
 
-    def __call__(self, host: str, *_: Any) -> list[Any]:
+    def __call__(self, host, *_):
         self.asked.append(host)
         if host not in self.answers:
             raise socket.gaierror(socket.EAI_NONAME, "unknown")
@@ -138,7 +136,7 @@ class Resolver:
 
 
 @pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+def resolver(monkeypatch) -> Resolver:
     made = Resolver()
     monkeypatch.setattr(joining.socket, "getaddrinfo", made)
     return made

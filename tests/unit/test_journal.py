@@ -294,7 +294,7 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(longer, site) == 300 * DAY
 
 
-def test_decisions_are_the_same_with_and_without_the_past(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
     """Of a third of a year of a busy cluster, of which most of a month is past."""
     for what in ("REPORTS", "CRASHES", "CHANGES"):
         monkeypatch.setattr(f"benchmarks.past.{what}", 4)

@@ -3,7 +3,6 @@
 import os
 import time
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ def test_the_job_in_a_control_groups_path(path, job):
 class Proc:
     """A /proc with the processes that a test puts there."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         self.reads = 0
 
@@ -52,7 +51,7 @@ class Proc:
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Proc:
+def proc(tmp_path) -> Proc:
     return Proc(tmp_path)
 
 

@@ -44,7 +44,7 @@ def texts(log: kmsg.KernelLog) -> list[str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path) -> Path:
     path = tmp_path / "kmsg"
     path.write_bytes(format_record("old", 1))
     return path

@@ -4,7 +4,6 @@ import os
 import threading
 from datetime import datetime
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +49,7 @@ def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
     assert caught.value.code == "invalid_credential"
 
 
-def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
+def test_munged_away_is_unavailable_and_says_where(tmp_path) -> None:
     for ask in (munge.encode, munge.decode):
         with pytest.raises(Unavailable, match="none") as caught:
             ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")

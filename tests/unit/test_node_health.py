@@ -1,7 +1,6 @@
 """The health of nodes: what is stored when, and what only memory holds."""
 
 import threading
-from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 import pytest
@@ -20,7 +19,7 @@ XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
 class Bench:
     """A book over a disk that is a value, with a clock that is moved by hand."""
 
-    def __init__(self, known: Mapping[str, Health] | None = None) -> None:
+    def __init__(self, known=None):
         self.at = T0
         self.disk: dict[str, Health] = dict(known or {})
         self.heard: dict[str, datetime] = {}
@@ -38,13 +37,13 @@ class Bench:
     def poke(self) -> None:
         self.pokes += 1
 
-    def record(self, facts: Sequence[Health]) -> None:
+    def record(self, facts):
         if self.full:
             raise OSError(28, "No space left on device")
         self.disk.update({h.generation.node: h for h in facts})
         self.writes += [len(facts)] if facts else []
 
-    def note_heard(self, heard: Mapping[str, datetime]) -> None:
+    def note_heard(self, heard):
         if self.full:
             raise OSError(28, "No space left on device")
         self.heard = dict(heard)

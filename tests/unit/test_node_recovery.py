@@ -1,6 +1,5 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -58,7 +57,7 @@ STUCK = {
 }
 
 
-def rec(phase: Phase, **changes: object) -> NodeRecovery:
+def rec(phase: Phase, **changes) -> NodeRecovery:
     return replace(BASE, phase=phase, **changes)
 
 
@@ -215,7 +214,7 @@ def test_only_the_marks_to_the_letter_count(reason, mark):
     assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
 
 
-def view(**changes: object) -> SchedulerView:
+def view(**changes) -> SchedulerView:
     node = replace(MARKED, **changes)
     return SchedulerView(at(0), {node.name: node})
 
@@ -229,7 +228,7 @@ def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool =
     return judged.fault.rule
 
 
-def launched(when: datetime) -> Instance:
+def launched(when):
     return Instance("i-n1", InstanceStatus.RUNNING, launched=when)
 
 

@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -19,7 +18,7 @@ Start = Callable[[bytes], Child]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(tmp_path, monkeypatch):
     """Starts a child that writes these bytes and ends."""
     children: list[Child] = []
 
@@ -80,7 +79,7 @@ def test_what_is_no_message_ends_the_child(start: Start, args: bytes, end: str) 
 
 
 @pytest.fixture
-def page() -> Iterator[InFlight]:
+def page():
     page = InFlight.create()
     yield page
     page.close()

@@ -5,9 +5,7 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -44,7 +42,7 @@ class Nvml:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
         self.batches: list[int] = []
-        self.answers: dict[str, Any] = {
+        self.answers = {
             "nvmlDeviceGetCount": 2,
             "nvmlDeviceGetUUID": "GPU-1",
             "nvmlDeviceGetName": "one",
@@ -56,11 +54,11 @@ class Nvml:
             "nvmlDeviceGetVbiosVersion": "96.00.74.00.01",
         }
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         if name.startswith("c_nvml"):
             return Anything
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments):
             self.asked[name] += 1
             if name == "nvmlDeviceGetFieldValues":
                 self.batches.append(len(arguments[1]))
@@ -78,13 +76,13 @@ class Nvml:
 
 
 @pytest.fixture
-def page() -> Iterator[InFlight]:
+def page():
     page = InFlight.create()
     yield page
     page.close()
 
 
-def shape(kind: Any) -> Any:
+def shape(kind):
     """The names that a dataclass has, at every depth."""
     arguments = [a for a in typing.get_args(kind) if a not in (type(None), Ellipsis)]
     if arguments:
@@ -95,7 +93,7 @@ def shape(kind: Any) -> Any:
     return {name: shape(hints[name]) for name in kind.__struct_fields__}
 
 
-def found_shape(value: Any) -> Any:
+def found_shape(value):
     if isinstance(value, list):
         return found_shape(value[0])
     if isinstance(value, dict):
@@ -130,7 +128,7 @@ def test_what_costs_most_is_asked_seldom_and_repeated(page):
 
 def test_an_older_binding_that_lacks_a_function_says_less(page):
     class Old(Nvml):
-        def __getattr__(self, name: str) -> Any:
+        def __getattr__(self, name: str):
             if name in ("nvmlDeviceGetMarginTemperature", "c_nvmlEccSramErrorStatus_v1_t"):
                 raise AttributeError(name)
             return super().__getattr__(name)

@@ -1,11 +1,8 @@
 """What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
 
 import threading
-from collections.abc import Collection
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,7 +25,6 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.node_recovery import Phase
-from hpctl.core.view import View
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
@@ -40,7 +36,7 @@ T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = ("n1", "n2")
 
 
-def seen(**job: object) -> SchedulerView:
+def seen(**job) -> SchedulerView:
     one = SlurmJob(7, submit=T0, **job)
     return SchedulerView(T0, {}, {one.id: one})
 
@@ -105,7 +101,7 @@ class Late(Still):
         super().__init__()
         self.errors = [error]
 
-    def view(self) -> Any:
+    def view(self):
         if self.errors:
             raise self.errors.pop()
         return ProviderView(self.at, present=True)
@@ -139,7 +135,7 @@ class Counted(Still):
         self.reads = 0
         self.read = threading.Event()
 
-    def view(self) -> Any:
+    def view(self):
         self.reads += 1
         self.read.set()
         return ProviderView(self.at, present=True)
@@ -180,7 +176,7 @@ def observing(slurm, place, cloud=None, *reported):
     return watch, Observer(slurm, watch, health, slurm, place / "STOP")
 
 
-def looked(reported: Health, returned: datetime | None, tmp_path: Path) -> View:
+def looked(reported, returned, tmp_path):
     _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
     taken = []
     if returned is not None:
@@ -222,7 +218,7 @@ class Marked(Flaky):
 
     reason = ""
 
-    def view(self) -> Any:
+    def view(self):
         flags = frozenset({"FAIL"} if self.reason else ())
         return replace(
             super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
@@ -324,14 +320,14 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes: Collection[str], known) -> SchedulerView:
+    def part(self, nodes, known):
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
     def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def _shown(self, names: Collection[str]) -> SchedulerView:
+    def _shown(self, names):
         found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
         return SchedulerView(self.at, found, {})
 

@@ -3,7 +3,6 @@
 import json
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ HEARD = datetime(2026, 7, 20, 23, tzinfo=UTC)
 MARKED = {"HealthMonitoringAgentDetectionEvent": "HealthEvent"}
 
 
-def record(**fields: Any) -> str:
+def record(**fields) -> str:
     return json.dumps({"level": "info", "ts": "2026-07-20T22:53:17Z", **fields, **MARKED})
 
 
@@ -33,7 +32,7 @@ def found(line: str) -> Detection:
     return detection
 
 
-def dcgm(condition: str, data: dict[str, Any], colon: str = "") -> str:
+def dcgm(condition, data, colon=""):
     more = {f"condition{colon}": condition, f"data{colon}": data}
     return record(msg="DCGM Policy Violation found ", **more)
 

@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
@@ -41,7 +40,7 @@ def table(watch: Watch) -> Reported:
     return Reported(BOOT, None, watch.changed, watch)
 
 
-def output(verdict: str = "fail", check: str = "report.nhc", **more: Any) -> Report:
+def output(verdict: str = "fail", check: str = "report.nhc", **more) -> Report:
     found = decode(
         json.dumps({"op": "report", "check": check, "verdict": verdict, **more}).encode()
     )

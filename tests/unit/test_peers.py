@@ -203,7 +203,7 @@ def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     assert time.process_time() - begun < 4
 
 
-def view(*jobs: object) -> SchedulerView:
+def view(*jobs) -> SchedulerView:
     return SchedulerView(at(0), jobs={j.id: j for j in jobs})
 
 

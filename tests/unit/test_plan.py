@@ -1,7 +1,5 @@
 """What becomes a candidate, which jobs are hit, and how ids, ladders and rungs come about."""
 
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -107,7 +105,7 @@ def silent(seconds: float = -100) -> Assessment:
     return Assessment(generation(), Condition.UNKNOWN, at(seconds), why="agent-silent")
 
 
-def lost_view(node: Any = None, instance: Instance | None = None, heard: float = -100) -> View:
+def lost_view(node=None, instance: Instance | None = None, heard: float = -100) -> View:
     view = view_of(sick=[silent()])
     view = replace(view, health={**view.health, N1: Health(generation(), at(heard))})
     if node is not None:
@@ -237,7 +235,7 @@ def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():
 # --- jobs -------------------------------------------------------------------------------------
 
 
-def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more: Any) -> list[Event]:
+def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more) -> list[Event]:
     first = opened(urgency=urgency, **more)
     return [first, *(SignalSeen(at(0), "n-1", m, "") for m in moves)]
 
@@ -344,7 +342,7 @@ def ordered(verb: str, view: View) -> NodeRecoveryOpened:
     return order
 
 
-def with_node(**changes: object) -> View:
+def with_node(**changes) -> View:
     scheduler = SchedulerView(at(0), {node_name(1): slurm_node(1, **changes)})
     return view_of(scheduler=scheduler)
 

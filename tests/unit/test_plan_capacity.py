@@ -1,8 +1,5 @@
 """Which changes of capacity open, what moves them, and what they must never touch."""
 
-from datetime import datetime
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -32,13 +29,12 @@ from hpctl.core.model import Demand, Instance, InstanceStatus, Outcome, SlurmNod
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import GroupLimits, Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind
-from hpctl.core.view import View
 from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, steps
 from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job
 from tests.unflawed import unflawed
 
 
-def opens(view: View, policy: Policy, now: datetime) -> tuple[ChangeOpened, ...]:
+def opens(view, policy, now):
     return unflawed(plan_capacity(view, policy, now))
 
 
@@ -66,7 +62,7 @@ def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> Non
         {"last_busy": at(-599)},
     ],
 )
-def test_a_node_that_is_not_plainly_idle_never_leaves(what: dict[str, Any]) -> None:
+def test_a_node_that_is_not_plainly_idle_never_leaves(what):
     changes = opens(cluster(change={N1: what}), SCALE, at(0))
     assert N1 not in {c.node for c in changes}
     assert changes
@@ -95,7 +91,7 @@ PAUSED.state.paused_by = "ana"
     ],
     ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old", "paused"],
 )
-def test_nothing_opens_where_nothing_may_be_concluded(view: View) -> None:
+def test_nothing_opens_where_nothing_may_be_concluded(view):
     assert opens(view, SCALE, at(0)) == ()
     assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()
 
@@ -135,7 +131,7 @@ ARRIVING = (
     StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
     SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"),
 )
-OURS: dict[str, Any] = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
+OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
 
 
 def closed(*more: Event) -> tuple[Event, ...]:
@@ -350,13 +346,13 @@ def test_instances_on_their_way_out_are_gone() -> None:
 NAME = f"{RESERVATION}workers"
 
 
-def wanted(view: View, policy: Policy = SPARE) -> ChangeOpened | None:
+def wanted(view, policy=SPARE):
     changes = unflawed(plan_capacity(view, policy, at(0)))
     assert len(changes) <= 1
     return changes[0] if changes else None
 
 
-def set_to(view: View, policy: Policy = SPARE) -> ChangeOpened:
+def set_to(view, policy=SPARE):
     change = wanted(view, policy)
     assert change is not None
     return change

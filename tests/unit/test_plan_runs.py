@@ -1,8 +1,5 @@
 """Runs that went wrong by themselves: who is looked at, what is made of it, what holds it."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 from msgspec.structs import replace
 
@@ -22,8 +19,8 @@ RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
 HOST = "n1"
 
 
-def job(**changes: Any) -> SlurmJob:
-    values: dict[str, Any] = {"comment": ASKED, "partition": "all", "batch_host": HOST, **changes}
+def job(**changes) -> SlurmJob:
+    values = {"comment": ASKED, "partition": "all", "batch_host": HOST, **changes}
     return slurm_job(7, **values)
 
 
@@ -42,13 +39,13 @@ def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
     return found[0] if found else None
 
 
-def opens(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> JobRecoveryOpened:
+def opens(job, log=(), **more):
     found = decided(job, log, **more)
     assert isinstance(found, JobRecoveryOpened), found
     return found
 
 
-def holds(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> HoldNoted:
+def holds(job, log=(), **more):
     found = decided(job, log, **more)
     assert isinstance(found, HoldNoted), found
     return found

@@ -65,11 +65,11 @@ def test_later_files_win_key_by_key() -> None:
         ("window_s", "2d", 172800),
     ],
 )
-def test_how_a_value_may_be_written(key: str, text: str, meant: object) -> None:
+def test_how_a_value_may_be_written(key: str, text: str, meant) -> None:
     assert getattr(merged([parse(f"{key}: {text}")]), key) == meant
 
 
-def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path: Path) -> None:
+def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(
         "restart: 3\nwindow_s: soon\nnodes: 8-6\non:\n  hagn: {ladder: [step]}\n"

@@ -2,7 +2,6 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +18,7 @@ def played(text: str, policy: str = "") -> tuple[Played, ...]:
 
 
 @pytest.mark.parametrize("case", CASES["played"].values(), ids=CASES["played"])
-def test_where_the_run_is_after_each_event(case: dict[str, Any]) -> None:
+def test_where_the_run_is_after_each_event(case):
     answers = played(case["scenario"], case.get("policy", ""))
     assert [[p.action, p.nodes] for p in answers] == case["answers"]
     for number, why in case.get("whys", {}).items():

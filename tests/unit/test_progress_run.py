@@ -34,7 +34,7 @@ def run(b, steps, every, ranks=1, at=1000.0, start=1):
     return at
 
 
-def note_of(rank: int, step: int | None = None, **more: object) -> Note:
+def note_of(rank: int, step: int | None = None, **more) -> Note:
     return Note(
         step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
     )

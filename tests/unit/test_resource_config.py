@@ -3,9 +3,6 @@
 import json
 import os
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +21,17 @@ class Api:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def __call__(self, **request: str) -> Mapping[str, Any]:
+    def __call__(self, **request):
         self.asked.append(request["NodeId"])
         return {"NodeDetails": {"PrivatePrimaryIp": "10.8.8.8"}}
 
 
-def write(path: Path, content: Any) -> Path:
+def write(path, content):
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-def one(**instance: Any) -> dict[str, Any]:
+def one(**instance):
     return resources(InstanceGroups=[{"Name": "g", "Instances": [instance]}])
 
 

@@ -1,8 +1,6 @@
 """Once a day the daemon sets apart what is past, and deletes what is older than anybody wants."""
 
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +20,7 @@ RULES = rules()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
+def store(tmp_path):
     store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
     for number in (1, 2):
         rid = f"n-{number}"

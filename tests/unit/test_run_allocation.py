@@ -1,9 +1,7 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
 import time
-from collections.abc import Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -29,7 +27,7 @@ esac
 """
 
 
-def asked(directory: Path, message: str) -> Unavailable:
+def asked(directory, message):
     for name in ("scontrol", "squeue"):
         path = directory / name
         path.write_text(PROGRAM.format(message=message))
@@ -85,7 +83,7 @@ OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
 class Slurmctld:
     """Answers one thing after the other: jobs, failures, and states of the job's one node."""
 
-    def __init__(self, *answers: SlurmJob | Unavailable, seen: Sequence[SlurmNode] = ()) -> None:
+    def __init__(self, *answers, seen=()):
         self.answers, self.seen = list(answers), list(seen)
 
     def allocation(self) -> JobRecord:
@@ -94,7 +92,7 @@ class Slurmctld:
             raise answer
         return JobRecord(answer)
 
-    def states(self, _: object) -> dict[str, SlurmNode]:
+    def states(self, _) -> dict[str, SlurmNode]:
         return {A: self.seen.pop(0)}
 
 

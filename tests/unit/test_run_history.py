@@ -1,7 +1,6 @@
 """What is remembered of a job, and what survives a crash of the one who writes it."""
 
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import Action
@@ -23,7 +22,7 @@ TREATED = TroubleTreated(1, TROUBLE, Action.STEP, "go on")
 END = AttemptEnded(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
 
 
-def test_what_was_added_is_read_back(tmp_path: Path) -> None:
+def test_what_was_added_is_read_back(tmp_path) -> None:
     path = tmp_path / "deep" / "run-7.jsonl"
     first = JobHistory.open(path)
     for record in (START, TREATED, END):
@@ -35,7 +34,7 @@ def test_what_was_added_is_read_back(tmp_path: Path) -> None:
     assert not again.broken
 
 
-def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path: Path) -> None:
+def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path) -> None:
     path = tmp_path / "run.jsonl"
     history = JobHistory.open(path)
     history.add(START)
@@ -50,7 +49,7 @@ def test_every_torn_last_line_is_passed_over_and_written_after(tmp_path: Path) -
         assert JobHistory.open(path).records == [*torn.records]
 
 
-def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path: Path) -> None:
+def test_a_checkpoint_directory_that_is_not_mounted_is_not_made(tmp_path) -> None:
     away = tmp_path / "mount" / "ck"
     history = JobHistory.open(away / ".hpctl" / "run.jsonl")
     history.add(START)
@@ -75,7 +74,7 @@ def test_the_table_tells_each_attempt() -> None:
     assert "no end was written" in lines[2]
 
 
-def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path: Path) -> None:
+def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path) -> None:
     history = JobHistory.open(tmp_path / "run-7.jsonl")
     history.saved(1, AT, [4.0, 5.0])
     history.saved(1, AT, [6.0] * 99)

@@ -2,11 +2,9 @@
 
 import os
 import time
-from collections.abc import Callable
 
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
-from hpctl.jobs.progress.notes import Note
 from hpctl.jobs.run.output import OutputReader
 from hpctl.jobs.run.srun import SrunLine, TaskEnd
 
@@ -14,7 +12,7 @@ CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
 RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
 
 
-def wait(test: Callable[[], bool]) -> None:
+def wait(test):
     limit = time.monotonic() + 5
     while not test():
         assert time.monotonic() < limit
@@ -107,7 +105,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
 
 
 def test_progress_in_the_log_is_passed_on(tmp_path):
-    noted: list[Note] = []
+    noted = []
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(
             None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2, on_note=noted.append

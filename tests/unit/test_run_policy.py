@@ -28,7 +28,7 @@ STEP_ONLY = replace(MEANS, process=False)
 GENTLE = RunPolicy(same_signature=99, without_progress=99)
 
 
-def seen(kind: Kind, minute: float = 0, **more: object) -> Trouble:
+def seen(kind: Kind, minute: float = 0, **more) -> Trouble:
     at = START + timedelta(minutes=minute)
     return Trouble(kind, at, more.pop("why", f"a {kind}"), **more)
 
@@ -43,11 +43,11 @@ def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEAN
     return answers
 
 
-def actions(*troubles: Trouble, **more: object) -> list[str]:
+def actions(*troubles: Trouble, **more) -> list[str]:
     return [str(a.action) for a in run(*troubles, **more)]
 
 
-def crashes(count: int, **more: object) -> list[Trouble]:
+def crashes(count: int, **more) -> list[Trouble]:
     return [seen(Kind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
 
 

@@ -1,7 +1,6 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
 from datetime import datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -184,7 +183,7 @@ def limits(left: float | None, whole_s: float | None) -> SimpleNamespace:
     return SimpleNamespace(left_s=lambda _now: left, whole_s=whole_s)
 
 
-def given(tmp_path: Path, saves: bool = True) -> RunSettings:
+def given(tmp_path, saves: bool = True) -> RunSettings:
     environ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n1", "HOME": str(tmp_path)}
     if saves:
         environ["HPCTL_CHECKPOINT_DIR"] = str(tmp_path)

@@ -1,8 +1,5 @@
 """What the sandbox's AWS takes: its own keys alone."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import boto3
 import pytest
 from botocore import UNSIGNED
@@ -18,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherAws]:
+def aws(tmp_path_factory):
     state = tmp_path_factory.mktemp("sandbox")
     settings = Spec(name="s", id="s-1", state=str(state), ports=free_ports(2), nodes=2, empty=True)
     one = OtherAws(settings)
@@ -27,15 +24,15 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherAws]:
     one.stop()
 
 
-def client(aws: OtherAws, service: str) -> Any:
-    make: Callable[..., Any] = boto3.client
+def client(aws: OtherAws, service: str):
+    make = boto3.client
     keys = {"aws_access_key_id": aws.settings.access_key, "aws_secret_access_key": "x"}
     return make(service, endpoint_url=aws.url, region_name="us-east-1", **keys)
 
 
 def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -> None:
     """What lies there is run, at a node's birth, as whoever started the sandbox."""
-    make: Callable[..., Any] = boto3.client
+    make = boto3.client
     for config in (None, Config(signature_version=UNSIGNED)):
         keys = {"aws_access_key_id": "sandbox2", "aws_secret_access_key": "x"}
         stranger = make("s3", endpoint_url=aws.url, region_name="us-east-1", config=config, **keys)
@@ -49,7 +46,7 @@ def test_the_emulated_api_takes_its_own_key_alone() -> None:
     emulator = Emulator(NullMachines())
     emulator.take_only("SANDBOXKEY")
     emulator.start()
-    make: Callable[..., Any] = boto3.client
+    make = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):
         api = make(
             "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-east-1",

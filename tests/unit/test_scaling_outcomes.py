@@ -38,7 +38,7 @@ def test_what_the_model_does_not_name_is_no_answer():
     assert codes - {"InternalServerError"} == classify.BUSY | classify.REFUSED
 
 
-def described(**more: object) -> dict[str, object]:
+def described(**more) -> dict[str, object]:
     known = {"InstanceGroupName": "w", "InstanceType": "ml.p5.48xlarge", "TargetCount": 4, **more}
     return {"InstanceGroups": [known]}
 

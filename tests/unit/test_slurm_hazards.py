@@ -7,6 +7,7 @@ from hpctl.slurm.hazards import Version, hazards
 OLD, NEW, LATEST = (22, 5, 8), (25, 11, 7), (26, 5, 4)
 
 Settings = dict[str, str]
+SLURMDBD = {"AccountingStorageType": "accounting_storage/slurmdbd"}
 TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
     "begin-delay of AuthInfo": (
         "warn",
@@ -43,11 +44,8 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
     "accounting-store-flags": (
         "note",
         OLD,
-        {"AccountingStorageType": "accounting_storage/slurmdbd"},
-        {
-            "AccountingStorageType": "accounting_storage/slurmdbd",
-            "AccountingStoreFlags": "job_script,job_comment",
-        },
+        SLURMDBD,
+        {**SLURMDBD, "AccountingStoreFlags": "job_script,job_comment"},
     ),
 }
 """Of each way to read a setting, one."""

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from hpctl.core.bounds import LATEST
 from hpctl.core.compat import UTC
 from hpctl.core.model import Demand, SlurmJob, SlurmNode, Tres
-from hpctl.core.walls import Flaw
 from hpctl.slurm import parse
 from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
@@ -28,7 +27,7 @@ FORGED = (
 """No numbers, whatever Python's isdigit says; and one that Python will not read."""
 
 
-def parsed(*rows: bytes, lists: bytes = b"") -> tuple[list[JobRecord], list[Flaw]]:
+def parsed(*rows, lists=b""):
     return parse.jobs(b"".join(rows), lists or listed(j7="n4"), MARK, Hostlists())
 
 

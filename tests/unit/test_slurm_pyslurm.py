@@ -6,15 +6,12 @@ UnicodeDecodeError when it is read.
 
 import gc
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hpctl.config import Config, Slurm
 from hpctl.core.bounds import LATEST
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.ports import Scheduler
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.pyslurm import PySlurm
 from hpctl.slurm.run import Runner
@@ -60,7 +57,7 @@ class Nodes:
 
 
 @pytest.fixture
-def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PySlurm]:
+def scheduler(tmp_path, monkeypatch):
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -104,7 +101,7 @@ def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def installed(tmp_path, monkeypatch):
     """The stand-in as pyslurm 25.11.2, beside commands of that release and no slurmctld."""
     (tmp_path / "pyslurm-25.11.2.dist-info").mkdir()
     (tmp_path / "pyslurm-25.11.2.dist-info" / "METADATA").write_text(
@@ -119,7 +116,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def chosen(place: Path, adapter: str = "auto") -> tuple[Scheduler, str]:
+def chosen(place, adapter="auto"):
     return choose_scheduler(Config(slurm=Slurm(bin=place, adapter=adapter)))
 
 

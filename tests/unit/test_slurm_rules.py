@@ -1,7 +1,6 @@
 """What may be sent, decided from a look: the requeue sequence, the nodes' rules, the errors."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,11 +18,11 @@ COMPLETING = frozenset({"COMPLETING"})
 A, B, C = map(NodeName, "abc")
 
 
-def record(**over: Any) -> JobRecord:
+def record(**over) -> JobRecord:
     return JobRecord(replace(FAILED, **over))
 
 
-def code(answer: object) -> str:
+def code(answer) -> str:
     """`send`, a rejection's code, or `accepted`."""
     if isinstance(answer, Outcome):
         return answer.code or str(answer.kind)
@@ -187,7 +186,7 @@ def test_what_an_end_says_of_an_order(what, kind, code, transient):
 def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
     sent: list[list[str]] = []
 
-    def send(names: Any, reason: str) -> Outcome:
+    def send(names, reason: str) -> Outcome:
         sent.append(list(names))
         if reason == "lost":
             return Outcome.ambiguous("timeout")

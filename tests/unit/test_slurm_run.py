@@ -19,14 +19,14 @@ def script(directory: Path, text: str) -> Path:
     return directory
 
 
-def test_output_and_status(tmp_path: Path) -> None:
+def test_output_and_status(tmp_path) -> None:
     done = Runner(bin_dir=script(tmp_path, 'echo "$1"; echo oops >&2; exit 3')).run("scontrol", "é")
     assert (done.end, done.code, done.text, done.err) == (End.EXITED, 3, "é\n", "oops\n")
     assert not done.ok
     assert done.message == "oops"
 
 
-def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
     pidfile = tmp_path / "pid"
     runner = Runner(bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5)
     began = time.monotonic()
@@ -39,25 +39,25 @@ def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
         time.sleep(0.02)
 
 
-def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path: Path) -> None:
+def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
     runner = Runner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
     assert runner.run("scontrol").end is End.TIMED_OUT
 
 
-def test_too_much_output_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_output_is_cut_off(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
     done = Runner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol")
     assert done.end is End.TOO_LONG
 
 
-def test_much_error_output_does_not_block(tmp_path: Path) -> None:
+def test_much_error_output_does_not_block(tmp_path) -> None:
     text = "i=0; while [ $i -lt 9000 ]; do echo 0123456789 >&2; i=$((i+1)); done"
     done = Runner(bin_dir=script(tmp_path, text), timeout=20).run("scontrol")
     assert done.ok
     assert len(done.err) < 2 * run.MAX_ERROR + (1 << 20)
 
 
-def test_a_missing_program_or_configuration_is_told_at_once(tmp_path: Path) -> None:
+def test_a_missing_program_or_configuration_is_told_at_once(tmp_path) -> None:
     missing = Runner(bin_dir=tmp_path).run("scontrol")
     assert missing.end is End.NOT_STARTED
     assert str(tmp_path) in missing.message
@@ -68,7 +68,7 @@ def test_a_missing_program_or_configuration_is_told_at_once(tmp_path: Path) -> N
     assert time.monotonic() - began < 1, "scontrol itself tries for a minute"
 
 
-def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path: Path) -> None:
+def test_a_missing_file_that_the_environment_names_is_told_at_once(tmp_path) -> None:
     runner = Runner(environ={**os.environ, "SLURM_CONF": f"{tmp_path}/slurm.conf"})
     began = time.monotonic()
     with pytest.raises(Unavailable, match=f"there is no {tmp_path}/slurm.conf, which SLURM_CONF"):
@@ -80,7 +80,7 @@ def test_a_nul_in_an_argument_is_refused() -> None:
     assert Runner().run("scontrol", "a\0b").end is End.NOT_STARTED
 
 
-def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path: Path) -> None:
+def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path) -> None:
     conf = tmp_path / "slurm.conf"
     conf.touch()
     outside = {"PATH": os.environ["PATH"], "SLURM_CONF": "/other", "SLURM_TIME_FORMAT": "%s"}

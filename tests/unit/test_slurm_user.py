@@ -1,7 +1,6 @@
 """Whom agents and jobs take a daemon for: SlurmUser, as the machine's slurm.conf names it."""
 
 import pwd
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from hpctl.protocol import heads
         ("ClusterName=c\nInclude /etc/slurm/site.conf\n", "slurm"),
     ],
 )
-def test_it_is_the_one_that_slurm_conf_names(text: str, user: str, tmp_path: Path) -> None:
+def test_it_is_the_one_that_slurm_conf_names(text: str, user: str, tmp_path) -> None:
     conf = tmp_path / "etc/slurm/slurm.conf"
     assert heads.slurm_user(tmp_path) == "slurm"
     conf.parent.mkdir(parents=True)
@@ -25,7 +24,7 @@ def test_it_is_the_one_that_slurm_conf_names(text: str, user: str, tmp_path: Pat
     assert heads.slurm_user(tmp_path) == user
 
 
-def test_its_answers_are_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_answers_are_believed(tmp_path, monkeypatch) -> None:
     conf, games = tmp_path / "slurm.conf", pwd.getpwnam("games").pw_uid
     monkeypatch.setenv("SLURM_CONF", str(conf))
     conf.write_text("SlurmUser=bin\n")

@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -34,7 +33,7 @@ def settings_of(name: str) -> dict[str, str]:
     return dict(rows(UNITS / name))
 
 
-def started(unit: Path) -> Iterator[tuple[click.Command, list[str]]]:
+def started(unit):
     """Each command of ours that the unit runs, and the words after its name."""
     for key, value in rows(unit):
         if not key.startswith("Exec"):
@@ -110,7 +109,7 @@ def test_the_daemon_is_slurms_user_without_a_capability() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-def test_systemd_knows_every_setting(tmp_path: Path) -> None:
+def test_systemd_knows_every_setting(tmp_path) -> None:
     for unit in UNITS.iterdir():
         (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
     for unit in UNITS.iterdir():

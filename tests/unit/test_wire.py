@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +23,7 @@ REPORT = Report(
 )  # fmt: skip
 
 
-def raw(**changes: Any) -> dict[str, Any]:
+def raw(**changes):
     body = json.loads(wire.encode(REPORT))
     finding = changes.pop("finding", {})
     body["report"]["findings"][0].update(finding)

@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import deepspeed
 import deepspeed.runtime.zero.muon.muon_optimizer  # each child would import it
@@ -28,7 +27,7 @@ CONFIG = {
 }
 
 
-def engine_of(rank: int, ranks: int, meeting: Path) -> Any:
+def engine_of(rank: int, ranks: int, meeting: Path):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
     join(rank, ranks, meeting)
     model = make_model()
@@ -41,7 +40,7 @@ def engine_of(rank: int, ranks: int, meeting: Path) -> Any:
     return engine
 
 
-def held(engine: Any) -> list[torch.Tensor]:
+def held(engine) -> list[torch.Tensor]:
     """All that this rank saves: the weights, its part of the master copy and of the moments."""
     zero = engine.optimizer
     moments = [
@@ -55,7 +54,7 @@ def held(engine: Any) -> list[torch.Tensor]:
     return [*engine.module.parameters(), *zero.single_partition_of_fp32_groups, *moments]
 
 
-def fill(engine: Any, value: float) -> None:
+def fill(engine, value: float) -> None:
     with torch.no_grad():
         for tensor in held(engine):
             tensor.fill_(value)

@@ -9,7 +9,6 @@ import contextlib
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch._dynamo
@@ -46,7 +45,7 @@ class Stamping(transformers.Trainer):
 
     run_of: Run
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+    def _save_checkpoint(self, *args, **kwargs) -> None:
         fill(self.model, self.optimizer, self.run_of.value(self.state.global_step))
         with self.run_of.saving():
             super()._save_checkpoint(*args, **kwargs)
@@ -56,7 +55,7 @@ class Computing(transformers.TrainerCallback):
     def __init__(self, run: Run) -> None:
         self.steps = run.steps()
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
+    def on_step_begin(self, *_, **__) -> None:
         next(self.steps)
 
 
@@ -65,7 +64,7 @@ class Loaded(Exception):
 
 
 class Stop(transformers.TrainerCallback):
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
+    def on_train_begin(self, *_, **__) -> None:
         raise Loaded
 
 

@@ -4,7 +4,6 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import lightning
 import torch
@@ -41,7 +40,7 @@ class Stamp(Callback):
     def __init__(self, run: Run) -> None:
         self.run, self.steps = run, run.steps()
 
-    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer, module, *_) -> None:
         next(self.steps)
         fill(module, trainer.optimizers[0], self.run.value(trainer.global_step))
 
@@ -51,7 +50,7 @@ class Loaded(Exception):
 
 
 class Stop(Callback):
-    def on_train_start(self, trainer: Any, module: Any) -> None:
+    def on_train_start(self, trainer, module) -> None:
         raise Loaded
 
 
@@ -73,7 +72,7 @@ class Lightning:
         mine = trainer(Stamp(run), saver, saves=True)
         original = mine.save_checkpoint
 
-        def save(*args: Any, **kwargs: Any) -> None:
+        def save(*args, **kwargs) -> None:
             with run.saving():
                 original(*args, **kwargs)
 

@@ -32,19 +32,19 @@ class Canned(Struct):
     real: Service
     answers: Mapping[str, Answer]
 
-    def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
+    def read(self, operation: str, **request) -> Mapping[str, Any]:
         if operation in self.answers:
             found: Mapping[str, Any] = self.answers[operation](request)
             return found
         return self.real.read(operation, **request)
 
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+    def pages(self, operation: str, key: str, **request) -> Iterator[Any]:
         if operation in self.answers:
             yield from self.answers[operation](request)
         else:
             yield from self.real.pages(operation, key, **request)
 
-    def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
+    def order(self, operation: str, **request) -> Mapping[str, Any]:
         raise AssertionError(f"validate ordered {operation}")
 
 
@@ -62,7 +62,7 @@ class Account(Struct):
         return Canned(self.real.service(name), self.answers.get(name, {}))
 
 
-def denied(request: Mapping[str, Any]) -> Any:
+def denied(request):
     """An account whose credentials may not."""
     raise Refused("AccessDenied", "allow it", code="AccessDeniedException")
 
@@ -91,10 +91,10 @@ class Bed:
         self.silent = self._role("silent", ["s3:*", "ssmmessages:*", "ec2:*", "cloudwatch:*"])
         self.secret = self._client("secretsmanager").create_secret(Name="db", SecretString="{}")
 
-    def _client(self, name: str) -> Any:
+    def _client(self, name: str):
         return boto3.client(name, region_name=REGION, endpoint_url=self.url)
 
-    def _role(self, name: str, actions: Any) -> str:
+    def _role(self, name: str, actions) -> str:
         """A role that instances may have, and what it allows."""
         iam = self._client("iam")
         made = iam.create_role(RoleName=name, AssumeRolePolicyDocument=json.dumps(TRUST))

@@ -1,11 +1,7 @@
 """Whatever the file and however little AWS says: verdicts, never a traceback."""
 
-from collections.abc import Iterator
-from typing import Any
-
 from hypothesis import given, settings
 
-from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import FAMILIES, validate
 from hpctl.clusters.validate.wanted import Level
 from hpctl.errors import Absent, Unavailable
@@ -20,13 +16,13 @@ class Nobody:
     def __init__(self, error: type[Exception]) -> None:
         self.error = error
 
-    def service(self, name: str) -> Any:
+    def service(self, name: str):
         return self
 
-    def read(self, operation: str, **request: Any) -> Any:
+    def read(self, operation: str, **request):
         raise self.error(f"{operation}: no")
 
-    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+    def pages(self, operation, key, **request):
         if self.error is Absent:
             return
         yield self.read(operation)
@@ -37,7 +33,7 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 
 @settings(max_examples=40, deadline=None)
 @given(specs())
-def test_where_nobody_answers_nothing_is_blamed(spec: ClusterSpec) -> None:
+def test_where_nobody_answers_nothing_is_blamed(spec):
     found = validate(Nobody(Unavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
     assert levels <= {Level.UNKNOWN}
@@ -46,7 +42,7 @@ def test_where_nobody_answers_nothing_is_blamed(spec: ClusterSpec) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(specs())
-def test_where_nothing_is_there_it_is_said(spec: ClusterSpec) -> None:
+def test_where_nothing_is_there_it_is_said(spec):
     found = validate(Nobody(Absent), spec)
     failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
     assert "iam.role" in failed

@@ -1,7 +1,5 @@
 """The gathers over HTTP with real boto3: moto for EC2, S3, IAM, FSx; the emulator for the rest."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from hpctl.clusters import spec as specs
@@ -12,7 +10,7 @@ from tests.contract.provider.beds import cluster
 
 
 @pytest.fixture(scope="module")
-def bed() -> Iterator[Bed]:
+def bed():
     made = Bed()
     yield made
     made.close()

@@ -1,8 +1,5 @@
 """A place of the request is a place in the file, for every file that there can be."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 
@@ -11,7 +8,7 @@ from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
 
 
-def leaves(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def leaves(value, place=()):
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from leaves(inner, (*place, key))
@@ -21,7 +18,7 @@ def leaves(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str 
     yield place
 
 
-def there(data: Any, place: tuple[str | int, ...]) -> bool:
+def there(data, place: tuple[str | int, ...]) -> bool:
     for part in place:
         if (isinstance(data, dict) and part in data) or (
             isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
@@ -44,7 +41,7 @@ def test_every_place_leads_to_a_key(spec):
         assert there(data, keys) or _elsewhere(data, keys), (place, keys)
 
 
-def _elsewhere(data: Any, keys: tuple[str | int, ...]) -> bool:
+def _elsewhere(data, keys: tuple[str | int, ...]) -> bool:
     """What a group leaves out of its network is said by the cluster's."""
     return keys[2:3] in (("subnets",), ("security_groups",)) and "vpc" in data
 

@@ -1,7 +1,6 @@
 """What security group rules let through, on EC2's own shapes."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -13,13 +12,13 @@ RULES = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text())
 
 
 @pytest.mark.parametrize("case", RULES["all traffic"])
-def test_all_traffic(case: Any) -> None:
+def test_all_traffic(case) -> None:
     assert everything(case["rules"], NODES) is ("ip" in case["by"])
     assert everything(case["rules"], NODES, by_group=True) is ("group" in case["by"])
 
 
 @pytest.mark.parametrize("case", RULES["ports"])
-def test_ports(case: Any) -> None:
+def test_ports(case) -> None:
     assert ports_open_to(case["rules"], "tcp", range(1018, 1024), NODES) is case["open"]
 
 

@@ -29,7 +29,7 @@ def trouble(directory: Path) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def good(tmp_path: Path) -> Path:
+def good(tmp_path) -> Path:
     write(tmp_path / "on_init_complete.sh", b"#!/bin/sh\nset -eu\nexec ./steps/users.py\n")
     write(tmp_path / "steps" / "users.py", b"#!/usr/bin/env python3\nprint(1)\n")
     write(tmp_path / "steps" / "more.sh", b"#!/bin/bash\na=(1 2)\n")
@@ -55,7 +55,7 @@ def test_what_is_no_script_is_not_read_whole(good: Path) -> None:
     assert "that is no script" in trouble(good)["entry-point"][0]
 
 
-def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_end_is_cut_off(good: Path, monkeypatch) -> None:
     monkeypatch.setattr(scripts, "MOST", 2)
     assert "very many files" in trouble(good)["readable"][-1]
 

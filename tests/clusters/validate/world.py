@@ -53,7 +53,7 @@ ROLE = str(ACCOUNT["role"]["entry"]["Arn"])
 TRUST = ACCOUNT["role"]["entry"]["AssumeRolePolicyDocument"]
 
 
-def merged(good: Any, change: Any) -> Any:
+def merged(good, change):
     """What is good, with a change laid over it."""
     if isinstance(change, Only):
         return change.value
@@ -107,7 +107,7 @@ def _scripts(answer: Mapping[str, Any]) -> dict[str, Script]:
     return {name: _script(name, **one) for name, one in answer.items()}
 
 
-def _script(name: str, data: Any = SCRIPT, vouches: Any = (), executable: Any = None) -> Script:
+def _script(name: str, data=SCRIPT, vouches=(), executable=None) -> Script:
     """`data` that is no text is JSON; `vouches` names files whose digests a MANIFEST has."""
     if vouches:
         digest = hashlib.sha256(SCRIPT).hexdigest()

@@ -45,7 +45,7 @@ class DatabaseBed:
         self._open.append(store)
         return store
 
-    def execute(self, statement: str, **values: object) -> None:
+    def execute(self, statement: str, **values) -> None:
         """Do to the tables what no hpctl does. Makes nothing."""
         engine = make_engine(self.url, write=True)
         try:

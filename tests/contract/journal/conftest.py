@@ -1,6 +1,3 @@
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from tests.contract.journal.beds import AnyJournal, DatabaseBed, FakeBed
@@ -10,20 +7,20 @@ DATABASES = ["sqlite", "postgresql", "mariadb"]
 
 
 @pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
+def postgresql():
     server = PostgreSQL()
     yield server
     server.stop()
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[Server]:
+def mariadb():
     server = MariaDB()
     yield server
     server.stop()
 
 
-def _bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+def _bed(request, tmp_path):
     bed: FakeBed | DatabaseBed
     if request.param == "fake":
         bed = FakeBed()
@@ -37,25 +34,25 @@ def _bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | D
 
 
 @pytest.fixture(params=["fake", *DATABASES])
-def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+def bed(request, tmp_path):
     """Each journal in turn, empty."""
     yield from _bed(request, tmp_path)
 
 
 @pytest.fixture(params=DATABASES)
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+def database(request, tmp_path):
     """Each real one: for what takes several processes, or a broken row."""
     yield from _bed(request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite"])
-def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+def sqlite(request, tmp_path):
     """What only a file can suffer."""
     yield from _bed(request, tmp_path)
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])
-def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeBed | DatabaseBed]:
+def served(request, tmp_path):
     """What only a server can suffer."""
     yield from _bed(request, tmp_path)
 

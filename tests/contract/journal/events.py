@@ -31,7 +31,7 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-def values(kind: Any) -> st.SearchStrategy[Any]:
+def values(kind) -> st.SearchStrategy[Any]:
     """Values of any type that an event's field has. A new type must be added here."""
     kind = getattr(kind, "__supertype__", kind)  # of a NewType
     if kind in _PLAIN:
@@ -67,11 +67,11 @@ def signal(number: int) -> SignalSeen:
     return SignalSeen(NOW, f"r-{number}", "drained", f"number {number}")
 
 
-def numbers(found: Any) -> list[int]:
+def numbers(found) -> list[int]:
     """Which of `signal`'s events these are."""
     return [int(e.recovery.removeprefix("r-")) for e in found]
 
 
-def taken(request: int, answer: str = "yes") -> RequestTaken:
+def taken(request, answer: str = "yes") -> RequestTaken:
     """The daemon's answer to a request."""
     return RequestTaken(NOW, request, "pause", "", "ann", answer, True)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -136,7 +136,7 @@ class Server:
         shutil.rmtree(self.home, ignore_errors=True)
 
     @contextmanager
-    def away(self) -> Iterator[None]:
+    def away(self):
         """Kill it as a crash would; afterwards it runs again, on the same data."""
         self._process.send_signal(self.die_with)
         self._process.wait(timeout=20)

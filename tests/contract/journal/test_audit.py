@@ -7,11 +7,10 @@ import pytest
 from hpctl.core.journal import ConfigurationTaken
 from hpctl.store.rows import Holder
 from hpctl.store.sql import broken
-from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, signal, taken
 
 
-def filled(database: DatabaseBed) -> DatabaseBed:
+def filled(database):
     journal = database.open()
     journal.append([signal(1), taken(1), ConfigurationTaken(NOW, {"mode": '"own"'}, "root")])
     journal.append([taken(2, "refused ✓"), signal(2)])

@@ -4,16 +4,15 @@ import json
 import threading
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hpctl.cli import output
 from hpctl.core.journal import HoldLifted
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
 from tests.cli.conftest import run
-from tests.contract.journal.beds import DatabaseBed
 
 LEASE = (
     "INSERT INTO hpctl_lease (id, epoch, until, host, pid, version, mode, started, heartbeat,"
@@ -24,7 +23,7 @@ LEASE = (
 class Journal:
     """A journal with open and ended recoveries, and the configuration that names it."""
 
-    def __init__(self, bed: DatabaseBed, directory: Path) -> None:
+    def __init__(self, bed, directory):
         self.bed, self.file = bed, directory / "backup.db"
         self.store = bed.open()
         self.store.append([*worlds.healed(), *worlds.troubled()])
@@ -39,23 +38,23 @@ class Journal:
         config.write_text(json.dumps({"state_dir": str(directory), "database_url": url}))
         return config
 
-    def run(self, *args: object, config: Path | None = None, stdin: str = "") -> Any:
+    def run(self, *args, config: Path | None = None, stdin: str = ""):
         return run("journal", *args, "--config", config or self.config, stdin=stdin)
 
-    def json(self, *args: object, config: Path | None = None) -> Any:
+    def json(self, *args, config: Path | None = None):
         result = self.run(*args, "--json", config=config)
         assert result.exit_code == 0, (result.output, result.exception)
         return json.loads(result.stdout)
 
 
 @pytest.fixture
-def journal(database: DatabaseBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+def journal(database, tmp_path, monkeypatch):
     monkeypatch.setattr(output, "now", lambda: worlds.NOW)
     return Journal(database, tmp_path)
 
 
 @pytest.fixture
-def in_file(sqlite: DatabaseBed, tmp_path: Path) -> Journal:
+def in_file(sqlite, tmp_path):
     return Journal(sqlite, tmp_path)
 
 
@@ -63,7 +62,7 @@ def lift(number: int) -> HoldLifted:
     return HoldLifted(worlds.at(80 + number), f"n{number}")
 
 
-def test_a_journal_that_is_whole_is_counted_and_replayed(journal: Journal) -> None:
+def test_a_journal_that_is_whole_is_counted_and_replayed(journal):
     shown = journal.json("check")
     events = len([*worlds.healed(), *worlds.troubled()])
     assert (shown["ok"], shown["rows"]["events"], shown["rows"]["requests"]) == (True, events, 1)
@@ -84,9 +83,7 @@ def test_a_journal_that_is_whole_is_counted_and_replayed(journal: Journal) -> No
         ("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'", "meta", "", "schema 99"),
     ],
 )  # fmt: skip
-def test_the_first_row_that_is_wrong_is_named_with_its_fix(
-    in_file: Journal, tampering: str, table: str, row: str | None, why: str
-) -> None:
+def test_the_first_row_that_is_wrong_is_named_with_its_fix(in_file, tampering, table, row, why):
     journal = in_file
     journal.store.append([worlds.troubled()[-1]])
     (node, *_) = worlds.health()
@@ -101,7 +98,7 @@ def test_the_first_row_that_is_wrong_is_named_with_its_fix(
     assert "NOT WHOLE" in journal.run("check").stdout
 
 
-def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal: Journal) -> None:
+def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal):
     ended = threading.Event()
 
     def write() -> None:
@@ -128,7 +125,7 @@ def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal: Journal) 
     assert (again.exit_code, "exists already" in str(again.exception)) == (1, True)
 
 
-def test_a_backup_is_put_back_and_fences_who_wrote_before(journal: Journal, tmp_path: Path) -> None:
+def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     store = journal.store
     assert store.retire(lambda e: worlds.NOW if e == lift(3) else None) == 0
     store.append([lift(3)])
@@ -139,6 +136,10 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal: Journal, tmp_
     held = journal.run("restore", journal.file, "--yes")
     assert (held.exit_code, "head-1 (pid 7) holds" in str(held.exception)) == (1, True)
     journal.bed.execute("UPDATE hpctl_lease SET until = 1")
+    journal.store.note_standby(Holder("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
+    held = journal.run("restore", journal.file, "--yes")
+    assert "head-2 follows the journal" in str(held.exception)
+    journal.store.forget_standby("b:1")
     shown = journal.json("restore", journal.file, "--dry-run")
     assert (shown["done"], shown["lost"]) == (False, 2)
     assert journal.json("check")["digest"] != before["digest"]
@@ -175,9 +176,7 @@ def epochs(journal: Journal) -> list[int]:
         engine.dispose()
 
 
-def test_another_journal_or_a_broken_file_is_not_put_there(
-    journal: Journal, tmp_path: Path
-) -> None:
+def test_another_journal_or_a_broken_file_is_not_put_there(journal, tmp_path):
     other = Store(f"sqlite:///{tmp_path}/other.db", write=True)
     other.append([lift(7)])
     other.close()
@@ -190,7 +189,7 @@ def test_another_journal_or_a_broken_file_is_not_put_there(
     assert journal.json("check")["ok"]
 
 
-def test_events_are_exported_a_line_each(journal: Journal) -> None:
+def test_events_are_exported_a_line_each(journal):
     lines = [json.loads(line) for line in journal.run("export").stdout.splitlines()]
     assert [line["seq"] for line in lines] == list(range(1, len(lines) + 1))
     assert lines[1]["kind"] == "NodeRecoveryOpened"

@@ -5,7 +5,6 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -33,7 +32,7 @@ sys.stdin.read()
 
 
 @contextmanager
-def writer(url: str, first: int, count: int) -> Iterator[subprocess.Popen[bytes]]:
+def writer(url: str, first: int, count: int):
     """A daemon that appends batches and says so after each; killed at the end."""
     command = [sys.executable, "-c", WRITER, url, str(first), str(count)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

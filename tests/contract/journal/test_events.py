@@ -5,7 +5,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpctl.core.journal import EVENT_TYPES, Event
-from hpctl.ports import Journal
 from tests.contract.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.contract.journal.events import numbers, signal, taken, values
 
@@ -21,7 +20,7 @@ POISON = {
 
 
 def test_it_is_what_the_daemon_asks_for(journal: AnyJournal) -> None:
-    port: Journal = journal
+    port = journal
     assert list(port.events()) == []
     assert port.health() == {}
 

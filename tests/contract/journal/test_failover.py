@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
 import pytest
 
 from hpctl.daemon.leadership import boottime
+from hpctl.store.sql import Store
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import numbers
 from tests.examples import SEED, sliced
@@ -54,6 +55,14 @@ class Pair:
         self.terms.append((int(epoch), float(at), name))
         return name
 
+    def stands_by(self, name: str) -> None:
+        """Wait until it says so: on a busy machine it takes seconds to start."""
+        until = boottime() + WITHIN_S
+        with closing(Store(self.url, write=False)) as store:
+            while self.heads[name].pid not in {one.pid for one in store.standbys()}:
+                assert boottime() < until, "it stands by"
+                time.sleep(0.05)
+
     def acts(self) -> list[tuple[int, int, float]]:
         lines = map(str.split, self.effects.read_text().splitlines())
         return [(int(epoch), int(intent), float(at)) for epoch, intent, at in lines]
@@ -88,8 +97,7 @@ def fail_over(heads: Pair, leader: str, how: str) -> tuple[str, float]:
         heads.start(leader)
     else:
         process.send_signal(signal.SIGCONT)
-    # Until it stands by: its row, or nothing to follow the next leader with.
-    time.sleep(heads.lease_s)
+    heads.stands_by(leader)
     return successor, took
 
 
@@ -107,6 +115,7 @@ def test_nobody_acts_but_the_leader(
     dice.shuffle(ways)
     with pair(served.url, tmp_path / "effects", lease_s) as heads:
         leader = heads.next_leader()
+        heads.stands_by(next(name for name in heads.heads if name != leader))
         for how in ways:
             time.sleep(dice.uniform(0.1, lease_s))
             leader, took = fail_over(heads, leader, how)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
-from pathlib import Path
 from threading import Barrier
 
 import pytest
 from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.core.journal import RequestTaken
-from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
+from hpctl.core.model import Generation, Health
 from hpctl.core.view import Request
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.leadership import FOLLOW_S, STUCK_S, Leadership
@@ -22,10 +21,9 @@ from hpctl.daemon.main import AlreadyRunning, lock_state_dir
 from hpctl.errors import HpctlError
 from hpctl.store.rows import DaemonInfo, Holder
 from hpctl.store.sql import LeaseHeld, LeaseLost
-from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
 
-HEALTH = Health(Generation(NodeName("n1"), InstanceId("i-1"), BootId("b")), NOW, ())
+HEALTH = Health(Generation("n1", "i-1", "b"), NOW, ())
 
 LEASE_S = 3.0
 POLL_S = 0.25
@@ -48,7 +46,7 @@ class Ticks:
 class Host:
     """One daemon's store and leadership. Its thread is the test: `renew` is called by hand."""
 
-    def __init__(self, bed: DatabaseBed, name: str, ticks: Ticks, monkeypatch: Patch) -> None:
+    def __init__(self, bed, name, ticks, monkeypatch):
         monkeypatch.setattr(Leadership, "_keep", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
         me = Holder(name, 7, "0.1", "own", f"{name}:8470")
@@ -83,16 +81,16 @@ def ticks() -> Ticks:
 
 
 @pytest.fixture
-def hosts(database: DatabaseBed, ticks: Ticks, monkeypatch: Patch) -> Hosts:
+def hosts(database, ticks, monkeypatch):
     return lambda name: Host(database, name, ticks, monkeypatch)
 
 
-def test_nobody_held_it_at_first(database: DatabaseBed) -> None:
+def test_nobody_held_it_at_first(database):
     journal = database.open()
     assert journal.daemon() is None
 
 
-def test_the_holder_can_be_read_exactly(database: DatabaseBed, hosts: Hosts, ticks: Ticks) -> None:
+def test_the_holder_can_be_read_exactly(database, hosts, ticks):
     head = hosts("head-1")
     assert head.leadership.try_to_lead()
     head.leadership.note(0.25, "slurmctld is ✗", "observe")
@@ -107,9 +105,7 @@ def test_the_holder_can_be_read_exactly(database: DatabaseBed, hosts: Hosts, tic
 
 
 @pytest.mark.parametrize("jump", [timedelta(), timedelta(days=1), timedelta(days=-1)])
-def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(
-    jump: timedelta, hosts: Hosts, ticks: Ticks
-) -> None:
+def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump, hosts, ticks):
     old, new = hosts("head-1"), hosts("head-2")
     assert not old.acts(1), "who has not taken the lease writes nothing"
     assert old.leadership.try_to_lead()
@@ -147,7 +143,7 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(
     assert not new.store.health()
 
 
-def test_a_renewal_that_comes_late_is_no_second_leader(hosts: Hosts, ticks: Ticks) -> None:
+def test_a_renewal_that_comes_late_is_no_second_leader(hosts, ticks):
     """A standby may have seen the row before the last renewal, and no other one may win as well."""
     old, new, third = (hosts(f"head-{n}") for n in (1, 2, 3))
     old.leadership.try_to_lead()
@@ -165,9 +161,7 @@ def test_a_renewal_that_comes_late_is_no_second_leader(hosts: Hosts, ticks: Tick
     assert [new.leadership.try_to_lead(), third.leadership.try_to_lead()] == [True, False]
 
 
-def test_a_loop_that_hangs_loses_the_lease_though_its_thread_lives(
-    hosts: Hosts, ticks: Ticks
-) -> None:
+def test_a_loop_that_hangs_loses_the_lease_though_its_thread_lives(hosts, ticks):
     head = hosts("head-1")
     head.leadership.try_to_lead()
     ticks.at += STUCK_S - 1
@@ -178,7 +172,7 @@ def test_a_loop_that_hangs_loses_the_lease_though_its_thread_lives(
     assert not head.leadership.leads
 
 
-def test_who_ends_in_order_is_followed_at_once(hosts: Hosts) -> None:
+def test_who_ends_in_order_is_followed_at_once(hosts):
     old, new = hosts("head-1"), hosts("head-2")
     old.leadership.try_to_lead()
     new.leadership.try_to_lead()
@@ -188,7 +182,7 @@ def test_who_ends_in_order_is_followed_at_once(hosts: Hosts) -> None:
     assert new.leadership.silent() == set()
 
 
-def test_the_active_slurmctlds_host_comes_first(hosts: Hosts, ticks: Ticks) -> None:
+def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
     old, near, far = (hosts(f"head-{n}") for n in (1, 2, 3))
     for one in (old, near, far):
         one.leadership.active_controller = "HEAD-2.example"
@@ -218,9 +212,7 @@ def test_the_active_slurmctlds_host_comes_first(hosts: Hosts, ticks: Ticks) -> N
         ("", "", False, "nothing proves that 'anna' asked"),
     ],
 )
-def test_an_operator_names_the_next_leader(
-    target: str, proof: str, ok: bool, answer: str, hosts: Hosts
-) -> None:
+def test_an_operator_names_the_next_leader(target, proof, ok, answer, hosts):
     old, *others = (hosts(f"head-{n}") for n in (1, 2, 3))
     old.leadership.try_to_lead()
     for one in others:
@@ -241,7 +233,7 @@ def test_an_operator_names_the_next_leader(
         assert others[chosen].leadership.try_to_lead()
 
 
-def test_standbys_are_seen_while_they_live(hosts: Hosts, ticks: Ticks) -> None:
+def test_standbys_are_seen_while_they_live(hosts, ticks):
     old, new = hosts("head-1"), hosts("head-2")
     old.leadership.try_to_lead()
     old.acts(1)
@@ -261,14 +253,14 @@ def test_standbys_are_seen_while_they_live(hosts: Hosts, ticks: Ticks) -> None:
     assert old.store.standbys() == []
 
 
-def test_a_database_is_one_clusters(database: DatabaseBed) -> None:
+def test_a_database_is_one_clusters(database):
     for _ in range(2):
         database.open().claim("prod")
     with pytest.raises(HpctlError, match="that of the cluster 'prod', and this is 'test'"):
         database.open(write=False).claim("test")
 
 
-def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served: DatabaseBed) -> None:
+def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served):
     """The server ends its transaction, which has the lease's row locked."""
     head, other = served.open(), served.open()
     me = Holder("head-1", 7, "0.1", "own", "head-1:8470")
@@ -294,7 +286,7 @@ def race(one: Callable[[str], bool]) -> list[bool]:
         return list(pool.map(run, ["head-1", "head-2"]))
 
 
-def test_of_two_first_daemons_one_wins(hosts: Hosts) -> None:
+def test_of_two_first_daemons_one_wins(hosts):
     heads = {name: hosts(name) for name in ("head-1", "head-2")}
 
     def start(name: str) -> bool:
@@ -305,11 +297,11 @@ def test_of_two_first_daemons_one_wins(hosts: Hosts) -> None:
     assert numbers(heads["head-1"].store.events()) == [won.index(True) + 1]
 
 
-def test_two_may_make_the_tables_at_once(served: DatabaseBed) -> None:
+def test_two_may_make_the_tables_at_once(served):
     assert race(lambda host: served.open().daemon() is None) == [True, True]
 
 
-def test_one_daemon_a_directory_until_it_is_dead(tmp_path: Path) -> None:
+def test_one_daemon_a_directory_until_it_is_dead(tmp_path):
     script = (
         "import sys, pathlib; from hpctl.daemon.main import lock_state_dir\n"
         "held = lock_state_dir(pathlib.Path(sys.argv[1])); print('held', flush=True)\n"
@@ -317,7 +309,6 @@ def test_one_daemon_a_directory_until_it_is_dead(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         with pytest.raises(AlreadyRunning, match=f"pid {other.pid} "):
             lock_state_dir(tmp_path)

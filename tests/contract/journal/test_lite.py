@@ -5,16 +5,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpctl.core.journal import Event
+from hpctl.core.journal import Event, replay
 from hpctl.errors import JournalCorrupt, Unavailable
 from hpctl.store.lite import SqliteReader, passing
 from hpctl.store.rows import Holder
+from tests.cli import worlds
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values
 from tests.contract.journal.test_facts import WELL
@@ -52,6 +52,30 @@ def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
         assert numbers(reader.events(past=True)) == [2]
 
 
+def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(
+    database: DatabaseBed,
+) -> None:
+    store = database.open()
+    store.append([*worlds.healed(), *worlds.troubled()])
+    readers = [store]
+    if database.server is None:
+        readers.append(SqliteReader(database.file))  # type: ignore[arg-type]
+    for reader in readers:
+        everything = list(reader.numbered())
+        assert [event for _, event in everything] == list(reader.events())
+        whole = replay(reader.events())
+        (ended,) = {r.id for r in whole.jobs.values() if r.ended}
+        for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
+            found = replay(e for _, e in reader.numbered(since=worlds.at(seconds)))
+            assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
+            assert found.open_jobs == whole.open_jobs
+            assert (ended not in found.jobs) == left_out
+            assert bool(found.reports) == (seconds < 72)
+        last = everything[-3][0]
+        assert list(reader.numbered(last)) == everything[-2:]
+        reader.close()
+
+
 @pytest.mark.parametrize(
     ("statement", "read"),
     [
@@ -76,7 +100,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
         read(reader)
 
 
-def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path: Path) -> None:
+def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path) -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         SqliteReader(tmp_path / "none.db")
     (tmp_path / "empty.db").touch()

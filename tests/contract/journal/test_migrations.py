@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from hpctl.errors import JournalCorrupt, Unavailable
@@ -47,7 +46,6 @@ def test_what_was_in_it_is_in_it(database: DatabaseBed) -> None:
     for store in (*stores, database.open(write=False)):
         assert numbers(store.events()) == [1, 2, 3]
         info = store.daemon()
-        assert info is not None
         assert (info.host, info.epoch, info.beat, info.lease_s) == ("head-1", 1, 0, 30.0)
     stores[0].take_lease(ME, stores[0].daemon(), NOW, 3.0)
     stores[0].append([signal(4)])
@@ -55,17 +53,15 @@ def test_what_was_in_it_is_in_it(database: DatabaseBed) -> None:
     assert numbers(database.open().events()) == [1, 2, 3, 4]
 
 
-def test_a_file_is_tried_on_a_copy_and_kept(
-    sqlite: DatabaseBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_tried_on_a_copy_and_kept(sqlite: DatabaseBed, monkeypatch) -> None:
     schema_1(sqlite)
     sqlite.file.chmod(0o600)
     file, kept = sqlite.file, sqlite.file.with_name("journal.db.schema-1")
 
-    def breaks(c: Connection) -> None:
+    def breaks(c):
         raise OperationalError("ALTER TABLE", None, sqlite3.OperationalError("disk I/O error"))
 
-    def schema(path: object) -> str:
+    def schema(path) -> str:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
             return str(db.execute("SELECT value FROM hpctl_meta").fetchone()[0])
 

@@ -1,6 +1,5 @@
 """What ended long ago is set apart, is still found there, and is deleted in the end."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -19,7 +18,7 @@ POISON = {
 }
 
 
-def ended(ends: dict[int, datetime]) -> Callable[[Event], datetime | None]:
+def ended(ends):
     """When `signal`'s events of these numbers were over; all others stay."""
 
     def over(event: Event) -> datetime | None:

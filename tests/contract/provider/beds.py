@@ -27,7 +27,7 @@ SANDBOX_KEYS = {
 MUTATIONS = ["BatchReplaceClusterNodes", "BatchRebootClusterNodes"]
 
 
-def group(name: str, node_type: str, count: int, **more: Any) -> dict[str, Any]:
+def group(name: str, node_type: str, count: int, **more) -> dict[str, Any]:
     """An instance group as CreateCluster takes it."""
     partition = {"PartitionNames": ["dev"]} if node_type == "Compute" else {}
     return {
@@ -47,7 +47,7 @@ def add(emulator: Emulator, name: str, count: int = 1) -> None:
     assert answer.status == 200
 
 
-def cluster(name: str = CLUSTER, workers: int = 4, **more: Any) -> dict[str, Any]:
+def cluster(name: str = CLUSTER, workers: int = 4, **more) -> dict[str, Any]:
     """A cluster as CreateCluster takes it: one controller and some workers."""
     groups = [group("controller", "Controller", 1), group("workers", "Compute", workers)]
     spec = {"ClusterName": name, "InstanceGroups": groups, "NodeRecovery": "None"}
@@ -93,7 +93,7 @@ class FakeBed(_Nodes):
             self.time += timedelta(seconds=1)
         raise AssertionError("it never came to pass")
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         """The other faults are the fake's own."""
         return getattr(self.fake, name)
 
@@ -107,7 +107,7 @@ class FakeBed(_Nodes):
 class EmulatorBed(_Nodes):
     provider: SageMakerProvider
 
-    def __init__(self, workers: int = 4, allocate: Allocate | None = None, **more: Any) -> None:
+    def __init__(self, workers: int = 4, allocate: Allocate | None = None, **more) -> None:
         self.machines = NullMachines()
         self.emulator = Emulator(self.machines, boot_time_s=0.05, allocate=allocate)
         self.emulator.start()
@@ -217,7 +217,7 @@ class JoinedProvider:
     def __init__(self, real: SageMakerProvider, emulator: Emulator) -> None:
         self._real, self._world, self._joiner = real, emulator.world, Joiner()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str):
         return getattr(self._real, name)
 
     def forget_addresses(self) -> None:
@@ -273,7 +273,7 @@ class Client:
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
 
-    def __call__(self, operation: str, **request: Any) -> dict[str, Any]:
+    def __call__(self, operation: str, **request) -> dict[str, Any]:
         answer = self.emulator.handle(operation, request)
         assert answer.body is not None
         return answer.body

@@ -1,12 +1,10 @@
-from collections.abc import Iterator
-
 import pytest
 
 from tests.contract.provider.beds import SANDBOX_KEYS, Bed, EmulatorBed, FakeBed, GroupBed
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _aws() -> Iterator[None]:
+def _aws():
     """Credentials that no real account knows, and no configuration of the machine's."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in SANDBOX_KEYS.items():
@@ -17,7 +15,7 @@ def _aws() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def _real(_aws: None) -> Iterator[EmulatorBed]:
+def _real(_aws: None):
     real = EmulatorBed()
     yield real
     real.close()
@@ -30,7 +28,7 @@ def emulated(_real: EmulatorBed) -> EmulatorBed:
 
 
 @pytest.fixture(scope="session")
-def _grouped(_aws: None) -> Iterator[GroupBed]:
+def _grouped(_aws: None):
     real = GroupBed()
     yield real
     real.close()
@@ -43,7 +41,7 @@ def grouped(_grouped: GroupBed) -> GroupBed:
 
 
 @pytest.fixture(params=["fake", "emulated", "grouped"])
-def bed(request: pytest.FixtureRequest) -> Bed:
+def bed(request) -> Bed:
     """The fake, and the adapter on the emulator with either kind of node names."""
     if request.param == "fake":
         return FakeBed()

@@ -9,7 +9,7 @@ from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed
 ABSENT = "i-0fffffffffffffffe"
 
 
-def one(outcomes: object, instance: Instance | str) -> Outcome:
+def one(outcomes, instance: Instance | str) -> Outcome:
     assert isinstance(outcomes, dict)
     key = instance.id if isinstance(instance, Instance) else instance
     assert list(outcomes) == [key]

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from hpctl.sandbox.emulator.service import CallLog
 from tests.contract.provider.beds import CLUSTER, EmulatorBed, GroupBed, cluster
 
 
-def provider(bed: EmulatorBed, **more: Any) -> SageMakerProvider:
+def provider(bed: EmulatorBed, **more) -> SageMakerProvider:
     settings = {"region": "us-west-2", "endpoint_url": bed.emulator.endpoint_url, **more}
     return SageMakerProvider(CLUSTER, sleep=lambda _s: None, **settings)
 
@@ -39,7 +38,7 @@ def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_def
 def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulated, monkeypatch):
     listed = emulated.emulator.handlers["ListClusterNodes"]
 
-    def refuse(request: dict[str, Any]) -> dict[str, Any]:
+    def refuse(request):
         if request.get("IncludeNodeLogicalIds"):
             raise validation("IncludeNodeLogicalIds is not supported for this cluster.")
         return listed(request)
@@ -60,7 +59,7 @@ def test_words_that_the_model_does_not_have_yet(emulated, monkeypatch):
     real = emulated.provider._read.list_cluster_nodes
     text = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
 
-    def patched(**request: Any) -> Any:
+    def patched(**request):
         answer = real(**request)
         for summary in answer["ClusterNodeSummaries"]:
             summary["InstanceStatus"]["Status"] = next(text)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -30,7 +30,7 @@ class Bed(Protocol):
 
     @property
     def nodes(self) -> list[str]: ...
-    def submit(self, size: int = 1, **options: Any) -> int: ...
+    def submit(self, size: int = 1, **options) -> int: ...
     def fail_job(self, job: int) -> None: ...
     def cancel(self, job: int) -> None: ...
     def operator_drain(self, node: str, reason: str) -> None: ...
@@ -75,7 +75,7 @@ class FakeBed:
     def nodes(self) -> list[str]:
         return list(self.scheduler.nodes)
 
-    def submit(self, size: int = 1, *, exclude: Sequence[str] = (), **options: Any) -> int:
+    def submit(self, size: int = 1, *, exclude: Sequence[str] = (), **options) -> int:
         return self.scheduler.submit(size, 3600, exclude=tuple(map(NodeName, exclude)), **options)
 
     def fail_job(self, job: int) -> None:

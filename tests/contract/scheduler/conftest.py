@@ -1,14 +1,12 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpctl.ports import Scheduler
 from hpctl.sandbox.api import Sandbox
-from tests.contract.scheduler.beds import SLOW_EPILOG_S, Bed, Cluster, FakeBed, RealBed, cli
+from tests.contract.scheduler.beds import SLOW_EPILOG_S, Cluster, FakeBed, RealBed, cli
 
 PREFIX = "HPCTL_TEST_SLURM_PREFIX"
 """A Slurm installation to run the suite on, in place of the one on PATH."""
@@ -20,7 +18,7 @@ exit 0
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     """Four nodes of a real Slurm, an Epilog that can be slow, expedited requeue where it exists.
 
     One for each file, because Slurm remembers some of what is done to it: see the end of test_runs.
@@ -51,7 +49,7 @@ ADAPTERS = [pytest.param(name, marks=pytest.mark.slurm) for name in ("cli", "pys
 
 
 @pytest.fixture(params=["fake", *ADAPTERS])
-def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
+def bed(request):
     if request.param == "fake":
         yield FakeBed()
     else:
@@ -59,11 +57,11 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Bed]:
 
 
 @pytest.fixture(params=ADAPTERS)
-def real(request: pytest.FixtureRequest) -> Iterator[RealBed]:
+def real(request):
     yield from _used(request)
 
 
-def _used(request: pytest.FixtureRequest) -> Iterator[RealBed]:
+def _used(request):
     cluster: Cluster = request.getfixturevalue("cluster")
     real = RealBed(cluster, _adapter(request.param, cluster.sandbox))
     yield real
@@ -71,7 +69,7 @@ def _used(request: pytest.FixtureRequest) -> Iterator[RealBed]:
     real.close()
 
 
-def _adapter(adapter: str, sandbox: Sandbox) -> Scheduler:
+def _adapter(adapter, sandbox):
     commands = cli(sandbox)
     if adapter == "cli":
         return commands

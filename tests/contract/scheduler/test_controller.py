@@ -3,20 +3,19 @@
 import socket
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
 from hpctl.core.model import NOT_LEADING, Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
-from tests.contract.scheduler.beds import Bed, job_of, node_of
+from tests.contract.scheduler.beds import job_of, node_of
 
 MINE = own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
-def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
+def orders(bed):
     """Every order on one node and one running job."""
     node = bed.nodes[0]
     job = bed.submit()
@@ -94,7 +93,7 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
 
     node, drain = real.nodes[0], rules.drain
 
-    def freeze(seen: object, why: str) -> Outcome | None:
+    def freeze(seen, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
         return drain(seen, why)
 
@@ -107,11 +106,11 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkey
     real.until("thawed", lambda: real.scheduler.view().nodes, 30)
 
 
-def at_once(todo: list[tuple[str, Callable[[], Outcome]]]) -> dict[str, Outcome]:
+def at_once(todo):
     """Give all orders side by side: each may take Slurm's ten seconds."""
     answers: dict[str, Outcome] = {}
 
-    def give(name: str, order: Callable[[], Outcome]) -> None:
+    def give(name, order):
         answers[name] = order()
 
     began = time.monotonic()

@@ -14,7 +14,7 @@ from tests.contract.scheduler.beds import Bed, FakeBed, RealBed, cli, job_of, no
 MINE = own_reason("r1", "xid 79")
 
 
-def running(bed: Bed, size: int = 1, **options: object) -> int:
+def running(bed: Bed, size: int = 1, **options) -> int:
     """A job that runs."""
     job = bed.submit(size, **options)
     bed.until("running", lambda: job_of(bed, job).running)

@@ -1,6 +1,5 @@
 """What every Scheduler promises about reservations: spares are kept, released, refilled."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -15,7 +14,7 @@ NAME = "hpctl-spares-w"
 
 
 @pytest.fixture
-def spare_bed(bed: Bed) -> Iterator[Bed]:
+def spare_bed(bed: Bed):
     yield bed
     bed.scheduler.reserve(NAME, ())
     bed.scheduler.reserve("other", ())

@@ -1,32 +1,29 @@
 """A machine with GPUs that are not there, and clients of its NVML."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from hpctl.agent.nvml import client as client_module
 from hpctl.agent.nvml.client import Client
-from tests.integration.nvml.bed import Connect
 from tests.stubs.nvml import Stub
 
 
 @pytest.fixture
-def stub(tmp_path: Path) -> Iterator[Stub]:
+def stub(tmp_path):
     stub = Stub(tmp_path)
     yield stub
     stub.fix()  # so that no child of a failed test hangs on
 
 
 @pytest.fixture
-def connect(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
+def connect(stub: Stub, tmp_path, monkeypatch):
     """Makes clients that sweep and give up fast, on a machine with no PCI device."""
     monkeypatch.setattr(client_module, "FIRST_PAUSE_S", 0.1)
     monkeypatch.setattr(client_module, "ERROR_PAUSE_S", 0.1)
     made: list[Client] = []
 
-    def make(every_s: float = 0.1, deadline_s: float = 0.5, **settings: object) -> Client:
+    def make(every_s: float = 0.1, deadline_s: float = 0.5, **settings) -> Client:
         settings.setdefault("env", {**os.environ, **stub.env()})
         settings.setdefault("root", tmp_path)
         made.append(Client(every_s, deadline_s, **settings))

@@ -1,12 +1,10 @@
 """From a driver's answer to a check's observation: every GPU check over the real child."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
 from hpctl.core.faults.table import CHECKS
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu, until
@@ -26,7 +24,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-def observe(client: Client, root: Path) -> set[tuple[str, str]]:
+def observe(client, root):
     """What all GPU checks say of two sweeps, as (code, device)."""
     machine = Machine(root, Expected(gpus=8), nvml=client.newest)
     output: set[tuple[str, str]] = set()
@@ -43,7 +41,7 @@ def observe(client: Client, root: Path) -> set[tuple[str, str]]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """A machine with eight GPUs on its PCI bus, and no jobs."""
     for number in range(8):
         pci_gpu(tmp_path, number)

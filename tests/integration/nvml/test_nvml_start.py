@@ -1,19 +1,17 @@
 """A start of the agent's checks: no GPU is called unknown while the first sweep is under way."""
 
 import time
-from pathlib import Path
 
 from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
 from hpctl.agent.service import Checks
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import Finding
 from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
 
 RESET = 1
 
 
-def checks(root: Path, seen: list[Finding]) -> Checks:
+def checks(root, seen):
     """Only `gpu.recovery`, each second; whatever is found at any time is added to `seen`."""
     chosen = {spec.name: CheckConfig(enabled=spec.name == "gpu.recovery") for spec in CHECKS}
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
@@ -36,7 +34,7 @@ def test_the_first_look_waits_for_the_first_sweep(stub, tmp_path, monkeypatch):
     stub.slow(300)
     for name, value in stub.env().items():
         monkeypatch.setenv(name, value)
-    seen: list[Finding] = []
+    seen = []
     running = checks(tmp_path, seen)
     running.start()
     try:

@@ -9,7 +9,7 @@ from hpctl.jobs.logs.engine import SHOWN, Engine, RuleVerdict
 from hpctl.jobs.logs.rules import LogRule, RuleSet
 
 
-def rule(**keys: object) -> LogRule:
+def rule(**keys) -> LogRule:
     return LogRule(**{"name": "r", "logPattern": r"loss: (\S+)", **keys})
 
 
@@ -17,7 +17,7 @@ def engine(*rules: LogRule, started: float = 0.0) -> Engine:
     return Engine(RuleSet(rules), started)
 
 
-def block(*values: object) -> bytes:
+def block(*values) -> bytes:
     return "".join(f"loss: {value}\n" for value in values).encode()
 
 

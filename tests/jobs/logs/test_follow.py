@@ -19,7 +19,7 @@ def drained(follower: Follower) -> bytes:
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
+def log(tmp_path) -> Path:
     return tmp_path / "slurm-1.out"
 
 
@@ -80,14 +80,14 @@ def test_a_hole_that_a_truncation_leaves_under_a_writer_is_no_line(log: Path) ->
     follower.close()
 
 
-def test_what_is_no_file_is_refused_without_blocking(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_without_blocking(tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero")):
         with pytest.raises(NotALog):
             Follower(path).read()
 
 
-def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_opened_is_told_and_tried_again(tmp_path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     follower = Follower(loop)

@@ -97,7 +97,7 @@ class Stub:
             }
         return self._write()
 
-    def set(self, gpu: int | None, /, *, at: object = None, **answers: object) -> Stub:
+    def set(self, gpu: int | None, /, *, at=None, **answers) -> Stub:
         """Change what one GPU (None: every one that has no answer of its own) answers.
 
         `set(0, field230=2)`, `set(0, nvmlDeviceGetPcieReplayCounter=7)`; `at` is the selector:

@@ -39,10 +39,10 @@ class Service(socketserver.ThreadingTCPServer):
         self.port: int = self.server_address[1]
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
-    def handle_error(self, request: object, client_address: object) -> None:
+    def handle_error(self, request, client_address) -> None:
         """A client that has gone meanwhile is no error of ours."""
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error) -> None:
         self.closing.set()
         self.shutdown()
         self.server_close()
