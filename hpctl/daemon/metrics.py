@@ -111,8 +111,7 @@ class _Counts:
         def histogram(name: str, *buckets: float) -> Histogram:
             return Histogram(name, *_SERIES[name], registry=registry, buckets=buckets)
 
-        self.build = gauge("hpctl_build_info")
-        self.leader = gauge("hpctl_leader")
+        self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
         self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
         self.failed = counter("hpctl_cycles_failed")
         self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
