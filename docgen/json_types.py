@@ -32,7 +32,7 @@ stays the same. New fields may be added at any time: ignore what you do not know
 left out: what is unknown is `null` or, for text, empty. The state `UNKNOWN` means that nobody
 could be asked.
 
-**Types.** `text`, `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is a list, `{text: T}` a
+**Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is a list, `{text: T}` a
 map, `T?` may be null, `object` and `any` are free. Names in capitals are described under
 [parts](#parts). Fields that end in `_s` are seconds. States are spelled as Slurm, SageMaker and
 hpctl spell them.
@@ -108,7 +108,8 @@ def _block(view: type[msgspec.Struct], notes: Mapping[str, str], todo: list[type
         raise ValueError(f"notes on fields that {view.__name__} has not: {', '.join(unknown)}")
     yield "```"
     for field in view.__struct_fields__:
-        yield from _field(f"{field}: {_kind(hints[field], todo)}", notes.get(field, ""))
+        kind = _kind(hints[field], todo)
+        yield from _field(field if kind == "text" else f"{field}: {kind}", notes.get(field, ""))
     yield "```"
 
 

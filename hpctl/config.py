@@ -3,8 +3,10 @@
 Nothing here probes the world; `hpctl doctor` does that.
 """
 
+import re
 import socket
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -26,6 +28,7 @@ from hpctl.core.policy import (
     Policy,
     Seconds,
     SecondsOrNone,
+    Told,
 )
 from hpctl.policies import PolicyFile
 from hpctl.yaml import errors as yaml_errors
@@ -35,6 +38,8 @@ from hpctl.yaml.errors import FileProblems
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
 
 
+MAILPROG = "mailprog"
+"""In place of a sink: slurmctld's MailProg, for `notify.users`."""
 ALONE_LEASE_S, SHARED_LEASE_S = 30.0, 3.0
 
 
@@ -122,6 +127,42 @@ class JournalSection(Struct, frozen=True):
     keep_days: Count = 400
 
 
+class Route(Struct, frozen=True):
+    """Which notices go to which sinks; what is empty takes all."""
+
+    to: Annotated[tuple[str, ...], Meta(min_length=1)]
+    kinds: tuple[Told, ...] = ()
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+
+
+class Notify(Struct, frozen=True):
+    """Who is told what, by Apprise (docs/notify.md)."""
+
+    sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
+    routes: Annotated[tuple[Route, ...], Meta(max_length=64)] = ()
+    users: str = ""
+    quiet: Annotated[str, Meta(pattern=r"^(([01]\d|2[0-3]):[0-5]\d(-(?=\d)|$)){2}$|^$")] = ""
+    per_hour: Annotated[int, Meta(ge=2, le=1000)] = 30
+
+    def __post_init__(self) -> None:
+        for name, source in self.sinks.items():
+            if not re.fullmatch("[a-z0-9_-]{1,32}", name) or name == MAILPROG:
+                raise ValueError(f"sinks: {name!r} is no name (a-z, 0-9, - and _; not mailprog)")
+            if not source.startswith(("/", "env:")):
+                fix = "name a file of mode 0640 that has the URL, or env:NAME"
+                raise ValueError(f"sinks.{name}: {fix}")
+        named = {*(to for r in self.routes for to in r.to), *({self.users} - {"", MAILPROG})}
+        if unknown := named - self.sinks.keys():
+            raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
+
+    def quiet_at(self, now: datetime) -> bool:
+        """Whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time zone."""
+        begin, _, end = self.quiet.partition("-")
+        local = f"{now.astimezone():%H:%M}"
+        return begin <= local < end if begin <= end else local >= begin or local < end
+
+
 class Config(Struct, frozen=True):
     """The whole file."""
 
@@ -139,6 +180,7 @@ class Config(Struct, frozen=True):
     metrics: MetricsSection = MetricsSection()
     loop: Loop = Loop()
     journal: JournalSection = JournalSection()
+    notify: Notify = Notify()
     node: NodePolicy = NodePolicy()
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()

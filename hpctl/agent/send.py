@@ -307,8 +307,9 @@ class HeadClient:
     def _sent_on(self, text: bytes) -> Reply:
         """Turn to the leader that a standby names, or to the next head node."""
         self.close()
+        here, named = self._heads[self._current], leader_named(text, self._heads)
         following = self._heads[(self._current + 1) % len(self._heads)]
-        goal, (silent, until) = leader_named(text, self._heads) or following, self._silent
+        goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
             self._current = self._heads.index(goal)
         return Reply(Answer.NOT_LEADER, explained(text))

@@ -40,6 +40,7 @@ def check(path: str | None, as_json: bool) -> None:
     import os
 
     from hpctl.config import DEFAULT_PATH, load
+    from hpctl.daemon.sinks import unusable
     from hpctl.errors import HpctlError
     from hpctl.wiring import make_rules
 
@@ -48,6 +49,7 @@ def check(path: str | None, as_json: bool) -> None:
     try:
         loaded = load(path)
         make_rules(loaded)
+        problems = [f"{error}: {error.hint}" for error in unusable(loaded.notify.sinks)]
     except HpctlError as error:
         if not as_json:
             raise
@@ -55,7 +57,9 @@ def check(path: str | None, as_json: bool) -> None:
     if as_json:
         document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
         output.echo(json.dumps(document, indent=2))
-    else:
+    for problem in problems if not as_json else ():
+        output.echo(f"{path}: {problem}")
+    if not problems and not as_json:
         output.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
     raise SystemExit(1 if problems else 0)
 

@@ -67,6 +67,7 @@ def _secrets(config: Config) -> set[Path]:
     from sqlalchemy import make_url
 
     found = {config.alerts.token_file} if config.alerts.token_file else set()
+    found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
     if config.database_url and make_url(config.database_url).password:
         found.add(Path(DEFAULT_PATH))
     return found
@@ -515,6 +516,17 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
     yield CheckView(name, "fail" if hint else "ok", what, hint)
 
 
+def notifications(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
+    """Each sink's URL is there and nobody else's to read, and somebody answers there."""
+    from hpctl.daemon.sinks import unusable
+
+    wrong = list(unusable(config.notify.sinks, reach=True))
+    yield from (CheckView("notifications", "warn", str(e), e.hint) for e in wrong)
+    if config.notify.sinks and not wrong:
+        what = f"{len(config.notify.sinks)} sink(s) can be reached"
+        yield CheckView("notifications", "ok", what, "")
+
+
 def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
     """The groups that are autoscaled are there, and the service can add to them."""
     protected = {i.group for i in view.instances.values() if i.protected}
@@ -575,6 +587,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("daemon", daemon),
     ("cloud", cloud),
     ("instance names", instance_names),
+    ("notifications", notifications),
     ("other doctors", lambda *_: other_doctors()),
 )
 

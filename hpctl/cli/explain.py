@@ -49,6 +49,7 @@ from hpctl.core.timeline import (
     awaited,
     finding_text,
     headline,
+    lifted_by,
     lines,
     report_line,
 )
@@ -171,7 +172,7 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
         evidence=evidence_of(rec.findings),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec, w.state),
-        next=_lifted_by(hold) if hold else _awaited(w, rec),
+        next=lifted_by(hold) if hold else _awaited(w, rec),
         related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
     )
 
@@ -240,29 +241,6 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
     )
 
 
-LIFTED_BY = {
-    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
-    "paused": "`hpctl resume`; then hpctl goes ahead by itself",
-    "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
-    "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
-    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
-    "protected": "a person: hpctl never treats this node",
-    "not_allowed": "a person: the configuration keeps hpctl out of this partition",
-    "asked_not_to": "nothing: the job itself asked not to be run again",
-    "run_policy": "nothing: its policy asks for no restart here",
-    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
-}
-
-
-def _lifted_by(hold: HoldNoted) -> Awaited:
-    """What a hold waits for."""
-    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
-    if hold.approvable:
-        event += f". `hpctl approve {hold.target}` lets it go ahead now"
-        event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
-    return Awaited(event)
-
-
 def _held(hold: HoldNoted) -> tuple[GateView, ...]:
     return (GateView(hold.gate, _ASKS.get(hold.gate, ""), "held", hold.why),)
 
@@ -277,7 +255,7 @@ def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
         rule=rule_view(rules, hold.rule),
         evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold),
-        next=_lifted_by(hold),
+        next=lifted_by(hold),
         related=tuple(r.id for r in _recoveries_of(w, hold.target)),
         story=tuple(map(report_line, _reports_of(w, hold.target))),
     )

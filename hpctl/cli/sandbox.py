@@ -48,6 +48,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 
 @sandbox.command()
 @_name
+@_shown("--heads", default=1, type=click.IntRange(1, 2), help="Head nodes; two need root.")
 @_shown("--nodes", default=8, help="How many worker nodes.")
 @_shown("--groups", default=1, help="In how many worker groups.")
 @_shown("--boot-time", default=0.0, help="Seconds a new instance takes.")
@@ -197,6 +198,22 @@ def mode(name: str, mode: str) -> None:
     one = _sandbox(name)
     one.set_mode(mode)
     output.echo(f"Sandbox {name} is in mode {mode}: {one.config_path}")
+
+
+@sandbox.command()
+@_name
+@click.argument("service", type=click.Choice(["daemon", "slurmctld"]))
+@click.argument("do", type=click.Choice(["kill", "freeze", "thaw", "start"]))
+@_shown("--head", "number", default=1, type=click.IntRange(1, 2), help="Which head node.")
+def head(name: str, service: str, do: str, number: int) -> None:
+    """Kill, freeze, thaw or start a head node's daemon or slurmctld."""
+    one, which = _sandbox(name), service if number == 1 else f"{service}-{number}"
+    if do == "start":
+        one.start_service(which)
+    else:
+        signals = {"kill": "SIGKILL", "freeze": "SIGSTOP", "thaw": "SIGCONT"}
+        one.signal_service(which, signals[do])
+    output.echo(f"{which}: {do}")
 
 
 @sandbox.command()

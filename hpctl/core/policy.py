@@ -6,7 +6,7 @@ spares are off until a file names a group.
 """
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -20,6 +20,13 @@ SecondsOrNone = Annotated[float, Meta(ge=0, le=MAX_SECONDS, title="seconds")]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 """What a file may say; a struct that is made in Python is not checked."""
+
+
+Told = Literal[
+    "escalated", "held", "breaker", "budget", "mass_event", "node_back", "job_resumed",
+    "job_gave_up", "spares_used_up", "standby_lost", "quarantined",
+]  # fmt: skip
+"""What people are told of, as `notify.routes` names it."""
 
 
 class GroupLimits(Struct, frozen=True):

@@ -505,3 +505,26 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
         what = _OBSERVED
     until = later(rec.since, job_deadline_s(rec.phase, policy))
     return Awaited(what, until, "leaves the job to its owner")
+
+
+LIFTED_BY: Final[dict[str, str]] = {
+    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
+    "paused": "`hpctl resume`; then hpctl goes ahead by itself",
+    "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
+    "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
+    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "protected": "a person: hpctl never treats this node",
+    "not_allowed": "a person: the configuration keeps hpctl out of this partition",
+    "asked_not_to": "nothing: the job itself asked not to be run again",
+    "run_policy": "nothing: its policy asks for no restart here",
+    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
+}
+
+
+def lifted_by(hold: HoldNoted) -> Awaited:
+    """What a hold waits for."""
+    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    if hold.approvable:
+        event += f". `hpctl approve {hold.target}` lets it go ahead now"
+        event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
+    return Awaited(event)

@@ -226,13 +226,15 @@ class Leading(Struct):
     def check(self) -> None:
         """Raises Refusal where it does not."""
         if not self.now:
-            where = f"{self.leader} leads" if self.leader else "no leader is known"
+            # One that has fallen silent while it led named itself last.
+            leader = "" if self.until else self.leader
+            where = f"{leader} leads" if leader else "no leader is known"
             raise Refusal(
                 421,
                 "not_leader",
                 f"this head node's daemon is the standby: {where}",
                 "Send it there, or to the next head node: agents, jobs and hpctl do so themselves.",
-                leader=self.leader,
+                leader=leader,
             )
 
 

@@ -215,6 +215,14 @@ class Leadership:
         alive = [one for at, one in self._standbys.values() if now - at < self._lease_s]
         return sorted(alive, key=lambda one: (not self._near(one.host), one.behind, one.host))
 
+    def silent(self) -> frozenset[str]:
+        """The other heads that said nothing for a lease, and not that they stop: standbys, and who
+        led before."""
+        known = {one.host for _, one in self._standbys.values()}
+        if self._shared and self._seen and self._seen.lease_s:
+            known.add(self._seen.host)
+        return frozenset(known - {self._me.host, *(one.host for one in self.ready())})
+
     def release(self) -> None:
         """Let go of the lease, so that a standby takes it at once. Raises LeaseLost, OSError."""
         self._ended.set()

@@ -36,6 +36,7 @@ from hpctl.daemon.leadership import Leadership
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
+from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
@@ -234,6 +235,7 @@ class Daemon:
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
+        self._notifier = Notifier(config, store, memory, observer, self._metrics, clock)
 
     def _make_intake(self) -> IntakeProcess:
         """The intake, and whoever answers what it asks."""
@@ -337,6 +339,7 @@ class Daemon:
                 self._without_journal(error)
         self._cloud.start()
         self._grey.start()
+        self._notifier.start()
         self._began = True
         notify("STATUS=leader" if self._ready else "STATUS=")
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
@@ -344,6 +347,7 @@ class Daemon:
     def _end(self) -> None:
         """Let go in order: no effect under way, then the lease, then the rest."""
         notify("STOPPING=1" if self._stopping else "STATUS=handing over")
+        self._notifier.stop()
         with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
             leads = self.leadership.leads
             settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
@@ -403,6 +407,7 @@ class Daemon:
         self._failures, self._cycle_trouble = 0, ""
         if self.loop.view is not None:
             self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
+        self._notifier.look(self.leadership.silent())
         self._look_at_cloud()
         if self.leadership.hand_over_to:
             return
@@ -512,7 +517,7 @@ class Daemon:
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
         lock = self._cluster_lock.trouble if self._cluster_lock else ""
-        return *found, self._jobs.trouble, lock
+        return *found, self._jobs.trouble, lock, self._notifier.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -524,7 +529,8 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "metrics")
+        database = ("state_dir", "database_url")
+        fixed = (*database, "cluster", "slurm", "intake", "alerts", "metrics", "notify")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy

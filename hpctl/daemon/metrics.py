@@ -136,6 +136,7 @@ class _Counts:
         self.ratio = gauge("hpctl_effective_training_time_ratio")
         self.spares = gauge("hpctl_spares")
         self.agents = gauge("hpctl_agents")
+        self.notifications = counter("hpctl_notifications")
         self.nodes = gauge("hpctl_nodes")
         self.gpus = gauge("hpctl_gpus")
         self.jobs = gauge("hpctl_jobs")
@@ -214,7 +215,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._counts = _Counts(self.registry)
         self.failed, self.journal = self._counts.failed, self._counts.journal
-        self.leader = self._counts.leader
+        self.leader, self.notifications = self._counts.leader, self._counts.notifications
         self._recoveries = _Recoveries(self._counts)
         self._sampler = _Sampler(self._counts)
         self._api_calls, self._api_counted = calls or {}, Counted[tuple[str, str]]()

@@ -127,7 +127,7 @@ def ask_leader(
     """
     several = len(heads) > 1
     reach_s, try_s = (REACH_S, math.inf if once else TRY_S) if several else (math.inf, math.inf)
-    head, silent, asked = heads[0], None, set[Head]()
+    head, silent, asked, standby = heads[0], None, set[Head](), b""
     while True:
         status, text, error = NOT_LEADER, b"", None
         try:
@@ -141,16 +141,19 @@ def ask_leader(
         if status != NOT_LEADER:
             return status, text
         asked.add(head)
-        goal = leader_named(text, heads) or heads[(heads.index(head) + 1) % len(heads)]
+        standby = text or standby
+        named = leader_named(text, heads)
+        following = heads[(heads.index(head) + 1) % len(heads)]
+        goal = following if named in (None, head) else named
         # A standby names a leader that is frozen until the lease is over.
         head = goal if goal != silent else head
         if head in asked:
             asked.clear()
             pause = random.uniform(*ROUND_S)  # noqa: S311 - jitter, not a secret
             if time.monotonic() + pause >= until:
-                if error is not None:
+                if error is not None and not standby:
                     raise error
-                return status, text
+                return NOT_LEADER, standby
             time.sleep(pause)
 
 

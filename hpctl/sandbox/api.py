@@ -20,7 +20,7 @@ import yaml
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.sandbox import packages
+from hpctl.sandbox import database, packages
 from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.control import ask
@@ -55,9 +55,13 @@ class Sandbox:
         then nothing is left running; the logs stay until `down`.
         """
         wanted = self._spec()
-        packages.find(wanted.prefix, netns=wanted.netns)
-        if wanted.netns and os.geteuid() != 0:
-            raise HpctlError("--netns needs root", "Run it with sudo, or leave --netns out.")
+        packages.find(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
+        if (wanted.netns or wanted.heads > 1) and os.geteuid() != 0:
+            raise HpctlError(
+                "--netns and --heads 2 need root", "Run it with sudo, or leave them out."
+            )
+        if wanted.heads > 1:
+            database.choose(wanted)
         if self.running:
             raise HpctlError(
                 f"sandbox {self.name} runs already",
@@ -219,7 +223,11 @@ class Sandbox:
 
     def start_daemon(self) -> int:
         """Start `hpctl daemon run`; its pid, once its intake listens."""
-        return self._service("daemon", "start")
+        return self.start_service("daemon")
+
+    def start_service(self, name: str) -> int:
+        """Start `slurmctld`, `daemon`, or the second head's `slurmctld-2`, `daemon-2`; its pid."""
+        return self._service(name, "start")
 
     def set_mode(self, mode: str) -> None:
         """Write the mode into the daemon's file, and have a daemon that runs read that."""

@@ -73,7 +73,6 @@ def plan(
 
 
 def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[str]:
-    head = f"http://{spec.head_address}:{spec.ports.intake}"
     root, settings = directory / HARDWARE, directory / "agent.yaml"
     lasts = (directory / LASTING).exists()
     if not lasts:
@@ -82,7 +81,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
     if not settings.exists():
         settings.write_text(yaml.safe_dump(spec.agent_config) if spec.agent_config else "")
     options = {
-        "head": head,
+        "head": ",".join(spec.head_urls),
         "instance-id": machine.instance_id,
         "boot-id-file": directory / "boot_id",
         "kmsg": directory / "kmsg",
@@ -258,7 +257,7 @@ def environment(spec: Spec) -> Mapping[str, str]:
         "SLURM_CONF": str(spec.layout.slurm_conf),
         "HPCTL_CONFIG": str(spec.layout.config),
         # Jobs inherit it; the munged of their node they find by the SLURM_CONF of its slurmd.
-        "HPCTL_HEAD": f"http://{spec.head_address}:{spec.ports.intake}",
+        "HPCTL_HEAD": ",".join(spec.head_urls),
     }
     if spec.prefix:
         env["PATH"] = f"{spec.prefix}/bin:{spec.prefix}/sbin:{os.environ.get('PATH', '')}"

@@ -1,8 +1,15 @@
-"""The head node's services: munged, slurmctld and, where asked for, the daemon."""
+"""The head node's services: munged, slurmctld and, where asked for, the daemon.
+
+Two heads on one machine: each slurmctld and daemon has a host name of its own (`unshare --uts`), an
+/etc/hosts that knows it, and the head's address; the files lie in one place, as on the file system
+that real head nodes share.
+"""
 
 import os
 import secrets
+import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -16,7 +23,7 @@ import yaml
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
-from hpctl.sandbox import bootplan, slurmconf
+from hpctl.sandbox import bootplan, database, slurmconf
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
 from hpctl.sandbox.slurmconf import Slots
@@ -35,7 +42,8 @@ class Head:
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
 
     def start(self, service: str) -> int:
-        """Start `munged`, `slurmctld` or `daemon`; its pid. Returns when it serves."""
+        """Start `munged`, `database`, `slurmctld`, `daemon`, or the second head's `slurmctld-2` or
+        `daemon-2`; its pid. Returns when it serves."""
         if self.pid(service):
             raise HpctlError(f"{service} runs already", f"Its pid is {self.pid(service)}.")
         command, serves = self._service(service)
@@ -78,14 +86,36 @@ class Head:
                 self._programs, spec, layout.munge_socket, layout.state / "head", spec.head_address
             )
             return command, layout.munge_socket.exists
-        if service == "slurmctld":
-            command = [self._programs["slurmctld"], "-D", "-f", str(layout.slurm_conf)]
-            return command, lambda: listening(spec.ports.slurmctld)
-        if service == "daemon":
-            config = ["--config", str(layout.config)]
+        if service == "database":
+            server = database.choose(spec)
+            return database.as_nobody(server.command), server.socket.exists
+        name, _, number = service.partition("-")
+        head = int(number or 1)
+        if name == "slurmctld" and head <= spec.heads:
+            log = str(layout.logs / f"{service}.log")
+            command = [self._programs["slurmctld"], "-D", "-f", str(layout.slurm_conf), "-L", log]
+            return self._on(head, command), lambda: self._answers(head, spec.ports.slurmctld)
+        if name == "daemon" and head <= spec.heads:
+            config = ["--config", str(layout.of_head(head)[0])]
             command = [sys.executable, *SAFE_PATH, "hpctl", "daemon", "run", *config]
-            return command, lambda: listening(spec.ports.intake)
+            return self._on(head, command), lambda: self._answers(head, spec.ports.intake)
         raise HpctlError(f"the head node has no {service}", "It has munged, slurmctld and daemon.")
+
+    def _on(self, head: int, command: list[str]) -> list[str]:
+        """The command on one of several heads. A slurmctld ends whoever the pid file names."""
+        if self._spec.heads == 1:
+            return command
+        etc = shlex.quote(str(self._spec.layout.slurm_conf.parent / "hosts"))
+        run = shlex.quote(str(self._spec.layout.state / "run"))
+        own = f"hostname head-{head} && mount --bind {etc} /etc/hosts && mount -t tmpfs none {run}"
+        return ["unshare", "--uts", "--mount", "sh", "-c", f'{own} && exec "$@"', "sh", *command]
+
+    def _answers(self, head: int, port: int) -> bool:
+        if self._spec.heads == 1:
+            return listening(port)
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            return probe.connect_ex((self._spec.head_addresses[head - 1], port)) == 0
 
     def _spawn(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         env = {**bootplan.child_env(self._spec), **bootplan.environment(self._spec)}
@@ -114,7 +144,11 @@ def prepare(spec: Spec, programs: Programs) -> None:
     """Write all that the head node needs before anything starts: key, devices, slurm.conf."""
     layout = spec.layout
     etc = layout.slurm_conf.parent
-    for directory in (etc, layout.logs, *(layout.state / n for n in ("head", "ctld", "spool"))):
+    for directory in (
+        etc,
+        layout.logs,
+        *(layout.state / n for n in ("head", "ctld", "run", "spool")),
+    ):
         directory.mkdir(parents=True, exist_ok=True)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
@@ -128,7 +162,13 @@ def prepare(spec: Spec, programs: Programs) -> None:
             slurmconf.own_epilog(spec).name: slurmconf.render_epilog(spec),
         },
     )
-    layout.config.write_text(yaml.safe_dump(daemon_config(spec), sort_keys=False))
+    if spec.heads > 1:
+        database.install(spec)
+        own = (f"{address} head-{n}\n" for n, address in enumerate(spec.head_addresses, 1))
+        (etc / "hosts").write_text(Path("/etc/hosts").read_text() + "".join(own))
+    for head in range(1, spec.heads + 1):
+        config = yaml.safe_dump(daemon_config(spec, head), sort_keys=False)
+        layout.of_head(head)[0].write_text(config)
 
 
 def make_devices(directory: Path) -> list[Path]:
@@ -147,8 +187,8 @@ def make_devices(directory: Path) -> list[Path]:
     return made
 
 
-def daemon_config(spec: Spec) -> dict[str, Any]:
-    """hpctl.yaml for this sandbox, with the caller's keys merged over it."""
+def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
+    """hpctl.yaml for a head node of this sandbox, with the caller's keys merged over it."""
     layout = spec.layout
     cluster: dict[str, Any] = {"provider": "none"}
     if spec.emulator:
@@ -160,7 +200,7 @@ def daemon_config(spec: Spec) -> dict[str, Any]:
         }
     ours: dict[str, Any] = {
         "mode": spec.mode,
-        "state_dir": str(layout.daemon),
+        "state_dir": str(layout.of_head(head)[1]),
         "kill_switch": str(layout.state / "STOP"),
         "cluster": cluster,
         "slurm": {
@@ -169,11 +209,14 @@ def daemon_config(spec: Spec) -> dict[str, Any]:
             "adapter": spec.adapter,
         },
         "intake": {
-            "listen": f"{spec.head_address}:{spec.ports.intake}",
+            "listen": spec.head_urls[head - 1].removeprefix("http://"),
             "munge_socket": str(layout.munge_socket),
             "allowed_uids": [os.getuid()],
         },
     }
+    if spec.heads > 1:
+        ours |= {"database_url": database.choose(spec).url, "heads": spec.head_urls}
+        ours["intake"]["advertise"] = ours["intake"]["listen"]
     return _merged(ours, spec.config)
 
 

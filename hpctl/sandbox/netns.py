@@ -22,6 +22,7 @@ def make_head(programs: Programs) -> None:
         ["link", "set", "lo", "up"],
         ["link", "add", BRIDGE, "type", "bridge"],
         ["addr", "add", f"{HEAD}/16", "dev", BRIDGE],
+        ["addr", "add", "10.77.0.2/16", "dev", BRIDGE],
         ["link", "set", BRIDGE, "up"],
     ):
         _ip([programs["ip"], *arguments])

@@ -50,8 +50,8 @@ def render(
     """
     text = _TEMPLATE.read_text().format(
         cluster=spec.cluster,
-        host=socket.gethostname().partition(".")[0],
-        head=spec.head_address,
+        controllers=_controllers(spec),
+        timeout=30 if spec.heads == 1 else 10,
         port=spec.ports.slurmctld,
         user=_user(),
         munge=munge_socket,
@@ -69,6 +69,15 @@ def render(
     return text + (spec.slurm_conf.rstrip() + "\n" if spec.slurm_conf else "")
 
 
+def _controllers(spec: Spec) -> str:
+    """The lines that name slurmctld's hosts: this machine, or two that it plays (see head.py)."""
+    if spec.heads == 1:
+        return f"SlurmctldHost={socket.gethostname().partition('.')[0]}({spec.head_address})\n"
+    hosts = enumerate(spec.head_addresses, 1)
+    lines = "".join(f"SlurmctldHost=head-{n}({address})\n" for n, address in hosts)
+    return lines + "CommunicationParameters=NoCtldInAddrAny\n"
+
+
 def own_epilog(spec: Spec) -> Path:
     """Where the sandbox's EpilogSlurmctld lies, if there is one."""
     return spec.layout.slurm_conf.parent / "epilog_slurmctld.sh"
@@ -82,8 +91,9 @@ def render_epilog(spec: Spec) -> str:
     script = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
     if not spec.daemon or not script.exists():
         return ""
-    daemon = shlex.quote(str(spec.layout.daemon))
-    return f"#!/bin/sh\nHPCTL_STATE_DIR={daemon} exec {shlex.quote(str(script))}\n"
+    daemons = [shlex.quote(str(spec.layout.of_head(n + 1)[1])) for n in range(spec.heads)]
+    lines = [f"HPCTL_STATE_DIR={daemon} {shlex.quote(str(script))}\n" for daemon in daemons]
+    return "#!/bin/sh\n" + "".join(lines)
 
 
 def _user() -> str:

@@ -47,6 +47,8 @@ class Ports(msgspec.Struct, frozen=True, kw_only=True):
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
+    `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
+    database; their services are `daemon`, `daemon-2` and so on.
     `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
@@ -73,6 +75,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     state: str
     ports: Ports
+    heads: Literal[1, 2] = 1
     nodes: int = 8
     groups: int = 1
     slots: int = 0
@@ -125,6 +128,17 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     def head_address(self) -> str:
         """Where nodes reach the head node."""
         return "10.77.0.1" if self.netns else "127.0.0.1"
+
+    @property
+    def head_addresses(self) -> list[str]:
+        """Those of all head nodes."""
+        first = self.head_address.removesuffix("1")
+        return [f"{first}{number}" for number in range(1, self.heads + 1)]
+
+    @property
+    def head_urls(self) -> list[str]:
+        """Their intakes."""
+        return [f"http://{address}:{self.ports.intake}" for address in self.head_addresses]
 
     def address(self, number: int) -> str:
         """The address of node `number`, from 1."""
@@ -186,6 +200,8 @@ class Layout:
         """The daemon's configuration."""
         self.daemon = state / "daemon"
         """The daemon's state_dir."""
+        self.database = state / "db"
+        """The database of several heads."""
         self.munge_key = state / "etc" / "munge.key"
         """The cluster's key."""
         self.munge_socket = state / "head" / "munge.sock"
@@ -200,6 +216,12 @@ class Layout:
         """What moto was filled with, as JSON."""
         self.cluster_file = state / "cluster.yaml"
         """A cluster.yaml that names what moto was filled with."""
+
+    def of_head(self, number: int) -> tuple[Path, Path]:
+        """The configuration and the state_dir of the daemon of head node `number`, from 1."""
+        if number == 1:
+            return self.config, self.daemon
+        return self.state / f"hpctl-{number}.yaml", self.state / f"daemon-{number}"
 
     def of_node(self, node: str) -> Path:
         """What an instance's own disk would hold."""

@@ -47,7 +47,7 @@ class Supervisor:
 
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
-        self.programs = packages.find(spec.prefix, netns=spec.netns)
+        self.programs = packages.find(spec.prefix, netns=spec.netns or spec.heads > 1)
         self.head = Head(spec, self.programs)
         self.machines = LocalMachines(spec, self.programs)
         self.faults = NodeFaults(spec, self.programs, self.machines)
@@ -65,7 +65,10 @@ class Supervisor:
         release = self.programs.release
         self.say(f"Slurm {release}: munged and slurmctld")
         self.head.start("munged")
-        self.head.start("slurmctld")
+        if self.spec.heads > 1:
+            self.head.start("database")
+        for service in self.of_heads("slurmctld"):
+            self.head.start(service)
         Control(self.spec.layout.control, self.answer)
         if self.spec.moto:
             from hpctl.sandbox.other_aws import OtherAws
@@ -76,7 +79,7 @@ class Supervisor:
         self.say("HyperPod's API" if self.spec.empty else f"{self.spec.nodes} instances")
         # The daemon comes up beside them, or agents that found nobody would wait to try again.
         with ThreadPoolExecutor(max_workers=1) as beside:
-            daemon = beside.submit(self.head.start, "daemon") if self.spec.daemon else None
+            daemon = beside.submit(self.start_daemons) if self.spec.daemon else None
             self.boot_all()
             if not self.spec.empty:
                 self.wait_idle()
@@ -87,6 +90,15 @@ class Supervisor:
             self.wait_heard()
         self.start_actors()
         self.say("ready", ready=True, seconds=round(time.monotonic() - began, 2))
+
+    def of_heads(self, service: str) -> list[str]:
+        """The service's names on all head nodes."""
+        return [service, f"{service}-2"][: self.spec.heads]
+
+    def start_daemons(self) -> None:
+        """One after the other: the first one leads."""
+        for service in self.of_heads("daemon"):
+            self.head.start(service)
 
     def start_actors(self) -> None:
         """HyperPod's own, which act in Slurm."""

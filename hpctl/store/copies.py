@@ -39,6 +39,8 @@ from hpctl.store.sql import FIRST, AuditRow, Store, link
 
 AT_ONCE = 500
 """Rows that are written, and counted, at once."""
+STANDBY_S = 30.0
+"""For how long a standby's word says that it lives."""
 SAME = 200
 """So many of the oldest events tell one journal from another."""
 
@@ -54,7 +56,7 @@ _events = union_all(
     select(t.events.c.seq, t.events.c.kind, t.events.c.payload, literal(0).label("old")),
 ).subquery()
 _in_order = select(_events).order_by(_events.c.seq)
-_TRANSIENT = ("hpctl_lease", "hpctl_standbys")
+_TRANSIENT = (t.lease.name, t.standbys.name)
 """Tables of daemons that run: not of the journal that is put back."""
 
 
@@ -360,6 +362,11 @@ def _refuse_running(c: Connection, now: datetime) -> None:
         until = f"{utc(held.until):%H:%M:%S} UTC"
         text_ = f"the daemon on {held.host} (pid {held.pid}) holds the journal until {until}"
         raise HpctlError(text_, hint)
+    if t.standbys.name in inspect(c).get_table_names():
+        lives = t.standbys.c.heartbeat > now.timestamp() - STANDBY_S
+        standby = c.execute(select(t.standbys.c.host).where(lives)).scalar()
+        if standby is not None:
+            raise HpctlError(f"the daemon on {standby} follows the journal as the standby", hint)
 
 
 def _refuse_other(source: Connection, there: Connection, name: str) -> None:

@@ -236,6 +236,13 @@ audit = _table(
     sqlite_autoincrement=True,
 )
 
+outbox = _table(
+    # What people are still to be told, one row for all. Later than the other tables, like `past`.
+    "hpctl_outbox",
+    Column("id", Integer, primary_key=True),
+    Column("payload", _text, nullable=False),
+)
+
 agents = _table(
     "hpctl_agents",
     Column("node", String(255), primary_key=True),

@@ -295,6 +295,18 @@ class Store:
                 self.position = row[0]
                 yield row[0], event
 
+    def newer(self, after: int, most: int) -> list[tuple[int, Event]]:
+        """The next events with their numbers. Raises Unavailable, JournalCorrupt."""
+        query = _events.where(t.events.c.seq > after).order_by(t.events.c.seq).limit(most)
+        with reading("the journal"), self._engine.connect() as c:
+            return [(row.seq, decode(*row)) for row in c.execute(query)]
+
+    def newest(self) -> int:
+        """The number of the last event, 0 where there is none. Raises Unavailable."""
+        with reading("the journal"), self._engine.connect() as c:
+            found: int = c.execute(select(func.max(t.events.c.seq))).scalar() or 0
+            return found
+
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
         an event belongs to, the same for all its events; None where it stays. No further day is
@@ -431,6 +443,23 @@ class Store:
                 return []
             query = select(t.audit).order_by(t.audit.c.seq)
             return [AuditRow(r.seq, r.kind, r.payload, r.digest) for r in c.execute(query)]
+
+    # --- what people are told ---
+
+    def outbox(self) -> str | None:
+        """What `keep_outbox` has kept. Raises Unavailable, JournalCorrupt."""
+        with reading("the outbox"), self._engine.connect() as c:
+            # A journal that no daemon of this version has opened has none.
+            there = inspect(c).has_table(t.outbox.name)
+            return c.execute(select(t.outbox.c.payload)).scalar() if there else None
+
+    def keep_outbox(self, payload: str) -> None:
+        """Keep it in place of the one before. Raises LeaseLost, OSError."""
+        self._still_there()
+        with writing("the outbox"), self._writer.begin() as c:
+            self._still_mine(c)
+            c.execute(t.outbox.delete())
+            c.execute(insert(t.outbox).values(id=1, payload=payload))
 
     # --- the lease ---
 

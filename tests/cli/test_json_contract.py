@@ -17,7 +17,7 @@ from tests.cli.test_golden import CHECKED, GOLDEN
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")
-ROW = re.compile(r"^(\w+): ([^#]+?)(?:  # .*)?$")
+ROW = re.compile(r"^(\w+)(?:: ([^#]+?))?(?:  # .*)?$")
 LINK = re.compile(r"\(#([\w.]+)\)")
 
 HERE = Path(__file__).parent
@@ -34,7 +34,7 @@ def sections() -> dict[str, dict[str, str]]:
             here = found.setdefault(heading[1], {})
         elif row := ROW.match(line):
             assert row[1] not in here, f"{row[1]} is documented twice"
-            here[row[1]] = kind_of(row[2])
+            here[row[1]] = kind_of(row[2] or "text")
     fields = {name: fields for name, fields in found.items() if fields}
     return {n: {"schema": "text"} | f if n.startswith("hpctl.") else f for n, f in fields.items()}
 

@@ -111,6 +111,11 @@ def test_only_heads_that_are_configured_are_followed(pair, munges):
         pair.leads(1, f"{elsewhere.host}:{elsewhere.port}")
         assert client.post(report(seq=2)).answer is Answer.ACKED
         client.close()
+        # Whoever hears a standby name itself asks the next.
+        pair.leads(1, pair.urls[0].removeprefix("http://"))
+        client = HeadClient(tuple(pair.at), munges.n1)
+        assert client.post(report(seq=3)).answer is Answer.ACKED
+        client.close()
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
@@ -226,6 +231,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
         # A daemon that is frozen says nothing more, and cannot say that it leads no more.
         monkeypatch.setattr(intake, "_leads", lambda: channel.Nodes({}))
         until(lambda: send()[0] == MISDIRECTED_REQUEST, 5)
+        assert send()[1]["leader"] == ""
     finally:
         intake.stop()
     assert taken

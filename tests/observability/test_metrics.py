@@ -34,6 +34,7 @@ from hpctl.core.walls import Flaw
 from hpctl.daemon import metrics
 from hpctl.daemon.intake import MOST_CODES, Refused
 from hpctl.daemon.metrics import CLASSES, Metrics, class_of
+from hpctl.daemon.notify import NAMED
 from tests.fakes.values import (
     at,
     attempt,
@@ -271,6 +272,10 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
         began = time.thread_time()
         text = generate_latest(made.registry)
         seconds.append(time.thread_time() - began)
+    for sink in range(NAMED + 1):
+        for outcome in ("sent", "failed"):
+            made.notifications.labels(f"sink{sink}", outcome)
+    text = generate_latest(made.registry)
     intake = intake_registry()
     refusing = [c for c in intake._collector_to_names if c._name.endswith("_refused")]
     assert len(refusing) == 5

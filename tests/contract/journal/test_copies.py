@@ -9,6 +9,7 @@ import pytest
 
 from hpctl.cli import output
 from hpctl.core.journal import HoldLifted
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
 from tests.cli.conftest import run
@@ -135,6 +136,10 @@ def test_a_backup_is_put_back_and_fences_who_wrote_before(journal, tmp_path):
     held = journal.run("restore", journal.file, "--yes")
     assert (held.exit_code, "head-1 (pid 7) holds" in str(held.exception)) == (1, True)
     journal.bed.execute("UPDATE hpctl_lease SET until = 1")
+    journal.store.note_standby(Holder("head-2", 7, "1", "own", "b:1"), 1, worlds.NOW)
+    held = journal.run("restore", journal.file, "--yes")
+    assert "head-2 follows the journal" in str(held.exception)
+    journal.store.forget_standby("b:1")
     shown = journal.json("restore", journal.file, "--dry-run")
     assert (shown["done"], shown["lost"]) == (False, 2)
     assert journal.json("check")["digest"] != before["digest"]

@@ -101,3 +101,15 @@ def test_many_ask_at_once_and_none_is_lost(bed):
     assert len(set(numbers)) == 32
     assert [r.id for r in daemon.requests()] == sorted(numbers)
     assert {r.target for r in daemon.requests()} == {f"{w}.{n}" for w in range(4) for n in range(8)}
+
+
+def test_the_outbox_is_kept_whole_and_events_come_with_their_numbers(database):
+    journal = database.open()
+    assert (journal.outbox(), journal.newest(), journal.newer(0, 9)) == (None, 0, [])
+    for payload in ("one", "two \u2603" * 40_000):
+        journal.keep_outbox(payload)
+        assert database.open(write=False).outbox() == payload
+    journal.append([taken(n) for n in range(5)])
+    assert journal.newest() == 5
+    assert [number for number, _ in journal.newer(1, 3)] == [2, 3, 4]
+    assert journal.newer(4, 3) == [(5, taken(4))]

@@ -133,9 +133,11 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
         lambda: old.store.append([signal(4)]),
         lambda: old.store.record([HEALTH]),
         lambda: old.store.note_heard({HEALTH.generation.node: NOW}),
+        lambda: old.store.keep_outbox("[]"),
     ):
         with pytest.raises(LeaseLost):
             write()
+    assert new.leadership.silent() == {"head-1"}
     assert new.acts(5)
     assert numbers(new.store.events()) == [1, 2, 3, 5]
     assert not new.store.health()
@@ -177,6 +179,7 @@ def test_who_ends_in_order_is_followed_at_once(hosts):
     old.leadership.release()
     assert new.waits(10) == 0.0
     assert not old.acts(1)
+    assert new.leadership.silent() == set()
 
 
 def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
@@ -237,6 +240,7 @@ def test_standbys_are_seen_while_they_live(hosts, ticks):
     new.leadership.note_standby()
     old.leadership.renew()
     assert [(one.host, one.behind) for one in old.leadership.ready()] == [("head-2", 1)]
+    assert old.leadership.silent() == set()
     list(new.store.events())
     new.leadership.note_standby()
     assert [one.behind for one in old.store.standbys()] == [0]
@@ -244,6 +248,7 @@ def test_standbys_are_seen_while_they_live(hosts, ticks):
     ticks.at += LEASE_S
     old.leadership.renew()
     assert old.leadership.ready() == []
+    assert old.leadership.silent() == {"head-2"}
     new.leadership.release()
     assert old.store.standbys() == []
 

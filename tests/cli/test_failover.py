@@ -1,0 +1,71 @@
+"""Who would lead next, and whether a lease that looks old is one that nobody renews."""
+
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.cli import gather
+from hpctl.cli.failover import preview
+from hpctl.cli.status import standby_views
+from hpctl.store.rows import DaemonInfo, Holder, StandbyInfo
+from tests.cli import worlds
+
+NOW = worlds.at(0)
+LEADER = DaemonInfo(
+    "head-1", 7, "0.1", "own", NOW, NOW, NOW + timedelta(seconds=0.2), 0.0,
+    epoch=3, beat=9, lease_s=0.2, address="head-1:8470",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("to", "silent_s", "ok", "answer"),
+    [
+        ("", 1, True, "head-1 would hand over to head-2"),
+        ("head-2", 1, True, "head-1 would hand over to head-2"),
+        ("head-2:8470", 1, True, "head-1 would hand over to head-2"),
+        ("head-9", 1, False, "no standby is ready there; ready: head-2"),
+        ("", 31, False, "no standby is ready there; ready: none"),
+    ],
+)
+def test_a_dry_run_says_who_would_lead(to, silent_s, ok, answer):
+    heard = NOW - timedelta(seconds=silent_s)
+    found = standby_views([StandbyInfo("head-2", "head-2:8470", 8, "0.1", 4, heard, 0)], NOW)
+    view = preview(LEADER, found, to)
+    assert (view.ok, view.answer, view.done) == (ok, answer, False)
+
+
+def test_a_file_has_one_head(history):
+    done = history.run("failover")
+    assert done.exit_code == 2
+    assert "database_url" in done.output
+
+
+def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
+    late = NOW + timedelta(seconds=60)
+
+    class Renewed:
+        looks = 0
+
+        def daemon(self):
+            self.looks += 1
+            return replace(LEADER, beat=LEADER.beat + self.looks)
+
+    found = gather.leader(Renewed(), late, wait=True)
+    assert found.until > late
+    assert gather.leader(Renewed(), late, wait=False).until < late
+
+    class Dead:
+        def daemon(self):
+            return LEADER
+
+    assert gather.leader(Dead(), late, wait=True) == LEADER
+
+
+def test_a_standby_that_is_lost_is_a_problem(history):
+    with closing(history.store()) as store:
+        store.note_standby(Holder("head-2", 8, "0.1", "own", "head-2:8470"), 1, worlds.at(0))
+    shown = history.run("status").output
+    assert "LOST" in shown
+    assert "the standby on head-2 has been silent for" in shown
