@@ -59,7 +59,7 @@ class AgentProcess:
     def end(self, number: int = signal.SIGTERM) -> int:
         if self.process.poll() is None:
             self.process.send_signal(number)
-        code = self.process.wait(10)
+        code = self.process.wait(30)
         self.process = None
         return code
 
