@@ -66,7 +66,7 @@ def _secrets(config: Config) -> set[Path]:
     """The files that the daemon reads and others must not."""
     from sqlalchemy import make_url
 
-    found = {config.alerts.token_file} if config.alerts.token_file else set()
+    found = {file for file in (config.alerts.token_file, config.page.token_file) if file}
     if config.database_url and make_url(config.database_url).password:
         found.add(Path(DEFAULT_PATH))
     return found

@@ -81,10 +81,6 @@ def gather(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.core.assess import assess
-    from hpctl.core.health import standing
-    from hpctl.core.plan import node_candidates
-    from hpctl.core.reach import with_marks_and_reach
     from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
 
     with ThreadPoolExecutor(2) as pool:
@@ -93,11 +89,32 @@ def gather(
         with closing(open_reader(config)) as store:
             state = fold(store.events(past=past))
             health, daemon = store.health(), store.daemon()
-        (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
+        slurm_and_cloud = nodes.result(), instances.result()
+    rules = make_rules(config)
+    return judged(config, rules, at, state, health, daemon, *slurm_and_cloud)
+
+
+def judged(
+    config: Config,
+    rules: Rules,
+    at: datetime,
+    state: State,
+    health: Mapping[model.NodeName, model.Health],
+    daemon: DaemonInfo | None,
+    slurm: tuple[model.SchedulerView | None, str],
+    cloud: tuple[model.ProviderView | None, str],
+) -> World:
+    """What was read, joined and assessed. An error's text stands beside what cannot be read."""
+    from hpctl.core.assess import assess
+    from hpctl.core.health import standing
+    from hpctl.core.plan import node_candidates
+    from hpctl.core.reach import with_marks_and_reach
+
+    (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
     joined = Joined()
     if cloud_view is not None:
         cloud_view, joined = _joined(cloud_view, slurm_view)
-    rules = _patient(make_rules(config), config)
+    rules = _patient(rules, config)
     left = _left(state, health, slurm_view, joined)
     recent = at - rules.silent_after
     health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}

@@ -37,6 +37,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",
         ),
+        "page": ("hpctl.cli.page:page", "Serve a read-only web page of what hpctl sees and does."),
         "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
     },
     "Act": {

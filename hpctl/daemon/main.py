@@ -33,6 +33,7 @@ from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
@@ -181,6 +182,7 @@ class Daemon:
         self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
+        self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
         """Whoever observes, decides and acts, each with whom it works with."""
@@ -233,6 +235,7 @@ class Daemon:
         self._cloud.start()
         self._grey.start()
         self._intake.start()
+        self._page.start()
         log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
         try:
             munge.encode(b"", self.config.intake.munge_socket)
@@ -243,6 +246,7 @@ class Daemon:
                 self._once()
         finally:
             notify("STOPPING=1")
+            self._page.stop()
             self._intake.stop()
             self._grey.stop()
             self._cloud.stop()
@@ -389,7 +393,8 @@ class Daemon:
 
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
-        return *found, self._jobs.trouble, self._cluster_lock.trouble
+        more = (self._jobs.trouble, self._cluster_lock.trouble, self._page.trouble)
+        return *found, *more
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -401,13 +406,14 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts")
+        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "page")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
         self._observer.configure(fresh)
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
+        self._page.reload()
         self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 

@@ -48,6 +48,11 @@ class SqliteReader:
         for row in self._rows(f"{query} ORDER BY seq"):
             yield decode(row.seq, row.kind, row.payload)
 
+    def numbered(self, after: int) -> Iterator[tuple[int, Event]]:
+        """As `Store.numbered`."""
+        for row in self._rows(f"{_EVENTS} WHERE seq > ? ORDER BY seq", after):
+            yield row.seq, decode(row.seq, row.kind, row.payload)
+
     def health(self) -> Mapping[NodeName, Health]:
         """As `Store.health`."""
         found = self._rows("SELECT * FROM hpctl_agents")
@@ -61,7 +66,7 @@ class SqliteReader:
     def _has(self, table: str) -> bool:
         return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))
 
-    def _rows(self, query: str, *values: str) -> Iterator[Any]:
+    def _rows(self, query: str, *values: object) -> Iterator[Any]:
         """The rows, their columns by name."""
         with _reading(f"the journal at {self._name}"):
             cursor = self._db.execute(query, values)

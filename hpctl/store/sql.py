@@ -246,6 +246,16 @@ class Store:
             for seq, kind, payload in c.execute(ordered):
                 yield decode(seq, kind, payload)
 
+    def numbered(self, after: int) -> Iterator[tuple[int, Event]]:
+        """The events behind number `after`, each with its number, for who follows the journal.
+
+        Raises Unavailable, JournalCorrupt.
+        """
+        with reading("the journal"), self._engine.connect() as c:
+            newer = _events.where(t.events.c.seq > after).order_by(t.events.c.seq)
+            for seq, kind, payload in c.execute(newer):
+                yield seq, decode(seq, kind, payload)
+
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
         an event belongs to, the same for all its events; None where it stays. No further day is
