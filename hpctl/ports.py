@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ProviderView,
         RecoveryId,
         SchedulerView,
+        SlurmNode,
     )
 
 
@@ -33,10 +34,13 @@ class Scheduler(Protocol):
     def view(self) -> SchedulerView:
         """All nodes and jobs. Raises Unavailable."""
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
         """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
 
-        A node that slurmctld does not know is absent.
+        A node that slurmctld does not know is absent. Of those in `known` only state, flags and
+        Reason need be read anew.
         """
 
     def marks(self) -> Mapping[NodeName, str]:

@@ -178,7 +178,7 @@ def open_aws(profile: str | None, region: str | None, endpoint_url: str | None) 
 
 
 class WordType(Reading):
-    """A value that one of the annotated types of `hpctl.clusters.spec.words` takes.
+    """A value that one of the annotated types of `hpctl.clusters.spec.field_types` takes.
 
     `word` is that type's name: the module is imported only when a value is there.
     """
@@ -189,10 +189,10 @@ class WordType(Reading):
 
     def read(self, value: Any) -> str:
         """The value. Raises ValueError with an example."""
-        from hpctl.clusters.spec import words
+        from hpctl.clusters.spec import field_types
 
-        annotated: Any = getattr(words, self.word)
-        like = next(part for part in get_args(annotated) if isinstance(part, words.Like))
+        annotated: Any = getattr(field_types, self.word)
+        like = next(part for part in get_args(annotated) if isinstance(part, field_types.Like))
         text = str(value).strip()
         try:
             return like.checked(text)

@@ -16,6 +16,9 @@ from hpctl.cli.lazy import LazyGroup
 COMPLETED_IN_S = 3
 """How long completion may ask around, in seconds; names that take longer are not completed."""
 
+MAX_WIDTH = 100
+"""Of a help text, in columns."""
+
 SLURM_BIN = "/opt/slurm/bin"
 """Where HyperPod's AMIs have Slurm; neither systemd's units nor sudo look there by themselves."""
 
@@ -97,7 +100,7 @@ COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items(
     cls=LazyGroup,
     table=COMMANDS,
     sections=SECTIONS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
     epilog="Exit codes: 0 fine, 1 problem found, 2 usage, 3 cannot tell.",
 )
 @click.version_option(__version__, prog_name="hpctl")
@@ -155,6 +158,15 @@ def _complete_quietly() -> None:
     signal.alarm(COMPLETED_IN_S)
 
 
+def _help_width() -> int:
+    """As click finds it: its own way imports shutil, which takes a twentieth of `--help`."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+    except (OSError, ValueError):
+        columns = 80
+    return max(min(columns, MAX_WIDTH) - 2, 50)
+
+
 def main() -> None:
     """Run the program, turning an HpctlError into one message, its fix and exit code."""
     if "_HPCTL_COMPLETE" in os.environ:
@@ -165,7 +177,7 @@ def main() -> None:
     from hpctl.errors import HpctlError, InDoubt, Unavailable
 
     try:
-        cli.main(prog_name="hpctl")
+        cli.main(prog_name="hpctl", terminal_width=_help_width())
     except HpctlError as error:
         from hpctl.cli.output import echo
 

@@ -36,19 +36,26 @@ class Joiner:
     def __init__(self) -> None:
         self._of: tuple[ProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
         self._of = (None, {}, {})
-        self._said: tuple[ProviderView, Joined] = (ProviderView(NEVER), Joined())
+        self._last: tuple[ProviderView, Joined] = (ProviderView(NEVER), Joined())
         self._known: Mapping[str, str] = {}
         self._asked: dict[str, float] = {}
+
+    @property
+    def addresses(self) -> Mapping[NodeName, str]:
+        """The NodeAddr of each node of the last join."""
+        return self._of[1]
 
     def join(self, provider: ProviderView, slurm: SchedulerView) -> tuple[ProviderView, Joined]:
         """The provider's view with every instance's node as Slurm calls it, and the join itself."""
         before, addresses, resolved = self._of
-        now, known = {name: node.address for name, node in slurm.nodes.items()}, self._known
-        if provider is not before or resolved is not known or now != addresses:
+        known = self._known
+        now: Mapping[NodeName, str] = {name: node.address for name, node in slurm.nodes.items()}
+        now = addresses if now == addresses else now
+        if provider is not before or resolved is not known or now is not addresses:
             self._of = (provider, now, known)
             joined = join(provider, now, known)
-            self._said = (joined.of(provider), joined)
-        return self._said
+            self._last = (joined.of(provider), joined)
+        return self._last
 
     def resolve(self) -> bool:
         """Ask what the NodeAddrs that are names resolve to; whether an answer changed. Blocks.
@@ -56,7 +63,7 @@ class Joiner:
         A name with several addresses tells nothing. What cannot be resolved any more is forgotten.
         """
         began, known = time.monotonic(), dict(self._known)
-        hosts = {*self._said[1].unknown, *known}
+        hosts = {*self._last[1].unknown, *known}
         due = [h for h in hosts if began - self._asked.get(h, -KEPT_S) >= KEPT_S]
         for host in sorted(due, key=lambda h: self._asked.get(h, -KEPT_S)):
             if time.monotonic() - began > ASKED_S:
@@ -76,5 +83,5 @@ class Joiner:
 def joined_now(provider: ProviderView, slurm: SchedulerView | None) -> tuple[ProviderView, Joined]:
     """For who looks once: joined, the resolver asked where that is needed."""
     joiner, nodes = Joiner(), slurm or SchedulerView(provider.as_of)
-    text = joiner.join(provider, nodes)
-    return joiner.join(provider, nodes) if joiner.resolve() else text
+    found = joiner.join(provider, nodes)
+    return joiner.join(provider, nodes) if joiner.resolve() else found

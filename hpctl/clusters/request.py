@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.spec import ClusterSpec, GroupSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
-from hpctl.clusters.spec.words import ApiSection
+from hpctl.clusters.spec.field_types import ApiSection
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Service
 

@@ -98,7 +98,7 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
             t.partition_nodes[partition] = t.partition_nodes.get(partition, 0) + 1
     # A node that was handed to a person and is still closed is as much out of service as one under
     # treatment: a slow wave of failures must not take the cluster ten nodes an hour.
-    kept = {name for name, node in nodes.items() if _kept_out(node, state)}
+    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
     t.kept_out = frozenset(kept.difference(state.open_nodes))
     for name in (*state.open_nodes, *t.kept_out):
         t.open += 1

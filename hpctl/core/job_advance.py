@@ -13,8 +13,6 @@ from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wa
 
 CLOCK_MARGIN_S = 0.02
 """How far slurmctld's clock may be from this host's, in seconds."""
-PASS_S = 0.5
-"""So long after a job's begin time slurmctld's pass has come, or it has missed the job."""
 
 
 class JobFacts(Struct, frozen=True):
@@ -29,8 +27,8 @@ class JobFacts(Struct, frozen=True):
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
-    `ready`: when slurmds take the credential of its next run. `ahead`: slurmctld schedules as a
-    second begins, so an order to start then goes out before.
+    `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
+    slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
     """
 
     job: SlurmJob | None = None
@@ -47,7 +45,7 @@ class JobFacts(Struct, frozen=True):
     elastic: bool = False
     able_since: datetime | None = None
     ready: datetime = EARLIEST
-    ahead: bool = False
+    pass_s: float = CLOCK_MARGIN_S
 
 
 _Case = Case[JobRecovery, JobFacts]
@@ -211,11 +209,9 @@ def _releasing(c: _Case) -> Next:
     answer = _order(c, StepKind.START_NOW)
     if not isinstance(answer, Do):
         return answer
+    # Its nodes kill a job that comes back in the second it was ended in. The order goes out before
+    # that is over: a pass as the next second begins would miss one that waits for it.
     early_s = (c.facts.ready - c.now).total_seconds()
-    if early_s > 0 and not c.facts.ahead:
-        why = "its nodes kill a job that comes back in the second it was ended in"
-        return Wait(later(c.facts.ready, CLOCK_MARGIN_S), why)
-    # A pass as the second begins would miss an order that waits for the second to be over.
     return _start(c, answer.attempt, answer.why, max(wait_s, early_s))
 
 
@@ -275,10 +271,10 @@ def _starting(c: _Case) -> Next:
             return _start(c, last.attempt + 1, "the delay came back")
         return c.wait("Slurm keeps its begin delay; the job starts by itself", Look.SOON)
     if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
-        missed = later(job.eligible, PASS_S)
+        missed = later(job.eligible, c.facts.pass_s)
         if c.now < missed:
             return Wait(min(missed, c.deadline), "it starts with its begin time", Look.SOON)
-        # A pass that began late looked at the job before it was due, and no other is called for.
+        # A pass that looked at the job before it was due called for no other.
         return _start(c, last.attempt + 1, "no scheduling pass came with its begin time")
     healed = set(job.excluded).intersection(c.facts.forgive)
     if healed and last is not None and last.attempt < c.policy.job.step_attempts:

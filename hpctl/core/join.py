@@ -8,6 +8,7 @@ name. Where both addresses are known and differ, no name makes them one.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from ipaddress import ip_address
 
 from msgspec import Struct, field
@@ -16,6 +17,8 @@ from msgspec.structs import replace
 from hpctl.core.hostlist import fold
 from hpctl.core.model import Instance, InstanceId, InstanceStatus, NodeName, ProviderView
 
+_NODES = 20_000
+"""So many hosts are remembered: a cluster is joined anew each time the cloud was read."""
 _IP_HOST = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})\Z")
 
 
@@ -116,6 +119,7 @@ def _standing(rivals: Iterable[Instance]) -> Instance | None:
     return next(i for i in those if i.id == InstanceId(times[-1][1]))
 
 
+@lru_cache(_NODES)
 def spelled(host: str) -> str:
     """The address that a host name of the form ip-10-1-0-3 spells; else nothing."""
     match = _IP_HOST.match(host.partition(".")[0])
@@ -127,11 +131,13 @@ def guessed(address: str, dns: str) -> str:
     return dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
 
 
-def _labels(host: str) -> set[str]:
+@lru_cache(2 * _NODES)
+def _labels(host: str) -> frozenset[str]:
     """A DNS name in full and its first label, in lower case."""
-    return {label.lower() for label in (host, host.partition(".")[0]) if label}
+    return frozenset(label.lower() for label in (host, host.partition(".")[0]) if label)
 
 
+@lru_cache(_NODES)
 def is_address(host: str) -> bool:
     """Whether this is an IPv4 or IPv6 address and not a name."""
     try:

@@ -41,7 +41,7 @@ RULES: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in (*MARKS.values(),
 
 def mark_of(node: SlurmNode | None) -> str:
     """The mark that a closed node bears; "" where it bears none."""
-    if node is None or not (node.closed or node.down):
+    if node is None or not node.reason or not (node.closed or node.down):
         return ""
     return mark_in(node.reason)
 

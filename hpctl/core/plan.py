@@ -235,7 +235,7 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
     """
     found = []
     for node in view.scheduler.nodes.values():
-        owner = reason_owner(node.reason) if node.drained else None
+        owner = reason_owner(node.reason) if node.reason and node.drained else None
         lifted = view.state.nodes.get(owner) if owner is not None else None
         health = view.health.get(node.name)
         if lifted is None or health is None or node.name in treated or view.aside(node.name):

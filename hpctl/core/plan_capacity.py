@@ -199,7 +199,9 @@ def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
     """
     known = view.state.changes
     for node in view.scheduler.nodes.values():
-        owner = reason_owner(node.reason) if node.drained and node.responding else None
+        if not node.reason or not node.drained or not node.responding:
+            continue
+        owner = reason_owner(node.reason)
         removal = known.get(owner) if owner is not None else None
         instance = view.instance(node.name)
         if removal is None or removal.opened.kind is not Kind.REMOVE or not removal.ended:

@@ -81,7 +81,7 @@ class NodePolicy(Struct, frozen=True):
     """Deadlines of a node recovery's phases, and how its steps are repeated."""
 
     cordon_deadline_s: Seconds = 120.0
-    disturb_after_s: SecondsOrNone = 0.1
+    disturb_after_s: SecondsOrNone = 0.06
     """From opening to the first effect that a job feels: time for a mass event to show."""
     vacate_deadline_s: Seconds = 900.0
     vacate_after_jobs_deadline_s: Seconds = 14 * 86400.0

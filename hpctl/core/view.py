@@ -113,6 +113,8 @@ the credentials that it has revoked."""
 SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
 """Since this release slurmctld's background loop, which schedules, wakes as a second begins
 (`_slurmctld_background`); before, a second after its last turn, whenever that was."""
+PASS_S = 0.5
+"""So long after a second began that turn has come."""
 
 _MAY_BE_STOPPED = (
     JobPhase.EXCISING,
@@ -202,7 +204,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         elastic=_elastic(rec, view),
         able_since=view.able_since,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
-        ahead=_oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE,
+        pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
     )
 
 

@@ -95,7 +95,7 @@ class IntakeProcess:
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
-        self._addresses: dict[NodeName, str] | None = None
+        self._addresses: Mapping[NodeName, str] | None = None
         self._stopping = threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -132,8 +132,8 @@ class IntakeProcess:
 
     def nodes(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news."""
-        if addresses != self._addresses and not self._stopping.is_set():
-            self._addresses = dict(addresses)
+        if addresses is not self._addresses and not self._stopping.is_set():
+            self._addresses = addresses
             self._sender.submit(self._send_nodes)
 
     def _keep(self) -> None:
@@ -176,7 +176,7 @@ class IntakeProcess:
         line, addresses = self._line, self._addresses
         if line is not None and addresses is not None:
             with contextlib.suppress(OSError):
-                line.send(channel.Nodes(addresses))
+                line.send(channel.Nodes(dict(addresses)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

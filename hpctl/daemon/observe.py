@@ -38,6 +38,7 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
+from hpctl.core.node_recovery import Phase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
@@ -198,12 +199,13 @@ class Observer:
             raise Unavailable("Slurm has not answered yet", "try again in a moment")
         return self._slurm
 
-    def addresses(self) -> dict[NodeName, str]:
-        """The address that Slurm has for each node, for alerts. Any thread.
+    def addresses(self) -> Mapping[NodeName, str]:
+        """The address that Slurm has for each node; the same object until one changes. Any thread.
 
         Raises Unavailable until Slurm was read once.
         """
-        return {name: node.address for name, node in self.latest_slurm().nodes.items()}
+        self.latest_slurm()
+        return self._cloud.joiner.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True) -> View:
         """The world now. Where Slurm cannot be read, the old view with its old time.
@@ -264,18 +266,29 @@ class Observer:
         began = self._clock.monotonic()
         nodes = concerned(state, health, self._slurm)
         if self._part_will_do(began, nodes) and not (self._capacity or state.open_changes):
-            part = self._scheduler.part(nodes)
-            rest = {name: n for name, n in self._slurm.nodes.items() if name not in nodes}
-            if not _runs_on_down(part.jobs.values(), rest):
+            part = self._scheduler.part(nodes, self._settled(state, nodes))
+            seen = dict(self._slurm.nodes)
+            for name in nodes:
+                seen.pop(name, None)
+            if not _runs_on_down(part.jobs.values(), seen):
                 flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
                 flaws |= {f.target: f for f in part.flaws}
-                nodes_now = {**rest, **part.nodes}
-                now = SchedulerView(self._slurm.as_of, nodes_now, part.jobs, tuple(flaws.values()))
+                seen.update(part.nodes)
+                now = SchedulerView(self._slurm.as_of, seen, part.jobs, tuple(flaws.values()))
                 return carry_nodes(self._slurm, now)
         view = carry_nodes(self._slurm, self._scheduler.view())
         self._whole_at, self._parts_since = self._clock.monotonic(), -math.inf
         self._whole_cost = self._whole_at - began
         return view
+
+    def _settled(self, state: State, nodes: Set[NodeName]) -> Mapping[NodeName, SlurmNode]:
+        """Those that no recovery waits for to boot: of them only the state is read anew."""
+        remedied = {
+            node
+            for node, rid in state.open_nodes.items()
+            if state.nodes[rid].phase not in (Phase.OPEN, Phase.CORDONED)
+        }
+        return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 
     def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
         if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
@@ -355,7 +368,7 @@ def concerned(
 def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
     """Whether a job runs on a node that was DOWN when it was read, before the jobs were: it has
     come back since, or was lost since without a recovery."""
-    down = {name for name, node in older.items() if node.down}
+    down = {name for name, node in older.items() if node.state == "DOWN"}
     return bool(down) and any(
         job.running and (job.batch_host in down or not down.isdisjoint(job.nodes)) for job in jobs
     )

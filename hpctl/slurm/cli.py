@@ -236,7 +236,9 @@ class CliScheduler(Reader):
     ) -> dict[NodeName, Outcome]:
         """Look at the nodes, answer for those that the rule decides, send the rest grouped."""
         try:
-            seen = self.nodes([name for name in wanted if valid_name(name)])
+            names = [name for name in wanted if valid_name(name)]
+            # Whether a mark is spent, which RESUME asks, takes the whole record.
+            seen = self.nodes(names) if state == "RESUME" else self.states(names)
         except Unavailable as error:
             return dict.fromkeys(wanted, _unavailable(error))
 

@@ -19,6 +19,8 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final
 
+from msgspec.structs import replace
+
 from hpctl.core.bounds import EARLIEST, at_text, natural, printable
 from hpctl.core.compat import UTC
 from hpctl.core.model import Demand, JobId, NodeName, SlurmJob, SlurmNode, Tres
@@ -128,6 +130,30 @@ def _node(line: str, by: Dealt) -> SlurmNode:
         has=node_tres(cpus, memory, gres, by),
         features=_names(features),
         version=version,
+    )
+
+
+GLANCE: Final = "NodeList:0|,StateComplete:0|,Timestamp:0|,Reason:0"
+"""What `sinfo --Node --Format` prints for `glance`, the free text last."""
+
+
+def glance(text: str, known: SlurmNode) -> SlurmNode | None:
+    """The node with the state and Reason that sinfo prints, a line for each of its partitions.
+
+    None where it is absent, or its lines differ.
+    """
+    lines = set(text.rstrip("\n").split("\n"))
+    if len(lines) != 1:
+        return None
+    name, _, rest = lines.pop().partition("|")
+    shown, _, rest = rest.partition("|")
+    set_at, ends, reason = rest.partition("|")
+    if name != known.name or not ends:
+        return None
+    none = set_at == "Unknown" and reason == "none"
+    state, flags = _states_of(shown.upper())
+    return replace(
+        known, state=state, flags=flags, reason="" if none else reason, reason_at=_at(set_at)
     )
 
 

@@ -102,7 +102,9 @@ class PySlurm(CliScheduler):
         jobs = {job.id: job for job in answer.jobs}
         return SchedulerView(as_of, nodes, jobs, tuple(answer.flaws))
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
         """The whole: it costs a fraction of what the commands take for a part."""
         return self.view()
 

@@ -32,6 +32,8 @@ LOOK = 200
 """Nodes in one `show node`: an argument list stays short, and a look stays cheap."""
 PEEK_S = 3.0
 """How long a look may take that is not needed: who waits for it has a lease to renew."""
+GLANCES = 4
+"""Nodes whose states are asked for one by one; more cost what all of them cost."""
 LOOK_ALONE = 16
 """Nodes without a partition that are asked for one by one, to see whether they are there."""
 
@@ -90,13 +92,17 @@ class Reader:
         """All nodes and jobs. `as_of` is before the first question, never after."""
         return self._beside(self._all_nodes)
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
-        """All jobs, and these nodes."""
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
+        """All jobs, and these nodes; those of `known` as they were but for state and Reason."""
 
         def read() -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+            if known.keys() >= set(nodes) and (seen := self._glance(nodes, known)) is not None:
+                return seen, []
             found, flaws = self._read_nodes(nodes)
-            known = self._known(set(found))
-            return {name: node for name, node in found.items() if name in known}, flaws
+            there = self._known(set(found))
+            return {name: node for name, node in found.items() if name in there}, flaws
 
         return self._beside(read)
 
@@ -130,6 +136,31 @@ class Reader:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
         found, _ = self._read_nodes(names)
         return {name: found[name] for name in map(NodeName, names) if name in found}
+
+    def _glance(
+        self, names: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> dict[NodeName, SlurmNode] | None:
+        """These nodes, their state and Reason anew; None where that must be read another way.
+
+        For one node sinfo has slurmctld send that one alone. `scontrol show node` has it send all,
+        whatever is asked for: 80 ms for 10,000, against 12.
+        """
+        if not 0 < len(names) <= GLANCES:
+            return None
+
+        def ask(name: NodeName) -> SlurmNode | None:
+            options = ("--noheader", "--all", "--local", "--Node", f"--Format={parse.GLANCE}")
+            ran = self._read(*options, f"--nodes={name}", program="sinfo")
+            return parse.glance(ran.text, known[name])
+
+        with ThreadPoolExecutor(len(names)) as pool:
+            seen = [node for node in pool.map(ask, names) if node is not None]
+        return {node.name: node for node in seen} if len(seen) == len(names) else None
+
+    def states(self, names: Sequence[NodeName]) -> dict[NodeName, SlurmNode]:
+        """As `nodes`, for who looks at nothing but state and Reason."""
+        seen = self._glance(names, {name: SlurmNode(name, "") for name in names})
+        return self.nodes(names) if seen is None else seen
 
     def _read_nodes(self, names: Collection[str]) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
         found: dict[NodeName, SlurmNode] = {}

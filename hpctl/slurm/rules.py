@@ -16,9 +16,9 @@ StartTime=now. Why in this order (facts read in slurmctld's sources and seen liv
   restarted job for good, FAILED with "Job credential revoked". The 121 s are there for that.
   The core waits for the next second, but not where all slurmds are of 25.11 or later: there each
   run has a SLUID, and what was revoked is remembered by it (slurmd/cred_context.c).
-  From 23.11 on slurmctld schedules as each second begins, so StartTime=now+1 goes out at once, and
-  the pass of that second starts the job. Before, no pass comes with that second, and the job
-  would wait for the backfill's.
+  StartTime=now+1 goes out at once. From 23.11 on slurmctld schedules as each second begins, and
+  that pass starts the job. Before, no pass comes with that second by itself: the order is sent
+  again as it begins.
 - An ExcNodeList update replaces the user's own list and fails as a whole on one unknown name.
 - With `--requeue=expedite` (25.11+, enable_expedited_requeue) the job has no delay, and may be
   held when no Epilog failed: it then needs a release as well.

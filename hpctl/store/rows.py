@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import EVENT_TYPES, Event
@@ -103,12 +102,12 @@ def health_row(health: Health) -> dict[str, object]:
     }
 
 
-def health_of(row: Any) -> Health:
-    """What an agent said last. Raises JournalCorrupt."""
+def _health_of(row: Any, heard: float) -> Health:
+    """What an agent said last; `heard` is when the node was last heard, if that was later."""
     try:  # A context manager for each of ten thousand rows would take as long as the rest.
         return Health(
             Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
-            utc(row.last_heard),
+            utc(max(row.last_heard, heard)),
             _findings.decode(row.findings),
         )
     except _UNREADABLE as error:
@@ -123,23 +122,16 @@ def heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
     return {"id": 1, "times": msgspec.json.encode(times).decode()}
 
 
-def heard_of(row: Any) -> dict[NodeName, datetime]:
-    """When each node was last heard. Raises JournalCorrupt."""
-    with _row("when nodes were last heard", "delete the row of hpctl_heard: agents speak again"):
-        return {NodeName(node): utc(stamp) for node, stamp in _times.decode(row.times).items()}
-
-
 def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]:
     """What the agents said last, by node: its findings were stored when they were new, and it may
     have been heard since. Raises JournalCorrupt."""
-    heard = heard_of(times) if times is not None else {}
-    found = (health_of(row) for row in agents)
-    return {
-        h.generation.node: replace(
-            h, last_heard=max(h.last_heard, heard.get(h.generation.node, h.last_heard))
-        )
-        for h in found
-    }
+    heard: Mapping[str, float] = {}
+    if times is not None:
+        fix = "delete the row of hpctl_heard: agents speak again"
+        with _row("when nodes were last heard", fix):
+            heard = _times.decode(times.times)
+    found = (_health_of(row, heard.get(row.node, 0.0)) for row in agents)
+    return {h.generation.node: h for h in found}
 
 
 def request_of(row: Any, proof: str) -> Request:

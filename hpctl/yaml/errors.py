@@ -129,15 +129,15 @@ def _said_twice(root: Any) -> Iterator[str]:
 
 def problems(error: ValidationError, text: str, model: type[BaseModel]) -> list[str]:
     """One line for each error of a model on the YAML text that it was read from, in its order."""
-    return placed(told(error, model), text)
+    return placed(texts_of(error, model), text)
 
 
-def told(error: ValidationError, model: type[BaseModel]) -> list[tuple[Place, str]]:
+def texts_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[Place, str]]:
     """The place of each error of a model, and what it says."""
     found = []
     for one in errors_of(error):
         loc = tuple(part for part in one["loc"] if part != "[key]")
-        found.append((loc, said(one, keys(model, loc[:-1]))))
+        found.append((loc, text_of(one, keys(model, loc[:-1]))))
     return found
 
 
@@ -166,7 +166,7 @@ def placed(found: Iterable[tuple[Place, str]], text: str) -> list[str]:
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
-def said(error: Any, known: list[str]) -> str:
+def text_of(error: Any, known: list[str]) -> str:
     """What one of pydantic's errors says; `known` are the keys that there are beside its key."""
     if error["type"] == "extra_forbidden":
         return f"no such key{near(str(error['loc'][-1]), known)}"

@@ -8,7 +8,7 @@ import pytest
 
 from hpctl.clusters import request as provisioning
 from hpctl.clusters.request import LEFT_TO_RAW, create_request
-from hpctl.clusters.spec import ClusterSpec, words
+from hpctl.clusters.spec import ClusterSpec, field_types
 from hpctl.clusters.spec.reading import broken
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.faults import ApiError
@@ -49,11 +49,14 @@ def test_the_words_have_the_limits_of_the_service_model() -> None:
         "SecretArn": "ClusterAccountingDatabaseSecretArn",
     }
     for word, name in shapes.items():
-        like = next(p for p in get_args(getattr(words, word)) if isinstance(p, words.Like))
+        annotated = get_args(getattr(field_types, word))
+        like = next(part for part in annotated if isinstance(part, field_types.Like))
         limits = model().shape_for(name or word).metadata
         assert like.pattern == limits["pattern"], word
         assert (like.shortest, like.longest) == (limits.get("min", 0), limits["max"]), word
-    assert model().shape_for("ClusterPartitionName").metadata["pattern"] == words.API_PARTITION
+    assert (
+        model().shape_for("ClusterPartitionName").metadata["pattern"] == field_types.API_PARTITION
+    )
 
 
 @pytest.fixture(scope="module")

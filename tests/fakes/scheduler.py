@@ -31,7 +31,9 @@ class SimSlurm(Slurmctld):
         jobs = {job.id: shown(job) for job in self.jobs.values() if self.kept(job, now)}
         return SchedulerView(now, {n: self.node(v) for n, v in self.nodes.items()}, jobs)
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
         """All jobs, and no other nodes than these."""
         whole = self.view()
         return replace(whole, nodes={n: node for n, node in whole.nodes.items() if n in nodes})

@@ -27,6 +27,7 @@ from hpctl.core.model import (
     RecoveryId,
     Report,
     SchedulerView,
+    SlurmNode,
 )
 from hpctl.core.policy import Policy
 from hpctl.core.walls import Flaw
@@ -164,8 +165,10 @@ class SchedulerDoor:
         self.seen_at = self._world.clock.monotonic()
         return self.seen
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
-        part = self._slurm.part(nodes)
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
+        part = self._slurm.part(nodes, known)
         self.seen_at = self._world.clock.monotonic()
         if self.seen is not None:
             self.seen = replace(part, nodes={**self.seen.nodes, **part.nodes})

@@ -112,13 +112,8 @@ def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase: Phase) 
 
 def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
     facts = JobFacts(QUEUED, True, exclude=(NodeName("n1"),), forgive=(NodeName("n7"),))
-    wait = advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1))
-    assert isinstance(wait, Wait), "a slurmd kills what comes back in the second it was ended in"
-    assert wait.until == at(1.12), "by slurmctld's clock"
-    ahead = does(
-        advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1), ahead=True), OWN, at(1))
-    )
-    assert (ahead.kind, ahead.after_s) == (StepKind.START_NOW, pytest.approx(0.1))
+    early = does(advance(rec(Phase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1)))
+    assert (early.kind, early.after_s) == (StepKind.START_NOW, pytest.approx(0.1))
     do = does(advance(rec(Phase.RELEASED), facts, OWN, at(1.1)))
     assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
     done = rec(Phase.RELEASED, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
@@ -324,14 +319,15 @@ def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(
     assert ready == (EARLIEST if apart else at(1))
 
 
-def test_a_start_that_was_ordered_ahead_is_ordered_again_where_the_pass_missed_it() -> None:
+@pytest.mark.parametrize("pass_s", [0.02, 0.5])
+def test_a_start_that_was_ordered_early_is_ordered_again_where_no_pass_came(pass_s: float) -> None:
     sent = replace(step(StepKind.START_NOW, Outcome.accepted()), started=at(1.4), resolved=at(1.4))
     waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent,))
-    due = JobFacts(replace(QUEUED, eligible=at(2)))
-    wait = advance(waiting, due, OWN, at(2.1))
+    due = JobFacts(replace(QUEUED, eligible=at(2)), pass_s=pass_s)
+    wait = advance(waiting, due, OWN, at(2.01))
     assert isinstance(wait, Wait)
-    assert wait.until == at(2.5)
-    assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2.5))).why
+    assert wait.until == at(2 + pass_s)
+    assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2 + pass_s))).why
     again = replace(sent, attempt=2, started=at(2.5), resolved=at(2.5))
     waiting = rec(Phase.STARTING, since=at(1.5), steps=(sent, again))
     assert isinstance(advance(waiting, JobFacts(replace(QUEUED, eligible=at(3))), OWN, at(9)), Wait)

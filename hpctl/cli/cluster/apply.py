@@ -170,7 +170,7 @@ class _Run(Struct):
     as_json: bool
     failure: str = ""
     migration: Migration | None = None
-    told: Known | None = None
+    known_now: Known | None = None
     fleet: Fleet | None = None
 
     def picks(self, plan: Plan) -> tuple[Pick, ...]:
@@ -181,8 +181,8 @@ class _Run(Struct):
         if not plan.shrink and not plan.leaving:
             return ()
         self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
-        self.told = known(self.here)
-        rows = self.told.join(self.fleet.rows, self.here)
+        self.known_now = known(self.here)
+        rows = self.known_now.join(self.fleet.rows, self.here)
         picked = [p for g in plan.shrink for p in pick(rows, g, plan.before[g], plan.final[g])]
         return (*picked, *(judged(row) for row in rows if row.group in plan.leaving))
 
@@ -195,18 +195,18 @@ class _Run(Struct):
             raise busy(self.here.cluster, str(found["ClusterStatus"]))
         self.migration = migration.begin(self.here.aws, found, request, backup)
         if self.migration.strategy not in ("", "Merge"):
-            self.told = known(self.here)
-            view = self.told.slurm
+            self.known_now = known(self.here)
+            view = self.known_now.slurm
             here = view.jobs.values() if view else ()
             running = [int(j.id) for j in here if j.running or j.completing] if view else None
             migration.jobs_in_the_way(self.migration.strategy, running)
 
     def order(self, picks: tuple[Pick, ...]) -> Order:
         """The order for the nodes that go. Raises HpctlError where one may not."""
-        assert self.told is not None
+        assert self.known_now is not None
         assert self.fleet is not None
-        need_slurm(self.here, self.told, self.now)
-        return order_for(self.fleet, picks, self.told)
+        need_slurm(self.here, self.known_now, self.now)
+        return order_for(self.fleet, picks, self.known_now)
 
     def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
         """Show the difference on standard error, and ask."""

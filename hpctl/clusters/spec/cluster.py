@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
 
-from hpctl.clusters.spec.words import (
+from hpctl.clusters.spec.field_types import (
     AlarmName,
     ApiSection,
     ClusterName,

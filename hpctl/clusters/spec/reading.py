@@ -15,7 +15,7 @@ from msgspec import Struct
 from pydantic import ValidationError
 
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
-from hpctl.clusters.spec.words import API_PARTITION
+from hpctl.clusters.spec.field_types import API_PARTITION
 from hpctl.yaml import errors as yaml_errors
 from hpctl.yaml.errors import FileProblems, Place, near
 
@@ -253,7 +253,7 @@ def parse(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
         spec = ClusterSpec.model_validate(data)
         rules = list(broken(spec))
     except ValidationError as error:
-        found = yaml_errors.told(error, ClusterSpec)
+        found = yaml_errors.texts_of(error, ClusterSpec)
         rest, unread = _what_can_be_read(data, error)
         rules = [one for one in broken(rest) if not one.absent] if rest else []
     else:

@@ -283,9 +283,35 @@ def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed: Bed) -> None:
     job = bed.submit()
     bed.until("running", lambda: job_of(bed, job).running)
     wanted = bed.nodes[:2]
-    part, whole = bed.scheduler.part([*wanted, NodeName("nobody")]), bed.scheduler.view()
+    part, whole = bed.scheduler.part([*wanted, NodeName("nobody")], {}), bed.scheduler.view()
     assert set(wanted) <= part.nodes.keys()
     assert "nobody" not in part.nodes
     assert {n: part.nodes[n].state for n in wanted} == {n: whole.nodes[n].state for n in wanted}
     assert part.jobs.keys() == whole.jobs.keys()
     assert part.jobs[job].nodes == whole.jobs[job].nodes != ()
+
+
+@pytest.mark.parametrize("state", ["drained", "failing", "silent", "running", "unchanged"])
+def test_of_known_nodes_state_and_reason_are_read_anew(bed: Bed, state: str) -> None:
+    node, other = bed.nodes[:2]
+    before = bed.scheduler.view().nodes
+    if state == "running":
+        job = bed.submit()
+        bed.until("running", lambda: job_of(bed, job).running)
+        (node,) = job_of(bed, job).nodes
+    elif state == "drained":
+        bed.operator_drain(node, "a | b  none")
+    elif state == "failing":
+        bed.operator_fail(node, "Action:Replace")
+    elif state == "silent":
+        bed.stop_slurmd(node)
+        bed.until("silent", lambda: not node_of(bed, node).responding, 60)
+    known = {name: before[name] for name in {node, other}}
+    part, whole = bed.scheduler.part(list(known), known).nodes, bed.scheduler.view().nodes
+    for name in known:
+        seen, full = part[name], whole[name]
+        assert (seen.state, seen.flags) == (full.state, full.flags)
+        assert (seen.reason, seen.reason_at) == (full.reason, full.reason_at)
+        assert seen.address == full.address
+    if state == "silent":
+        bed.start_slurmd(node)

@@ -1,4 +1,4 @@
-"""The words that a cluster file is written in: names, ARNs, ids, as the service accepts them.
+"""The types of a cluster file's values: names, ARNs, ids, as the service accepts them.
 
 Patterns and lengths are those of botocore's service model; a test holds them against it.
 """
