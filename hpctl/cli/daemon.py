@@ -48,6 +48,10 @@ def check(path: str | None, as_json: bool) -> None:
     try:
         loaded = load(path)
         make_rules(loaded)
+        if loaded.page.listen:
+            from hpctl.page.access import Access
+
+            Access.of(loaded.page)
     except HpctlError as error:
         if not as_json:
             raise

@@ -97,9 +97,8 @@ class Hub:
 
     async def feed(self, path: str) -> Feed:
         """The newest parts of a path."""
-        self._asked = time.monotonic()
-        if self._following is None or self._following.done():
-            self._following = asyncio.create_task(self._follow())
+        before, self._asked = self._asked, time.monotonic()
+        if self._asked - before > IDLE_S:
             await self._looked()
         if path not in self._feeds and len(self._feeds) >= FEEDS:
             self._feeds.clear()
@@ -120,22 +119,25 @@ class Hub:
         """What changes at a path, as server-sent events, until it is time for another stream."""
         yield "retry: 500\n\n"
         end = time.monotonic() + STREAM_S
-        while time.monotonic() < end and not self.closed:
+        while (left := end - time.monotonic()) > 0 and not self.closed:
             feed = await self.feed(path)
             if changes := feed.since(since):
                 since = feed.version
                 yield f"id: {since}\ndata: {json.dumps(changes)}\n\n"
-            await asyncio.sleep(EVERY_S / 4)
+            if feed.of == self._look:
+                if self._following is None or self._following.done():
+                    self._following = asyncio.create_task(self._follow())
+                await asyncio.wait([self._following], timeout=left)
 
     async def _follow(self) -> None:
-        """Look again and again while anybody does."""
-        while time.monotonic() - self._asked < IDLE_S:
+        """Look again and again while anybody does, until there is news."""
+        look = self._look
+        while look == self._look and time.monotonic() - self._asked < IDLE_S and not self.closed:
             await asyncio.sleep(EVERY_S)
             await self._looked()
 
     async def _looked(self) -> None:
-        if await self._work(self._look_at):
-            self._look += 1
+        self._look += await self._work(self._look_at)
 
     async def _work(self, do: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)

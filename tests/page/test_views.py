@@ -15,6 +15,8 @@ from hpctl.page.cells import cells
 from hpctl.page.follow import Follower
 from hpctl.page.render import Renderer
 from hpctl.page.training import strip, trainings
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
 from tests.cli import worlds
 from tests.page import site
 
@@ -154,3 +156,23 @@ def test_a_journal_that_cannot_be_read_is_shown_as_old(known: Follower, tmp_path
     assert known.look()
     assert "out of date" not in shown(known, "/")
     assert "n-44444444" in known.world.state.nodes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # topology/tree; source: slurm.schedmd.com/topology.html
+        "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]\n"
+        "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n2\n"
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-2] Switches=s[0-1]\n",
+        # topology/block
+        "BlockName=s0 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=s1 BlockIndex=1 Nodes=n2\n",
+    ],
+)
+def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+    program.chmod(0o755)
+    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {"n0": "s0", "n1": "s0", "n2": "s1"}
+    program.write_text("#!/bin/sh\necho No topology information available; exit 1\n")
+    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {}
