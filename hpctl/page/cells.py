@@ -40,9 +40,8 @@ def cells(w: World, leaves: Mapping[NodeName, str]) -> list[Cell]:
     running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
     jobs = {node: job.id for job in running for node in job.nodes}
     found = [_cell(w, name, jobs.get(name), leaves.get(name, "")) for name in known_nodes(w)]
-    # Nodes are in order already, and there are few groups and leaves.
-    order = {name: natural(name) for cell in found for name in (cell.group, cell.leaf)}
-    return sorted(found, key=lambda cell: (order[cell.group], order[cell.leaf]))
+    # Nodes are in order already.
+    return sorted(found, key=lambda cell: (natural(cell.group), natural(cell.leaf)))
 
 
 def counted(found: Iterable[Cell]) -> str:
