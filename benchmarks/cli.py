@@ -16,6 +16,7 @@ from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World, node_name
 from hpctl.core.journal import HoldNoted
 from hpctl.core.model import NodeName, RuleId
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 
 RUNS, HELP_RUNS = 7, 20
@@ -69,7 +70,7 @@ def lay_out(folder: Path, nodes: int) -> str:
         f"slurm: {{bin: {binaries}, adapter: cli}}\n"
     )
     store, now = Store(f"sqlite:///{folder}/journal.db", write=True), CLOCK.now()
-    store.take_lease("bench", 1, "0", "own", now, 3600)
+    store.take_lease(Holder("bench", 1, "0", "own", ""), None, now, 3600)
     store.append(
         [HoldNoted(now, SICK, "paused", "an operator paused hpctl", RuleId("kernel.xid/31"))]
     )

@@ -30,6 +30,7 @@ from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.intakes import Rows
 
@@ -50,7 +51,9 @@ class Bench:
     def __init__(self, world: World, directory: Path, sick: int = 0) -> None:
         clock = CLOCK
         self.store = Store(f"sqlite:///{directory}/journal.db", write=True)
-        self.store.take_lease("bench", 1, "0", "own", clock.now(), 3600)
+        self.store.take_lease(
+            Holder("bench", 1, "0", "own", ""), self.store.daemon(), clock.now(), 3600
+        )
         self.scheduler, provider = WorldScheduler(world), WorldProvider(world)
         self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
         cloud = CloudWatch(provider, _nothing, 30)

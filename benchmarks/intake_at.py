@@ -33,6 +33,7 @@ from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.server import IntakeServer
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 
 CYCLE_S = 10.0
@@ -58,7 +59,7 @@ def _nothing() -> None:
 def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     """Serve until standard input ends."""
     store = Store(f"sqlite:///{directory}/journal.db", write=True)
-    store.take_lease("bench", 1, "0", "own", CLOCK.now(), 3600)
+    store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
     server = IntakeServer(hello, "127.0.0.1") if mode == "hello" else _intake(munge_socket, book)

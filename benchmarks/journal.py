@@ -11,7 +11,7 @@ from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import Outcome as StepOutcome
 from hpctl.core.model import RecoveryId
 from hpctl.core.recovery import StepKind
-from hpctl.store.rows import encode
+from hpctl.store.rows import Holder, encode
 from hpctl.store.sql import Store
 
 RUNS = 500
@@ -28,7 +28,7 @@ def run() -> Outcome:
     """The Store with its lease against the bare module with the same rows and pragmas."""
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         store = Store(f"sqlite:///{directory}/journal.db", write=True)
-        store.take_lease("bench", 1, "0", "own", NOW, 3600)
+        store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), NOW, 3600)
         bare = _Bare(Path(directory) / "bare.db")
         ours: list[float] = []
         rival: list[float] = []

@@ -26,6 +26,7 @@ from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, instance_id, node_name, xid
 from hpctl.core.journal import NodeRecoveryOpened
 from hpctl.core.model import BootId, Generation, RecoveryId, Remedy, RuleId, Urgency
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 
 NODES, JOBS, VIEWERS, DAYS = 2000, 200, 10, 30
@@ -113,7 +114,7 @@ def _filled(folder: Path) -> Store:
         f"mode: assist\nstate_dir: {folder}\nslurm: {{bin: {folder}, adapter: cli}}\n"
     )
     store = Store(f"sqlite:///{folder}/journal.db", write=True)
-    store.take_lease("head-1", 4711, "0.1.0", "assist", now, 3600.0)
+    store.take_lease(Holder("bench", 1, "0", "assist", ""), None, now, 3600)
     for day in range(DAYS, 0, -1):
         store.append(list(past.day(now - timedelta(days=day))))
     store.record(list(world.health().values()))

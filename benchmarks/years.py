@@ -21,6 +21,9 @@ from hpctl.store.sql import Store
 DAYS = 365
 STATUS_RUNS = 3
 START_BAR_S, CYCLE_BAR_S, MEMORY_BAR_MB, STATUS_BAR_S = 3.0, 0.02, 100, 5.0
+WIDE = 2000
+SCREENS = {"top": 1.0, "events": 1.0, "status": 1.0, "report": None}
+"""Commands at WIDE nodes, one screen each through a pipe, and their bars in seconds."""
 LATER = "the same, nothing retired"
 
 
@@ -38,6 +41,9 @@ def run() -> Outcome:
         kept = _at(folder / "full")
         fast = {what: _command(folder / "full", args) for what, args in commands.items()}
         oldest = _command(folder / "full", ["explain", retired["oldest"]], 1)
+        _fill(folder / "wide", DAYS, WIDE)
+        _python("benchmarks.years_at", "retire", folder / "wide")
+        screens = {what: _command(folder / "wide", [what]) for what in SCREENS}
     rows = [
         Row("start: memory rebuilt", kept["start_s"], "s", LATER, full["start_s"], START_BAR_S),
         Row("memory, over an empty journal's", kept["mb"] - empty["mb"], "MB", LATER,
@@ -47,6 +53,10 @@ def run() -> Outcome:
         *(
             Row(f"hpctl {what}", fast[what], "s", LATER, slow[what], STATUS_BAR_S)
             for what in commands
+        ),
+        *(
+            Row(f"hpctl {what}, {WIDE:,} nodes", screens[what], "s", "empty journal", none, bar)
+            for what, bar in SCREENS.items()
         ),
         Row("hpctl explain of what is past", oldest, "s", "of what is not", fast["explain"]),
         Row("retiring, once a day", retired["daily_s"], "s", "nine months", retired["first_s"]),
@@ -59,17 +69,17 @@ def run() -> Outcome:
     return Outcome("years: a year of a very busy cluster in the journal", rows, notes)
 
 
-def _fill(folder: Path, days: int) -> str:
+def _fill(folder: Path, days: int, nodes: int = NODES_OF_YEARS) -> str:
     """A state directory with so many days behind it; the id of the last recovery."""
     folder.mkdir()
     slurm = folder / "bin"
     slurm.mkdir()
-    scontrol_text.install(World(NODES_OF_YEARS, NODES_OF_YEARS // 10), slurm)
+    scontrol_text.install(World(nodes, nodes // 10), slurm)
     (folder / "hpctl.yaml").write_text(
         f"state_dir: {folder}\ncluster: {{provider: none}}\nslurm: {{bin: {slurm}, adapter: cli}}\n"
     )
     store = Store(f"sqlite:///{folder}/journal.db", write=True)
-    now, past, newest = CLOCK.now(), Past(NODES_OF_YEARS), ""
+    now, past, newest = CLOCK.now(), Past(nodes), ""
     for day in range(days, 0, -1):
         events = list(past.day(now - timedelta(days=day)))
         store.append(events)

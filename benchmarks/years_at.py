@@ -17,6 +17,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.journal import NodeRecoveryOpened, replay
 from hpctl.core.policy import Policy
 from hpctl.core.retire import retire, window_s
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 
 CYCLES = 9
@@ -37,7 +38,7 @@ def retire_all(folder: Path) -> dict[str, Any]:
     """Retire what is past, as a daemon does that meets such a journal for the first time; and a
     day's, as every day. `oldest`: the id of a recovery that is past."""
     store = Store(f"sqlite:///{folder}/journal.db", write=True)
-    store.take_lease("bench", 1, "0", "own", CLOCK.now(), 3600)
+    store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     # What has a day of its own stays for the second time.
     first_s = _retire(store, timedelta(days=1))
     daily_s = _retire(store, timedelta())

@@ -1,4 +1,4 @@
-"""docs/catalogue.md from the fault table: a heading a check, a line a row."""
+"""docs/catalogue.md from the fault table: a table a section, a line a row."""
 
 from itertools import groupby
 
@@ -29,10 +29,10 @@ def page() -> str:
     """The page: the sections of the table in order of precedence."""
     lines = [HEAD]
     for title, rows in SECTIONS:
-        lines += [f"## {title}", ""]
+        lines += [f"## {title}", "", "| code | meaning | remedy |", "|---|---|---|"]
         for check, those in groupby(rows, lambda row: row.check):
-            lines += [f"**{stem(check)}**", "", "| code | meaning | remedy |", "|---|---|---|"]
-            lines += [*map(_line, those), ""]
+            lines += [f"| **{stem(check)}** | | |", *map(_line, those)]
+        lines.append("")
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ budget:                   # of one core, and resident memory
   memory_mb: {MEMORY_MB:g}
 ```
 
-- **Seen** 2 of 3: reported when two of the last three runs found it.
+- **Seen** 2/3: reported when two of the last three runs found it; empty: when one did.
 - **Clears**: `boot`, by a restart of the instance; `gone 60 s`, when absent for that long;
   `operator`, by `hpctl return` or another instance.
 - **Limits**: names and shipped values, to be changed under `limits`.
@@ -67,6 +67,6 @@ def _table(specs: Sequence[CheckSpec]) -> list[str]:
 def _line(spec: CheckSpec) -> str:
     clears = f"gone {spec.gone_s:g} s" if spec.clears is Clears.GONE else str(spec.clears)
     limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
-    seen = f"{spec.seen[0]} of {spec.seen[1]}"
+    seen = "" if spec.seen == (1, 1) else f"{spec.seen[0]}/{spec.seen[1]}"
     cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g} s", seen, clears, limits)
     return "| " + " | ".join(cells) + " |"

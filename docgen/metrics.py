@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from socket import socketpair
+from textwrap import fill
 from typing import cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
+from hpctl.agent.metrics import table
 from hpctl.daemon.channel import Channel, Setup
 from hpctl.daemon.intake_child import DaemonClient, application, count
 from hpctl.daemon.metrics import Metrics
@@ -14,27 +16,33 @@ from hpctl.daemon.server import Bounds, Connections
 
 HEAD = """# Metrics
 
-`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication. Every series exists
-from the start of the daemon: a missing one means that the daemon is down. `/healthz` answers 200
-while it is alive.
+`http://HEAD:8470/metrics`, in Prometheus' text format, without authentication: at most 300 series
+and 12 a partition. All exist from the start of the daemon: a missing one means that it is down.
+`/healthz` answers 200 while it is alive. `hyperpod_training_operator_jobs_*` are the training
+operator's names, for registered jobs.
 
-| series | type | labels | meaning |
-|---|---|---|---|
+| series | labels | meaning |
+|---|---|---|
 """
-ALERTS = """
-## Alerts worth having
 
-```yaml
-groups:
-  - name: hpctl
-    rules:
-      - {alert: HpctlDown, for: 5m, expr: absent(hpctl_cycle_seconds_count)}
-      - {alert: HpctlStuck, for: 5m, expr: "rate(hpctl_cycle_seconds_count[5m]) == 0"}
-      - alert: HpctlEscalated
-        expr: delta(hpctl_recoveries_ended{kind="node",end="escalated"}[1h]) > 0
-      - {alert: HpctlInternalError, expr: 'hpctl_quarantined{lasting="yes"} > 0'}
-      - {alert: HpctlPaused, for: 12h, expr: hpctl_paused == 1}
-```
+
+AGENTS = """
+## Of a node
+
+Every agent serves its last readings, for the head nodes and its own host alone, at port 8471
+(`--metrics`). `http://HEAD:8470/sd` lists the agents for Prometheus' HTTP
+service discovery. Names begin with `hpctl_agent_`:
+
+"""
+
+
+GUIDE = """
+## Prometheus and Grafana
+
+`hpctl observability render --out DIR` writes `prometheus.yml` (head nodes, and agents as they come
+and go), `hpctl.rules.yml` (alerts) and `dashboards/` for Grafana's Import: fleet, recoveries, jobs,
+grey failures, hpctl. Prometheus 2.42 and Grafana 10.1, or later. `hpctl observability up` runs
+Prometheus here.
 """
 
 
@@ -42,20 +50,27 @@ def page() -> str:
     """The page."""
     found = sorted(_series())
     assert len(found) > 10, "where have the daemon's metrics gone?"
+    found = [row for row in found if not row[0].startswith("hyperpod")]
     rows = ("| " + " | ".join((f"`{name}`", *rest)) + " |" for name, *rest in found)
-    return HEAD + "\n".join(rows) + "\n" + ALERTS
+    agents = " ".join(f"`{name}`" for name in table())
+    return HEAD + "\n".join(rows) + "\n" + AGENTS + fill(agents, 100) + "\n" + GUIDE
 
 
-def _series() -> Iterator[tuple[str, str, str, str]]:
+def intake_registry() -> CollectorRegistry:
+    """The counters of an intake that nobody talks to."""
     ours, theirs = socketpair()
     theirs.close()
     line, intake = Channel.of_intake(ours), CollectorRegistry()
     application(Setup(None, (), "token", "journal.db"), DaemonClient(line), intake)
     count(Connections(Bounds()), intake)
     line.close()
-    for registry in (Metrics().registry, intake):
+    return intake
+
+
+def _series() -> Iterator[tuple[str, str, str]]:
+    for registry in (Metrics().registry, intake_registry()):
         for series in registry._collector_to_names:
             made = cast(MetricWrapperBase, series)
             total = "_total" if made._type == "counter" else ""
             labels = ", ".join(f"`{label}`" for label in made._labelnames)
-            yield f"{made._name}{total}", str(made._type), labels, made._documentation
+            yield f"{made._name}{total}", labels, made._documentation

@@ -3,6 +3,7 @@
 Nothing here probes the world; `hpctl doctor` does that.
 """
 
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,6 +33,9 @@ from hpctl.yaml import structs
 from hpctl.yaml.errors import FileProblems
 
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
+
+
+ALONE_LEASE_S, SHARED_LEASE_S = 30.0, 3.0
 
 
 class ConfigError(FileProblems):
@@ -66,12 +70,22 @@ class Slurm(Struct, frozen=True):
     timeout_s: Seconds = 10.0
 
 
+HeadUrl = Annotated[str, Meta(pattern=r"^http://[^\s/:@]+(:\d{1,5})?/?$", max_length=300)]
+
+
 class Intake(Struct, frozen=True):
     """Where agents report, and whom to believe."""
 
     listen: Annotated[str, Meta(pattern=r"^[^\s:]*:\d{1,5}$")] = "0.0.0.0:8470"
+    advertise: Annotated[str, Meta(pattern=r"^([^\s:]+:\d{1,5})?$", max_length=255)] = ""
     munge_socket: Path | None = None
     allowed_uids: tuple[int, ...] = (0,)
+
+
+class MetricsSection(Struct, frozen=True):
+    """What Prometheus is told at GET /sd: the agents of all nodes, at this port."""
+
+    agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
 
 
 class Access(Struct, frozen=True):
@@ -112,7 +126,7 @@ class Loop(Struct, frozen=True):
     poll_s: Seconds = 0.05
     slow_poll_s: Seconds = 1.0
     gather_s: SecondsOrNone = 0.03
-    lease_s: Seconds = 30.0
+    lease_s: Seconds | None = None
 
 
 class JournalSection(Struct, frozen=True):
@@ -127,6 +141,7 @@ class Config(Struct, frozen=True):
     mode: Mode = Mode.OBSERVE
     state_dir: Path = Path("/var/lib/hpctl")
     database_url: str | None = None
+    heads: tuple[HeadUrl, ...] = ()
     kill_switch: Path = Path("/etc/hpctl/STOP")
     partitions: frozenset[str] = frozenset()
     cluster: Cluster = Cluster(provider="none")
@@ -135,6 +150,7 @@ class Config(Struct, frozen=True):
     access: Access = Access()
     alerts: Alerts = Alerts()
     page: Page = Page()
+    metrics: MetricsSection = MetricsSection()
     loop: Loop = Loop()
     journal: JournalSection = JournalSection()
     node: NodePolicy = NodePolicy()
@@ -161,6 +177,24 @@ class Config(Struct, frozen=True):
     def url(self) -> str:
         """The journal's SQLAlchemy URL."""
         return self.database_url or f"sqlite:///{quote(str(self.state_dir / 'journal.db'))}"
+
+    @property
+    def lease_s(self) -> float:
+        """For how long a leader holds the lease without a word, in seconds: as the file says, else
+        SHARED_LEASE_S where several heads share a database."""
+        alone = ALONE_LEASE_S if self.database_url is None else SHARED_LEASE_S
+        return self.loop.lease_s or alone
+
+    @property
+    def upkeep_s(self) -> float:
+        """How often at least the loop stores what it has in memory alone, in seconds."""
+        return (self.lease_s if self.database_url is None else ALONE_LEASE_S) / 4
+
+    @property
+    def address(self) -> str:
+        """This head's intake as agents reach it, "host:port"."""
+        port = self.intake.listen.rpartition(":")[2]
+        return self.intake.advertise or f"{socket.gethostname()}:{port}"
 
     @property
     def sizes_capacity(self) -> bool:

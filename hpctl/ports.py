@@ -159,6 +159,11 @@ class ByHand(Protocol):
 class Provider(Protocol):
     """The cloud that owns the instances."""
 
+    @property
+    def calls(self) -> Mapping[tuple[str, str], int]:
+        """How often each operation of its API was called, by result (`ok`, `throttled`, `error`).
+        Any thread."""
+
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable."""
 

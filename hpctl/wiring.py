@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -28,11 +30,37 @@ COPY_S = 10.0
 
 def open_store(config: Config, *, write: bool = False) -> Store:
     """The journal; for users who may not write it, a copy that the daemon makes of it. Only the
-    daemon opens it to write. Raises Unavailable, JournalCorrupt."""
+    daemon opens it to write. Raises Unavailable, JournalCorrupt; HpctlError where a database that
+    several heads share is another cluster's."""
     from hpctl.store.sql import Store
 
-    path = None if write else _file(config)
-    return Store(f"sqlite:///{quote(str(path))}" if path else config.url, write=write)
+    store = Store(config.url if write else readable_url(config), write=write)
+    try:
+        name = config.cluster.name or _cluster_name(config.slurm.conf)
+        if config.database_url and name:
+            store.claim(name)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def readable_url(config: Config) -> str:
+    """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
+    path = _file(config)
+    return f"sqlite:///{quote(str(path))}" if path else config.url
+
+
+def _cluster_name(conf: Path | None) -> str:
+    """ClusterName of slurm.conf; empty where there is none to read."""
+    from pathlib import Path
+
+    path = conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    with contextlib.suppress(OSError):
+        text = path.read_text(errors="replace")
+        if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):
+            return str(named[-1]).lower()[:64]
+    return ""
 
 
 def open_reader(config: Config) -> SqliteReader | Store:

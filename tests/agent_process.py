@@ -41,6 +41,7 @@ class AgentProcess:
             "HPCTL_AGENT_SOCKET": str(directory / "agent.sock"),
             "HPCTL_AGENT_CONFIG": str(config),
             "HPCTL_AGENT_HEARTBEAT_S": "60",
+            "HPCTL_AGENT_METRICS": "",
         }
         self.process: subprocess.Popen[bytes] | None = None
         self._seq = 0
@@ -56,7 +57,6 @@ class AgentProcess:
         return self
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(10)
@@ -85,6 +85,5 @@ class AgentProcess:
             time.sleep(0.02)
 
     def memory_kib(self) -> int:
-        assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+        return int(re.search(r"VmRSS:\s+(\d+)", status)[1])

@@ -33,7 +33,7 @@ class Recorder:
         self.took: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.took[report.nodeid.partition("::")[0]] += report.duration  # type: ignore[assignment]
+        self.took[report.nodeid.partition("::")[0]] += report.duration
 
     def pytest_sessionfinish(self) -> None:
         """Files that were not run keep their line, those that are gone lose it."""

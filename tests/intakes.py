@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Health, InstanceId, NodeName, Report
+from hpctl.core.model import Finding, Health, Report
 from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.server import IntakeServer
@@ -21,14 +21,10 @@ NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def report(node: str = "n1", seq: int = 1, start: datetime = NOON) -> Report:
-    return Report(
-        NodeName(node), InstanceId("i-0123456789abcdef0"), BootId("b-1"), seq, NOON, start
-    )
+    return Report(node, "i-0123456789abcdef0", "b-1", seq, NOON, start)
 
 
-def post(
-    port: int, path: str, body: bytes, headers: Mapping[str, str], peer: str = "127.0.0.1"
-) -> tuple[int, dict[str, Any]]:
+def post(port, path, body, headers, peer="127.0.0.1"):
     """What an intake answers to a body that comes from a TCP address."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15, source_address=(peer, 0))
     connection.request("POST", path, body, dict(headers))
@@ -58,18 +54,14 @@ class Rows:
     def record(self, rows: Sequence[Health]) -> None:
         """Forget them."""
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def note_heard(self, heard: Mapping[str, datetime]) -> None:
         """Forget it."""
 
 
 class Sink:
     """A `ReportSink` of two functions."""
 
-    def __init__(
-        self,
-        accept: Callable[..., None] = lambda *_: None,
-        heard: Callable[[wire.Heartbeat], bool] = lambda _: False,
-    ) -> None:
+    def __init__(self, accept=lambda *_: None, heard=lambda _: False):
         self.accept, self.heard = accept, heard
 
 
@@ -83,7 +75,7 @@ class Head:
         self.store_all: Callable[..., None] = self.store
         self.beats: list[wire.Heartbeat] = []
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
-        self.address_of: Callable[[NodeName], str | None] = ADDRESSES.get
+        self.address_of: Callable[[str], str | None] = ADDRESSES.get
         self._options = IntakeSettings(**{"munge_socket": realm.head, **settings})
         self.server = self._made()
 
@@ -101,9 +93,7 @@ class Head:
         for each in reports:
             self.accept(each)
 
-    def post(
-        self, body: bytes, authorization: str | None, peer: str = ADDRESSES["n1"]
-    ) -> tuple[int, dict[str, Any]]:
+    def post(self, body, authorization, peer=ADDRESSES["n1"]):
         """From a TCP address, which is n1's for most."""
         headers = {} if authorization is None else {"Authorization": authorization}
         return post(self.server.port, wire.PATH, body, headers, peer)

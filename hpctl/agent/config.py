@@ -141,7 +141,8 @@ class AgentSettings(Struct, frozen=True):
     """One agent's settings. `heads` are tried in turn; the first that answers is kept.
 
     `root` is put before every path that a timed check reads, for a machine that is played;
-    `places` are where scripts, plugins and HyperPod's health agent speak.
+    `places` are where scripts, plugins and HyperPod's health agent speak. `metrics`: where they are
+    served, HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
     """
 
     heads: tuple[Head, ...]
@@ -155,6 +156,8 @@ class AgentSettings(Struct, frozen=True):
     kmsg_accept_user: bool = False
     root: Path = Path("/")
     config: AgentConfig = field(default_factory=AgentConfig)
+    metrics: str = ""
+    metrics_allow: str = ""
     places: Places = field(default_factory=Places)
 
 

@@ -172,6 +172,13 @@ class Runner(threading.Thread):
         with self._lock:
             return {name: value for s in self._slots for name, value in s.gauges.items()}
 
+    def samples(self) -> dict[str, Any]:
+        """What each check saw last, by its name; nothing where one hangs. From any thread."""
+        if self._hangs():
+            return {}
+        with self._lock:
+            return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
+
     def _about_itself(self) -> list[Observation]:
         left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
         observations = self._budget.observations(left_out)

@@ -38,7 +38,7 @@ from hpctl.core.model import Clears, Finding, Generation, Report
 from hpctl.errors import HpctlError
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
-from hpctl.protocol.heads import Head, Unproved, check_proof, explained
+from hpctl.protocol.heads import NOT_LEADER, Head, Unproved, check_proof, explained, leader_named
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,16 @@ FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 REPEATS_EVERY = 3
 """Heartbeats between two reports in which only counts and times differ."""
+NEWS_RETRY_S, NEWS_TRIES = 1.0, 40
+"""While something new has not been heard, so many attempts follow each other at most so far apart:
+as soon as a standby leads, it is to know."""
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
+STANDBY_TIMEOUT_S = 3.0
+"""The same for an answer where another head node may lead by now."""
+DISTRUST_S = 10.0
+"""For how long no standby's word leads to a head node that did not answer: it names the former
+leader until the lease is over."""
 RENEW_AT = 0.8
 """The part of a session's time after which another is asked for."""
 _ANSWER_BYTES = 64 * 1024
@@ -115,7 +123,8 @@ class Sender(threading.Thread):
             failures = failures + 1 if reply.answer is Answer.RETRY else 0
             with self._wanted:
                 if failures:
-                    self._wanted.wait_for(lambda: self._stopping, _backoff(failures))
+                    pause = _backoff(failures, news=not self._saved[1])
+                    self._wanted.wait_for(lambda: self._stopping, pause)
                 else:
                     pause = self._settings.heartbeat_s * random.uniform(0.9, 1.0)  # noqa: S311 - jitter
                     self._wanted.wait_for(lambda: self._woken or self._stopping, pause)
@@ -196,8 +205,9 @@ def _brief(report: Report) -> wire.Heartbeat:
     )
 
 
-def _backoff(failures: int) -> float:
-    ceiling = min(LAST_RETRY_S, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
+def _backoff(failures: int, *, news: bool = False) -> float:
+    longest = NEWS_RETRY_S if news and failures <= NEWS_TRIES else LAST_RETRY_S
+    ceiling = min(longest, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
     return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
 
@@ -222,6 +232,8 @@ class Answer(Enum):
 
     ACKED = "acked"
     RETRY = "retry"
+    NOT_LEADER = "not_leader"
+    """A standby's: the next attempt goes to the leader that it named, or to another head node."""
     REFUSED = "refused"
     """The head node will never take it."""
     NEED_FULL = "need_full"
@@ -243,7 +255,8 @@ class _Session(Struct, frozen=True):
 
 
 class HeadClient:
-    """Posts to the first head node that answers. For one thread."""
+    """Posts to the head node that leads: the last one that took something, the one that a standby
+    names, or the next. For one thread."""
 
     def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
         if not heads:
@@ -252,28 +265,53 @@ class HeadClient:
         self._current = 0
         self._connection: http.client.HTTPConnection | None = None
         self._session: _Session | None = None
+        self._silent: tuple[Head | None, float] = (None, 0.0)
+        self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
 
     def post(self, message: Report | wire.Heartbeat) -> Reply:
-        """One attempt, one more where a kept connection turns out to be closed. Never raises."""
+        """One attempt, one more where a kept connection turns out to be closed, and one where a
+        standby sends us on. Never raises."""
+        here = self._heads[self._current]
+        reply = self._post(message)
+        if reply.answer is Answer.NOT_LEADER and self._heads[self._current] != here:
+            reply = self._post(message)
+        return Reply(Answer.RETRY, reply.text) if reply.answer is Answer.NOT_LEADER else reply
+
+    def _post(self, message: Report | wire.Heartbeat) -> Reply:
+        head = self._heads[self._current]
         if self._connection is not None:
             try:
                 return self._attempt(self._connection, message)
-            except (OSError, http.client.HTTPException):
+            except (OSError, http.client.HTTPException) as error:
                 self.close()
+                if isinstance(error, TimeoutError):
+                    return self._failed(head, error)
             except (munge.MungeUnavailable, Unproved) as error:
                 return Reply(Answer.RETRY, str(error))
-        head = self._heads[self._current]
-        connection = None
         try:
-            connection = self._connected(head)
-            reply = self._attempt(connection, message)
+            self._connection = self._connected(head)
+            reply = self._attempt(self._connection, message)
         except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
-            if connection is not None:
-                connection.close()
-            self._current = (self._current + 1) % len(self._heads)
-            return Reply(Answer.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
-        self._connection = connection if connection.sock is not None else None
+            self.close()
+            return self._failed(head, error)
+        if self._connection is not None and self._connection.sock is None:
+            self._connection = None
         return reply
+
+    def _failed(self, head: Head, error: Exception) -> Reply:
+        if isinstance(error, TimeoutError):
+            self._silent = head, time.monotonic() + DISTRUST_S
+        self._current = (self._current + 1) % len(self._heads)
+        return Reply(Answer.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
+
+    def _sent_on(self, text: bytes) -> Reply:
+        """Turn to the leader that a standby names, or to the next head node."""
+        self.close()
+        following = self._heads[(self._current + 1) % len(self._heads)]
+        goal, (silent, until) = leader_named(text, self._heads) or following, self._silent
+        if goal != silent or time.monotonic() > until:
+            self._current = self._heads.index(goal)
+        return Reply(Answer.NOT_LEADER, explained(text))
 
     def close(self) -> None:
         """Drop the connection. The session outlives it."""
@@ -290,6 +328,8 @@ class HeadClient:
             body = _encoded(message, open_session=False)
             proof = wire.session_authorization(session.id, session.secret, body)
             status, text, given = _exchange(connection, body, proof)
+            if status == NOT_LEADER:
+                return self._sent_on(text)
             if status != 401 or _code(text) not in _SESSION_OVER:
                 answer = wire.answered(proof, status, text)
                 return self._proved(_reply(status, text), given, answer, session.secret)
@@ -301,6 +341,8 @@ class HeadClient:
         asked_at = time.monotonic()
         authorization = f"{wire.AUTH_SCHEME} {credential}"
         status, text, given = _exchange(connection, body, authorization)
+        if status == NOT_LEADER:
+            return self._sent_on(text)
         answer = wire.answered(authorization, status, text)
         reply = self._proved(_reply(status, text), given, answer)
         if status == 200:
@@ -319,8 +361,8 @@ class HeadClient:
         head node compares both with the one that Slurm has. Raises OSError, MungeUnavailable."""
         with contextlib.suppress(munge.CredentialError, _NotFromThere):
             own = munge.decode(munge.encode(b"", self._munge_socket), self._munge_socket).address
-            return _connection(head, (str(own), 0))
-        return _connection(head, None)
+            return _connection(head, (str(own), 0), self._answer_s)
+        return _connection(head, None, self._answer_s)
 
     def _opened(self, text: bytes, head: Head, asked_at: float) -> _Session | None:
         """The session that an answer grants; None is no trouble, credentials do as well."""
@@ -335,7 +377,9 @@ class HeadClient:
         return _Session(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
 
 
-def _connection(head: Head, source: tuple[str, int] | None) -> http.client.HTTPConnection:
+def _connection(
+    head: Head, source: tuple[str, int] | None, answer_s: float
+) -> http.client.HTTPConnection:
     connection = http.client.HTTPConnection(
         head.host, head.port, timeout=CONNECT_TIMEOUT_S, source_address=source
     )
@@ -346,7 +390,7 @@ def _connection(head: Head, source: tuple[str, int] | None) -> http.client.HTTPC
         if source is not None and error.errno in _NOT_FROM_THERE:
             raise _NotFromThere from error
         raise
-    connection.sock.settimeout(ANSWER_TIMEOUT_S)
+    connection.sock.settimeout(answer_s)
     return connection
 
 

@@ -17,11 +17,12 @@ from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.findings import Findings
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.agent.machine import boot_age_s, machine, upgraded
+from hpctl.agent.metrics import Endpoint, render, samples_of
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.agent.outside.sources import Sources, theirs
 from hpctl.agent.procs import Jobs
-from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load
+from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load, usage
 from hpctl.agent.send import Pace, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS
@@ -52,11 +53,13 @@ class Checks:
         bare = machine(settings.root, settings.config.expected)
         chosen = apply(settings.config, CHECKS)
         allowed = settings.config.budget
+        levels = {spec.shed for spec, _ in chosen}
+        self._budget = Budget(levels, allowed.cpu_percent, allowed.memory_mb)
         self._runner = Runner(
             [load(spec, limits) for spec, limits in chosen],
             replace(bare, nvml=self._sweep),
             changed,
-            Budget({spec.shed for spec, _ in chosen}, allowed.cpu_percent, allowed.memory_mb),
+            self._budget,
             boot_age_s=boot_age_s(bare),
             upgraded=upgraded(settings.spool),
             earlier=(finding for finding in earlier if finding.check in NAMES),
@@ -91,6 +94,16 @@ class Checks:
     def gauges(self) -> dict[str, float]:
         """Numbers for the head node's comparison of peers. From any thread."""
         return self._runner.gauges()
+
+    def metrics(self, findings: Iterable[Finding]) -> bytes:
+        """All that Prometheus is told. From any thread."""
+        return render(
+            (
+                *samples_of(self._runner.samples(), findings, self._runner.gauges()),
+                ("cpu_ratio", {}, self._budget.cpu_percent / 100),
+                ("resident_memory_bytes", {}, usage().memory_mb * 1e6),
+            )
+        )
 
 
 log = logging.getLogger(__name__)
@@ -137,6 +150,22 @@ class Agent:
         begin = _start_after(recalled.agent_start)
         self._sender = Sender(settings, spool, self._snapshot, begin, self._checks.gauges)
         self._waker, self._woken = socket.socketpair()
+        self._endpoint = self._serve_metrics()
+
+    def _serve_metrics(self) -> Endpoint | None:
+        settings = self._settings
+        if not settings.metrics:
+            return None
+        hosts, allow = [head.host for head in settings.heads], settings.metrics_allow.split(",")
+        allow = [one for one in allow if one]
+        try:
+            return Endpoint(settings.metrics, hosts, allow, self._metrics)
+        except HpctlError as error:  # the node is watched all the same
+            log.warning("%s. %s", error, error.hint)
+            return None
+
+    def _metrics(self) -> bytes:
+        return self._checks.metrics(self._snapshot()[1])
 
     def run(self) -> None:
         """Serve until a signal stops it. Only in the main thread, for the signals."""
@@ -153,10 +182,14 @@ class Agent:
             self._sender.start()
             self._checks.start()
             self._outside.start()
+            if self._endpoint is not None:
+                self._endpoint.start()
             notify("READY=1")
             self._loop(selector)
             notify("STOPPING=1")
             self._close(selector)
+        if self._endpoint is not None:
+            self._endpoint.stop()
         self._outside.stop()
         self._checks.stop()
         self._sender.stop()

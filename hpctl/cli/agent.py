@@ -19,6 +19,7 @@ from hpctl.agent.outside.plugins import DIRECTORY
 from hpctl.cli import output
 from hpctl.cli.tables import table, word, wrapped
 from hpctl.core.model import InstanceId, NodeName
+from hpctl.protocol.heads import AGENT_METRICS_PORT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,7 +98,7 @@ _PLUGINS = _option(
 @_CONFIG
 @_option(
     "--socket",
-    "Where scripts of this node report (hpctl report) and ask for the verdict.",
+    "Where scripts of this node report (hpctl agent report) and ask for the verdict.",
     type=_PATH,
     default=Path(SOCKET),
 )
@@ -105,6 +106,12 @@ _PLUGINS = _option(
 @_option(
     "--hma-log", "The log of HyperPod's health agent. Default: the journal of its unit.", type=_PATH
 )
+@_option(
+    "--metrics",
+    "HOST:PORT for Prometheus on the head nodes; empty for none.",
+    default=f"0.0.0.0:{AGENT_METRICS_PORT}",
+)
+@_option("--metrics-allow", "Networks that may read that, too.", default="", metavar="CIDR[,CIDR]")
 @click.option("--verbose", "-v", is_flag=True, envvar="HPCTL_AGENT_VERBOSE", help="Log more.")
 def run(
     head: str,

@@ -249,7 +249,7 @@ def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = Fals
     return complete
 
 
-def _any(state: State) -> list[object]:
+def explainable(state: State) -> list[object]:
     """Whatever `explain` can explain."""
     jobs = [r.attempt.job for r in state.jobs.values()]
     nodes = [r.node for r in state.nodes.values()]
@@ -259,7 +259,7 @@ def _any(state: State) -> list[object]:
 complete_node = _completes(lambda state: (r.node for r in state.nodes.values()), agents=True)
 complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.open_jobs.values()])
 complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() if hold.approvable))
-complete_any = _completes(_any)
+complete_any = _completes(explainable)
 
 
 def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001

@@ -308,11 +308,12 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
 
 def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
-    from hpctl.cli.gather import fold
+    from hpctl.cli.gather import fold, leader
     from hpctl.wiring import open_store
 
     with contextlib.closing(open_store(config)) as store:
-        info, state = store.daemon(), fold(store.events())
+        info = leader(store, now, wait=config.database_url is not None)
+        state = fold(store.events())
     yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
     hint = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
     if info is None:

@@ -57,6 +57,7 @@ from hpctl.core.trouble import Kind, Trouble
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hpctl.config import Config
     from hpctl.jobs.job_comment import JobRegistration
 
 
@@ -404,9 +405,13 @@ def explain(target: str, config: str, as_json: bool) -> None:
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
     that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
     """
+    output.show("explain", explained(output.load_config(config), target), as_json, draw)
+
+
+def explained(loaded: Config, target: str) -> ExplainView:
+    """The explanation, read as far as need be. Raises HpctlError where nothing has that name."""
     from hpctl.wiring import make_rules
 
-    loaded = output.load_config(config)
     rules = make_rules(loaded)
     world = gather(loaded, output.now())
     view = explain_view(world, rules, target)
@@ -424,7 +429,7 @@ def explain(target: str, config: str, as_json: bool) -> None:
         view = job_view(world, {job: each.policy for job, each in ruled.items()}, target)
     if view is None:
         raise output.no_such("recoveries --all", target, everything(world))
-    output.show("explain", view, as_json, draw)
+    return view
 
 
 MARKS = {

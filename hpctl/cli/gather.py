@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,10 +25,13 @@ from hpctl.errors import JournalCorrupt, Unavailable
 if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
-    from hpctl.store.rows import DaemonInfo
+    from hpctl.store.lite import SqliteReader
+    from hpctl.store.rows import DaemonInfo, StandbyInfo
+    from hpctl.store.sql import Store
 
 
 T = TypeVar("T")
+LOOK_S = 0.2
 
 
 class World(Struct, frozen=True):
@@ -51,6 +56,9 @@ class World(Struct, frozen=True):
     """Which of the cloud's instances stands for which node."""
     untreated: tuple[Candidate, ...] = ()
     """Nodes that the facts call faulty and that no recovery treats: what the daemon decides on."""
+    standbys: tuple[StandbyInfo, ...] = ()
+    shared: bool = False
+    """Whether several heads may use this journal."""
 
     @property
     def daemon_alive(self) -> bool:
@@ -72,65 +80,90 @@ class World(Struct, frozen=True):
         )
 
 
+class Followed:
+    """Memory of a journal that is read again and again, each time from where the last time ended.
+
+    With `since` without the job recoveries that ended, and what supervisors reported, before it;
+    with `past` together with what was retired.
+    """
+
+    def __init__(self, since: datetime | None, *, past: bool = False) -> None:
+        self.state = State()
+        self._since, self._past = since, past
+        self._seq = 0
+
+    def news(self, store: SqliteReader | Store) -> Iterator[tuple[int, Event]]:
+        """What is new, each event with its number and once it is part of `state`. Raises
+        Unavailable, JournalCorrupt."""
+        with _consistent():
+            for seq, event in store.numbered(self._seq, past=self._past, since=self._since):
+                self.state.fold(event)
+                self._seq = seq
+                yield seq, event
+        self._since, self._past = None, False
+
+
 def gather(
-    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False, past: bool = False
-) -> World:
+    config: Config, at: datetime, *, slurm: bool = False, cloud: bool = False,
+    past: bool = False, journal: Followed | None = None,
+) -> World:  # fmt: skip
     """Read the store, and live where asked: Slurm and the cloud, side by side. With `past` what
-    was retired too, which takes seconds where there are years of it.
+    was retired too, which takes seconds where there are years of it. With `journal` only what is
+    new to it.
 
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
+    from hpctl.wiring import make_provider, make_scheduler, open_reader
 
+    journal = journal or Followed(None, past=past)
     with ThreadPoolExecutor(2) as pool:
         nodes = pool.submit(attempt, slurm, lambda: make_scheduler(config).view())
         instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
-            state = fold(store.events(past=past))
-            health, daemon = store.health(), store.daemon()
-        slurm_and_cloud = nodes.result(), instances.result()
-    rules = make_rules(config)
-    return judged(config, rules, at, state, health, daemon, *slurm_and_cloud)
+            deque(journal.news(store), maxlen=0)
+            world = stored(config, store, journal.state, at)
+        return judged(world, config, nodes.result(), instances.result())
 
 
-def judged(
-    config: Config,
-    rules: Rules,
-    at: datetime,
-    state: State,
-    health: Mapping[model.NodeName, model.Health],
-    daemon: DaemonInfo | None,
-    slurm: tuple[model.SchedulerView | None, str],
-    cloud: tuple[model.ProviderView | None, str],
-) -> World:
-    """What was read, joined and assessed. An error's text stands beside what cannot be read."""
-    from hpctl.core.assess import assess
-    from hpctl.core.health import standing
-    from hpctl.core.plan import node_candidates
-    from hpctl.core.reach import with_marks_and_reach
-
-    (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
-    joined = Joined()
-    if cloud_view is not None:
-        cloud_view, joined = _joined(cloud_view, slurm_view)
-    rules = _patient(rules, config)
-    left = _left(state, health, slurm_view, joined)
-    recent = at - rules.silent_after
-    health = {n: h for n, h in health.items() if n not in left or h.last_heard >= recent}
-    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
-    world = World(
+def stored(config: Config, store: SqliteReader | Store, state: State, at: datetime) -> World:
+    """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
+    shared = config.database_url is not None
+    return World(
         now=at,
         policy=config.policy(),
         state=state,
         cluster=config.cluster.name,
         stopped=f"the kill switch {config.kill_switch} is there" * config.kill_switch.exists(),
+        health=store.health(),
+        daemon=leader(store, at, wait=shared),
+        standbys=tuple(store.standbys()),
+        shared=shared,
+    )
+
+
+def judged(
+    world: World,
+    config: Config,
+    slurm: tuple[model.SchedulerView | None, str],
+    cloud: tuple[model.ProviderView | None, str],
+) -> World:
+    """The same with what Slurm and the cloud say, or why they do not, and with assessments."""
+    from hpctl.core.plan import node_candidates
+    from hpctl.core.reach import with_marks_and_reach
+    from hpctl.wiring import make_rules
+
+    (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
+    at, state, joined = world.now, world.state, Joined()
+    if cloud_view is not None:
+        cloud_view, joined = _joined(cloud_view, slurm_view)
+    rules = _patient(make_rules(config), config)
+    health = _present(state, world.health, slurm_view, joined, at - rules.silent_after)
+    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
+    world = replace(
+        world,
         health=health,
-        assessments={
-            node: assess(standing(h, state.returned.get(node)), rules, at)
-            for node, h in health.items()
-        },
-        daemon=daemon,
+        assessments=_assessed(health, state, rules, at),
         slurm=slurm_view,
         slurm_error=slurm_error,
         cloud=cloud_view,
@@ -141,9 +174,35 @@ def judged(
     return replace(world, untreated=tuple(found))
 
 
+def _assessed(
+    health: Mapping[model.NodeName, model.Health], state: State, rules: Rules, at: datetime
+) -> dict[model.NodeName, model.Assessment]:
+    from hpctl.core.assess import assess
+    from hpctl.core.health import standing
+
+    return {
+        node: assess(standing(h, state.returned.get(node)), rules, at) for node, h in health.items()
+    }
+
+
+def leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
+    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts:
+    another host's clock may be late, and a leader that lives renews it."""
+    info = store.daemon()
+    if info is None or not wait or at <= info.until:
+        return info
+    until = time.monotonic() + info.lease_s
+    while time.monotonic() < until:
+        time.sleep(LOOK_S)
+        fresh = store.daemon()
+        if fresh is not None and (fresh.epoch, fresh.beat) != (info.epoch, info.beat):
+            return replace(fresh, until=at + timedelta(seconds=fresh.lease_s))
+    return info
+
+
 def _patient(rules: Rules, config: Config) -> Rules:
     """The daemon stores plain heartbeats only now and then; silence is what lasts longer."""
-    lag = timedelta(seconds=config.loop.lease_s / 2)
+    lag = timedelta(seconds=2 * config.upkeep_s)
     return replace(rules, silent_after=rules.silent_after + lag)
 
 
@@ -166,27 +225,34 @@ def _joined(
     return joined_now(cloud, slurm)
 
 
-def _left(
+def _present(
     state: State,
     health: Mapping[model.NodeName, model.Health],
     slurm: model.SchedulerView | None,
     joined: Joined,
-) -> set[model.NodeName]:
-    """Whom slurmctld does not know, nor the cloud where it was asked, and nothing is done to.
+    recent: datetime,
+) -> Mapping[model.NodeName, model.Health]:
+    """The health of the nodes without those that slurmctld does not know, nor the cloud where it
+    was asked, that nothing is done to and that were not heard lately.
 
     Such a node was removed, by a scale-down for example: its agent is missed by nobody.
     """
     if slurm is None:
-        return set()
-    there = set(slurm.nodes) | set(joined.instances)
-    treated = {r.node for r in state.nodes.values() if not r.ended}
-    return set(health) - there - treated
+        return health
+    there = {*slurm.nodes, *joined.instances, *state.open_nodes}
+    return {n: h for n, h in health.items() if n in there or h.last_heard >= recent}
 
 
 def fold(events: Iterable[Event]) -> State:
     """Memory from a journal. Raises JournalCorrupt, which says what to do about it."""
-    try:
+    with _consistent():
         return replay(events)
+
+
+@contextmanager
+def _consistent() -> Iterator[None]:
+    try:
+        yield
     except Corrupt as error:
         raise JournalCorrupt(
             f"the journal contradicts itself: {error}",

@@ -25,6 +25,7 @@ SLURM_BIN = "/opt/slurm/bin"
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
+        "top": ("hpctl.cli.top:top", "Nodes, jobs and recoveries, live."),
         "nodes": (
             "hpctl.cli.nodes:nodes",
             "Every node: what is known of it and what is done to it.",
@@ -35,12 +36,21 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
         "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
+        "events": (
+            "hpctl.cli.events:events",
+            "What hpctl saw, decided and did, one line an event.",
+        ),
+        "report": ("hpctl.cli.report:report", "What failed, what it cost, and what hpctl saved."),
         "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
         "audit": (
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",
         ),
         "page": ("hpctl.cli.page:page", "Serve a read-only web page of what hpctl sees and does."),
+        "observability": (
+            "hpctl.cli.observability:observability",
+            "Prometheus and Grafana for this cluster.",
+        ),
         "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
     },
     "Act": {
@@ -50,6 +60,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
         "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
     },
     "Jobs": {
@@ -81,9 +92,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
         "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
         "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
+        "journal": ("hpctl.cli.journal:journal", "Check, back up, restore and export the journal."),
         "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
         "agent": ("hpctl.cli.main:agent", "The node agent."),
-        "report": ("hpctl.cli.report:report", "Tell this node's agent what a script has found."),
         "sandbox": (
             "hpctl.cli.sandbox:sandbox",
             "A real Slurm and an emulated HyperPod on loopback.",
@@ -121,8 +132,12 @@ def cli() -> None:
         ),
         # A prolog that calls it must not pay for the agent's imports.
         "verdict": (
-            "hpctl.cli.report:verdict",
+            "hpctl.cli.agent_report:verdict",
             "What the agent thinks of this node, from what it knows.",
+        ),
+        "report": (
+            "hpctl.cli.agent_report:report",
+            "Tell this node's agent what a script has found.",
         ),
     },
 )

@@ -127,6 +127,11 @@ def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) ->
     output.leave(Exit.CANNOT_TELL if blind else Exit.FINE)
 
 
+def treatment(n: NodeView) -> str:
+    """What is done to a node, or what keeps it from being done."""
+    return f"{n.recovery} {n.phase}" if n.recovery else f"held: {n.held_by}" if n.held_by else ""
+
+
 def draw(out: Console, view: NodesView) -> None:
     """The table of `hpctl nodes`; a narrow terminal loses the cloud's columns first."""
     wide = out.width >= WIDE
@@ -134,11 +139,9 @@ def draw(out: Console, view: NodesView) -> None:
     rows = []
     for n in view.nodes:
         state = n.slurm_state + "".join(f"+{f}" for f in n.slurm_flags)
-        doing = f"{n.recovery} {n.phase}" if n.recovery else ""
-        doing = doing or (f"held: {n.held_by}" if n.held_by else "")
         heard = ago(n.last_heard, view.as_of).removesuffix(" ago")
         cloud = (n.instance_id, n.instance_status, n.logical_id) if wide else ()
-        rows.append((n.name, state, n.condition, n.rule, heard, *cloud, doing))
+        rows.append((n.name, state, n.condition, n.rule, heard, *cloud, treatment(n)))
     headings = ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", *extra, "TREATMENT")
     if len(rows) > MANY:
         out.print(plain([headings, *rows]), no_wrap=True, crop=False)

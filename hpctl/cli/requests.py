@@ -76,7 +76,7 @@ def ask(
 ) -> RequestsView:
     """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
 
-    The daemon's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
+    The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
     who may write to the journal's file leaves the request there for the next one.
     """
     from hpctl.wiring import open_store
@@ -113,18 +113,26 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     import http.client
 
     from hpctl.protocol import reports as wire
-    from hpctl.protocol.heads import Head, explained
+    from hpctl.protocol.heads import Head, ask_leader, explained
 
-    head = Head.here(config.intake.listen)
+    heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
     named = by if os.getuid() == 0 else ""
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
     try:
-        status, answer = head.post(wire.REQUESTS_PATH, body, until, config.intake.munge_socket)
+        status, answer = ask_leader(
+            heads, wire.REQUESTS_PATH, body, until, config.intake.munge_socket, once=True
+        )
     except (OSError, http.client.HTTPException, Unavailable) as error:
-        return _leave(config, verb, target, by, f"{head.host}:{head.port}: {error}")
+        asked = ", ".join(f"{head.host}:{head.port}" for head in heads)
+        return _leave(config, verb, target, by, f"{asked}: {error}")
     if status == http.client.OK:
         return int(json.loads(answer)["request"])
+    if status == http.client.MISDIRECTED_REQUEST:
+        raise Unavailable(
+            f"no head node leads at the moment: {explained(answer)}",
+            "ask again in some seconds; `heads` in hpctl.yaml must name every head node",
+        )
     if status >= http.client.INTERNAL_SERVER_ERROR:
         raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
     raise HpctlError(f"the daemon refuses: {explained(answer)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 from msgspec import Struct
 
 from hpctl.cli import output, views
-from hpctl.cli.gather import World, cloud_says, gather, waits_for_cloud, with_cloud
+from hpctl.cli.gather import Followed, World, cloud_says, gather, waits_for_cloud, with_cloud
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, GOOD, WARN, ago, counted, grid, heading, indented, styled
 from hpctl.core.bounds import later
@@ -27,14 +28,20 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.config import Config
+    from hpctl.store.rows import StandbyInfo
 
+LOOKS_BACK = timedelta(days=1)
+"""Job recoveries that ended, and reports of supervisors, before that are not read."""
 LATELY = timedelta(hours=1)
 """So long a change of capacity that has ended is still shown."""
+STANDBY_LOST_S = 30.0
+"""A standby says four times in this time, at the least, that it lives."""
 _INSIDE = (Action.PROCESS, Action.STEP)
 
 
 class DaemonView(Struct, frozen=True):
-    """The daemon by its own word. `alive`: its lease still lasts."""
+    """The leader by its own word. `alive`: its lease still lasts. `started`: since when it leads.
+    `epoch` counts leaders."""
 
     alive: bool
     pid: int
@@ -45,6 +52,21 @@ class DaemonView(Struct, frozen=True):
     heartbeat: datetime
     last_cycle_s: float
     trouble: str
+    epoch: int = 0
+    address: str = ""
+
+
+class StandbyView(Struct, frozen=True):
+    """A daemon that takes over where the leader ends. `behind`: events that it has not read yet;
+    `silent_s`: seconds since it said so."""
+
+    host: str
+    address: str
+    pid: int
+    version: str
+    heartbeat: datetime
+    behind: int
+    silent_s: float
 
 
 class NodeCounts(Struct, frozen=True):
@@ -87,11 +109,13 @@ class StatusView(Struct, frozen=True):
     problems: tuple[str, ...]
     unknowns: tuple[str, ...]
     changes: tuple[views.ChangeView, ...] = ()
+    standbys: tuple[StandbyView, ...] = ()
 
 
 def seen(config: Config) -> StatusView:
     """Look once at everything that the screen tells of."""
-    world = gather(config, output.now(), slurm=True)
+    now = output.now()
+    world = gather(config, now, slurm=True, journal=Followed(now - LOOKS_BACK))
     return status_view(with_cloud(world, config) if waits_for_cloud(world) else world)
 
 
@@ -115,7 +139,14 @@ def status_view(w: World) -> StatusView:
         problems=tuple(_problems(w, handed_over)),
         unknowns=tuple(_unknowns(w)),
         changes=tuple(map(views.change_view, _changes(w))),
+        standbys=standby_views(w.standbys, w.now),
     )
+
+
+def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
+    """The standbys, and how long each has been silent."""
+    silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
+    return tuple(views.copied(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
 
 
 def _changes(w: World) -> list[Change]:
@@ -182,6 +213,10 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
         found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {name}")
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    for one in standby_views(w.standbys, w.now):
+        if one.silent_s > STANDBY_LOST_S:
+            silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
+            found.append(f"{silent}: systemctl status hpctl-daemon, there")
     return found
 
 
@@ -225,6 +260,10 @@ def _unknowns(w: World) -> list[str]:
     found = []
     if w.daemon is None:
         found.append("no daemon has run on this state directory: hpctl daemon run")
+    elif not w.daemon_alive and w.shared:
+        since = f"no leader since {w.daemon.heartbeat:%H:%M:%S} UTC, nothing is done"
+        last = f"the last was {w.daemon.host} (pid {w.daemon.pid})"
+        found.append(f"{since}; {last}: systemctl status hpctl-daemon, on every head node")
     elif not w.daemon_alive:
         silent = duration((w.now - w.daemon.heartbeat).total_seconds())
         found.append(
@@ -262,6 +301,12 @@ def draw(out: Console, view: StatusView) -> None:
     facts = grid(DIM)
     facts.add_row("cluster", view.cluster or "(no cloud cluster)")
     facts.add_row("daemon", _daemon_text(view.daemon, view.as_of))
+    for one in view.standbys:
+        lost = one.silent_s > STANDBY_LOST_S
+        said = f"; {one.behind} events and {one.silent_s:.1f} s behind"
+        text = styled("LOST" if lost else "ready", BAD if lost else GOOD)
+        text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}{said})", "default")
+        facts.add_row("standby", text)
     facts.add_row("mode", view.mode)
     if view.paused_by:
         facts.add_row("paused", styled(f"by {view.paused_by}; lift it with: hpctl resume", WARN))
@@ -297,6 +342,8 @@ def _daemon_text(daemon: DaemonView | None, now: datetime) -> Text:
         return styled("never ran here", WARN)
     text = styled("alive" if daemon.alive else "SILENT", GOOD if daemon.alive else BAD)
     text.append(f" (pid {daemon.pid} on {daemon.host}, hpctl {daemon.version}", "default")
+    text.append(f"; leads for {ago(daemon.started, now).removesuffix(' ago')}", "default")
+    text.append(f", epoch {daemon.epoch}", "default")
     text.append(f"; heartbeat {ago(daemon.heartbeat, now)}", "default")
     text.append(f", last cycle {daemon.last_cycle_s * 1000:.0f} ms)", "default")
     return text

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import InstanceId, Outcome, ProviderView
@@ -11,6 +12,8 @@ REFUSED = Outcome.rejected("no_provider", "the configuration names no cloud prov
 
 class NoProvider:
     """Nobody reboots or replaces: recoveries that need it wait for a person."""
+
+    calls: Mapping[tuple[str, str], int] = MappingProxyType({})
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._now = now

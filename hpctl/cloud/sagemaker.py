@@ -38,6 +38,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 
 from hpctl.cloud.aws import client_config, open_session
 from hpctl.cloud.classify import (
+    THROTTLED,
     UNREADABLE,
     hint_for,
     of_batch,
@@ -259,8 +260,9 @@ class SageMakerProvider:
         self._protected_groups = frozenset(protected_groups)
         self._now = now
         session = open_session(region, profile, "cluster.profile")
-        self._read = _client(session, endpoint_url, read_timeout_s)
-        self._mutate = _client(session, endpoint_url, mutate_timeout_s)
+        self.calls = Counter[tuple[str, str]]()
+        self._read = _client(session, endpoint_url, read_timeout_s, self._called)
+        self._mutate = _client(session, endpoint_url, mutate_timeout_s, self._called)
         self._details = Details(cluster, self._read.describe_cluster_node)
         self._retrying = Retrying(
             stop=stop_after_attempt(read_attempts),
@@ -269,6 +271,12 @@ class SageMakerProvider:
             sleep=sleep,
             reraise=True,
         )
+
+    def _called(self, event_name: str, parsed: Any = None, **_: object) -> None:
+        """Count a call that ended, each attempt by itself."""
+        code = _of(_of({"": parsed}, "", dict).get("Error"), "Code", str)
+        result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
+        self.calls[event_name.rpartition(".")[2], result] += 1
 
     # --- reads --------------------------------------------------------------------------------
 
@@ -450,15 +458,23 @@ class SageMakerProvider:
         return unpatched(cluster, self._summaries(continuous=_continuous(cluster)))
 
 
-def _client(session: boto3.session.Session, endpoint_url: str | None, timeout_s: float) -> Any:
+def _client(
+    session: boto3.session.Session,
+    endpoint_url: str | None,
+    timeout_s: float,
+    called: Callable[..., None],
+) -> Any:
     config = client_config(1, timeout_s)
     try:
-        return session.client("sagemaker", endpoint_url=endpoint_url, config=config)
+        client: Any = session.client("sagemaker", endpoint_url=endpoint_url, config=config)
     except (BotoCoreError, ValueError) as error:
         raise HpctlError(
             f"cannot make a SageMaker client: {error}",
             "name the region (and profile) in the configuration or in AWS_REGION",
         ) from error
+    for event in ("after-call", "after-call-error"):
+        client.meta.events.register(event, called)
+    return client
 
 
 def _continuous(cluster: Mapping[str, Any]) -> bool:

@@ -62,15 +62,6 @@ class Override(Struct, frozen=True):
     meaning: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
-class Deviation(Struct, frozen=True):
-    """One field of one rule that differs: `shipped` and `ours` as people read them."""
-
-    rule: RuleId
-    what: str
-    shipped: str
-    ours: str
-
-
 class Rules(Struct, frozen=True):
     """All that `assess` is told: the rows in force and how long it waits for what.
 
@@ -167,42 +158,4 @@ def rules(
         watched=_WATCHED,
         overrides=MappingProxyType(changes),
         silent_after=span(silent_after_s),
-    )
-
-
-def _shown(fault: FaultClass) -> dict[str, str]:
-    return {
-        "meaning": fault.meaning,
-        "urgency": fault.urgency.value,
-        "ladder": " > ".join(fault.ladder),
-        "settle_s": f"{fault.settle_s:g}",
-        "escalate_window_s": f"{fault.escalate_window_s:g}",
-    }
-
-
-def deviations(mine: Rules) -> tuple[Deviation, ...]:
-    """Every field in which the rules in force differ from the shipped table, in table order.
-
-    Of a rule of the site's own every field does: nothing is shipped for it.
-    """
-    found = []
-    for rule, shipped in SHIPPED.items():
-        if mine.classes[rule] is shipped:
-            continue
-        ours = _shown(mine.classes[rule])
-        for what, was in _shown(shipped).items():
-            if ours[what] != was:
-                found.append(Deviation(rule, what, was, ours[what]))
-    for rule in mine.classes.keys() - SHIPPED.keys():
-        shown = _shown(mine.classes[rule])
-        found += [Deviation(rule, what, "", now) for what, now in shown.items()]
-    return tuple(sorted(found, key=lambda d: mine.order[d.rule]))
-
-
-def vendor_deviations() -> tuple[Deviation, ...]:
-    """Every rule in which the shipped table departs from what NVIDIA says, and why."""
-    return tuple(
-        Deviation(rule, "treatment", row.nvidia or "not NVIDIA's", row.differs)
-        for rule, row in ROWS.items()
-        if row.differs
     )

@@ -127,6 +127,7 @@ class JobRecovery(Struct, frozen=True):
     start_at: datetime | None = None
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
+    nodes: int = 0
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 

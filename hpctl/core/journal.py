@@ -73,7 +73,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
     answered. `exclude`: nodes that it must not be given again, though nobody treats them.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
-    goes on. `ran_on`: the nodes of the run that went wrong.
+    goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     """
 
     at: datetime
@@ -93,6 +93,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     start_at: datetime | None = None
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
+    nodes: int = 0
 
 
 class JobReported(Struct, frozen=True):
@@ -248,6 +249,13 @@ class State(Struct):
         """Take one event in. Raises Corrupt where it cannot follow those before it."""
         self.events += 1
         match event:
+            # The most frequent first: a journal of months is replayed by every command.
+            case SignalSeen():
+                self._signal(event)
+            case StepStarted() | StepResolved():
+                self._step(event)
+            case JobReported():
+                self._report(event)
             case NodeRecoveryOpened():
                 values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
                 node = NodeRecovery(**values, phase=node_recovery.Phase.OPEN)
@@ -259,18 +267,12 @@ class State(Struct):
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():
                 self._open(self.changes, self.open_changes, change.open_change(event))
-            case SignalSeen():
-                self._signal(event)
-            case StepStarted() | StepResolved():
-                self._step(event)
             case HoldNoted():
                 self.holds[event.target] = event
             case HoldLifted():
                 self.holds.pop(event.target, None)
             case RequestTaken():
                 self._request(event)
-            case JobReported():
-                self._report(event)
             case ConfigurationTaken():
                 self.configuration = event
             case DaemonStarted():

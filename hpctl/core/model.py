@@ -434,6 +434,9 @@ class Outcome(Struct, frozen=True):
         return cls(OutcomeKind.AMBIGUOUS, code, detail)
 
 
+NOT_LEADING = Outcome.rejected("unavailable", "this daemon leads no more", transient=True)
+"""The answer to an order that was not sent, because another daemon may lead by now."""
+
 OWN_REASON_PREFIX = "hpctl:"
 
 

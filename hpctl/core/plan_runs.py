@@ -334,6 +334,7 @@ def _decision(
         exclude=_affordable(job, answer.exclude, view),
         start_at=later(now, answer.after_s) if answer.after_s > 0 else None,
         ran_on=job.nodes,
+        nodes=len(job.nodes),
     )
 
 
@@ -475,6 +476,7 @@ def _job_decision(
         save_signal=registered.save_signal if alive else "",
         over_budget=_over_budget(job, view, policy, now),
         supervised=registered.supervised and job.running,
+        nodes=len(job.nodes),
     )
 
 

@@ -308,9 +308,9 @@ def event_line(event: Event, state: State) -> Line | None:
     """
     match event:
         case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
-            return _opened_line(_subject(event.recovery, state))
+            return _opened_line(subject_of(event.recovery, state))
         case SignalSeen():
-            subject = _subject(event.recovery, state)
+            subject = subject_of(event.recovery, state)
             return _move_line(subject, subject.trail[-1], state)
         case StepStarted():
             text = _step_text(event.step, event.target, event.attempt)
@@ -338,7 +338,8 @@ def event_line(event: Event, state: State) -> Line | None:
             return Line(event.at, started, Mark.SAW)
 
 
-def _subject(recovery: RecoveryId, state: State) -> Subject:
+def subject_of(recovery: RecoveryId, state: State) -> Subject:
+    """The recovery or change of an id that the state has."""
     if recovery in state.nodes:
         return state.nodes[recovery]
     return state.changes.get(recovery) or state.jobs[recovery]

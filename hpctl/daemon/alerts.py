@@ -53,6 +53,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.daemon.authentication import Refusal, read_body
+from hpctl.daemon.intake import Refused
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Unavailable
 from hpctl.ports import Clock
@@ -260,7 +261,7 @@ def routes(
     if token_file is None:
         return []
     taken = Counter("hpctl_alerts", "Notifications of alerts taken whole.", registry=registry)
-    refused = Counter("hpctl_alerts_refused", "Others, by code.", ["code"], registry=registry)
+    refused = Refused("hpctl_alerts_refused", "Others, by code.", registry)
 
     async def alerts(request: Request) -> Response:
         try:
@@ -276,7 +277,7 @@ def routes(
             )
             answer = await asyncio.to_thread(take, body)
         except Refusal as error:
-            refused.labels(error.code).inc()
+            refused.add(error.code)
             headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
             if error.status == 401:
                 headers["www-authenticate"] = "Bearer"

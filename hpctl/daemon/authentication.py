@@ -2,6 +2,7 @@
 
 | status | code | meaning |
 |---|---|---|
+| 421 | not_leader | this daemon is the standby; `leader` is the other's HOST:PORT, if known |
 | 413, 408 | too_large, slow_body | more than wire.MAX_BODY bytes, or not here within 10 s |
 | 401 | missing_credential, bad_digest | no credential and no session; credential of other bytes |
 | 401 | invalid_, expired_, rewound_, unauthorized_credential | munged vouches for nothing |
@@ -25,6 +26,7 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import secrets
 import threading
 import time
@@ -33,7 +35,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from starlette.types import Receive
 
 from hpctl.clusters.joining import ipv4
@@ -209,6 +211,31 @@ AddressOf = Callable[[NodeName], str | None]
 Raises Unavailable while Slurm has not answered yet: the agent then tries again."""
 
 
+class Leading(Struct):
+    """Whether this host's daemon leads, as it said last: good until a monotonic time, for one that
+    is frozen takes nothing back. `leader`: HOST:PORT of the one that does, where it is known."""
+
+    until: float = math.inf
+    leader: str = ""
+
+    @property
+    def now(self) -> bool:
+        """Whether it leads."""
+        return time.monotonic() < self.until
+
+    def check(self) -> None:
+        """Raises Refusal where it does not."""
+        if not self.now:
+            where = f"{self.leader} leads" if self.leader else "no leader is known"
+            raise Refusal(
+                421,
+                "not_leader",
+                f"this head node's daemon is the standby: {where}",
+                "Send it there, or to the next head node: agents, jobs and hpctl do so themselves.",
+                leader=self.leader,
+            )
+
+
 class IntakeSettings(Struct, frozen=True):
     """Where the intake asks munged, whom it believes, and for how long without asking again."""
 
@@ -217,6 +244,7 @@ class IntakeSettings(Struct, frozen=True):
     threads: int = 4
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
+    leading: Leading = field(default_factory=Leading)
 
     def prove(self, uid: int, answer: bytes) -> str:
         """Our proof of an answer, for a uid alone; empty where munged is away."""

@@ -56,7 +56,11 @@ class Scrape(Struct, frozen=True, tag=True):
     """Somebody reads /metrics. Answered with the daemon's own."""
 
 
-Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape
+class Discover(Struct, frozen=True, tag=True):
+    """Somebody reads /sd. Answered with Prometheus' HTTP service discovery, JSON."""
+
+
+Question: TypeAlias = Store | FromJob | Request | Alerts | Scrape | Discover
 
 
 class Ask(Struct, frozen=True, tag=True):
@@ -96,6 +100,14 @@ class Nodes(Struct, frozen=True, tag=True):
     addresses: dict[NodeName, str]
 
 
+class Leads(Struct, frozen=True, tag=True):
+    """Until when the daemon leads if it says nothing more, by the monotonic clock, which is the
+    host's; and HOST:PORT of the leader, empty where none is known."""
+
+    until: float
+    leader: str
+
+
 class Setup(Struct, frozen=True, tag=True):
     """The first frame: what the intake needs of the configuration."""
 
@@ -107,7 +119,7 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 FromIntake: TypeAlias = Ask | Beats
-ToIntake: TypeAlias = Setup | Nodes | Answer | Refused
+ToIntake: TypeAlias = Setup | Nodes | Leads | Answer | Refused
 
 _from_intake = msgspec.msgpack.Decoder(FromIntake)
 _to_intake = msgspec.msgpack.Decoder(ToIntake)

@@ -15,7 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.journal import StepResolved, StepStarted
-from hpctl.core.model import InstanceId, JobId, NodeName, Outcome, OutcomeKind, own_reason
+from hpctl.core.model import (
+    NOT_LEADING,
+    InstanceId,
+    JobId,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    own_reason,
+)
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
@@ -55,9 +63,12 @@ class Executor:
         journal: JournaledState,
         clock: Clock,
         poke: Callable[[], None] | None = None,
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         """With `poke`, cloud calls run in the background and poke when answered; without it
-        they run here and now (tests that must be deterministic)."""
+        they run here and now (tests that must be deterministic). `may_act` is asked before each
+        call, after it was written down: who leads no more does nothing."""
+        self._may_act = may_act
         self._scheduler = scheduler
         self._provider = provider
         self._journal = journal
@@ -101,6 +112,17 @@ class Executor:
                 begun |= self._in_cloud([one])
         return begun
 
+    def settle(self, within_s: float) -> bool:
+        """Wait for the call under way, and write its answer down; false where it lasts longer."""
+        if self._calling:
+            try:
+                batch, outcomes = self._answers.get(timeout=within_s)
+            except queue.Empty:
+                return False
+            self._calling = False
+            self._resolve(batch, outcomes)
+        return True
+
     def close(self) -> None:
         """Let a call under way end; its answer is found in doubt at the next start."""
         if self._pool:
@@ -119,6 +141,8 @@ class Executor:
     ) -> Mapping[str, Outcome]:
         """What the port answers. Where it raises, what was done is in doubt: states are asked for
         again one by one, so that one target costs no other its step."""
+        if not self._may_act():
+            return dict.fromkeys((d.do.target for d in batch), NOT_LEADING)
         outcomes = walled("execute", batch[0].do.target, call, batch)
         if not isinstance(outcomes, Flaw):
             return outcomes

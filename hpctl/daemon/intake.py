@@ -14,6 +14,7 @@ in turn:
 |---|---|---|
 | 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see authentication.py) |
 | 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
+| 421 | not_leader | as for `/v1/reports` |
 """
 
 import asyncio
@@ -183,6 +184,24 @@ def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
 
 POST_TIMEOUT_S: Final = 5.0
 
+MOST_CODES: Final = 6
+"""Codes of one counter that have a series of their own; the others share one."""
+
+
+class Refused:
+    """How often something was refused, by code."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._counter = Counter(name, text, ["code"], registry=registry)
+        self._codes: set[str] = set()
+
+    def add(self, code: str) -> None:
+        """Count one more."""
+        if len(self._codes) < MOST_CODES:
+            self._codes.add(code)
+        self._counter.labels(code if code in self._codes else "other").inc()
+
+
 Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 """The answer to a body that its sender's credential proves. Raises Refusal."""
 
@@ -197,7 +216,7 @@ def proved_route(
 ) -> Route:
     """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
     by its code, and say what it counts."""
-    refused = Counter(*refusals, ["code"], registry=registry)
+    refused = Refused(*refusals, registry)
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
@@ -211,14 +230,15 @@ def proved_route(
                 within_s=POST_TIMEOUT_S,
                 too_large=f"at most {most} bytes are taken at {path}",
             )
+            settings.leading.check()
             credential = await run_in_threadpool(
                 verified, authorization, body, settings.munge_socket
             )
             status, answer = 200, await answer_to(body, credential)
         except Refusal as refusal:
-            refused.labels(refusal.code).inc()
+            refused.add(refusal.code)
             status, answer = refusal.status, refusal.as_json
-            if status in (408, 413):
+            if status in (408, 413, 421):
                 headers["connection"] = "close"
         if credential is not None:
             answered = wire.answered(authorization, status, answer)
@@ -267,6 +287,20 @@ def intake_app(
     return app
 
 
+def discovery_route(discover: Callable[[], bytes]) -> Route:
+    """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
+    Prometheus keeps what it had where there is no answer."""
+    known = _Scraped(discover)
+
+    async def sd(_: Request) -> Response:
+        try:
+            return Response(await known.now(), media_type="application/json")
+        except Refusal as refusal:
+            return Response(refusal.as_json, refusal.status, media_type="application/json")
+
+    return Route("/sd", sd)
+
+
 class _Scraped:
     """What somebody else adds to /metrics: whoever may ask for it may ask for it all day."""
 
@@ -296,9 +330,7 @@ class _Reports:
         self._authenticator = Authenticator(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
-        self._refused = Counter(
-            "hpctl_reports_refused", "Reports not believed.", ["code"], registry=registry
-        )
+        self._refused = Refused("hpctl_reports_refused", "Reports not believed.", registry)
         # munged and the resolver may block: never on the event loop.
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
 
@@ -316,6 +348,7 @@ class _Reports:
                 within_s=BODY_TIMEOUT_S,
                 too_large=f"a report has at most {wire.MAX_BODY} bytes",
             )
+            self._settings.leading.check()
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
@@ -332,9 +365,10 @@ class _Reports:
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
-            self._refused.labels(refusal.code).inc()
-            # What is left of an unread body must not be taken for the next request.
-            status, close = refusal.status, refusal.status in (408, 413)
+            self._refused.add(refusal.code)
+            # What is left of an unread body must not be taken for the next request, and whoever is
+            # sent to the leader has nothing more to say here.
+            status, close = refusal.status, refusal.status in (408, 413, 421)
             answer = refusal.as_json
         answered, proof = wire.answered(authorization, status, answer), ""
         if session is not None:

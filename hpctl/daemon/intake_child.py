@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
 from starlette.concurrency import run_in_threadpool
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -31,8 +31,8 @@ from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.authentication import IntakeSettings, Refusal
-from hpctl.daemon.intake import intake_app, proved_route
+from hpctl.daemon.authentication import IntakeSettings, Leading, Refusal
+from hpctl.daemon.intake import discovery_route, intake_app, proved_route
 from hpctl.daemon.job_reports import route as job_route
 from hpctl.daemon.requests import route as request_route
 from hpctl.daemon.server import RESERVED, Bounds, Connections, IntakeServer
@@ -107,6 +107,7 @@ class DaemonClient:
 
     def __init__(self, line: channel.Channel) -> None:
         self._line = line
+        self.leading = Leading(until=0.0)
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
@@ -188,6 +189,10 @@ class DaemonClient:
             log.warning("/metrics without the daemon's own: %s", refusal)
             return b""
 
+    def discover(self) -> bytes:
+        """The agents for Prometheus. Raises Refusal."""
+        return self.ask(channel.Discover())
+
     def listen(self) -> None:
         """Take in what the daemon says, until it is gone."""
         while True:
@@ -198,6 +203,11 @@ class DaemonClient:
             match message:
                 case channel.Nodes(addresses):
                     self._addresses = addresses
+                case channel.Leads(until, leader):
+                    if not self.leading.now:
+                        # Another daemon may have heard other findings since.
+                        self._held = {}
+                    self.leading.until, self.leading.leader = until, leader
                 case channel.Answer(number, value):
                     if waiting := self._open.get(number):
                         waiting.set_result(value)
@@ -209,13 +219,14 @@ class DaemonClient:
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
     """All that the intake answers, with its counters."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids))
+    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading)
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
     routes = [
         *alert_routes(token, daemon.take, registry),
         job_route(daemon.take_job_report, settings, clock, registry),
         request_route(daemon.take_request, settings, registry),
+        discovery_route(daemon.discover),
     ]
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
@@ -234,6 +245,7 @@ def serve(listener: socket.socket, line: channel.Channel) -> None:
     """Until the daemon is gone."""
     setup: channel.Setup = line.receive()
     daemon, registry = DaemonClient(line), CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     app = application(setup, daemon, registry)
     server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
     count(server.connections, registry)

@@ -6,6 +6,7 @@ runs, and connections wait in the kernel for the moments in which the intake is 
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -24,7 +26,7 @@ from hpctl.core.compat import SAFE_PATH
 from hpctl.core.model import NodeName
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import Webhook
-from hpctl.daemon.authentication import Refusal
+from hpctl.daemon.authentication import Leading, Refusal
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.metrics import Metrics
@@ -48,6 +50,30 @@ LIVED_S = 60.0
 """An intake that ran for so long was well."""
 
 
+SAY_S: Final = 0.25
+LEADS_S: Final = 2.0
+"""How often the intake hears whether the daemon leads, and how long it believes that."""
+
+
+class Leadership(Protocol):
+    """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this daemon may act and take reports now."""
+
+    @property
+    def leader_address(self) -> str:
+        """HOST:PORT of the leader's intake; empty where none is known."""
+
+
+class Alone:
+    """The leadership of a daemon whose journal no other shares."""
+
+    leads = True
+    leader_address = ""
+
+
 class Backend(Struct, frozen=True):
     """Who answers what the intake asks, on its threads, and where what it believes goes."""
 
@@ -57,6 +83,7 @@ class Backend(Struct, frozen=True):
     requests: RequestDesk
     webhook: Webhook
     metrics: Metrics
+    leadership: Leadership = Alone()
 
     def heard(self, heartbeat: wire.Heartbeat) -> None:
         """Note that a node lives, and take its gauges."""
@@ -64,7 +91,13 @@ class Backend(Struct, frozen=True):
             self.grey.hear(heartbeat.generation, heartbeat.gauges)
 
     def answer(self, question: channel.Question) -> bytes:
-        """The answer. Raises Refusal, OSError, HpctlError."""
+        """The answer. Raises Refusal, OSError, HpctlError.
+
+        A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
+        after a 421. Everything else is the leader's, whatever the intake still believed.
+        """
+        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.leads):
+            Leading(0.0, self.leadership.leader_address).check()
         match question:
             case channel.Store(reports):
                 self.health.accept(*reports)
@@ -79,6 +112,8 @@ class Backend(Struct, frozen=True):
                 return msgspec.json.encode(self.webhook.take(body))
             case channel.Scrape():
                 return generate_latest(self.metrics.registry)
+            case channel.Discover():
+                return msgspec.json.encode(self.metrics.targets())
 
 
 class IntakeProcess:
@@ -115,12 +150,19 @@ class IntakeProcess:
         """Listen and serve. Raises Unavailable where the port cannot be had."""
         self._listener = listen(*self._listen_on)
         self._thread.start()
+        threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
         if not self._up.wait(START_S):
             self.stop()
             raise Unavailable("the intake's process did not start", "See the lines before this.")
 
-    def stop(self) -> None:
-        """End it. What it had not acknowledged is sent again by whoever sent it."""
+    def keep_listener(self) -> int:
+        """A descriptor of the listening socket that outlives `stop`."""
+        assert self._listener is not None
+        return os.dup(self._listener.fileno())
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End it; without `wait`, and leave what is being answered to itself. What was not
+        acknowledged is sent again by whoever sent it."""
         self._stopping.set()
         self._end()
         if self._thread.is_alive():
@@ -128,7 +170,7 @@ class IntakeProcess:
         if self._listener is not None:
             self._listener.close()
         for pool in (self._reports, self._others, self._sender):
-            pool.shutdown(wait=True, cancel_futures=True)
+            pool.shutdown(wait=wait, cancel_futures=True)
 
     def nodes(self, addresses: Mapping[NodeName, str]) -> None:
         """Say which nodes Slurm has where, if that is news."""
@@ -169,7 +211,22 @@ class IntakeProcess:
             )
         self._line = channel.Channel.of_daemon(ours)
         self._line.send(self._setup)
+        self._line.send(self._leads())
         self._sender.submit(self._send_nodes)
+
+    def _leads(self) -> channel.Leads:
+        leadership = self._backend.leadership
+        # A journal of its own leaves nobody else to lead, however long this process is busy.
+        lasts_s = LEADS_S if self._setup.journal is None else math.inf
+        until = time.monotonic() + lasts_s if leadership.leads else 0.0
+        return channel.Leads(until, leadership.leader_address)
+
+    def _say_who_leads(self) -> None:
+        """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
+        while not self._stopping.wait(SAY_S):
+            if (line := self._line) is not None:
+                with contextlib.suppress(OSError):
+                    line.send(self._leads())
 
     def _send_nodes(self) -> None:
         """While another intake is started there is nobody to send to: it is sent then."""

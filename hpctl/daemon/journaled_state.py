@@ -1,7 +1,8 @@
 """The state in memory: what the journal's events amount to, and how old events leave both."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
@@ -26,9 +27,12 @@ AGAIN_S = 60.0
 class JournaledState:
     """The loop changes it; other threads may read `state`."""
 
-    def __init__(self, journal: Journal) -> None:
-        """Replay the journal. Raises Unavailable, JournalCorrupt, core.journal.Corrupt."""
-        self._journal = journal
+    def __init__(self, journal: Journal, took: Callable[[float], None] = lambda _: None) -> None:
+        """Replay the journal. Raises Unavailable, JournalCorrupt, core.journal.Corrupt.
+
+        `took` hears how many seconds each append took.
+        """
+        self._journal, self._took = journal, took
         self.state = State()
         self.reread()
 
@@ -38,9 +42,17 @@ class JournaledState:
         state.retired = self._journal.retired()
         self.state = state
 
+    def follow(self, store: Store) -> None:
+        """Fold what another daemon has appended since. Raises as above."""
+        for event in store.events(after=store.position):
+            self.state.fold(event)
+
     def append(self, events: Sequence[Event]) -> None:
         """Journal first, memory second: what is not on disk has not happened."""
+        began = time.monotonic()
         self._journal.append(events)
+        if events:
+            self._took(time.monotonic() - began)
         for event in events:
             self.state.fold(event)
 

@@ -55,6 +55,8 @@ class Loop:
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self.flaws: tuple[Flaw, ...] = ()
         """What could not be handled in the last cycle, each by itself."""
+        self.view: View | None = None
+        """What the last cycle saw."""
 
     @property
     def state(self) -> State:
@@ -67,6 +69,7 @@ class Loop:
         reports = self._jobs.news()
         _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
         view = self._observer.look(self.state, rules, policy.mode is not Mode.OBSERVE)
+        self.view = view
         now = self._clock.now()
         for request in self._requests.pending():
             self._memory.append(taken(request, view, policy, now))

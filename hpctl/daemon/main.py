@@ -3,9 +3,12 @@
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import signal
 import socket
+import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -29,6 +32,7 @@ from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
+from hpctl.daemon.leadership import Leadership
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
@@ -38,7 +42,8 @@ from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge
-from hpctl.protocol.systemd import notify
+from hpctl.protocol.systemd import hand_on, notify
+from hpctl.store.rows import Holder
 from hpctl.store.sql import LeaseLost, Store
 from hpctl.wiring import choose_scheduler, make_provider, make_rules, open_store
 
@@ -50,6 +55,10 @@ WAITING = "EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting until Slurm answers"
 MARKS_S, MARKS_SHARE = 2.0, 50.0
 """How often Slurm is asked for marks of HyperPod's health agent, in seconds, while nothing else
 happens; and less often where asking would take more than a fiftieth of the time."""
+
+CONTROLLERS_S, REREAD_S, SETTLE_S = 5.0, 86400.0, 10.0
+"""How often Slurm is asked where it is active; how often a standby replays anew; for how long a
+call under way is waited for before the lease is given away. In seconds."""
 
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
@@ -92,6 +101,20 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
     handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
     handle.flush()
     return handle
+
+
+class ControllerWatch(threading.Thread):
+    """Learns where slurmctld is active: that may take long, and nobody waits for it."""
+
+    def __init__(self, ask: Callable[[], str], leadership: Leadership) -> None:
+        super().__init__(name="controllers", daemon=True)
+        self._ask, self._leadership = ask, leadership
+
+    def run(self) -> None:
+        """Until the process ends."""
+        while True:
+            self._leadership.active_controller = self._ask()
+            time.sleep(CONTROLLERS_S)
 
 
 class ClusterLock:
@@ -163,7 +186,7 @@ class Daemon:
     _failures = 0
     _flawed: frozenset[tuple[str, str]] = frozenset()
     _trouble = _config_trouble = _cycle_trouble = ""
-    _stopping = _ready = _reload_wanted = False
+    _stopping = _ready = _reload_wanted = _began = _stale = False
     _next_flush = 0.0
 
     def __init__(self, config_path: str) -> None:
@@ -171,15 +194,19 @@ class Daemon:
         self._path = config_path
         self.config = config = load(config_path)
         self._lock = lock_state_dir(config.state_dir)
-        self._cluster_lock = ClusterLock(config.slurm.conf)
+        # Several heads may share slurm.conf: the lease tells them from each other.
+        self._cluster_lock = None if config.database_url else ClusterLock(config.slurm.conf)
         self._rules, self._policy = make_rules(config), config.policy()
         self._clock = SystemClock()
         self._store: Store = open_store(config, write=True)
-        now, host = self._clock.now(), socket.gethostname()
-        lease_s, pid = config.loop.lease_s, os.getpid()
-        self._store.take_lease(host, pid, __version__, config.mode, now, lease_s)
+        self._shared = config.database_url is not None
+        here = (socket.gethostname(), os.getpid(), __version__, config.mode, config.address)
+        self.leadership = Leadership(
+            self._store, Holder(*here), config.lease_s, self._clock, shared=self._shared
+        )
+        if not self._shared:
+            self.leadership.try_to_lead()
         self._waker = Waker(config.state_dir)
-        self._metrics = Metrics()
         self._make_loop()
         self._intake = self._make_intake()
         self._page = PageProcess(config_path, config.page.listen)
@@ -191,18 +218,23 @@ class Daemon:
         self._health = NodeHealthStore(known, store, poke, clock)
         scheduler, adapter = choose_scheduler(config)
         log.info("slurm is read by %s", adapter)
+        self._scheduler = scheduler
+        scheduler.may_act = self.leadership.may_act
         provider = make_provider(config)
+        self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
         observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
         observer.configure(config)
         self._observer = observer
-        memory = JournaledState(store)
+        memory = JournaledState(store, self._metrics.journal.observe)
         policy, disk = self._policy, None if config.database_url else config.state_dir
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
-        self._requests = RequestDesk(store, observer, memory, config.access.group, poke, clock)
-        executor = Executor(scheduler, provider, memory, clock, poke)
-        self.loop = Loop(memory, executor, observer, self._requests, self._jobs, clock)
+        group, leadership = config.access.group, self.leadership
+        self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
+        self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._metrics.leader.set_function(lambda: float(leadership.leads))
+        self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
 
     def _make_intake(self) -> IntakeProcess:
@@ -214,7 +246,7 @@ class Daemon:
         self._health.add_sources(self._grey, alerts)
         webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
         desks = (self._jobs, self._requests, webhook)
-        backend = Backend(self._health, self._grey, *desks, self._metrics)
+        backend = Backend(self._health, self._grey, *desks, self._metrics, self.leadership)
         intake, token_file = config.intake, config.alerts.token_file
         setup = channel.Setup(
             str(intake.munge_socket) if intake.munge_socket else None,
@@ -225,34 +257,110 @@ class Daemon:
         host, _, port = intake.listen.rpartition(":")
         return IntakeProcess(setup, (host or "0.0.0.0", int(port)), backend)  # noqa: S104
 
-    def run(self) -> None:
-        """Serve until SIGTERM. Raises LeaseLost, JournalCorrupt, Corrupt; OSError at the start."""
+    def run(self) -> int | None:
+        """Serve until SIGTERM. Where this daemon is to begin anew, as a standby: the descriptor of
+        its listening socket. Raises LeaseLost (the journal is a file), JournalCorrupt, Corrupt;
+        OSError at the start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
-        now, mode, host = self._clock.now(), self.config.mode, socket.gethostname()
-        self._memory.append([DaemonStarted(now, __version__, mode, host, os.getpid())])
-        self._audit_configuration()
-        self._cloud.start()
-        self._grey.start()
         self._intake.start()
         self._page.start()
-        log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
         try:
             munge.encode(b"", self.config.intake.munge_socket)
         except munge.MungeUnavailable as error:
             log.error("no agent can report: %s. %s", error, error.hint)
+        again = None
         try:
-            while not self._stopping:
+            if self._shared:
+                self._stand_by()
+            if not self._stopping:
+                self._begin()
+            while not (self._stopping or self.leadership.hand_over_to):
                 self._once()
+            again = None if self._stopping else self._intake.keep_listener()
+        except LeaseLost as error:
+            if not self._shared:
+                raise
+            log.error("%s", error)
+            again = self._intake.keep_listener()
         finally:
-            notify("STOPPING=1")
             self._page.stop()
-            self._intake.stop()
+            self._end()
+        return again
+
+    def _stand_by(self) -> None:
+        """Follow the journal, and take the lease where it has run out."""
+        config = self.config
+        log.info("standing by address=%s lease=%.1fs", config.address, config.lease_s)
+        notify("READY=1\nSTATUS=standby: follows the journal")
+        self._ready, trouble = True, ""
+        watch = ControllerWatch(self._scheduler.active_controller, self.leadership)
+        watch.start()
+        noted, again = -math.inf, time.monotonic() + REREAD_S
+        while not self._stopping:
+            notify("WATCHDOG=1")
+            try:
+                if self.leadership.try_to_lead():
+                    return
+                self._memory.follow(self._store)
+                now = time.monotonic()
+                if now - noted >= config.lease_s / 3:
+                    noted = now
+                    self.leadership.note_standby()
+                if now > again:  # for what the leader has retired
+                    again = now + REREAD_S
+                    self._memory.reread()
+                trouble = ""
+            except (OSError, Unavailable) as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.error("trouble=%s", trouble)
+            if self._reload_wanted:
+                self._reload()
+            self._waker.wait(self.leadership.poll_s)
+
+    def _begin(self) -> None:
+        """Take the journal as it stands, and act from here on. Raises LeaseLost, JournalCorrupt,
+        Corrupt; OSError and Unavailable where nobody else could lead instead."""
+        while not self._stopping:
+            self.leadership.progress()
+            try:
+                if self._shared:
+                    self._memory.follow(self._store)
+                    self._memory.state.retired = self._store.retired()
+                    self._health.take_over(without(self._store.health(), AlertStore.checks))
+                self._metrics.begin(self._memory.state)
+                now, mode = self._clock.now(), self.config.mode
+                here = (socket.gethostname(), os.getpid())
+                self._memory.append([DaemonStarted(now, __version__, mode, *here)])
+                self._audit_configuration()
+                break
+            except (OSError, Unavailable) as error:
+                if not self._shared:
+                    raise
+                self._without_journal(error)
+        self._cloud.start()
+        self._grey.start()
+        self._began = True
+        notify("STATUS=leader" if self._ready else "STATUS=")
+        log.info("running mode=%s intake=%s", self.config.mode, self.config.intake.listen)
+
+    def _end(self) -> None:
+        """Let go in order: no effect under way, then the lease, then the rest."""
+        notify("STOPPING=1" if self._stopping else "STATUS=handing over")
+        with contextlib.suppress(OSError, HpctlError):  # heartbeats: the agents say them again
+            leads = self.leadership.leads
+            settled = not leads or not self._shared or self._executor.settle(SETTLE_S)
+            if self._began and leads:
+                self._health.flush()
+            if settled and self._shared:
+                self.leadership.release()
+        self._intake.stop(wait=self._stopping)
+        if self._began:
             self._grey.stop()
             self._cloud.stop()
-            with contextlib.suppress(OSError):  # heartbeats: the agents say them again
-                self._health.flush()
-            self._store.close()
+        self._store.close()
+        if self._cluster_lock:
             self._cluster_lock.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
@@ -266,8 +374,14 @@ class Daemon:
         if self._reload_wanted:
             self._reload()
         notify("WATCHDOG=1" if self._ready else WAITING)
+        self.leadership.progress()
+        if not self.leadership.leads:
+            self._without_journal(Unavailable("the lease ran out while the database was away"))
+            return
         begun = time.monotonic()
         try:
+            if self._stale:
+                self._reread()
             pace = self.loop.cycle(self._policy, self._rules)
             self._notify_ready()
             spent = time.monotonic() - begun
@@ -280,6 +394,7 @@ class Daemon:
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)
+            self.leadership.follow_controller()
         except (LeaseLost, JournalCorrupt, Corrupt):
             raise
         except (OSError, Unavailable) as error:
@@ -290,8 +405,11 @@ class Daemon:
             self._failed(error, begun)
             return
         self._failures, self._cycle_trouble = 0, ""
-        self._metrics.cycle(spent, self.loop.state, self.loop.flaws)
+        if self.loop.view is not None:
+            self._metrics.cycle(spent, self.loop.view, self._policy, self.loop.flaws)
         self._look_at_cloud()
+        if self.leadership.hand_over_to:
+            return
         if self._wait(self._pause_s(pace, spent)) and self.config.loop.gather_s:
             # One fault seldom comes alone: nodes of a mass event report within milliseconds of
             # each other, and the gates must see them together.
@@ -322,20 +440,26 @@ class Daemon:
         self._cycle_trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
         try:
             self._housekeeping(time.monotonic() - begun)
-            self._waker.wait(min(NO_JOURNAL_S * self._failures, self.config.loop.lease_s / 3))
-            self._memory.reread()
+            self._waker.wait(min(NO_JOURNAL_S * self._failures, self.config.upkeep_s))
+            self._reread()
         except (OSError, Unavailable) as also:
             self._without_journal(also)
 
+    def _reread(self) -> None:
+        self._stale = True
+        self._memory.reread()
+        self._stale = False
+
     def _without_journal(self, error: Exception) -> None:
-        """A full disk: nothing is done and no report is taken until it can be written down.
+        """A full disk, a database that is away: nothing is done and no report is taken until it
+        can be written down.
 
         What was under way is in doubt then, as after a crash; so the journal is read again.
         """
         log.error("trouble=%s", error)
         self._waker.wait(NO_JOURNAL_S)
         try:
-            self._memory.reread()
+            self._reread()
         except Unavailable as still:
             log.error("trouble=%s", still)
 
@@ -352,7 +476,7 @@ class Daemon:
         if pace.until is not None:
             left = (pace.until - self._clock.now()) / timedelta(seconds=1)
             pause = min(pause, max(left, 0.02))
-        return min(pause, loop.reconcile_s, loop.lease_s / 3)
+        return min(pause, loop.reconcile_s, self.config.upkeep_s * 4 / 3)
 
     def _wait(self, pause_s: float) -> bool:
         """Sleep until poked, or until HyperPod's health agent marks a node: nobody tells of that.
@@ -385,16 +509,14 @@ class Daemon:
         if changed:
             (log.warning if trouble else log.info)("trouble=%s", trouble or "none any more")
         self._trouble = trouble
-        self._next_flush = now + self.config.loop.lease_s / 4
+        self._next_flush = now + self.config.upkeep_s
         self._health.flush()
-        self._store.renew_lease(
-            self._clock.now(), self.config.loop.lease_s, spent, trouble, self.config.mode
-        )
+        self.leadership.note(spent, trouble, self.config.mode)
 
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
-        more = (self._jobs.trouble, self._cluster_lock.trouble, self._page.trouble)
-        return *found, *more
+        lock = self._cluster_lock.trouble if self._cluster_lock else ""
+        return *found, self._jobs.trouble, lock, self._page.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -406,7 +528,16 @@ class Daemon:
         except HpctlError as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
-        fixed = ("state_dir", "database_url", "cluster", "slurm", "intake", "alerts", "page")
+        fixed = (
+            "state_dir",
+            "database_url",
+            "cluster",
+            "slurm",
+            "intake",
+            "alerts",
+            "metrics",
+            "page",
+        )
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
@@ -414,7 +545,8 @@ class Daemon:
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
         self._page.reload()
-        self._audit_configuration()
+        if self.leadership.leads:
+            self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)
 
     def _audit_configuration(self) -> None:
@@ -426,9 +558,12 @@ class Daemon:
 
 
 def run(config_path: str, say: Callable[[str], None]) -> int:
-    """Run a daemon to its end; answers the exit code. `say` gets why it could not go on."""
+    """Run a daemon to its end; answers the exit code. `say` gets why it could not go on.
+
+    One that leads no more begins anew as a standby: in the same process, under another program.
+    """
     try:
-        Daemon(config_path).run()
+        listener = _opened(config_path).run()
     except (JournalCorrupt, Corrupt) as error:
         say(f"the journal is corrupt: {error}")
         say(getattr(error, "hint", "") or "see docs/operations.md, 'A corrupt journal'")
@@ -436,7 +571,23 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
     except LeaseLost as error:
         say(str(error))
         return 1
+    if listener is not None:
+        hand_on(listener)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return 0
+
+
+def _opened(config_path: str) -> Daemon:
+    """The daemon, once the database that several heads share answers. Raises HpctlError."""
+    while True:
+        try:
+            return Daemon(config_path)
+        except Unavailable as error:
+            if load(config_path).database_url is None:
+                raise
+            log.error("trouble=%s", error)
+            notify("EXTEND_TIMEOUT_USEC=120000000\nSTATUS=waiting for the database")
+            time.sleep(NO_JOURNAL_S)
 
 
 DEFAULT_CONF = Path("/etc/slurm/slurm.conf")

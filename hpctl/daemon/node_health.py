@@ -65,6 +65,12 @@ class NodeHealthStore:
         self._poke = poke
         self._clock = clock
 
+    def take_over(self, known: Mapping[NodeName, Health]) -> None:
+        """Start from what another daemon knew."""
+        with self._lock:
+            self._health = dict(known)
+            self._digests.clear()
+
     def add_sources(self, *sources: FindingsSource) -> None:
         """Add the findings of these, in this order."""
         self._sources += sources

@@ -41,9 +41,11 @@ from hpctl.store.sql import Store
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.daemon.journaled_state import JournaledState
+    from hpctl.daemon.leadership import Leadership
     from hpctl.daemon.observe import Observer
 
 PER_MINUTE: Final = 60
+FAILOVER: Final = "failover"
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
@@ -63,10 +65,12 @@ class RequestDesk:
         group: str,
         poke: Callable[[], None],
         clock: Clock,
+        leadership: Leadership | None = None,
     ) -> None:
         """`group`: the Unix group whose members may ask for everything; empty: root alone."""
         self._store, self._observer, self._memory = store, observer, memory
         self._group, self._poke, self._clock = group, poke, clock
+        self._leadership = leadership
         self._proofs: dict[int, str] = {}
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
@@ -99,14 +103,19 @@ class RequestDesk:
         return number
 
     def pending(self) -> list[Request]:
-        """The requests that nobody has taken yet, each with what proves who asked.
-
-        Raises Unavailable, JournalCorrupt.
+        """The requests that nobody has taken yet, each with what proves who asked. Those to hand
+        over are answered here. Raises Unavailable, JournalCorrupt, LeaseLost, OSError.
         """
         with self._lock:
             rows = self._store.requests()
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
-            return [replace(r, proof=self._proofs.get(r.id, r.proof)) for r in rows]
+            waiting = [replace(r, proof=self._proofs.get(r.id, r.proof)) for r in rows]
+        if self._leadership is None:
+            return waiting
+        for request in waiting:
+            if request.verb == FAILOVER:
+                self._leadership.take(request, self._memory)
+        return [r for r in waiting if r.verb != FAILOVER]
 
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):

@@ -1,7 +1,8 @@
 """Sends a supervisor's reports to the head node: the trouble, the action, and what it asks for.
 
 Runs inside a job, as the job's owner, and must never harm it: `send_report` raises nothing,
-waits for two seconds at most, and answers None where nobody was reached. The daemon believes it by
+waits for two seconds at most, and some more where several head nodes may settle who leads, and
+answers None where nobody was reached. The daemon believes it by
 its MUNGE credential, whose uid must be the job's owner in Slurm (or root), and is believed by one
 of its own.
 
@@ -11,7 +12,6 @@ munged is asked: $HPCTL_AGENT_MUNGE_SOCKET, the same name in that file, the sock
 names in $SLURM_CONF, or MUNGE's own default.
 """
 
-import http.client
 import logging
 import os
 import re
@@ -26,7 +26,7 @@ from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import JobId
 from hpctl.errors import HpctlError
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol.heads import Head, explained, passing
+from hpctl.protocol.heads import Head, ask_leader, explained, passing
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,10 @@ AGENT_HEAD = "HPCTL_AGENT_HEAD"
 AGENT_ENV = "HPCTL_AGENT_ENV"
 AGENT_ENV_FILE = Path("/etc/hpctl/agent.env")
 MUNGE_SOCKET = "HPCTL_AGENT_MUNGE_SOCKET"
+FAILOVER_S = 3.0
+"""How much longer than one head node several are asked: who leads may be open for a moment."""
+WHOLE_FAILOVER_S = 12.0
+"""The same for what is better late than never: as long as a fail-over takes."""
 _MAX_FILE = 256 * 1024
 _AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
 
@@ -56,26 +60,29 @@ class DaemonReply(Struct, frozen=True):
 
 
 def send_report(
-    report: JobReport, *, head: str | None = None, timeout_s: float = 2.0
+    report: JobReport,
+    *,
+    head: str | None = None,
+    timeout_s: float = 2.0,
+    failover_s: float = FAILOVER_S,
 ) -> DaemonReply | None:
-    """Send one report to the first head node that answers. Never raises.
+    """Send one report to the head node that leads. Never raises.
 
     `head` (`http://HOST:PORT`) overrides what is configured. None where no head node is known or
-    none was reached within `timeout_s` seconds.
+    none was reached within `timeout_s` seconds, and `failover_s` more where several are known.
     """
-    until = time.monotonic() + timeout_s
+    begun = time.monotonic()
     try:
         known = head_settings(os.environ)
-        heads = (head,) if head else known.heads
-        body = job_wire.encode(report)
-        for url in heads:
-            reply = _post(url, body, known.munge_socket, until)
-            if reply is not None:
-                return reply
+        heads = [at for url in ((head,) if head else known.heads) if (at := _head(url))]
         if not heads:
             log.info("no head node is known: set %s", HEAD)
+            return None
+        until = begun + timeout_s + (failover_s if len(heads) > 1 else 0.0)
+        body = job_wire.encode(report)
+        return _reply(*ask_leader(heads, job_wire.PATH, body, until, known.munge_socket))
     except Exception as error:  # noqa: BLE001 -- a job must not end because no daemon was reached
-        log.info("no report was sent to the head node: %s", error)
+        log.info("no report was sent to the head node: %s", error or type(error).__name__)
     return None
 
 
@@ -99,7 +106,8 @@ def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        send_report(JobReport(JobId(int(job)), int(restarts), progress=step))
+        report = JobReport(JobId(int(job)), int(restarts), progress=step)
+        send_report(report, failover_s=WHOLE_FAILOVER_S)
     finally:
         os._exit(0)
 
@@ -149,12 +157,11 @@ def _slurms_socket(conf: str | None) -> str | None:
     return found[1] if found else None
 
 
-def _post(url: str, body: bytes, munge_socket: str | None, until: float) -> DaemonReply | None:
-    """One head node's answer; None where it was not reached in time."""
+def _head(url: str) -> Head | None:
     try:
-        return _reply(*Head.parse(url).post(job_wire.PATH, body, until, munge_socket))
-    except (OSError, http.client.HTTPException, HpctlError) as error:
-        log.info("no report was sent to the head node %s: %s", url, error or type(error).__name__)
+        return Head.parse(url)
+    except HpctlError as error:
+        log.info("no report is sent there: %s", error)
         return None
 
 

@@ -9,17 +9,17 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import cache
 
 from msgspec.structs import replace
 
-from hpctl.cli.gather import World, attempt, judged, waits_for_cloud
+from hpctl.cli.gather import Followed, World, attempt, judged, leader, stored, waits_for_cloud
 from hpctl.cli.output import now
 from hpctl.config import Config
-from hpctl.core.journal import Corrupt, Event, State
+from hpctl.core.journal import Corrupt, State
 from hpctl.core.model import NodeName, ProviderView, SchedulerView
 from hpctl.errors import HpctlError
 from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
@@ -60,9 +60,9 @@ class Follower:
         self._due = dict.fromkeys(("slurm", "cloud", "leaves"), 0.0)
         self.leaves: Mapping[NodeName, str] = {}
         """The leaf switch or block of each node, as far as Slurm has told."""
-        self._state, self._seq = State(), 0
+        self._journal = Followed(None)
         self._afresh = self._next = self._spent = 0.0
-        self.world = World(now(), config.policy(), self._state, config.cluster.name)
+        self.world = World(now(), config.policy(), State(), config.cluster.name)
         self.trouble = "the journal was not read yet"
         """Why the journal, and with it everything here, is not what it is now; empty: it is."""
 
@@ -84,16 +84,19 @@ class Follower:
 
     def _look(self, wait_s: float) -> bool:
         arrived = self._arrived(wait_s)
+        if time.monotonic() >= self._afresh:
+            self._journal, self._afresh = Followed(None), time.monotonic() + AFRESH_S
         with closing(open_reader(self.config)) as store:
-            news = self._follow(store.numbered(self._from(time.monotonic())))
-            daemon, health = store.daemon(), store.health() if arrived else None
-        world = replace(self.world, now=now(), daemon=daemon, state=self._state)
-        if health is not None:
-            read = (self._slurm, self._cloud)
-            world = judged(self.config, self.rules, now(), self._state, health, daemon, *read)
-        news = news or arrived or world.daemon_alive != self.world.daemon_alive
+            news = sum(1 for _ in self._journal.news(store))
+            if arrived:
+                world = stored(self.config, store, self._journal.state, now())
+                world = judged(world, self.config, self._slurm, self._cloud)
+            else:
+                daemon = leader(store, at := now(), wait=self.world.shared)
+                world = replace(self.world, now=at, daemon=daemon, state=self._journal.state)
+        changed = news > 0 or arrived or world.daemon_alive != self.world.daemon_alive
         self.world = world
-        return news
+        return changed
 
     def _arrived(self, wait_s: float) -> bool:
         """Have Slurm and the cloud read where it is time; whether there are new answers."""
@@ -117,18 +120,6 @@ class Follower:
             due["cloud"] = at + CLOUD_S
             self._cloud = attempt(True, lambda: self._provider().view())
         self._slurm = attempt(True, self._scheduler.view)
-
-    def _from(self, at: float) -> int:
-        """The number of the last event that is known; 0 where memory is to be built anew."""
-        if at >= self._afresh:
-            self._state, self._seq, self._afresh = State(), 0, at + AFRESH_S
-        return self._seq
-
-    def _follow(self, events: Iterable[tuple[int, Event]]) -> bool:
-        before = self._seq
-        for self._seq, event in events:
-            self._state.fold(event)
-        return self._seq != before
 
     def _pace(self) -> None:
         """Read the facts again the later, the more of a processor went into all since the last

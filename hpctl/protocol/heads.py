@@ -6,10 +6,13 @@ import contextlib
 import hmac
 import http.client
 import json
+import math
 import os
 import pwd
+import random
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,6 +23,7 @@ from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 
 DEFAULT_PORT = 8470
+AGENT_METRICS_PORT = 8471
 SLURM_USER = "slurm"
 _CONFS = (
     "/etc/slurm/slurm.conf",
@@ -28,6 +32,13 @@ _CONFS = (
     "/var/spool/slurmd/conf-cache/slurm.conf",
 )
 _ANSWER_BYTES = 64 * 1024
+NOT_LEADER = http.client.MISDIRECTED_REQUEST
+"""What a standby answers to every POST, with the leader's address where it knows one."""
+REACH_S, TRY_S = 1.0, 2.0
+"""How long one of several head nodes may take to accept a connection, and to answer."""
+ROUND_S = (0.1, 0.5)
+"""The pause before head nodes that did not take it are asked again, drawn at random: whoever waits
+for a new leader does not come with all others at once."""
 
 
 class Head(Struct, frozen=True):
@@ -56,22 +67,33 @@ class Head(Struct, frozen=True):
         return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
 
     def post(
-        self, path: str, body: bytes, until: float, munge_socket: str | Path | None
+        self,
+        path: str,
+        body: bytes,
+        until: float,
+        munge_socket: str | Path | None,
+        reach_s: float = math.inf,
     ) -> tuple[int, bytes]:
         """Send a body in the caller's own name, once; answers status and body.
 
         A daemon has proved the answer to be its own, unless it asks to be asked again. `until`:
-        when to give up, by the monotonic clock. Raises OSError and http.client.HTTPException where
-        the head node is not reached, Unproved, MungeUnavailable.
+        when to give up, by the monotonic clock; a connection is waited for `reach_s` seconds at
+        most. Raises Unreached where nothing was sent, OSError and http.client.HTTPException where
+        no answer came, Unproved, MungeUnavailable.
         """
         credential = munge.encode(wire.payload(body), munge_socket)
         left = until - time.monotonic()
         if left <= 0:
-            raise TimeoutError("no time left to ask")
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=left)
+            raise Unreached("no time left to ask")
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=min(left, reach_s))
         authorization = f"{wire.AUTH_SCHEME} {credential}"
         headers = {"Authorization": authorization, "Content-Type": "application/json"}
         try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise Unreached(error) from error
+            connection.sock.settimeout(max(until - time.monotonic(), 0.01))
             connection.request("POST", path, body, headers)
             response = connection.getresponse()
             text = response.read(_ANSWER_BYTES)
@@ -83,9 +105,69 @@ class Head(Struct, frozen=True):
             connection.close()
 
 
+class Unreached(OSError):
+    """No connection to the head node: nothing was sent."""
+
+
+def ask_leader(
+    heads: Sequence[Head],
+    path: str,
+    body: bytes,
+    until: float,
+    munge_socket: str | Path | None,
+    *,
+    once: bool = False,
+) -> tuple[int, bytes]:
+    """Post a body to the head node that leads; answers its status and body.
+
+    A standby's answer leads to the leader that it names, or to the next head node. Several are
+    asked until one takes it or `until` is over; `once`: what one of them has got is not sent again,
+    though no answer came. NOT_LEADER is answered where none led in that time. Raises what
+    `Head.post` does.
+    """
+    several = len(heads) > 1
+    reach_s, try_s = (REACH_S, math.inf if once else TRY_S) if several else (math.inf, math.inf)
+    head, silent, asked = heads[0], None, set[Head]()
+    while True:
+        status, text, error = NOT_LEADER, b"", None
+        try:
+            end = min(until, time.monotonic() + try_s)
+            status, text = head.post(path, body, end, munge_socket, reach_s)
+        except (OSError, http.client.HTTPException, Unproved) as trouble:
+            if not several or (once and not isinstance(trouble, Unreached)):
+                raise
+            error = trouble
+            silent = head if isinstance(trouble.__cause__ or trouble, TimeoutError) else silent
+        if status != NOT_LEADER:
+            return status, text
+        asked.add(head)
+        goal = leader_named(text, heads) or heads[(heads.index(head) + 1) % len(heads)]
+        # A standby names a leader that is frozen until the lease is over.
+        head = goal if goal != silent else head
+        if head in asked:
+            asked.clear()
+            pause = random.uniform(*ROUND_S)  # noqa: S311 - jitter, not a secret
+            if time.monotonic() + pause >= until:
+                if error is not None:
+                    raise error
+                return status, text
+            time.sleep(pause)
+
+
+def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
+    """The leader that a standby's answer names, where it is one of these: no answer, which may be
+    old or a stranger's, has a credential sent anywhere else."""
+    try:
+        named = Head.parse(json.loads(text)["leader"])
+    except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
+        return None
+    return named if named in heads else None
+
+
 def passing(status: int) -> bool:
     """Whether the same body may be taken later: nothing rests on such an answer."""
-    return status >= http.client.INTERNAL_SERVER_ERROR or status in (408, 409, 429)
+    later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
+    return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
 
 
 def explained(text: bytes) -> str:

@@ -22,9 +22,9 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from hpctl.cli.gather import Followed
 from hpctl.config import load
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
-from hpctl.core.journal import Event, State
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.timeline import Line, event_line
 from hpctl.errors import HpctlError, Unavailable
@@ -426,35 +426,25 @@ class _Story:
 
     def __init__(self, sandbox: Sandbox, since: datetime) -> None:
         self._store = open_store(load(sandbox.config_path))
-        self._state = State()
-        self._seen = 0
+        self._journal = Followed(None)
         self._since = since
 
     def news(self) -> list[Line]:
         """The lines of the events since the last time."""
-        lines = []
-        for event in self._fresh():
-            self._state.fold(event)
-            line = event_line(event, self._state)
-            if line is not None and event.at >= self._since:
-                lines.append(line)
-        return lines
-
-    def _fresh(self) -> list[Event]:
-        events = list(self._store.events(after=self._seen))
-        self._seen += len(events)
-        return events
+        news = self._journal.news(self._store)
+        lines = [event_line(event, self._journal.state) for _, event in news]
+        return [line for line in lines if line is not None and line.at >= self._since]
 
     @property
     def open(self) -> bool:
         """Whether a recovery is under way, or none has begun yet."""
-        state = self._state
+        state = self._journal.state
         return bool(state.open_nodes or state.open_jobs) or not state.nodes
 
     def recoveries(self) -> list[dict[str, str]]:
         """Ids and ends."""
-        nodes = [{"id": str(r.id), "end": str(r.phase)} for r in self._state.nodes.values()]
-        jobs = [{"id": str(r.id), "end": str(r.phase)} for r in self._state.jobs.values()]
+        nodes = [{"id": str(r.id), "end": str(r.phase)} for r in self._journal.state.nodes.values()]
+        jobs = [{"id": str(r.id), "end": str(r.phase)} for r in self._journal.state.jobs.values()]
         return nodes + jobs
 
 

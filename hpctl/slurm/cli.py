@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hpctl.core.hostlist import batches, fold, valid_name
 from hpctl.core.model import (
+    NOT_LEADING,
     Attempt,
     JobId,
     NodeName,
@@ -188,8 +189,15 @@ class CliScheduler(Reader):
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
         comment = rules.comment(record.job.comment, why)
-        written = self.runner.run("scontrol", "update", f"JobId={record.command_id}", comment)
-        return held if written.ok else Outcome.accepted(f"held, but not told: {written.message}")
+        written = self._order("scontrol", "update", f"JobId={record.command_id}", comment)
+        told = written.kind is OutcomeKind.ACCEPTED
+        return held if told else Outcome.accepted(f"held, but not told: {written.detail}")
+
+    def active_controller(self) -> str:
+        """The host of the first slurmctld that answers `scontrol ping`; empty where none does."""
+        ran = self.runner.run("scontrol", "ping")
+        found = re.search(r"^Slurmctld\([^)]*\) at (\S+) is UP", ran.text, re.MULTILINE)
+        return found[1] if found else ""
 
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """`scontrol show reservation`. Raises Unavailable."""
@@ -218,7 +226,7 @@ class CliScheduler(Reader):
 
     def _order(self, *args: str) -> Outcome:
         """Send one command, once."""
-        return outcome(self.runner.run(*args))
+        return outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
     def _look(self, job: JobId) -> JobRecord | Outcome | None:
         """The job now; a failed look is an order that was not sent."""

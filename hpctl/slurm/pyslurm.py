@@ -31,7 +31,15 @@ import msgspec
 from hpctl.core.bounds import EARLIEST, at_stamp, printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold, valid_name
-from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
+from hpctl.core.model import (
+    NOT_LEADING,
+    JobId,
+    NodeName,
+    Outcome,
+    SchedulerView,
+    SlurmJob,
+    SlurmNode,
+)
 from hpctl.core.walls import Flaw, each, walled
 from hpctl.errors import Unavailable
 from hpctl.slurm.cli import CliScheduler, Rule, update
@@ -134,6 +142,8 @@ class PySlurm(CliScheduler):
             return dict.fromkeys(wanted, refused)
 
         def send(names: Sequence[str], reason: str) -> Outcome:
+            if not self.may_act():
+                return NOT_LEADING
             answer = self._child.ask(Question("update", [fold(names)], state, reason))
             if answer is None:
                 return Outcome.ambiguous("timeout", "the pyslurm process was late or has died")

@@ -53,6 +53,8 @@ class Reader:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     polite: bool = False
     """Whether other threads of this process must not wait while nodes are parsed."""
+    may_act: Callable[[], bool] = lambda: True
+    """Asked immediately before each order: a daemon that leads no more sends none."""
     _version: tuple[int, int, int] | None = None
     _dealt: Dealt | None = None
     _hosts: Hostlists = field(default_factory=Hostlists)

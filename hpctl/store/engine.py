@@ -67,7 +67,27 @@ _CONNECT: dict[str, dict[str, Any]] = {
 }
 
 
-def make_engine(url: str, *, write: bool) -> Engine:
+_CONNECT_LEADER: dict[str, dict[str, Any]] = {
+    "postgresql": {
+        "connect_timeout": 2,
+        "tcp_user_timeout": 5000,
+        "options": "-c idle_in_transaction_session_timeout=1500 -c statement_timeout=5000",
+    },
+    "mariadb": {
+        "connect_timeout": 2,
+        "read_timeout": 5,
+        "write_timeout": 5,
+        "init_command": "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'),"
+        " SESSION innodb_lock_wait_timeout = 4"
+        " /*M!100301 , SESSION idle_transaction_timeout = 1 */",
+    },
+}
+"""For what leaders and standbys write. The server ends the transaction of a leader that was frozen
+in the middle of it, as its lock on the lease would keep any standby from taking over. An answer
+that comes later than the lease lasts is of no use."""
+
+
+def make_engine(url: str, *, write: bool, leader: bool = False) -> Engine:
     """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
     try:
         parsed = make_url(url)
@@ -81,8 +101,9 @@ def make_engine(url: str, *, write: bool) -> Engine:
     if not driver:
         raise HpctlError(f"database_url: no driver for {parsed.drivername!r}", _example())
     try:
+        options = (_CONNECT_LEADER if leader else _CONNECT)[extra]
         return create_engine(
-            parsed.set(drivername=driver), pool_pre_ping=True, connect_args=_CONNECT[extra]
+            parsed.set(drivername=driver), pool_pre_ping=True, connect_args=options
         )
     except ModuleNotFoundError as error:
         raise HpctlError(
@@ -130,7 +151,7 @@ def reading(what: str) -> Iterator[None]:
         if passing(error):
             raise Unavailable(
                 f"{what} cannot be reached: {message_of(error)}",
-                "is the database up, and its disk well?",
+                "is the database up, and its disk well? Until it answers hpctl does nothing",
             ) from error
         raise JournalCorrupt(
             f"{what} cannot be read: {message_of(error)}",
@@ -255,4 +276,21 @@ lease = _table(
     Column("heartbeat", Double, nullable=False),
     Column("last_cycle_s", Double, nullable=False),
     Column("trouble", _text, nullable=False),
+    # Counts renewals: a standby sees by it that the leader lives, whatever any clock says.
+    Column("beat", BigInteger, nullable=False, server_default="0"),
+    Column("lease_s", Double, nullable=False, server_default="30"),
+    Column("address", String(255), nullable=False, server_default=""),
+    Column("successor", String(255), nullable=False, server_default=""),
+)
+
+standbys = _table(
+    "hpctl_standbys",
+    Column("address", String(255), primary_key=True),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("heartbeat", Double, nullable=False),
+    # The newest event that it has replayed.
+    Column("seq", _id, nullable=False),
 )

@@ -8,6 +8,7 @@ import sqlite3
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,11 +16,21 @@ from urllib.parse import quote
 from hpctl.core.journal import Event
 from hpctl.core.model import Health, NodeName
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.rows import DaemonInfo, checked, decode, health_as_heard, info_of
+from hpctl.store.rows import (
+    DaemonInfo,
+    StandbyInfo,
+    checked,
+    decode,
+    health_as_heard,
+    info_of,
+    standby_of,
+    without_ended_jobs,
+)
 
 _SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
-_EVENTS = "SELECT seq, kind, payload FROM hpctl_events"
-_PAST = "SELECT seq, kind, payload FROM hpctl_past"
+_EVENTS = "SELECT seq, kind, payload FROM hpctl_events WHERE seq > :after"
+_STANDBYS = "SELECT *, (SELECT max(seq) FROM hpctl_events) AS newest FROM hpctl_standbys"
+_PAST = "SELECT seq, kind, payload FROM hpctl_past WHERE seq > :after"
 
 
 class SqliteReader:
@@ -43,15 +54,18 @@ class SqliteReader:
 
     def events(self, *, past: bool = False) -> Iterator[Event]:
         """As `Store.events`."""
+        return (event for _, event in self.numbered(past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `Store.numbered`."""
         past = past and self._has("hpctl_past")
         query = f"{_PAST} UNION ALL {_EVENTS}" if past else _EVENTS
-        for row in self._rows(f"{query} ORDER BY seq"):
-            yield decode(row.seq, row.kind, row.payload)
-
-    def numbered(self, after: int) -> Iterator[tuple[int, Event]]:
-        """As `Store.numbered`."""
-        for row in self._rows(f"{_EVENTS} WHERE seq > ? ORDER BY seq", after):
-            yield row.seq, decode(row.seq, row.kind, row.payload)
+        with _reading(f"the journal at {self._name}"):
+            found: Any = self._db.execute(f"{query} ORDER BY seq", {"after": after})
+            for row in found if since is None else without_ended_jobs(found, since):
+                yield row[0], decode(*row)
 
     def health(self) -> Mapping[NodeName, Health]:
         """As `Store.health`."""
@@ -63,10 +77,14 @@ class SqliteReader:
         row = next(self._rows("SELECT * FROM hpctl_lease"), None)
         return None if row is None else info_of(row)
 
+    def standbys(self) -> list[StandbyInfo]:
+        """As `Store.standbys`."""
+        return [standby_of(row) for row in self._rows(_STANDBYS)]
+
     def _has(self, table: str) -> bool:
         return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))
 
-    def _rows(self, query: str, *values: object) -> Iterator[Any]:
+    def _rows(self, query: str, *values: str) -> Iterator[Any]:
         """The rows, their columns by name."""
         with _reading(f"the journal at {self._name}"):
             cursor = self._db.execute(query, values)
@@ -91,7 +109,7 @@ def _reading(what: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if passing(error):
-            hint = "is the database up, and its disk well?"
+            hint = "is the database up, and its disk well? Until it answers hpctl does nothing"
             raise Unavailable(f"{what} cannot be reached: {error}", hint) from error
         hint = "stop the daemon, keep a copy, restore the newest good one"
         raise JournalCorrupt(f"{what} cannot be read: {error}", hint) from error

@@ -3,6 +3,7 @@
 SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,8 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hpctl.core.bounds import natural
 from hpctl.core.compat import UTC
-from hpctl.core.journal import EVENT_TYPES, Event
+from hpctl.core.job_recovery import ENDS, TRANSITIONS
+from hpctl.core.journal import EVENT_TYPES, Event, JobReported
 from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.view import Request
 from hpctl.errors import JournalCorrupt, Unavailable
@@ -41,14 +44,55 @@ def decode(seq: int, kind: str, payload: str) -> Event:
         ) from error
 
 
-SCHEMA_VERSION = 1
+_HEAD = re.compile(r'\{"at":"([^"]{19})[^"]*","recovery":"(j-[^"]*)"(?:,"signal":"([a-z_]+)")?')
+"""How a record of a job's recovery begins."""
+_ENDING = {signal for (_, signal), phase in TRANSITIONS.items() if phase in ENDS}
+_ENDING -= {signal for (_, signal), phase in TRANSITIONS.items() if phase not in ENDS}
+
+Row = tuple[int, str, str]
+"""A record's number, kind and JSON."""
+
+
+def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
+    """The rows without job recoveries that ended, and reports of supervisors, before a time (UTC):
+    three of four rows, which are not even decoded. What stays can be replayed."""
+    before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
+    ended = set()
+    for row in rows:
+        payload = str(row[2])  # Any type, see above: what is none of ours is found by `decode`.
+        if row[1] == JobReported.__name__ and payload[7:26] < before:
+            continue
+        head = _HEAD.match(payload)
+        kept.append((row, head and head[2]))
+        if head and head[3] in _ENDING and head[1] < before:
+            ended.add(head[2])
+    return (row for row, recovery in kept if recovery not in ended)
+
+
+SCHEMA_VERSION = 2
+"""migrations.py leads here from every released one."""
 
 _findings = msgspec.json.Decoder(tuple[Finding, ...])
 _times = msgspec.json.Decoder(dict[str, float])
 
 
+class Holder(Struct, frozen=True):
+    """A daemon as the lease and the table of standbys name it. `address`: its intake, as agents
+    reach it."""
+
+    host: str
+    pid: int
+    version: str
+    mode: str
+    address: str
+
+
 class DaemonInfo(Struct, frozen=True):
-    """The lease row: who runs, since when, and how its last cycle went."""
+    """The lease row: who runs, since when, and how its last cycle went.
+
+    `beat` counts renewals. `lease_s`: for how long each lasts; 0 once the leader has let go, for
+    the daemon at the address `successor` first where it names one.
+    """
 
     host: str
     pid: int
@@ -59,6 +103,23 @@ class DaemonInfo(Struct, frozen=True):
     until: datetime
     last_cycle_s: float
     trouble: str = ""
+    epoch: int = 0
+    beat: int = 0
+    lease_s: float = 0.0
+    address: str = ""
+    successor: str = ""
+
+
+class StandbyInfo(Struct, frozen=True):
+    """A daemon that is ready to take over. `behind`: how many events it has not replayed yet."""
+
+    host: str
+    address: str
+    pid: int
+    version: str
+    beat: int
+    heartbeat: datetime
+    behind: int
 
 
 def checked(schema: str | None, name: str) -> None:
@@ -68,11 +129,14 @@ def checked(schema: str | None, name: str) -> None:
         raise Unavailable(
             f"there is no journal at {name} yet", "the daemon makes it when it first runs"
         )
-    if schema != str(SCHEMA_VERSION):
-        raise JournalCorrupt(
-            f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}",
-            "run the hpctl version that wrote it",
+    if schema == str(SCHEMA_VERSION):
+        return
+    what = f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}"
+    if 0 < natural(schema) < SCHEMA_VERSION:
+        raise Unavailable(
+            what, "the daemon of this release migrates it: systemctl restart hpctl-daemon"
         )
+    raise JournalCorrupt(what, "run the hpctl version that wrote it, or a later one")
 
 
 def utc(stamp: float) -> datetime:
@@ -146,3 +210,11 @@ def info_of(row: Any) -> DaemonInfo:
     with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
         values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
         return DaemonInfo(**values)
+
+
+def standby_of(row: Any) -> StandbyInfo:
+    """Who stands by. Raises JournalCorrupt."""
+    with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
+        values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
+        behind = max(0, (row.newest or 0) - row.seq)
+        return StandbyInfo(**values, heartbeat=utc(row.heartbeat), behind=behind)

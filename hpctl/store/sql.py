@@ -11,6 +11,7 @@ logs the newest digest with each row (`audit=... digest=...`), and `hpctl audit 
 DIGEST` compares with what the log, or a note elsewhere, says.
 """
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Select,
+    func,
     insert,
     inspect,
     make_url,
@@ -34,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 
+from hpctl.core.bounds import natural
 from hpctl.core.compat import UTC
 from hpctl.core.journal import ConfigurationTaken, Event, RequestTaken
 from hpctl.core.model import Health, NodeName, RecoveryId
@@ -41,9 +44,13 @@ from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import engine as t
 from hpctl.store.engine import make_engine, message_of, reading, writing
+from hpctl.store.migrations import migrate
 from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,
+    Holder,
+    Row,
+    StandbyInfo,
     checked,
     decode,
     encode,
@@ -52,13 +59,17 @@ from hpctl.store.rows import (
     heard_row,
     info_of,
     request_of,
-    utc,
+    standby_of,
+    without_ended_jobs,
 )
 
 _events = select(t.events.c.seq, t.events.c.kind, t.events.c.payload)
 _past = select(t.past.c.seq, t.past.c.kind, t.past.c.payload)
 _AT_ONCE = 500
 """Rows named in one statement: databases have limits."""
+_NO_EPOCH = -1
+STANDBY_GONE_S = 86400.0
+"""A standby that was silent for so long is forgotten."""
 _schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
 
 
@@ -130,8 +141,12 @@ class Store:
         (a URL without a driver).
         """
         self._engine: Engine = make_engine(url, write=write)
+        served = write and self._engine.dialect.name != "sqlite"
+        self._writer = make_engine(url, write=True, leader=True) if served else self._engine
         self._name = make_url(url).render_as_string()
-        self._epoch = 0
+        self._write, self._epoch = write, 0
+        self.position = 0
+        """The number of the last event that `events` gave."""
         database = self._engine.url.database
         here = (
             write
@@ -144,7 +159,7 @@ class Store:
                 if write:
                     self._refuse_empty()
                     self._create()
-                self._check_schema()
+                checked(self._schema(), self._name)
         except BaseException:
             self._engine.dispose()
             raise
@@ -158,11 +173,16 @@ class Store:
             )
 
     def _create(self) -> None:
-        """Make what is missing. Two daemons may try at once, on MariaDB table by table: whatever
-        one of them finds made by the other, it finds there when it looks again.
+        """Make or migrate what is missing. Two daemons may try at once, on MariaDB table by table:
+        whatever one of them finds made by the other, it finds there when it looks again.
         """
         for left in reversed(range(len(t.metadata.tables) + 2)):
             try:
+                found = self._schema()
+                if 0 < (old := natural(found or "")) < SCHEMA_VERSION:
+                    migrate(self._engine, old, self._file)
+                    return
+                checked(found or str(SCHEMA_VERSION), self._name)
                 with self._engine.begin() as c:
                     if self._file is not None:
                         c.execute(text("BEGIN IMMEDIATE"))
@@ -174,12 +194,12 @@ class Store:
                 if not left or self._file is not None:
                     raise
 
-    def _check_schema(self) -> None:
-        row = None
-        if inspect(self._engine).has_table(t.meta.name):
-            with self._engine.connect() as c:
-                row = c.execute(_schema_row).first()
-        checked(None if row is None else row[0], self._name)
+    def _schema(self) -> str | None:
+        if not inspect(self._engine).has_table(t.meta.name):
+            return None
+        with self._engine.connect() as c:
+            row = c.execute(_schema_row).first()
+        return None if row is None else str(row[0])
 
     def _stat(self) -> tuple[int, int] | None:
         if self._file is None:
@@ -212,6 +232,25 @@ class Store:
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
+        self._writer.dispose()
+
+    def claim(self, cluster: str) -> None:
+        """See that this is that cluster's journal; a writer notes it, once. Raises HpctlError where
+        it is another cluster's, Unavailable."""
+        owner = select(t.meta.c.value).where(t.meta.c.name == "cluster")
+        note = insert(t.meta).values(name="cluster", value=cluster)
+        with reading("the journal"):
+            if self._write:
+                with contextlib.suppress(IntegrityError), self._engine.begin() as c:
+                    c.execute(note)
+            with self._engine.connect() as c:
+                found = c.execute(owner).scalar()
+        if found not in (None, cluster):
+            raise HpctlError(
+                f"the database is that of the cluster {found!r}, and this is {cluster!r}",
+                "give each cluster a database_url of its own; where it was renamed:"
+                " DELETE FROM hpctl_meta WHERE name = 'cluster'",
+            )
 
     # --- events ---
 
@@ -222,7 +261,7 @@ class Store:
         rows = [dict(zip(("kind", "payload"), encode(e), strict=True)) for e in batch]
         taken = [e.request for e in batch if isinstance(e, RequestTaken)]
         self._still_there()
-        with writing("the journal"), self._engine.begin() as c:
+        with writing("the journal"), self._writer.begin() as c:
             self._still_mine(c)
             c.execute(insert(t.events), rows)
             _record_audit(c, batch)
@@ -235,6 +274,13 @@ class Store:
 
         Raises Unavailable, and JournalCorrupt at the first event that cannot be read.
         """
+        return (event for _, event in self.numbered(after, past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `events`, each with its number: what follows the journal goes on after the last. With
+        `since` less: see `rows.without_ended_jobs`."""
         query: Select[Any] | CompoundSelect[Any] = _events
         with reading("the journal"), self._engine.connect() as c:
             # A journal that no daemon of this version has opened has no past.
@@ -243,18 +289,11 @@ class Store:
                 query = union_all(_past, _events)
             rows = query.subquery()
             ordered = select(rows).where(rows.c.seq > after).order_by(rows.c.seq)
-            for seq, kind, payload in c.execute(ordered):
-                yield decode(seq, kind, payload)
-
-    def numbered(self, after: int) -> Iterator[tuple[int, Event]]:
-        """The events behind number `after`, each with its number, for who follows the journal.
-
-        Raises Unavailable, JournalCorrupt.
-        """
-        with reading("the journal"), self._engine.connect() as c:
-            newer = _events.where(t.events.c.seq > after).order_by(t.events.c.seq)
-            for seq, kind, payload in c.execute(newer):
-                yield seq, decode(seq, kind, payload)
+            found: Iterable[Row] = map(tuple, c.execute(ordered))
+            for row in found if since is None else without_ended_jobs(found, since):
+                event = decode(*row)
+                self.position = row[0]
+                yield row[0], event
 
     def retire(self, over: Callable[[Event], datetime | None], most: int | None = None) -> int:
         """Move what is over into the past; answers how many events. `over`: when that ended which
@@ -282,8 +321,7 @@ class Store:
         """One day in one transaction: never half of a recovery, which would be corruption."""
         numbers = list(recoveries)
         self._still_there()
-        with writing("the journal"), self._engine.begin() as c:
-            self._still_mine(c)
+        with writing("the journal"), self._writer.begin() as c:
             for first in range(0, len(numbers), _AT_ONCE):
                 these = t.events.c.seq.in_(numbers[first : first + _AT_ONCE])
                 found = c.execute(_events.where(these)).all()
@@ -292,6 +330,8 @@ class Store:
                 ]
                 c.execute(insert(t.past), rows)
                 c.execute(t.events.delete().where(these))
+            # Last, for as long as the lease's row is locked it cannot be renewed.
+            self._still_mine(c)
 
     def retired(self) -> frozenset[RecoveryId]:
         """The ids in the past: no new recovery may have one of them. Raises Unavailable,
@@ -303,7 +343,7 @@ class Store:
     def forget(self, before: datetime) -> None:
         """Delete for good what was over on a day before that time's. Raises LeaseLost, OSError."""
         self._still_there()
-        with writing("the journal"), self._engine.begin() as c:
+        with writing("the journal"), self._writer.begin() as c:
             self._still_mine(c)
             c.execute(t.past.delete().where(t.past.c.day < before.astimezone(UTC).toordinal()))
             old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
@@ -317,16 +357,18 @@ class Store:
         if not rows:
             return
         self._still_there()
-        with writing("the agents' facts"), self._engine.begin() as c:
+        with writing("the agents' facts"), self._writer.begin() as c:
             c.execute(t.agents.delete().where(t.agents.c.node.in_(list(rows))))
             c.execute(insert(t.agents), list(rows.values()))
+            self._still_mine(c)
 
     def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
         """Remember when each node was last heard, all nodes in one row. Raises OSError."""
         self._still_there()
-        with writing("the agents' times"), self._engine.begin() as c:
+        with writing("the agents' times"), self._writer.begin() as c:
             c.execute(t.heard.delete())
             c.execute(insert(t.heard).values(**heard_row(heard)))
+            self._still_mine(c)
 
     def health(self) -> Mapping[NodeName, Health]:
         """What the agents said last, by node. Raises Unavailable, JournalCorrupt."""
@@ -394,54 +436,45 @@ class Store:
 
     def daemon(self) -> DaemonInfo | None:
         """Who holds, or last held, the lease. Raises Unavailable, JournalCorrupt."""
-        with reading("the lease"), self._engine.connect() as c:
+        with reading("the lease"), self._writer.connect() as c:
             row = c.execute(select(t.lease)).first()
             return None if row is None else info_of(row)
 
     def take_lease(
-        self, host: str, pid: int, version: str, mode: str, now: datetime, lease_s: float
+        self, me: Holder, seen: DaemonInfo | None, now: datetime, lease_s: float
     ) -> None:
-        """Become the one writer. Raises LeaseHeld while another host's lease lasts,
-        Unavailable, JournalCorrupt.
-
-        On the same host the directory lock has proved that the former holder is dead.
+        """Become the one writer, under the next epoch. `seen`: the lease as it stood when it was
+        found to have run out. Raises LeaseHeld where it was renewed or taken since, Unavailable,
+        JournalCorrupt.
         """
+        stamp, epoch = now.timestamp(), seen.epoch + 1 if seen else 1
+        values = {
+            **{name: getattr(me, name) for name in me.__struct_fields__},
+            "epoch": epoch,
+            "beat": 0,
+            "lease_s": lease_s,
+            "started": stamp,
+            "heartbeat": stamp,
+            "until": stamp + lease_s,
+            "last_cycle_s": 0.0,
+            "trouble": "",
+            "successor": "",
+        }
+        held = LeaseHeld("another daemon holds the journal", "let this one wait")
         try:
-            with reading("the lease"), self._engine.begin() as c:
-                # A write before the read: from here on no other daemon can take it meanwhile.
-                c.execute(update(t.lease).values(id=1))
-                row = c.execute(select(t.lease)).first()
-                if row is not None and row.host != host and row.until > now.timestamp():
-                    raise LeaseHeld(
-                        f"the daemon on {row.host} (pid {row.pid}) holds the journal until"
-                        f" {utc(row.until):%H:%M:%S} UTC",
-                        "stop it, or let this one wait as the standby",
-                    )
-                epoch = (row.epoch if row else 0) + 1
-                stamp = now.timestamp()
-                values = {
-                    "epoch": epoch,
-                    "until": stamp + lease_s,
-                    "host": host,
-                    "pid": pid,
-                    "version": version,
-                    "mode": mode,
-                    "started": stamp,
-                    "heartbeat": stamp,
-                    "last_cycle_s": 0.0,
-                    "trouble": "",
-                }
-                c.execute(
-                    update(t.lease).values(**values)
-                    if row
-                    else insert(t.lease).values(id=1, **values)
-                )
+            with reading("the lease"), self._writer.begin() as c:
+                if seen is None:
+                    c.execute(insert(t.lease).values(id=1, **values))
+                else:
+                    same = (t.lease.c.epoch == seen.epoch) & (t.lease.c.beat == seen.beat)
+                    if c.execute(update(t.lease).where(same).values(**values)).rowcount != 1:
+                        raise held
+                gone = t.standbys.c.heartbeat < stamp - STANDBY_GONE_S
+                c.execute(t.standbys.delete().where(gone | (t.standbys.c.address == me.address)))
         except JournalCorrupt as error:
             if not isinstance(error.__cause__, IntegrityError):
                 raise
-            raise LeaseHeld(
-                "another daemon took the journal at the same moment", "let this one wait"
-            ) from error
+            raise held from error
         self._epoch = epoch
 
     def renew_lease(
@@ -449,15 +482,49 @@ class Store:
     ) -> None:
         """Say that the daemon lives. Raises LeaseLost where another took over, OSError."""
         self._still_there()
-        with writing("the lease"), self._engine.begin() as c:
+        with writing("the lease"), self._writer.begin() as c:
             self._hold_lease(
                 c,
                 heartbeat=now.timestamp(),
+                beat=t.lease.c.beat + 1,
+                lease_s=lease_s,
                 until=now.timestamp() + lease_s,
                 last_cycle_s=last_cycle_s,
                 trouble=trouble,
                 mode=mode,
             )
+
+    def release_lease(self, now: datetime, successor: str = "") -> None:
+        """Let go of it, for the standby at that address first. Raises LeaseLost, OSError."""
+        with writing("the lease"), self._writer.begin() as c:
+            values = {"lease_s": 0.0, "until": now.timestamp(), "successor": successor}
+            self._hold_lease(c, beat=t.lease.c.beat + 1, **values)
+        self.stand_by()
+
+    def stand_by(self) -> None:
+        """Refuse every write of the daemon's with LeaseLost until the lease is taken."""
+        self._epoch = _NO_EPOCH
+
+    def note_standby(self, me: Holder, beat: int, now: datetime) -> None:
+        """Say that this standby lives, and how far it has read. Raises OSError."""
+        keep = ("host", "address", "pid", "version")
+        values = {name: getattr(me, name) for name in keep}
+        values |= {"beat": beat, "heartbeat": now.timestamp(), "seq": self.position}
+        with writing("the standby's row"), self._writer.begin() as c:
+            c.execute(t.standbys.delete().where(t.standbys.c.address == me.address))
+            c.execute(insert(t.standbys).values(**values))
+
+    def forget_standby(self, address: str) -> None:
+        """Take the row of a standby away that ends. Raises OSError."""
+        with writing("the standby's row"), self._writer.begin() as c:
+            c.execute(t.standbys.delete().where(t.standbys.c.address == address))
+
+    def standbys(self) -> list[StandbyInfo]:
+        """Who stands by, and how far behind. Raises Unavailable, JournalCorrupt."""
+        newest = select(func.max(t.events.c.seq)).scalar_subquery()
+        query = select(t.standbys, newest.label("newest")).order_by(t.standbys.c.host)
+        with reading("the standbys"), self._writer.connect() as c:
+            return [standby_of(row) for row in c.execute(query)]
 
     def _still_mine(self, c: Connection) -> None:
         """In a daemon's transaction: nobody has taken the lease, nor does before it ends."""

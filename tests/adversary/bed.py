@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from hpctl.core.model import JobId, NodeName
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 
@@ -54,7 +53,6 @@ class Attack(Struct):
 
     def ready(self) -> None:
         """Wait until it says that it is in place."""
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line == "ready\n", line
 
@@ -71,7 +69,6 @@ def begin(do: str, env: dict[str, str] | None = None, **how: Any) -> Attack:
         env=env or {"PATH": os.environ["PATH"]},
         **drop(),
     )
-    assert process.stdin is not None
     asked = json.dumps({"do": do, **how})
     process.stdin.write(f"{_SOURCE}\nmain({asked!r})\n")
     process.stdin.close()
@@ -101,9 +98,7 @@ class Siege:
 
     # --- the attacker --------------------------------------------------------------------------
 
-    def as_stranger(
-        self, args: Sequence[str | bytes], **more: Any
-    ) -> subprocess.CompletedProcess[bytes]:
+    def as_stranger(self, args, **more):
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
             args,
@@ -170,10 +165,10 @@ class Siege:
         self.pid = self.daemon_pid()
 
     def job(self, number: int) -> Any:
-        return self.live.scheduler.view().jobs[JobId(number)]
+        return self.live.scheduler.view().jobs[number]
 
     def node(self, name: str) -> Any:
-        return self.live.scheduler.view().nodes[NodeName(name)]
+        return self.live.scheduler.view().nodes[name]
 
 
 def memory_mb(pid: int) -> float:

@@ -23,18 +23,16 @@ def make(root: Path, step: int) -> Path:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_newer_checkpoint_of_another_user_is_passed_over(tmp_path: Path) -> None:
+def test_a_newer_checkpoint_of_another_user_is_passed_over(tmp_path):
     ours, theirs = make(tmp_path, 1), make(tmp_path, 2)
     os.chown(theirs, NOBODY, NOBODY)
     search = last_complete(tmp_path)
-    assert search.found is not None
     assert search.found.path == ours
     (passed,) = search.passed_over
     assert f"user {NOBODY} owns it" in passed.why
     # Who owns the directory that we were told to look in is trusted with what is in it.
     os.chown(tmp_path, NOBODY, NOBODY)
     search = last_complete(tmp_path)
-    assert search.found is not None
     assert search.found.path == theirs
 
 
@@ -50,9 +48,7 @@ def texts() -> bytes:
     ],
     ids=["marks", "values", "objects", "texts"],
 )  # fmt: skip
-def test_a_pickle_that_would_fill_memory_is_given_up(
-    tmp_path: Path, pickled: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path, pickled, monkeypatch):
     """A tenth of what is allowed is enough to see that it is what bounds."""
     monkeypatch.setattr(pickle_reader, "MOST", pickle_reader.MOST // 10)
     (tmp_path / "x.pkl").write_bytes(b"\x80\x04" + pickled)
@@ -69,8 +65,8 @@ def test_a_pickle_that_would_fill_memory_is_given_up(
 
 @pytest.mark.parametrize("piece", [b"N0", b"X\0\0\0\x000"])
 def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: bytes
-) -> None:
+    tmp_path, monkeypatch, piece
+):
     """It holds nothing, so that only time bounds it: the whole of it takes seconds."""
     monkeypatch.setattr(pickle_reader, "LOOK_S", 0.2)
     monkeypatch.setattr(pickle_reader, "CHUNK", 1 << 16)
@@ -81,7 +77,6 @@ def test_a_pickle_that_would_take_hours_is_given_up_and_an_older_one_taken(
     began = time.thread_time()
     search = last_complete(tmp_path)
     assert time.thread_time() - began < 1.5
-    assert search.found is not None
     assert search.found.path == whole
     (passed,) = search.passed_over
     assert passed.unreadable
@@ -120,7 +115,7 @@ def bound_socket(path: Path) -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("hostile", [fifo, to_itself, endless_file, bound_socket])
-def test_loops_fifos_and_devices_hold_nobody_up(tmp_path: Path, hostile: object) -> None:
+def test_loops_fifos_and_devices_hold_nobody_up(tmp_path, hostile):
     """As each file that hpctl opens, as a checkpoint, and as a directory that leads to itself."""
     assert callable(hostile)
     whole = make(tmp_path, 1)
@@ -139,9 +134,7 @@ def test_loops_fifos_and_devices_hold_nobody_up(tmp_path: Path, hostile: object)
     (tmp_path / "b").symlink_to("a")
     began = time.monotonic()
     for deep in (False, True):
-        search = last_complete(tmp_path, deep=deep)
-        assert search.found is not None
-        assert search.found.path == whole
+        assert last_complete(tmp_path, deep=deep).found.path == whole
         good = [found for found in every(tmp_path, deep=deep) if isinstance(found, Checkpoint)]
         assert [found.path for found in good] == [whole]
     assert not isinstance(judge(tmp_path / "step-901.pt"), Checkpoint)

@@ -21,7 +21,7 @@ from hpctl.cloud import sagemaker
 from hpctl.cloud.aws import AwsAccount
 from hpctl.cloud.sagemaker import SageMakerProvider
 from hpctl.core.compat import UTC
-from hpctl.core.model import InstanceId, OutcomeKind, ProviderView
+from hpctl.core.model import OutcomeKind, ProviderView
 from hpctl.errors import HpctlError, InDoubt, Unavailable
 from tests.aws_wire import Answer, answering
 from tests.examples import sliced
@@ -109,10 +109,9 @@ def cloud(service: Cloud) -> Cloud:
     return service
 
 
-def test_a_good_answer_is_read(cloud: Cloud) -> None:
+def test_a_good_answer_is_read(cloud):
     """So that a refusal below is one of the answer, and not of the test's own service."""
     view = cloud.view()
-    assert view is not None
     assert list(view.instances) == [GOOD_ID]
     assert not view.automatic
 
@@ -134,14 +133,14 @@ BROKEN: dict[str, object] = {
 
 @pytest.mark.parametrize("operation", ["DescribeCluster", "ListClusterNodes"])
 @pytest.mark.parametrize("name", sorted(BROKEN))
-def test_what_is_no_answer_is_trouble(cloud: Cloud, operation: str, name: str) -> None:
+def test_what_is_no_answer_is_trouble(cloud, operation, name):
     cloud.say(operation, BROKEN[name])
     assert cloud.view() is None
 
 
 @pytest.mark.parametrize("status", [301, 400, 403, 404, 418, 429, 500, 503])
 @pytest.mark.parametrize("operation", ["DescribeCluster", "ListClusterNodes"])
-def test_a_page_of_a_proxy_is_trouble(cloud: Cloud, operation: str, status: int) -> None:
+def test_a_page_of_a_proxy_is_trouble(cloud, operation, status):
     cloud.say(operation, b"<html>sign in first</html>", status)
     assert cloud.view() is None
 
@@ -161,9 +160,7 @@ PLACES = [
 
 @pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize(("operation", "field"), PLACES)
-def test_a_field_of_a_wrong_type_is_trouble_or_read(
-    cloud: Cloud, operation: str, field: str, value: object
-) -> None:
+def test_a_field_of_a_wrong_type_is_trouble_or_read(cloud, operation, field, value):
     if field == "NextToken" and isinstance(value, str) and value:
         return  # a token like any other: pages that never end, below
     whole, wrong = {"DescribeCluster": CLUSTER, "ListClusterNodes": LIST}[operation], {field: value}
@@ -178,18 +175,16 @@ def test_a_field_of_a_wrong_type_is_trouble_or_read(
 
 @pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize("field", sorted(NODE))
-def test_one_node_that_cannot_be_read_costs_no_other_its_place(
-    cloud: Cloud, field: str, value: object
-) -> None:
+def test_one_node_that_cannot_be_read_costs_no_other_its_place(cloud, field, value):
     fine = {**NODE, "InstanceId": OTHER_ID, "PrivateDnsHostname": "ip-10-0-0-2.ec2.internal"}
     cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, field: value}, fine]})
     view = cloud.view()
     # botocore reads a page as a whole: what it refuses is trouble, what we read is each its own.
-    assert view is None or InstanceId(OTHER_ID) in view.instances
+    assert view is None or OTHER_ID in view.instances
 
 
 @pytest.mark.parametrize("stamp", [-1e30, 1e30, -62135596801, 253402300800, 1e308, "0001-01-01"])
-def test_times_beyond_the_calendar_are_bounded(cloud: Cloud, stamp: object) -> None:
+def test_times_beyond_the_calendar_are_bounded(cloud, stamp):
     cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [{**NODE, "LaunchTime": stamp}]})
     view = cloud.view()
     launched = [i.launched for i in view.instances.values()] if view else []
@@ -199,9 +194,7 @@ def test_times_beyond_the_calendar_are_bounded(cloud: Cloud, stamp: object) -> N
         )
 
 
-def paged(
-    pages: int | None, each: int = 1, same: bool = False
-) -> Callable[[dict[str, Any]], Answer]:
+def paged(pages, each=1, same=False):
     def answer(request: dict[str, Any]) -> Answer:
         number = int(request.get("NextToken", "t0")[1:])
         nodes = [{**NODE, "InstanceId": f"i-{number:09x}{n:08x}"} for n in range(each)]
@@ -214,20 +207,18 @@ def paged(
 
 @pytest.mark.parametrize("same", [True, False], ids=["one token again", "always a new token"])
 def test_as_many_pages_as_are_allowed_are_read_and_endless_ones_are_trouble(
-    cloud: Cloud, same: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cloud, same, monkeypatch
+):
     monkeypatch.setattr(sagemaker, "MAX_PAGES", 40)
     cloud.answers["ListClusterNodes"] = paged(40)
-    view = cloud.view()
-    assert view is not None
-    assert len(view.instances) == 40
+    assert len(cloud.view().instances) == 40
     cloud.asked.clear()
     cloud.answers["ListClusterNodes"] = paged(None, same=same)
     assert cloud.view() is None
     assert sum(operation == "ListClusterNodes" for operation, _ in cloud.asked) <= 80
 
 
-def test_five_megabytes_in_every_word_stay_bounded(cloud: Cloud) -> None:
+def test_five_megabytes_in_every_word_stay_bounded(cloud):
     node = {**NODE, "InstanceStatus": {"Status": "Failure", "Message": LONG}}
     cloud.say("ListClusterNodes", {"ClusterNodeSummaries": [node]})
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -255,17 +246,17 @@ ORDERS = {
 
 @pytest.mark.parametrize("order", ["replace", "reboot", "remove"])
 @pytest.mark.parametrize("name", sorted(ORDERS))
-def test_an_answer_to_an_order_is_about_its_own_ids(cloud: Cloud, order: str, name: str) -> None:
+def test_an_answer_to_an_order_is_about_its_own_ids(cloud, order, name):
     """One call, one outcome for each id that was asked, none for another; unclear is no refusal."""
     operation = {"replace": "Replace", "reboot": "Reboot", "remove": "Delete"}[order]
     operation = f"Batch{operation}ClusterNodes"
     cloud.say(operation, ORDERS[name])
-    outcomes = getattr(cloud.provider, order)([InstanceId(GOOD_ID)])
+    outcomes = getattr(cloud.provider, order)([GOOD_ID])
     assert list(outcomes) == [GOOD_ID]
     assert [asked["NodeIds"] for what, asked in cloud.asked if what == operation] == [[GOOD_ID]]
     accepted = name in ("accepts it and another", "says both")
     if not accepted:
-        assert outcomes[InstanceId(GOOD_ID)].kind is not OutcomeKind.ACCEPTED
+        assert outcomes[GOOD_ID].kind is not OutcomeKind.ACCEPTED
 
 
 # --- the operator's commands --------------------------------------------------------------------
@@ -306,7 +297,7 @@ def words(command: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("name", sorted({*BROKEN} - {"an empty object"}))
-def test_a_command_says_that_it_is_no_answer(commands: Cloud, command: str, name: str) -> None:
+def test_a_command_says_that_it_is_no_answer(commands, command, name):
     commands.say(COMMANDS[command][0], BROKEN[name])
     done = hpctl(commands, *words(command))
     assert one_error(done) or (done.exit_code == 0 and name == "nothing"), repr(done.exception)
@@ -322,9 +313,7 @@ FIELDS = [
 
 @pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize(("command", "whole", "field"), FIELDS, ids=lambda v: v if v else "")
-def test_a_command_takes_no_wrong_type(
-    commands: Cloud, command: str, whole: dict[str, Any], field: str, value: object
-) -> None:
+def test_a_command_takes_no_wrong_type(commands, command, whole, field, value):
     if field == "NextToken" and value == "x":
         return  # a token like any other: below
     commands.say(COMMANDS[command][0], {**COMMANDS[command][1], **whole, field: value})
@@ -333,7 +322,7 @@ def test_a_command_takes_no_wrong_type(
 
 
 @pytest.mark.parametrize("name", sorted({*BROKEN}))
-def test_an_order_of_a_command_that_cannot_be_read_is_in_doubt(commands: Cloud, name: str) -> None:
+def test_an_order_of_a_command_that_cannot_be_read_is_in_doubt(commands, name):
     commands.say("DeleteCluster", BROKEN[name])
     service = AwsAccount(region="us-east-1", endpoint_url=commands.url).service("sagemaker")
     with pytest.raises(InDoubt):

@@ -51,9 +51,7 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def daemon(
-    path: Path, port: int, descriptors: int = 0, conf: Path | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def daemon(path, port, descriptors=0, conf=None):
     config = {
         "state_dir": str(path / "state"),
         "cluster": {"provider": "none"},
@@ -79,7 +77,7 @@ def daemon(
         log.close()
 
 
-def test_a_port_that_is_taken_is_an_error_and_no_daemon(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_an_error_and_no_daemon(tmp_path):
     with socket.socket() as squatter:
         squatter.bind(("127.0.0.1", 0))
         squatter.listen()
@@ -88,7 +86,7 @@ def test_a_port_that_is_taken_is_an_error_and_no_daemon(tmp_path: Path) -> None:
     assert b"cannot listen" in (tmp_path / "log").read_bytes()
 
 
-def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path: Path) -> None:
+def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path):
     port = free_port()
     with daemon(tmp_path, port) as process:
         until(lambda: answers(port), PATIENCE_S)
@@ -102,9 +100,7 @@ def test_an_intake_that_ends_is_started_again_and_ends_with_the_daemon(tmp_path:
         until(lambda: not Path(f"/proc/{second}").exists(), 5)
 
 
-def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its_own(
-    tmp_path: Path,
-) -> None:
+def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its_own(tmp_path):
     """At 150 descriptors they once kept it from starting scontrol."""
     port = free_port()
     marker = tmp_path / "asked"
@@ -143,9 +139,7 @@ def conf() -> Iterator[Path]:
         yield directory / "slurm.conf"
 
 
-def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
-    tmp_path: Path, conf: Path
-) -> None:
+def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(tmp_path, conf):
     places = [tmp_path / "one", tmp_path / "two"]
     for place in places:
         place.mkdir()
@@ -166,9 +160,7 @@ def test_a_second_daemon_of_the_cluster_with_another_state_directory_is_refused(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(
-    tmp_path: Path, conf: Path
-) -> None:
+def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(tmp_path, conf):
     """Whatever that user calls the program."""
     source = (
         f"import fcntl; f = open({str(conf)!r}); fcntl.flock(f, 2); print(1, flush=True); input()"
@@ -176,7 +168,6 @@ def test_a_user_who_locks_slurm_conf_is_told_and_keeps_no_daemon_from_starting(
     args = [python(), "-I", "-c", source, "-m", "hpctl", "daemon", "run"]
     pipe = subprocess.PIPE
     with subprocess.Popen(args, stdin=pipe, stdout=pipe, cwd="/", **drop()) as stranger:
-        assert stranger.stdout is not None
         assert stranger.stdout.readline() == b"1\n"
         with daemon(tmp_path, free_port(), conf=conf):
             log = tmp_path / "log"

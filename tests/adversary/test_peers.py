@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Report, Verdict
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from tests.adversary.bed import Siege, attack, begin
@@ -47,7 +47,7 @@ NOT_REPORTS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("path", [JOBS, REPORTS, "/v1/requests"])
-def test_what_is_no_message_is_refused(siege: Siege, path: str) -> None:
+def test_what_is_no_message_is_refused(siege, path):
     """Each with a true credential of the stranger, and so read as far as he is believed."""
     bodies = [make().hex() for make in NOT_REPORTS.values()]
     answer = attack("posts", port=siege.port, path=path, bodies=bodies, munge_socket=siege.munge)
@@ -56,7 +56,7 @@ def test_what_is_no_message_is_refused(siege: Siege, path: str) -> None:
 
 
 @pytest.mark.parametrize("announced", [10**9, 0], ids=["announced", "not announced"])
-def test_a_gigabyte_is_not_taken(siege: Siege, announced: int) -> None:
+def test_a_gigabyte_is_not_taken(siege, announced):
     got = attack("endless", port=siege.port, path=REPORTS, announced=announced, most=10**9)
     assert got["sent"] < 50_000_000
     assert got["status"] in (0, 408, 413)
@@ -64,7 +64,7 @@ def test_a_gigabyte_is_not_taken(siege: Siege, announced: int) -> None:
 
 
 @pytest.mark.nightly
-def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(siege: Siege) -> None:
+def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(siege):
     """Idle ones, and ones that drip a header, while a node faults and its job must run again."""
     head = "POST /v1/reports HTTP/1.1\r\nX: "
     crowds = [
@@ -78,7 +78,7 @@ def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(si
 
 
 @pytest.mark.nightly
-def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege: Siege) -> None:
+def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege):
     flood = begin(
         "flood",
         port=siege.port,
@@ -88,13 +88,12 @@ def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege: Siege) -> None:
         times=120,
     )
     siege.stands()
-    counts = flood.result()["counts"]
-    assert "200" not in counts
+    assert "200" not in flood.result()["counts"]
     siege.holds()
 
 
 @pytest.mark.nightly
-def test_a_flood_of_words_fills_no_journal(siege: Siege) -> None:
+def test_a_flood_of_words_fills_no_journal(siege):
     job = siege.sbatch()
     until(lambda: siege.job(job).running, 20, "the stranger's job runs")
     journal = siege.sandbox.state_dir / "daemon"
@@ -119,7 +118,7 @@ def size(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.glob("journal.db*"))
 
 
-def test_a_stranger_speaks_for_no_job_of_another(siege: Siege) -> None:
+def test_a_stranger_speaks_for_no_job_of_another(siege):
     job = siege.live.start("sleep 600", "--time=10")
     siege.treated.add(job)
     bodies = [word(job).hex(), word(job, wish="hold").hex()]
@@ -151,7 +150,7 @@ class Node:
         self.seq += 1
         now = datetime.now(UTC)
         whole = {"sent_at": now, "agent_start": now, **more}
-        names = NodeName(of.name), InstanceId(of.instance), BootId(of.boot)
+        names = of.name, of.instance, of.boot
         return Report(*names, self.seq, **whole)
 
     def post(self, body: bytes, authorization: str) -> tuple[int, Any]:
@@ -181,9 +180,7 @@ def fault(at: datetime) -> tuple[Finding, ...]:
     return (Finding("kernel.xid", Verdict.FAIL, at, at, code="79"),)
 
 
-def test_root_of_a_node_with_the_key_speaks_for_no_other(
-    siege: Siege, pair: tuple[Node, Node]
-) -> None:
+def test_root_of_a_node_with_the_key_speaks_for_no_other(siege, pair):
     """`munged --origin=VICTIM` makes the credential; the connection still comes from his node."""
     bad, victim = pair
     key = siege.sandbox.spec.layout.munge_key
@@ -194,7 +191,7 @@ def test_root_of_a_node_with_the_key_speaks_for_no_other(
     siege.holds()
 
 
-def test_a_replay_and_a_stolen_session_are_refused(siege: Siege, pair: tuple[Node, Node]) -> None:
+def test_a_replay_and_a_stolen_session_are_refused(siege, pair):
     bad, victim = pair
     body = wire.encode(bad.report(), open_session=True)
     proof = f"MUNGE {munge.encode(wire.payload(body), bad.munge)}"
@@ -221,9 +218,7 @@ TIMES = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(TIMES))
-def test_a_finding_of_no_clock_is_refused_or_bounded(
-    siege: Siege, pair: tuple[Node, Node], name: str
-) -> None:
+def test_a_finding_of_no_clock_is_refused_or_bounded(siege, pair, name):
     """Never a 500, and never a cycle or a restart that fails over it."""
     bad, _ = pair
     document = json.loads(wire.encode(bad.report()))
@@ -235,7 +230,7 @@ def test_a_finding_of_no_clock_is_refused_or_bounded(
     siege.stands()
 
 
-def test_an_agent_that_begins_in_2099_is_refused(siege: Siege, pair: tuple[Node, Node]) -> None:
+def test_an_agent_that_begins_in_2099_is_refused(siege, pair):
     bad, _ = pair
     status, answer = bad.send(bad.report(agent_start=datetime(2099, 1, 1, tzinfo=UTC)))
     assert (status, answer["error"]) == (403, "future_start")
@@ -244,9 +239,7 @@ def test_an_agent_that_begins_in_2099_is_refused(siege: Siege, pair: tuple[Node,
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_clock_that_is_an_hour_off_costs_nobody_else(
-    siege: Siege, pair: tuple[Node, Node], hours: int
-) -> None:
+def test_a_clock_that_is_an_hour_off_costs_nobody_else(siege, pair, hours):
     """Its own reports may be refused; others' faults are treated on time."""
     _, node = pair
     off = datetime.now(UTC) + timedelta(hours=hours)
@@ -257,7 +250,7 @@ def test_a_clock_that_is_an_hour_off_costs_nobody_else(
 
 
 @pytest.mark.nightly
-def test_after_all_of_this_a_restart_reads_its_journal(siege: Siege) -> None:
+def test_after_all_of_this_a_restart_reads_its_journal(siege):
     siege.sandbox.kill_daemon()
     siege.sandbox.start_daemon()
     siege.restarted()
@@ -265,7 +258,7 @@ def test_after_all_of_this_a_restart_reads_its_journal(siege: Siege) -> None:
 
 
 @pytest.mark.nightly
-def test_a_stranger_who_takes_the_port_is_believed_by_nobody(siege: Siege) -> None:
+def test_a_stranger_who_takes_the_port_is_believed_by_nobody(siege):
     """While no daemon runs; afterwards it says why it cannot start, or it has its port."""
     if os.geteuid() != 0:
         pytest.fail("run as root: the port is taken by another user")

@@ -11,6 +11,7 @@ import pytest
 
 from tests.adversary.bed import STRANGER, Siege, attack, drop
 from tests.integration.live import until
+from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
@@ -36,12 +37,9 @@ print(json.dumps([[r.exit_code, r.output, repr(r.exception)]
 def reads(siege: Siege, *asked: tuple[str, ...]) -> list[Any]:
     """Commands as the stranger runs them: exit code, output and exception of each."""
     config = {"HPCTL_CONFIG": str(siege.sandbox.spec.layout.config)}
-    done = subprocess.run(
+    done = run_text(
         [sys.executable, "-P", "-c", AS_USER, json.dumps(asked), str(STRANGER.pw_uid)],
         env={**os.environ, **siege.sandbox.exports, **config},
-        capture_output=True,
-        text=True,
-        timeout=120,
         check=True,
     )
     answers: list[Any] = json.loads(done.stdout.splitlines()[-1])
@@ -90,7 +88,6 @@ def test_a_lock_on_the_copy_holds_nobody_up(siege: Siege, closed: Path) -> None:
     command = [os.path.realpath(sys.executable), "-I", "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd="/", **drop()) as holder:
         try:
-            assert holder.stdout is not None
             assert holder.stdout.readline() == b"1\n"
             if os.geteuid() == 0:
                 until(lambda: _newer(siege, copy, before), 15, "a copy in place of the locked one")

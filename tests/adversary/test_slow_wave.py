@@ -20,7 +20,7 @@ def test_nodes_that_are_left_to_a_person_spend_the_budget() -> None:
         live.sandbox.inject_api("partial", nodes=wave, code="InstanceIdInUse", calls=99)
         for node in wave:
             live.xid(node)
-            until(lambda n=node: live.phase(n) == "escalated", 40, f"{node} is handed over")  # type: ignore[misc]
+            until(lambda n=node: live.phase(n) == "escalated", 40, f"{node} is handed over")
             assert not live.state().open_nodes, "the wave is so slow that they never meet"
             assert live.node(node).drained
         live.xid(last)

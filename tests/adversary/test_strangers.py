@@ -50,7 +50,7 @@ def answers(server: IntakeServer, source: str = "127.0.0.1") -> bytes:
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /heal", b"\r\n", b"GET / HTTP/1.1\r\nX: y\r\n"])
-def test_a_head_that_does_not_end_is_given_seconds(server: IntakeServer, begun: bytes) -> None:
+def test_a_head_that_does_not_end_is_given_seconds(server, begun):
     with connect(server) as client:
         client.sendall(begun)
         before = time.monotonic()
@@ -58,7 +58,7 @@ def test_a_head_that_does_not_end_is_given_seconds(server: IntakeServer, begun: 
         assert 0.3 < time.monotonic() - before < 2
 
 
-def test_dripping_buys_no_time(server: IntakeServer) -> None:
+def test_dripping_buys_no_time(server):
     with connect(server) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX-Drip: ")
         before = time.monotonic()
@@ -69,7 +69,7 @@ def test_dripping_buys_no_time(server: IntakeServer) -> None:
         assert time.monotonic() - before < 2
 
 
-def test_a_body_for_a_path_that_takes_none_is_not_read(server: IntakeServer) -> None:
+def test_a_body_for_a_path_that_takes_none_is_not_read(server):
     with connect(server) as client:
         client.sendall(b"POST /nowhere HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000000\r\n\r\n")
         assert b"404" in client.recv(4096)
@@ -77,7 +77,7 @@ def test_a_body_for_a_path_that_takes_none_is_not_read(server: IntakeServer) -> 
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in-one", "in-pieces"])
-def test_sixteen_kilobytes_of_head_and_no_more(server: IntakeServer, at_once: bool) -> None:
+def test_sixteen_kilobytes_of_head_and_no_more(server, at_once):
     line = b"X-Long: " + b"a" * 1000 + b"\r\n"
     with connect(server) as client, contextlib.suppress(OSError):
         head = b"GET /healthz HTTP/1.1\r\n" + 20 * line + b"\r\n"
@@ -89,7 +89,7 @@ def test_sixteen_kilobytes_of_head_and_no_more(server: IntakeServer, at_once: bo
         assert b" 200 " in client.recv(4096)
 
 
-def test_requests_are_not_piled_up(server: IntakeServer) -> None:
+def test_requests_are_not_piled_up(server):
     with connect(server) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" * 2000)
         heard = b""
@@ -99,9 +99,7 @@ def test_requests_are_not_piled_up(server: IntakeServer) -> None:
         assert heard.count(b" 200 ") <= 1
 
 
-def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(
-    server: IntakeServer,
-) -> None:
+def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(server):
     crowd = [connect(server) for _ in range(30)]
     crowd += [connect(server, f"127.0.3.{n}") for n in range(1, 60)]
     time.sleep(0.3)
@@ -112,7 +110,7 @@ def test_a_crowd_of_one_address_and_of_many_leaves_room_for_who_says_something(
         client.close()
 
 
-def test_bodies_of_strangers_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_of_strangers_are_bounded_in_all(monkeypatch):
     dropped = []
     crowd = Connections(Bounds(waiting_bytes=1000), lambda: 0.0)
     peers = [Peer(f"10.0.0.{n}", lambda n=n: dropped.append(n)) for n in range(5)]
@@ -125,7 +123,7 @@ def test_bodies_of_strangers_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch)
     assert dropped == [0, 1]
 
 
-def test_a_node_keeps_few_connections_and_the_oldest_go_first() -> None:
+def test_a_node_keeps_few_connections_and_the_oldest_go_first():
     dropped = []
     crowd = Connections(Bounds(kept_of_node=2), lambda: 0.0)
     for number in range(4):
@@ -137,7 +135,7 @@ def test_a_node_keeps_few_connections_and_the_oldest_go_first() -> None:
     assert len(crowd) == 2
 
 
-def test_a_large_body_is_no_head(server: IntakeServer) -> None:
+def test_a_large_body_is_no_head(server):
     with connect(server) as client:
         head = f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n"
         client.sendall(head.encode() + b"x" * 200_000)

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from hpctl.core.model import NodeName
 from tests.adversary.bed import STRANGER, Siege, attack
 from tests.integration.live import until
 
@@ -120,11 +119,10 @@ def test_a_job_that_says(words: Words, name: str) -> None:
 def test_names_are_nobody_s_record(words: Words) -> None:
     view = words.siege.live.scheduler.view()
     assert {str(n) for n in view.nodes} == set(words.siege.sandbox.nodes)
-    known = words.siege.treated
-    assert {int(j) for j in view.jobs} <= known
+    assert {int(j) for j in view.jobs} <= words.siege.treated
     assert not [j for j in view.jobs.values() if j.user == "alice" or j.uid == 1667]
     named = {n for j in view.jobs.values() for n in j.nodes}
-    assert named <= {NodeName(n) for n in words.siege.sandbox.nodes}
+    assert named <= set(words.siege.sandbox.nodes)
 
 
 @pytest.mark.parametrize("command", ["jobs", "status", "nodes", "recoveries"])

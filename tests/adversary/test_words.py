@@ -4,7 +4,6 @@ import shutil
 import time
 from collections import namedtuple
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -12,14 +11,13 @@ from msgspec.structs import replace
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import authentication, job_reports
 from hpctl.daemon.authentication import RateLimiter, Refusal
 from hpctl.daemon.wake import WakeLimiter
 from tests.fakes.desk import NOON, Desk
 
-HANG = JobReport(JobId(7), 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
+HANG = JobReport(7, 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
 
 
 class Bed(Desk):
@@ -27,29 +25,26 @@ class Bed(Desk):
         self.desk.take(report, self.uid, datetime.now(UTC))
 
 
-def test_a_word_said_again_is_written_once_and_another_is_written() -> None:
+def test_a_word_said_again_is_written_once_and_another_is_written():
     bed = Bed()
     for _ in range(50):
         bed.take(HANG)
     bed.take(replace(HANG, wish=Wish.REQUEUE))
-    assert len(bed.stored) == 2
-    assert bed.poked == 2
+    assert (len(bed.stored), bed.poked) == (2, 2)
 
 
-def test_signs_of_life_are_kept_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_of_life_are_kept_in_memory(monkeypatch):
     bed = Bed()
     for step in range(50):
-        bed.take(JobReport(JobId(7), 0, progress=step))
+        bed.take(JobReport(7, 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
     assert [reported.report.progress for reported in bed.desk.news()] == list(range(50))
     monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
-    bed.take(JobReport(JobId(7), 0, progress=50))
+    bed.take(JobReport(7, 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"
 
 
-def test_a_nearly_full_disk_turns_words_off_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, job_reports.LOW_DISK - 1))
     bed = Bed(tmp_path)
@@ -65,9 +60,9 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(
     assert (len(bed.stored), bed.desk.trouble) == (1, "")
 
 
-def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown() -> None:
+def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown():
     bed = Bed()
-    unknown = replace(HANG, job=JobId(99))
+    unknown = replace(HANG, job=99)
     with pytest.raises(Refusal) as refused:
         bed.take(unknown)
     assert refused.value.code == "slurm_behind"
@@ -79,7 +74,7 @@ def test_a_job_that_slurm_lacks_is_asked_for_and_then_unknown() -> None:
     assert bed.poked == 1, "Slurm was read since: asking again wakes nobody"
 
 
-def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
+def test_the_loop_is_woken_once_a_second_and_never_forgotten():
     poked: list[float] = []
     seldom = WakeLimiter(lambda: poked.append(time.monotonic()), 0.2)
     begun = time.monotonic()
@@ -92,7 +87,7 @@ def test_the_loop_is_woken_once_a_second_and_never_forgotten() -> None:
     assert poked[-1] - begun > 0.85, "the last is not lost"
 
 
-def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allowance_is_each_ones_own_and_comes_back(monkeypatch):
     now = [0.0]
     args = RateLimiter(3, 1.0, lambda: now[0])
     assert [args.take(1) for _ in range(4)] == [True, True, True, False]

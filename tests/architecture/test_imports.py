@@ -1,11 +1,11 @@
 """Who may import what. The layers are import-linter contracts, which `make static` holds."""
 
-import subprocess
 import sys
 
 import pytest
 
 from tests.architecture.source import ROOT, imports, python_files
+from tests.process import run_text
 
 # The libraries that open a door to the world, and the only places that may open it.
 DOORS = {
@@ -42,8 +42,5 @@ def test_the_program_and_its_help_load_nothing_heavy(action: str) -> None:
         f"{action}\n"
         f"print('loaded:', *sorted(set({HEAVY}) & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=True,
-    )  # fmt: skip
+    result = run_text([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert result.stdout.splitlines()[-1].strip() == "loaded:"

@@ -2,7 +2,6 @@
 
 import ast
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from hpctl.core.compat import SAFE_PATH
 from tests.architecture.source import python_files, tree
+from tests.process import run_text
 
 
 def started() -> Iterator[tuple[str, list[str]]]:
@@ -40,10 +40,7 @@ def test_a_planted_package_is_not_run(tmp_path: Path, path: str | None) -> None:
         environment["PYTHONPATH"] = path
 
     def run(*text: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *text], cwd=tmp_path, env=environment,
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+        done = run_text([sys.executable, *text], cwd=tmp_path, env=environment)
         return done.stdout
 
     assert run("-m", "hpctl") == "planted\n"

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tests.checkpoints.library import BEGIN, END, Held
@@ -89,14 +88,11 @@ class Template:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind, error, _):
         self.close()
 
     def close(self) -> None:
         """End the process, which ends at the end of its requests."""
-        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(30)
@@ -106,9 +102,7 @@ class Template:
         self._process.stdout.close()
         os.close(self.ear)
 
-    def write(
-        self, root: Path, *, first: int, attempt: int, seed: int, resume: Path | None
-    ) -> Writer:
+    def write(self, root, *, first, attempt, seed, resume):
         pids = self.ask(
             do="write", root=str(root), first=first, attempt=attempt, seed=seed,
             resume=str(resume) if resume else None, meeting=self._meeting(),

@@ -2,8 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict
@@ -18,9 +16,7 @@ SEED = int(os.environ.get("HPCTL_TEST_SEED", "20260101"))
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_what_hpctl_calls_whole_loads(
-    name: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_what_hpctl_calls_whole_loads(name, tmp_path, record_property):
     for library in missing(name):
         if library in ENGINES:
             pytest.skip(f"NOT TESTED: {library} is not installed")

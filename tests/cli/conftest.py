@@ -1,6 +1,6 @@
 """A head node on paper: a real journal file and configuration; Slurm and the cloud are values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -14,8 +14,9 @@ from hpctl.cli import output
 from hpctl.cli.main import cli
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.journal import Event
-from hpctl.core.model import InstanceGroup, JobId, NodeName, ProviderView, SchedulerView, SlurmJob
+from hpctl.core.model import InstanceGroup, ProviderView, SchedulerView, SlurmJob
 from hpctl.errors import Absent, Unavailable
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
 from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
@@ -23,11 +24,9 @@ from tests.clusters.paper_slurm import PaperSlurm
 from tests.clusters.validate import world
 
 
-def run(
-    *args: object, width: int = 80, stdin: str | IO[bytes] = "", env: Mapping[str, str] = {}
-) -> Result:
+def run(*args, width=80, stdin="", env=None):
     """Run hpctl as from the shell, on a terminal so wide."""
-    runner = CliRunner(env={"COLUMNS": str(width), **env})
+    runner = CliRunner(env={"COLUMNS": str(width), **(env or {})})
     return runner.invoke(cli, [*map(str, args)], input=stdin, prog_name="hpctl")
 
 
@@ -46,9 +45,9 @@ class Reads(Struct):
 
     show_config = version
 
-    def reservations(self) -> dict[str, tuple[NodeName, ...]]:
+    def reservations(self) -> dict[str, tuple[str, ...]]:
         self.view()
-        return {f"{RESERVATION}worker-group-1": (NodeName("ip-10-1-0-2"),)}
+        return {f"{RESERVATION}worker-group-1": ("ip-10-1-0-2",)}
 
 
 class Head(Struct):
@@ -68,13 +67,13 @@ class Head(Struct):
         store = self.store()
         store.append([e for some in events for e in some])
         store.record(list(worlds.health().values()))
-        store.take_lease("head-1", 4711, "0.1.0", "own", worlds.at(-600), 30.0)
+        me = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
+        store.take_lease(me, store.daemon(), worlds.at(-600), 30.0)
         store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
         store.close()
 
     def by_hand(self) -> PaperSlurm:
         """Slurm as an order of `hpctl cluster` drains it."""
-        assert self.slurm is not None
         paper = PaperSlurm([])
         paper.nodes, paper.jobs = dict(self.slurm.nodes), dict(self.slurm.jobs)
         return paper
@@ -135,10 +134,10 @@ def planned(history: Head) -> Head:
     assert history.slurm is not None
     assert history.cloud is not None
     waits = SlurmJob(
-        JobId(4600), "PENDING", worlds.at(-600), name="eval", user="ana", partition="gpu",
+        4600, "PENDING", worlds.at(-600), name="eval", user="ana", partition="gpu",
         reason="Resources", eligible=worlds.at(-600), wants=4,
     )  # fmt: skip
-    young = replace(waits, id=JobId(4601), wants=1, partition="spot", eligible=worlds.at(60))
+    young = replace(waits, id=4601, wants=1, partition="spot", eligible=worlds.at(60))
     jobs = {**history.slurm.jobs, waits.id: waits, young.id: young}
     history.slurm = replace(history.slurm, jobs=jobs)
     groups = {

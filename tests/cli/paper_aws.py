@@ -22,7 +22,7 @@ GROUP = "worker-group-1"
 
 @functools.cache
 def _file(name: str) -> dict[str, Any]:
-    return yaml.safe_load((Path(__file__).parent / "paper" / name).read_text())  # type: ignore[no-any-return]
+    return yaml.safe_load((Path(__file__).parent / "paper" / name).read_text())
 
 
 class PaperAws:

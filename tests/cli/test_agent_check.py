@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from hpctl.agent.kmsg import format_record
+from tests.process import run_text
 from tests.sysfs_tree import SysfsTree
 
 LINE = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
@@ -15,10 +16,10 @@ LINE = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
 
 def check(*options: str, root: Path | None = None) -> subprocess.CompletedProcess[str]:
     here = ["--root", str(root)] if root is not None else []
-    return subprocess.run(
+    return run_text(
         [sys.executable, "-m", "hpctl", "agent", "check", *here, *options],
-        capture_output=True, text=True, timeout=60, env={**os.environ, "COLUMNS": "200"},
-    )  # fmt: skip
+        env={**os.environ, "COLUMNS": "200"},
+    )
 
 
 def test_the_kernels_log(tmp_path: Path) -> None:

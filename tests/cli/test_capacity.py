@@ -2,15 +2,12 @@
 
 import json
 
-import pytest
-
 from hpctl.errors import Absent, HpctlError, Unavailable
 from tests.cli import paper_aws
-from tests.cli.conftest import Head
 from tests.cli.paper_aws import GROUP
 
 
-def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned: Head) -> None:
+def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
     gone = Absent("sagemaker:DescribeTrainingPlan: no such plan", code="ResourceNotFound")
     planned.aws.sagemaker.answers["describe_training_plan"] = gone
     shown = planned.run("capacity", width=200)
@@ -18,7 +15,7 @@ def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned: Head)
     assert GROUP in shown.stdout
 
 
-def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold: Head) -> None:
+def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold):
     lost = Unavailable("sagemaker:DescribeReservedCapacity: no answer")
     sold.aws.sagemaker.answers["describe_reserved_capacity"] = lost
     shown = sold.run("capacity", "plans", "gb200-in-may", width=200)
@@ -28,7 +25,7 @@ def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold: H
     assert "Extended" in shown.stdout
 
 
-def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned: Head) -> None:
+def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned):
     planned.slurm = None
     shown = planned.run("capacity", width=200)
     assert "SPARE" not in shown.stdout
@@ -39,9 +36,7 @@ def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned: Head
     assert {group["answer"] for group in json.loads(ran.stdout)["groups"]} == {"unknown"}
 
 
-def test_a_degraded_group_is_a_problem_without_any_failed_instance(
-    planned: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monkeypatch):
     whole = [n for n in paper_aws.nodes() if n["InstanceStatus"]["Status"] == "Running"]
     monkeypatch.setattr(paper_aws, "nodes", lambda: whole)
     shown = planned.run("capacity", "--json")
@@ -50,14 +45,14 @@ def test_a_degraded_group_is_a_problem_without_any_failed_instance(
     assert text == ["group worker-group-1 is Degraded: 7 of 8 run"]
 
 
-def test_autoscaling_without_a_journal_says_that_nobody_decides(head: Head) -> None:
+def test_autoscaling_without_a_journal_says_that_nobody_decides(head):
     result = head.run("autoscale", "explain")
     assert isinstance(result.exception, Unavailable)
     assert "has never run here" in str(result.exception)
     assert "it is off in any case" in str(result.exception)
 
 
-def test_a_group_is_explained_by_its_change(planned: Head) -> None:
+def test_a_group_is_explained_by_its_change(planned):
     answer = json.loads(planned.run("explain", GROUP, "--json").stdout)
     assert (answer["kind"], answer["target"]) == ("change", "s-22222222")
     near = planned.run("explain", "s-2222222", width=200)

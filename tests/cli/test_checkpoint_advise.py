@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId
 from hpctl.jobs.run.history import HISTORIES, JobHistory
 from tests.cli.conftest import Head
 from tests.cli.test_golden import compare
@@ -25,14 +24,13 @@ def checkpoints(history: Head) -> Path:
 
 def submitted(head: Head, directory: str) -> None:
     """Job 4242 was submitted with this directory."""
-    assert head.slurm is not None
     jobs = dict(head.slurm.jobs)
     comment = "hpctl:" + json.dumps({"ckpt": directory})
-    jobs[JobId(4242)] = replace(jobs[JobId(4242)], comment=comment)
+    jobs[4242] = replace(jobs[4242], comment=comment)
     head.slurm = replace(head.slurm, jobs=jobs)
 
 
-def test_text_and_json_are_as_before(history: Head, checkpoints: Path) -> None:
+def test_text_and_json_are_as_before(history, checkpoints):
     submitted(history, str(checkpoints))
     for name, text in (("txt", ()), ("json", ("--json",))):
         result = history.run("checkpoint", "advise", "4242", *text, width=200)
@@ -41,8 +39,8 @@ def test_text_and_json_are_as_before(history: Head, checkpoints: Path) -> None:
 
 
 def test_what_is_given_counts_before_what_the_program_told_and_that_before_its_files(
-    history: Head, checkpoints: Path
-) -> None:
+    history, checkpoints
+):
     for job, took in (("a-1", 3.0), ("a-2", 5.0)):
         (checkpoints / HISTORIES).mkdir(exist_ok=True)
         answer = JobHistory.open(checkpoints / HISTORIES / f"run-{job}.jsonl")
@@ -58,7 +56,7 @@ def test_what_is_given_counts_before_what_the_program_told_and_that_before_its_f
     assert shown["failures"] is None
 
 
-def test_without_a_journal_the_published_rate_is_taken_and_said(head: Head, tmp_path: Path) -> None:
+def test_without_a_journal_the_published_rate_is_taken_and_said(head, tmp_path):
     saved(tmp_path / "ckpt", 500, 1_790_000_000, 40)
     result = head.run("checkpoint", "advise", str(tmp_path / "ckpt"), "--nodes", "8", width=200)
     assert result.exit_code == 0, result.output

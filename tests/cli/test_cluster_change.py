@@ -121,16 +121,14 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_the_end_of_a_change_is_as_before(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_change_is_as_before(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     text = shown(VIEWS[name], capsys)
     compare(f"cluster-change-{name}.txt", text)
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_the_live_screen_is_never_higher_than_the_terminal() -> None:
+def test_the_live_screen_is_never_higher_than_the_terminal():
     many = replace(LOOK, failures=tuple(replace(SCRIPT, message=f"no {n}") for n in range(9)))
     for height, text in ((64, "4 node(s) failed otherwise"), (24, "otherwise"), (10, "9 node(s)")):
         console = Console(file=io.StringIO(), width=80, height=height)
@@ -146,17 +144,14 @@ def shown(one: ClusterChangeView, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_a_code_that_the_words_end_with_is_not_said_twice(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_code_that_the_words_end_with_is_not_said_twice(capsys):
     gone = replace(GONE[1], text="Node not found (ValidationException)", code="ValidationException")
     text = shown(view("scale", "failed", removals=(gone,)), capsys)
     assert text.count("ValidationException") == 1
 
 
-def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_that_failed_alike_are_told_once(capsys):
     """What a log says of another node's name is the same; a log that was not read says nothing."""
-    assert SCRIPT.trouble is not None
     other = SCRIPT.trouble.line.replace("ip-10-1-0-2", "ip-10-1-0-4")
     same = replace(SCRIPT, node="ip-10-1-0-4", trouble=replace(SCRIPT.trouble, line=other))
     unread = replace(SCRIPT, node="ip-10-1-0-5", trouble=None)
@@ -167,9 +162,7 @@ def test_nodes_that_failed_alike_are_told_once(capsys: pytest.CaptureFixture[str
     assert "means: AWS has none of" in text
 
 
-def test_lines_are_written_when_something_changes_and_once_a_minute(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_lines_are_written_when_something_changes_and_once_a_minute(capsys):
     lines = screen.Lines()
     calm = replace(LOOK, events=(), waited_s=0.0)
     for seconds, look in [(0, LOOK), (10, calm), (20, calm), (61, calm)]:
@@ -180,7 +173,7 @@ def test_lines_are_written_when_something_changes_and_once_a_minute(
     compare("cluster-progress-lines.txt", capsys.readouterr().err)
 
 
-def test_the_json_is_as_before_and_as_documented() -> None:
+def test_the_json_is_as_before_and_as_documented():
     answer = {name: output.to_json("cluster-change", one) for name, one in VIEWS.items()}
     compare("cluster-change.json", answer["create-failed"] + "\n")
     holds("cluster-change", *answer.values())

@@ -24,7 +24,7 @@ def ordered(head: Head) -> list[str]:
 # --- names and filters ------------------------------------------------------------------------
 
 
-def test_states_and_groups_pick_rows(history: Head) -> None:
+def test_states_and_groups_pick_rows(history):
     def names(*text: str) -> list[str]:
         shown = history.run("cluster", "nodes", *text, "--json").stdout
         return [node["node"] for node in json.loads(shown)["nodes"]]
@@ -35,9 +35,7 @@ def test_states_and_groups_pick_rows(history: Head) -> None:
     assert names("--state", "faulty", "--group", "head") == []
 
 
-def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(history, monkeypatch):
     history.config.write_text(f"state_dir: {history.dir}\ncluster: {{provider: none}}\n")
     result = history.run("cluster", "nodes")
     assert result.exit_code == 2
@@ -56,9 +54,7 @@ def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(
     assert ordered(history) == ["batch_replace_cluster_nodes"]
 
 
-def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(history, monkeypatch):
     history.config.write_text(
         f"state_dir: {history.dir}\n"
         "cluster: {name: llm-prod, region: us-west-2, endpoint_url: 'https://file'}\n"
@@ -76,7 +72,7 @@ def test_an_option_outweighs_the_head_nodes_file_and_that_the_environment(
 # --- orders -----------------------------------------------------------------------------------
 
 
-def test_nothing_is_ordered_before_somebody_agrees(history: Head) -> None:
+def test_nothing_is_ordered_before_somebody_agrees(history):
     for answer in ("", "n\n"):
         result = history.run("cluster", "replace", "ip-10-1-0-3", "--direct", stdin=answer)
         assert result.exit_code == 1
@@ -97,9 +93,7 @@ class CtrlC(io.BytesIO):
 @pytest.mark.parametrize(
     "words", [("cluster", "replace", "ip-10-1-0-3"), ("replace", "ip-10-1-0-3")]
 )
-def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
-    history: Head, words: tuple[str, ...]
-) -> None:
+def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(history, words):
     result = history.run(*words, stdin=CtrlC())
     assert result.exit_code == 130, result.output
     assert result.stderr.endswith(": \nhpctl: interrupted, nothing was done\n")
@@ -107,7 +101,7 @@ def test_ctrl_c_at_a_question_is_130_on_a_line_of_its_own(
 
 
 @pytest.mark.parametrize("command", [("replace",), ("cluster", "replace")])
-def test_with_slurm_silent_nothing_is_ordered(history: Head, command: tuple[str, ...]) -> None:
+def test_with_slurm_silent_nothing_is_ordered(history, command):
     history.slurm = None
     result = history.run(*command, "ip-10-1-0-3", "--yes")
     text = f"{result.stderr} {result.exception}"
@@ -117,9 +111,7 @@ def test_with_slurm_silent_nothing_is_ordered(history: Head, command: tuple[str,
 
 @pytest.mark.parametrize("command", [("replace",), ("cluster", "replace")])
 @pytest.mark.parametrize(("now", "verb"), [((), "replace"), (("--now",), "replace-now")])
-def test_both_replaces_wait_for_jobs_unless_now(
-    history: Head, command: tuple[str, ...], now: tuple[str, ...], verb: str
-) -> None:
+def test_both_replaces_wait_for_jobs_unless_now(history, command, now, verb):
     """Whatever runs there, the daemon that leads is asked for the same by both."""
     result = history.run(*command, "ip-10-1-0-3", "--yes", "--no-wait", *now)
     assert result.exit_code == 0, result.output
@@ -139,9 +131,7 @@ def test_both_replaces_wait_for_jobs_unless_now(
         (["replacementRequired: false rebootRequired: true", "bye"], "rebooted", 1),
     ],
 )
-def test_what_a_health_check_found_stands_in_the_nodes_log(
-    history: Head, lines: list[str] | None, result: str, code: int
-) -> None:
+def test_what_a_health_check_found_stands_in_the_nodes_log(history, lines, result, code):
     history.aws.logs.lines = lines
     args = ("health-check", "ip-10-1-0-3", "--every", "0.05s", "--yes", "--json")
     done = history.run("cluster", *args)
@@ -154,7 +144,7 @@ def test_what_a_health_check_found_stands_in_the_nodes_log(
     ]
 
 
-def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) -> None:
+def test_what_an_earlier_health_check_found_is_no_result_of_this(history):
     history.aws.logs.lines = ["replacementRequired: false rebootRequired: true"]
     history.aws.logs.at -= timedelta(days=30)
     args = ("health-check", "ip-10-1-0-3", "--group", "worker-group-1", "--every", "0.05s")
@@ -165,9 +155,7 @@ def test_what_an_earlier_health_check_found_is_no_result_of_this(history: Head) 
 
 
 @pytest.mark.parametrize("command", ["describe", "nodes"])
-def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
-    history: Head, command: str
-) -> None:
+def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(history, command):
     history.aws.sagemaker.failure = "Lifecycle scripts did not run successfully."
     line = "hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-10 after 3 tries: no route"
     history.aws.logs.lines = ["begun", line]
@@ -183,7 +171,7 @@ def test_a_failed_script_is_told_with_its_step_and_where_the_rest_is(
     assert "log: the log has not reached CloudWatch Logs (yet)" in text
 
 
-def test_a_busy_cluster_takes_no_long_order(history: Head) -> None:
+def test_a_busy_cluster_takes_no_long_order(history):
     history.aws.sagemaker.status = "Updating"
     result = history.run("cluster", "software-update", "--yes")
     assert isinstance(result.exception, HpctlError)
@@ -196,7 +184,7 @@ def test_a_busy_cluster_takes_no_long_order(history: Head) -> None:
 # --- a shell ----------------------------------------------------------------------------------
 
 
-def test_the_shell_is_named_by_the_clusters_id(history: Head) -> None:
+def test_the_shell_is_named_by_the_clusters_id(history):
     result = history.run("cluster", "ssh", "10.1.0.3", "--print")
     assert result.stdout == (
         "aws ssm start-session --target"
@@ -204,7 +192,7 @@ def test_the_shell_is_named_by_the_clusters_id(history: Head) -> None:
     )
 
 
-def test_one_command_keeps_its_words(history: Head) -> None:
+def test_one_command_keeps_its_words(history):
     args = ("ssh", "head-1", "--print", "--profile", "ana", "--", "echo", "a b")
     result = history.run("cluster", *args)
     assert "--profile ana --document-name AWS-StartNonInteractiveCommand" in result.stdout
@@ -214,9 +202,7 @@ def test_one_command_keeps_its_words(history: Head) -> None:
     assert json.loads(text) == {"command": ["echo $HOME | wc"]}
 
 
-def test_what_is_missing_is_told_in_one_error(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_missing_is_told_in_one_error(history, monkeypatch):
     started: list[list[str]] = []
     monkeypatch.setattr(ssh.os, "execvp", lambda _, text: started.append(text))
     monkeypatch.setattr(ssh.shutil, "which", lambda name: "/bin/aws" if name == "aws" else None)
@@ -239,14 +225,14 @@ def drawn(view: ClusterEventsView, width: int) -> str:
     return out.getvalue()
 
 
-def test_a_failure_that_repeats_is_told_once() -> None:
+def test_a_failure_that_repeats_is_told_once():
     at = datetime(2026, 1, 1, tzinfo=UTC)
     one = ClusterEvent("e", at, "Error", "Instance", "h100", "i-1", "failed", failure="no disk")
     text = drawn(ClusterEventsView(at, "llm", (EventLine("", one),) * 3), 80)
     assert (text.count("no disk"), text.count("as above")) == (1, 2)
 
 
-def test_a_node_that_is_tried_again_and_again_says_it_in_one_line() -> None:
+def test_a_node_that_is_tried_again_and_again_says_it_in_one_line():
     begun, text = datetime(2026, 1, 1, tzinfo=UTC), "script of EC2InstanceId {} has Failed"
     tries = []
     for n in range(40):

@@ -40,17 +40,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(("name", "flags"), [("plain", PLAIN), ("rich", RICH)])
-def test_the_first_file_is_as_before(here: Path, name: str, flags: tuple[str, ...]) -> None:
+def test_the_first_file_is_as_before(here, name, flags):
     result = run("init", *flags)
     assert result.exit_code == 0, result.output
     text = (here / "cluster.yaml").read_text()
     compare(f"cluster-init-{name}.yaml", text)
     assert all(len(line) <= 100 and line == line.rstrip() for line in text.splitlines())
-    spec = read("cluster.yaml")
-    assert complaints(create_request(spec)) == ""
+    assert complaints(create_request(read("cluster.yaml"))) == ""
 
 
-def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
+def test_what_a_first_file_offers_can_be_taken_up(here):
     """Every commented key stands where it belongs: without its # the file is fine."""
     assert run("init", *PLAIN).exit_code == 0
     text = (here / "cluster.yaml").read_text()
@@ -61,7 +60,7 @@ def test_what_a_first_file_offers_can_be_taken_up(here: Path) -> None:
         assert key in parse(taken).groups[-1].model_fields_set
 
 
-def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
+def test_a_file_that_is_there_is_left_alone(here):
     Path("cluster.yaml").write_text("mine")
     assert parse(run("init", *PLAIN, "--dry-run").stdout).name == "demo"
     result = run("init", *PLAIN)
@@ -71,14 +70,11 @@ def test_a_file_that_is_there_is_left_alone(here: Path) -> None:
     assert run("init", *PLAIN, "--force").exit_code == 0
     assert read("cluster.yaml").name == "demo"
     answer = json.loads(run("init", "a.yaml", *PLAIN, "--json").stdout)
-    assert answer["path"] == "a.yaml"
-    assert answer["yaml"] == Path("a.yaml").read_text()
+    assert (answer["path"], answer["yaml"]) == ("a.yaml", Path("a.yaml").read_text())
     assert {path.name for path in here.iterdir()} == {"a.yaml", "cluster.yaml"}
 
 
-def test_on_a_terminal_it_asks_until_the_answer_is_one(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_it_asks_until_the_answer_is_one(here, monkeypatch):
     monkeypatch.setattr("hpctl.cli.cluster.file.sys", SimpleNamespace(stdin=Terminal()))
     answers = (
         "demo_", "demo", ROLE, "ml.p5.48xlarge ml.p5en.48xlarge", "8",
@@ -98,7 +94,7 @@ class Terminal:
         return True
 
 
-def test_the_parameters_are_printed_or_written_beside_the_scripts(here: Path) -> None:
+def test_the_parameters_are_printed_or_written_beside_the_scripts(here):
     source = str(FILES / "provisioning.yaml")
     rendered = provisioning.render(files()["provisioning"])
     for text in ((), ("--json",), ("-o", "p.json", "--json")):
@@ -110,7 +106,7 @@ def test_the_parameters_are_printed_or_written_beside_the_scripts(here: Path) ->
     assert "needs no provisioning_parameters.json" in str(refused.exception)
 
 
-def test_the_example_of_the_documentation_is_a_spec() -> None:
+def test_the_example_of_the_documentation_is_a_spec():
     page = (FILES.parents[2] / "docs" / "cluster.md").read_text()
     spec = parse(page.partition("```yaml\n")[2].partition("```")[0])
     assert complaints(create_request(spec)) == ""
@@ -135,7 +131,7 @@ def aws(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ...]
     assert emulator.response_errors == []
 
 
-def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws: tuple[str, ...]) -> None:
+def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws):
     result = run("import", "llm-next", "-o", "next.yaml", *aws)
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("next.yaml says what llm-next is: head, h100")
@@ -150,9 +146,7 @@ def test_a_living_cluster_becomes_a_file_that_changes_nothing(aws: tuple[str, ..
     assert (answer["path"], answer["groups"], answer["yaml"]) == ("", ["head", "h100"], printed)
 
 
-def test_a_request_becomes_a_file_with_no_account_at_all(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_becomes_a_file_with_no_account_at_all(here, monkeypatch):
     monkeypatch.setattr("hpctl.cli.cluster.file.open_aws", None)
     for name, spec in files().items():
         request = create_request(spec)
@@ -167,7 +161,7 @@ def test_a_request_becomes_a_file_with_no_account_at_all(
     compare("cluster-import-json.yaml", piped.stdout)
 
 
-def test_a_request_is_named_or_a_cluster(here: Path) -> None:
+def test_a_request_is_named_or_a_cluster(here):
     Path("r.json").write_bytes(b"\xff")
     assert run("import", "llm-prod", "--from-json", "r.json").exit_code == 2
     broken = run("import", "--from-json", "r.json")

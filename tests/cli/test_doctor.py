@@ -5,7 +5,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,14 +13,14 @@ from hpctl.cli import doctor as checks
 from hpctl.cli.doctor import CheckView, read_config
 from hpctl.cli.output import load_config
 from hpctl.config import Config, Slurm
-from hpctl.core.model import Instance, InstanceGroup, InstanceId, InstanceStatus, ProviderView
+from hpctl.core.model import Instance, InstanceGroup, InstanceStatus, ProviderView
 from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode
 from hpctl.errors import Unavailable
 from tests import munged
 from tests.cli import worlds
 from tests.cli.conftest import Head
 
-HEAD = Instance(InstanceId("i-1"), InstanceStatus.RUNNING, "workers", protected=True)
+HEAD = Instance("i-1", InstanceStatus.RUNNING, "workers", protected=True)
 MOUNTS = """\
 22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 30 22 0:25 / /fsx rw,relatime shared:2 - lustre 10.0.0.1@tcp:/fsx rw
@@ -31,7 +30,7 @@ MOUNTS = """\
 
 
 def verdicts(found: object) -> dict[str, str]:
-    return {c.name: c.verdict for c in found}  # type: ignore[attr-defined]
+    return {c.name: c.verdict for c in found}
 
 
 def with_(head: Head, **change: object) -> Config:
@@ -48,13 +47,13 @@ def with_(head: Head, **change: object) -> Config:
         ("/mnt/my disk/x", "xfs"),
     ],
 )
-def test_the_file_system_is_that_of_the_longest_mount(path: str, kind: str) -> None:
+def test_the_file_system_is_that_of_the_longest_mount(path, kind):
     assert checks.filesystem(Path(path), MOUNTS) == kind
 
 
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    head, monkeypatch
+):
     assert verdicts(checks.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
     monkeypatch.setattr(checks, "filesystem", lambda path, mounts: "nfs4")
     (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
@@ -65,7 +64,7 @@ def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_t
     assert verdicts(checks.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
 
 
-def test_munge_goes_there_and_back() -> None:
+def test_munge_goes_there_and_back():
     with munged.realm() as realm:
         (fine,) = checks.munge(realm.head)
         assert (fine.verdict, "127.0.1.1" in fine.what) == ("ok", True)
@@ -74,9 +73,7 @@ def test_munge_goes_there_and_back() -> None:
     assert "munge" in dead.fix
 
 
-def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(history, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "head-1")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -93,7 +90,7 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(
     assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
 
 
-def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
+def test_missing_commands_are_named(head, tmp_path):
     config = with_(head)
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
@@ -104,7 +101,7 @@ def test_missing_commands_are_named(head: Head, tmp_path: Path) -> None:
     assert "scontrol" not in check.what
 
 
-def test_exactly_one_replaces() -> None:
+def test_exactly_one_replaces():
     expected = {
         (True, Mode.OWN): "fail",
         (False, Mode.ASSIST): "warn",
@@ -126,9 +123,7 @@ def test_exactly_one_replaces() -> None:
         ({"continuous": False}, "warn: NodeProvisioningMode is not Continuous"),
     ],
 )
-def test_autoscaled_groups_are_there_and_can_grow(
-    head: Head, change: dict[str, Any], said: str
-) -> None:
+def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
     groups = {"workers": GroupLimits(min_count=1, max_count=8)}
     section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
@@ -137,7 +132,7 @@ def test_autoscaled_groups_are_there_and_can_grow(
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
-def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head: Head) -> None:
+def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head):
     assert head.cloud is not None
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
     (check,) = [c for c in checks.cloud(with_(head), worlds.NOW) if c.name == "software update"]
@@ -145,9 +140,7 @@ def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head: Hea
     assert check.fix == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
 
-def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(
-    head: Head,
-) -> None:
+def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(head):
     found = verdicts(checks.examine(with_(head), worlds.NOW))  # no journal was ever written
     assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
     head.cloud = head.slurm = None
@@ -155,7 +148,7 @@ def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_els
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
-def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert checks._rights("slurm(64030)").verdict == "ok"
     monkeypatch.setattr(os, "getuid", lambda: 65534)
@@ -163,7 +156,7 @@ def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch: pytest.Monke
     assert checks._rights("slurm(64030)").verdict == "unknown"
 
 
-def test_a_broken_configuration_is_a_failed_check_with_every_problem(head: Head) -> None:
+def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
     head.config.write_text("mode: won\nbudget: {}\n")
     config, check = read_config(str(head.config))
     assert config is None
@@ -187,9 +180,7 @@ def prints(head: Head, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[st
     return said
 
 
-def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(
-    prints: Callable[..., dict[str, CheckView]],
-) -> None:
+def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(prints):
     found = prints(24, 11, 5, JobRequeue="0", SlurmUser="root(0)")
     assert found["job-requeue"].verdict == "fail"
     assert "JobRequeue=1" in found["job-requeue"].fix
@@ -207,8 +198,8 @@ def test_the_hazards_of_slurms_settings_are_told_with_fix_and_source(
 
 @pytest.mark.parametrize(("commands", "told"), [("22.05.8", True), ("25.11.2", False)])
 def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
-    tmp_path: Path, commands: str, told: bool
-) -> None:
+    tmp_path, commands, told
+):
     there = tmp_path
     for name, text in {
         "scontrol": f'[ "$1" = --version ] && exec echo slurm {commands}\n'
@@ -228,7 +219,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     assert rest == [("slurm release", "fail", what)] * told
 
 
-def test_hyperpod_s_other_doctors_are_named_with_the_fix(tmp_path: Path) -> None:
+def test_hyperpod_s_other_doctors_are_named_with_the_fix(tmp_path):
     (tmp_path / "etc/profile.d").mkdir(parents=True)
     assert list(checks.other_doctors(tmp_path)) == []
     (tmp_path / "etc/environment").write_text('PATH="/bin"\nHYPERPOD_HANG_RULES=/fsx/r.json\n')

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 
@@ -24,7 +24,7 @@ QUICK = {
 def hpctl(sandbox: Sandbox, *args: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, **sandbox.env, "HPCTL_CONFIG": str(sandbox.config_path)}
     command = [sys.executable, "-m", "hpctl", *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    return run_text(command, env=env)
 
 
 def shown(sandbox: Sandbox, *args: str) -> Any:
@@ -33,9 +33,7 @@ def shown(sandbox: Sandbox, *args: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(sandbox_factory):
     sandbox = sandbox_factory(nodes=2, daemon=True, mode="own", config=QUICK)
     doctor = shown(sandbox, "doctor")
     bad = [c for c in doctor["checks"] if c["verdict"] in ("fail", "unknown")]
@@ -51,8 +49,7 @@ def test_an_operator_looks_asks_for_a_replacement_and_reads_the_story(
 
     (asked,) = shown(sandbox, "replace", name, "--yes")["requests"]
     assert (asked["answered"], asked["ok"]) == (True, True), asked
-    story = wait_for_end(sandbox, name)
-    assert "Back in service" in story["headline"]
+    assert "Back in service" in wait_for_end(sandbox, name)["headline"]
     after = {n["name"]: n for n in shown(sandbox, "nodes")["nodes"]}
     assert after[name]["instance_id"] != before[name]["instance_id"]
     assert after[name]["slurm_state"] == "IDLE"

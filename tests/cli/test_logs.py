@@ -30,7 +30,7 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_shows_what_would_have_fired_and_when(rules: Path, tmp_path: Path) -> None:
+def test_it_shows_what_would_have_fired_and_when(rules, tmp_path):
     log = tmp_path / "log"
     log.write_text(
         "2026-11-21T12:00:00Z loss: 1\n2026-11-21T12:01:00Z loss: soon\n"
@@ -48,7 +48,7 @@ def test_it_shows_what_would_have_fired_and_when(rules: Path, tmp_path: Path) ->
     assert document["rules"][1]["due"] == "2026-11-21T12:06:00Z"
 
 
-def test_a_log_without_times_says_that_hangs_were_not_judged(rules: Path, tmp_path: Path) -> None:
+def test_a_log_without_times_says_that_hangs_were_not_judged(rules, tmp_path):
     (tmp_path / "log").write_text("loss: 1\n")
     shown = run("test", rules, tmp_path / "log")
     assert shown.exit_code == 0
@@ -56,7 +56,7 @@ def test_a_log_without_times_says_that_hangs_were_not_judged(rules: Path, tmp_pa
     assert "1 rules judged no hang" in shown.stdout
 
 
-def test_presets_and_rules_add_up(rules: Path) -> None:
+def test_presets_and_rules_add_up(rules):
     document = json.loads(
         run("test", rules, SAMPLES / "deepspeed.txt", "--preset", "deepspeed", "--json").stdout
     )
@@ -64,9 +64,7 @@ def test_presets_and_rules_add_up(rules: Path) -> None:
     assert {v["rule"] for v in document["verdicts"]} > {"high", "deepspeed slow"}
 
 
-def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(tmp_path, monkeypatch):
     def denied(path: object, *_: object, **__: object) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
@@ -80,7 +78,7 @@ def test_a_log_that_cannot_be_read_is_exit_code_3_and_no_usage_error(
     assert isinstance(run("test", "--preset", "hf", locked).exception, Unavailable)
 
 
-def test_every_preset_can_be_printed_and_is_rules() -> None:
+def test_every_preset_can_be_printed_and_is_rules():
     assert run("preset").stdout.split() == list(PRESETS)
     for name in PRESETS:
         assert parse(run("preset", name).stdout) == preset(name)

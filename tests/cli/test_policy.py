@@ -1,7 +1,6 @@
 """`hpctl policy`: what is wrong with its files, what can never happen, and who said what."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import Result
@@ -10,14 +9,13 @@ from hpctl.cli import output
 from hpctl.cli.policy import show
 from hpctl.core.run_policy import DEFAULTS
 from tests.cli import conftest
-from tests.cli.conftest import Head
 
 
 def run(*args: object, width: int = 100) -> Result:
     return conftest.run("policy", *args, width=width)
 
 
-def test_a_run_that_ends_held_is_a_problem(tmp_path: Path) -> None:
+def test_a_run_that_ends_held_is_a_problem(tmp_path):
     story = tmp_path / "story.yaml"
     story.write_text("nodes: 2\nevents: [{at: 5m, kind: nan, progress: 1, repeat: 2}]\n")
     result = run("test", "--scenario", story)
@@ -32,7 +30,7 @@ def test_a_run_that_ends_held_is_a_problem(tmp_path: Path) -> None:
     assert run("test", lenient, strict, "--scenario", story).exit_code == 1
 
 
-def test_check_tells_every_file(tmp_path: Path) -> None:
+def test_check_tells_every_file(tmp_path):
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text("restarts: 3\n")
     bad.write_text("restart: 3\non: {crash: setp}\n")
@@ -56,16 +54,14 @@ def test_check_tells_every_file(tmp_path: Path) -> None:
         ("on: {nan: {ladder: [step], hold_same: false, max: 3}}", "policy.yaml: fine"),
     ],
 )
-def test_a_policy_that_promises_what_never_happens_is_told(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_policy_that_promises_what_never_happens_is_told(tmp_path, text, said):
     path = tmp_path / "policy.yaml"
     path.write_text(text)
     result = run("check", path, width=300)
     assert (result.exit_code, said in result.stdout) == (0, True), result.stdout
 
 
-def test_show_names_the_file_that_says_so(head: Head, tmp_path: Path) -> None:
+def test_show_names_the_file_that_says_so(head, tmp_path):
     with head.config.open("a") as config:
         config.write(
             "run_policy: {restarts: 5, on: {hang: {exclude: 3}}}\n"
@@ -88,9 +84,7 @@ def test_show_names_the_file_that_says_so(head: Head, tmp_path: Path) -> None:
     assert "partition gpu" in head.run("policy", "show", "--partition", "gpu").stdout
 
 
-def test_show_goes_on_without_the_head_nodes_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_goes_on_without_the_head_nodes_configuration(tmp_path, monkeypatch):
     monkeypatch.delenv("HPCTL_CONFIG", raising=False)
     monkeypatch.setattr(output, "DEFAULT_CONFIG", str(tmp_path / "none.yaml"))
     monkeypatch.setattr(show.params[2], "default", str(tmp_path / "none.yaml"))
@@ -99,14 +93,13 @@ def test_show_goes_on_without_the_head_nodes_configuration(
     result = run("show", own, "--json")
     assert result.exit_code == 0, result.output
     keys = {k["key"]: (k["value"], k["source"]) for k in json.loads(result.stdout)["keys"]}
-    assert keys["restarts"] == ("5", str(own))
-    assert keys["window_s"] == ("86400", "default")
+    assert (keys["restarts"], keys["window_s"]) == (("5", str(own)), ("86400", "default"))
     assert "the cluster's and the partition's policy are not counted in" in result.stderr
     own.write_text("restrts: 5\n")
     assert run("show", own).exit_code == 2
 
 
-def test_a_rule_that_does_not_exist_is_refused_by_config_check(tmp_path: Path) -> None:
+def test_a_rule_that_does_not_exist_is_refused_by_config_check(tmp_path):
     path = tmp_path / "hpctl.yaml"
     path.write_text("catalogue: {xid-790: {ladder: [reboot]}}\n")
     result = conftest.run("config", "check", path, "--json")

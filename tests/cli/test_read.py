@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -17,23 +16,22 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported
-from hpctl.core.model import Clears, Finding, Health, JobId, NodeName, RuleId, Verdict
+from hpctl.core.model import Clears, Finding, Health, Verdict
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli import worlds
-from tests.cli.conftest import Head
 from tests.cli.worlds import healed, troubled, world
 from tests.fakes.values import slurm_job
 
 
-def test_all_is_well_after_a_healed_fault() -> None:
+def test_all_is_well_after_a_healed_fault():
     view = status_view(world(healed()))
     assert (view.problems, view.unknowns, verdict(view)) == ((), (), Exit.FINE)
 
 
-def test_a_fault_that_nobody_treats_yet_is_a_problem(head: Head) -> None:
+def test_a_fault_that_nobody_treats_yet_is_a_problem(head):
     """Between the first evidence and the daemon's decision, and for good where it is dead."""
     head.write(healed())
     result = head.run("status", "--json")
@@ -53,12 +51,10 @@ def test_a_fault_that_nobody_treats_yet_is_a_problem(head: Head) -> None:
         ({"trouble": None}, False),  # a sign of life came after it
     ],
 )
-def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(
-    told: dict[str, Any], problem: bool
-) -> None:
+def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(told, problem):
     trouble = Trouble(Kind.HANG, worlds.at(70), "rank 3 stands still in step 1200", "hang")
     how = {"restarts": 1, "trouble": trouble, "action": Action.STEP, "at": worlds.at(71), **told}
-    report = JobReport(JobId(4242), how["restarts"], how["trouble"], how["action"])
+    report = JobReport(4242, how["restarts"], how["trouble"], how["action"])
     view = status_view(world(healed(), [JobReported(how["at"], report, 1001)]))
     line = (
         "Job 4242: rank 3 stands still in step 1200; its own supervisor restarts it:"
@@ -67,7 +63,7 @@ def test_a_job_that_its_own_supervisor_restarts_is_a_problem_for_a_minute(
     assert view.problems == (line,) * problem
 
 
-def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
+def test_what_is_past_is_explained_and_listed_as_ever(history):
     """A healed fault and its job, once they are long over."""
     lines = [("explain", "n-11111111"), ("explain", "j-22222222"), ("explain", "4242")]
     asked = [*lines, ("recoveries", "--all"), ("jobs", "--all"), ("recoveries", "--since", "99d")]
@@ -82,25 +78,24 @@ def test_what_is_past_is_explained_and_listed_as_ever(history: Head) -> None:
     assert "11111111" not in history.run("recoveries", "--since", "89d").stdout
 
 
-def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up() -> None:
+def test_what_waits_for_a_person_is_a_problem_until_somebody_takes_it_up():
     view = status_view(world(healed(), troubled()))
     assert [r.id for r in view.waiting_for_a_person] == ["n-66666666"]
     assert verdict(view) is Exit.PROBLEM
     slurm = worlds.slurm()
-    taken = {**slurm.nodes, NodeName("ip-10-1-0-6"): worlds.slurm_node(6)}
+    taken = {**slurm.nodes, "ip-10-1-0-6": worlds.slurm_node(6)}
     view = status_view(world(troubled(), slurm=replace(slurm, nodes=taken)))
     assert view.waiting_for_a_person == ()
 
 
-def test_a_silent_daemon_is_not_alive_and_nothing_is_sure() -> None:
+def test_a_silent_daemon_is_not_alive_and_nothing_is_sure():
     view = status_view(world(healed(), daemon=replace(worlds.DAEMON, until=worlds.at(80))))
-    assert view.daemon is not None
     assert not view.daemon.alive
     assert verdict(view) is Exit.CANNOT_TELL
     assert "silent" in view.unknowns[0]
 
 
-def test_checks_that_were_shed_are_no_evidence(head: Head) -> None:
+def test_checks_that_were_shed_are_no_evidence(head):
     """The agent's own saving is told as that, and not as seen on the node, nor of a recovery."""
     (answer,) = _shed().observations(["dcgm"])
     shed = Finding(
@@ -137,7 +132,7 @@ def _shed() -> Budget:
     return budget
 
 
-def test_a_node_that_was_removed_is_missed_by_nobody(history: Head) -> None:
+def test_a_node_that_was_removed_is_missed_by_nobody(history):
     """Nobody lists ip-10-1-0-9 any more: its agent is silent because there is none."""
     gone = Health(worlds.gen(9), worlds.at(-600))
     odd = Health(worlds.gen(8), worlds.at(89))
@@ -156,7 +151,7 @@ def test_a_node_that_was_removed_is_missed_by_nobody(history: Head) -> None:
     assert "ip-10-1-0-9" in history.run("nodes", "--json").stdout
 
 
-def test_status_and_previews_know_of_the_kill_switch(history: Head) -> None:
+def test_status_and_previews_know_of_the_kill_switch(history):
     (history.dir / "STOP").touch()
     shown = json.loads(history.run("status", "--json").stdout)
     assert "STOP is there" in shown["stopped"]
@@ -165,7 +160,7 @@ def test_status_and_previews_know_of_the_kill_switch(history: Head) -> None:
     assert "held by kill_switch" in preview.stdout
 
 
-def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history: Head) -> None:
+def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history):
     """The daemon stores them every quarter of its lease: 25 s old is not silent for 20 s."""
     store = history.store()
     aged = [replace(h, last_heard=worlds.at(65)) for h in worlds.health().values()]
@@ -175,9 +170,7 @@ def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history: Head)
     assert shown["nodes"]["by_condition"] == {"faulty": 2, "healthy": 5, "unknown": 1}
 
 
-def test_a_table_of_many_nodes_says_the_same(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_of_many_nodes_says_the_same(history, monkeypatch):
     few = history.run("nodes").stdout
     monkeypatch.setattr(nodes, "MANY", 0)
     monkeypatch.setattr(nodes, "columns", None)
@@ -186,7 +179,7 @@ def test_a_table_of_many_nodes_says_the_same(
     assert len(many.splitlines()) > 5
 
 
-def test_without_slurm_or_cloud_states_are_unknown_not_absent(history: Head) -> None:
+def test_without_slurm_or_cloud_states_are_unknown_not_absent(history):
     history.slurm = history.cloud = None
     status = history.run("status", "--json")
     shown = json.loads(status.stdout)
@@ -199,22 +192,19 @@ def test_without_slurm_or_cloud_states_are_unknown_not_absent(history: Head) -> 
     assert nodes.exit_code == Exit.CANNOT_TELL
 
 
-def test_open_wins_over_held_wins_over_ended() -> None:
-    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", RuleId("xid-79"), True)
+def test_open_wins_over_held_wins_over_ended():
+    hold = HoldNoted(worlds.at(80), "ip-10-1-0-2", "offender", "again", "xid-79", True)
     held = explain_view(world(healed(), [hold]), worlds.RULES, "ip-10-1-0-2")
-    assert held is not None
     assert (held.kind, held.related) == ("hold", ("n-11111111",))
     ended = explain_view(world(healed()), worlds.RULES, "ip-10-1-0-2")
-    assert ended is not None
     assert ended.kind == "node_recovery"
 
 
-def test_a_waved_gate_is_told_with_who_waved_it() -> None:
+def test_a_waved_gate_is_told_with_who_waved_it():
     opened = worlds.node_opened(
         "n-77777777", worlds.gen(7), 1, passed=("paused", "budget (waved by carol)"), by="carol"
     )
     view = explain_view(world([opened]), worlds.RULES, "n-77777777")
-    assert view is not None
     assert [(g.name, g.result, g.why) for g in view.gates] == [
         ("paused", "passed", ""),
         ("budget", "waved", "waved by carol"),
@@ -223,8 +213,8 @@ def test_a_waved_gate_is_told_with_who_waved_it() -> None:
 
 
 @pytest.mark.parametrize(("began", "kind"), [(60.0, "node"), (30.0, "node_recovery")])
-def test_what_began_after_a_nodes_last_recovery_is_told_first(began: float, kind: str) -> None:
-    name, device = NodeName("ip-10-1-0-2"), "rdmap79s0"
+def test_what_began_after_a_nodes_last_recovery_is_told_first(began, kind):
+    name, device = "ip-10-1-0-2", "rdmap79s0"
     down = Finding(
         "efa.link", Verdict.FAIL, worlds.at(began), worlds.at(89), device, "down",
         "port is DOWN, link Disabled", clears=Clears.GONE,
@@ -233,7 +223,6 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began: float, kind
     facts = {**worlds.health(), name: text}
     judged = {n: assess(h, rules(), worlds.NOW) for n, h in facts.items()}
     view = explain_view(world(healed(), health=facts, assessments=judged), rules(), name)
-    assert view is not None
     assert view.kind == kind
     if kind == "node":
         assert "last treated by n-11111111" in view.headline
@@ -246,9 +235,7 @@ def test_what_began_after_a_nodes_last_recovery_is_told_first(began: float, kind
     ("asks", "owner", "looks"),
     [(0, 1666, False), (0, None, False), (0, 0, True), (1666, 1666, True)],
 )
-def test_root_opens_no_checkpoint_of_a_user(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asks: int, owner: int | None, looks: bool
-) -> None:
+def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, looks):
     opened: list[Path] = []
 
     def look(place: Path) -> None:

@@ -60,7 +60,7 @@ def asked(head: Head) -> list[tuple[str, str]]:
         store.close()
 
 
-def test_pause_wakes_the_daemon_and_prints_its_answer(answered: Head) -> None:
+def test_pause_wakes_the_daemon_and_prints_its_answer(answered):
     result = answered.run("pause")
     assert result.exit_code == 0
     assert result.stdout == "pause: paused: nothing new is opened and no step is taken\n"
@@ -69,13 +69,13 @@ def test_pause_wakes_the_daemon_and_prints_its_answer(answered: Head) -> None:
     assert answered.run("resume").exit_code == 0
 
 
-def test_a_refusal_is_exit_code_one(answered: Head) -> None:
+def test_a_refusal_is_exit_code_one(answered):
     result = answered.run("return", "ip-10-1-0-7")
     assert result.exit_code == 1
     assert "not drained by hpctl (Reason 'cable swap [dc3]')" in result.stdout
 
 
-def test_what_is_asked_for_is_named_as_the_daemon_names_it(history: Head) -> None:
+def test_what_is_asked_for_is_named_as_the_daemon_names_it(history):
     """A recovery by its id, its node or its job; what is held by its target."""
     cancelled = [
         ("n-44444444", "n-44444444"),
@@ -89,9 +89,7 @@ def test_what_is_asked_for_is_named_as_the_daemon_names_it(history: Head) -> Non
     assert asked(history) == [*found, ("approve", "ip-10-1-0-5")]
 
 
-def test_without_a_daemon_the_request_stays_queued(
-    history: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_daemon_the_request_stays_queued(history, monkeypatch):
     monkeypatch.setattr("hpctl.cli.requests.ANSWER_S", 0.2)
     result = history.run("pause")
     assert result.exit_code == 3
@@ -105,13 +103,13 @@ def test_without_a_daemon_the_request_stays_queued(
     assert asked(history) == []  # the daemon that came took the queued ones too
 
 
-def test_replace_after_yes_opens_a_recovery(answered: Head) -> None:
+def test_replace_after_yes_opens_a_recovery(answered):
     result = answered.run("replace", "ip-10-1-0-3", stdin="y\n")
     assert result.exit_code == 0
     assert "recovery n-" in result.stdout
 
 
-def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history: Head) -> None:
+def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history):
     fine = history.run("reboot", "ip-10-1-0-3", "--dry-run")
     assert fine.stdout.endswith("\nDry run: nothing was done.\n")
     assert fine.exit_code == 0
@@ -131,9 +129,7 @@ def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history: 
     assert asked(history) == []
 
 
-def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
     monkeypatch.setenv("SUDO_USER", "carol")
     monkeypatch.setattr("os.getuid", lambda: 0)
     assert requests.invoking_user() == "carol"
@@ -141,11 +137,8 @@ def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(
     assert requests.invoking_user() == "nobody"
 
 
-def test_who_may_not_write_is_told_so_and_nothing_is_created(
-    head: Head, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nothing = head.run("pause")
-    assert type(nothing.exception) is Unavailable
+def test_who_may_not_write_is_told_so_and_nothing_is_created(head, monkeypatch):
+    assert type(head.run("pause").exception) is Unavailable
     assert not (head.dir / "journal.db").exists()
     head.write(worlds.healed())
     monkeypatch.setattr("os.access", lambda path, mode: False)
@@ -155,7 +148,7 @@ def test_who_may_not_write_is_told_so_and_nothing_is_created(
     assert "sudo" in refused.exception.hint
 
 
-def test_names_complete_from_the_journal(history: Head, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_complete_from_the_journal(history, monkeypatch):
     def complete(line: str) -> set[str]:
         with monkeypatch.context() as shell:
             shell.setenv("_HPCTL_COMPLETE", "bash_complete")

@@ -1,16 +1,11 @@
 """What `hpctl run` makes of its options, before there is a job."""
 
-from pathlib import Path
-
-import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
 
 
-def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("SLURM_JOB_ID", "SLURM_JOBID", "HPCTL_POLICY"):
         monkeypatch.delenv(name, raising=False)

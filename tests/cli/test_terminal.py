@@ -14,10 +14,9 @@ from hpctl.cli.lazy import LazyGroup
 from hpctl.core.compat import StrEnum
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
-from hpctl.core.model import Finding, JobId, RuleId, Verdict
+from hpctl.core.model import Finding, Verdict
 from hpctl.core.trouble import Kind, Trouble
 from tests.cli import worlds
-from tests.cli.conftest import Head
 from tests.cli.test_golden import COMMANDS
 from tests.cli.test_json_contract import SHOWS
 
@@ -42,9 +41,7 @@ def hostile(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", VIEWS)
-def test_no_field_of_a_view_is_obeyed(
-    history: Head, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_field_of_a_view_is_obeyed(history, line, monkeypatch):
     draw = output._draw
     monkeypatch.setattr(output, "_draw", lambda on, how, view: draw(on, how, hostile(view)))
     real = click.echo
@@ -62,11 +59,11 @@ def test_no_field_of_a_view_is_obeyed(
     assert not OBEYED.search("".join(lines))
 
 
-def test_no_word_of_the_journal_is_obeyed(head: Head) -> None:
+def test_no_word_of_the_journal_is_obeyed(head):
     trouble = Trouble(Kind.CRASH, worlds.at(2), "why" + EVIL, "s" + EVIL, evidence="e" + EVIL)
-    text = JobReport(JobId(4545), 0, trouble, why="told" + EVIL)
+    text = JobReport(4545, 0, trouble, why="told" + EVIL)
     args = [
-        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, RuleId("xid-79")),
+        HoldNoted(worlds.at(1), "ip-10-1-0-5", "paused", "held" + EVIL, "xid-79"),
         JobReported(worlds.at(2), text, 1000),
         RequestTaken(worlds.at(3), 7, "pause", "", "eve" + EVIL, "done" + EVIL, True),
     ]
@@ -76,14 +73,14 @@ def test_no_word_of_the_journal_is_obeyed(head: Head) -> None:
             assert not OBEYED.search(head.run(*line.split(), *more, width=200).stdout)
 
 
-def test_no_error_is_obeyed() -> None:
+def test_no_error_is_obeyed():
     @click.command()
     @click.argument("name")
     def one(name: str) -> None:
         raise click.ClickException(name) if name.startswith("x") else click.UsageError(name)
 
     group = LazyGroup("hpctl", table={"one": ("", "")})
-    group.get_command = lambda *_: one  # type: ignore[method-assign]
+    group.get_command = lambda *_: one
     for word in ("x" + EVIL, "y" + EVIL):
         result = CliRunner().invoke(group, ["one", word], color=True)
         assert word[0] in result.output
@@ -91,7 +88,7 @@ def test_no_error_is_obeyed() -> None:
     assert not OBEYED.search(CliRunner().invoke(group, ["one", "--x" + EVIL], color=True).output)
 
 
-def test_neither_echo_nor_questions_are_obeyed() -> None:
+def test_neither_echo_nor_questions_are_obeyed():
     @click.command()
     def ask() -> None:
         output.echo(EVIL)
@@ -105,7 +102,7 @@ def test_neither_echo_nor_questions_are_obeyed() -> None:
     assert not OBEYED.search(result.output.replace("/a/path\x1b[2J", ""))
 
 
-def test_what_is_kept_of_findings_and_troubles_is_clean() -> None:
+def test_what_is_kept_of_findings_and_troubles_is_clean():
     at = worlds.T0
     found = Finding("kernel.xid", Verdict.FAIL, at, at, EVIL, EVIL, EVIL, "a\nb\t" + EVIL)
     assert found.evidence.startswith("a\nb\t")

@@ -37,17 +37,15 @@ def good(tmp_path: Path, account: Account) -> Path:
     return path
 
 
-def test_nothing_wrong_is_0_and_stops_no_create(
-    good: Path, account: Account, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
     result = run("cluster", "validate", good)
     assert result.exit_code == 0, result.output
     assert "WARN" not in result.stdout
-    before_spending(str(good), spec.read(good), account)  # type: ignore[arg-type]
+    before_spending(str(good), spec.read(good), account)
     assert capsys.readouterr().err == ""
 
 
-def test_calls_that_failed_are_3_and_one_reason_is_told_once(good: Path, account: Account) -> None:
+def test_calls_that_failed_are_3_and_one_reason_is_told_once(good, account):
     del account["iam"]["simulate_principal_policy"]
     result = run("cluster", "validate", good)
     assert result.exit_code == 3, result.output
@@ -62,14 +60,14 @@ def test_calls_that_failed_are_3_and_one_reason_is_told_once(good: Path, account
     assert sum("no answer" in v["what"] for v in verdicts) > 5
 
 
-def test_a_warning_is_1_only_with_strict(good: Path, account: Account) -> None:
+def test_a_warning_is_1_only_with_strict(good, account):
     (table,) = world.ACCOUNT["network"]["route_tables"].values()
     account["ec2"]["describe_route_tables"] = [{**table, "Routes": table["Routes"][:1]}]
     assert run("cluster", "validate", good).exit_code == 0
     assert run("cluster", "validate", good, "--strict").exit_code == 1
 
 
-def test_only_one_family_asks_only_for_that(good: Path, account: Account) -> None:
+def test_only_one_family_asks_only_for_that(good, account):
     account["ec2"].clear()
     account["iam"].clear()
     result = run("cluster", "validate", good, "--only", "quotas", "--json")
@@ -78,7 +76,7 @@ def test_only_one_family_asks_only_for_that(good: Path, account: Account) -> Non
     assert tuple(family.name for family in KNOWN) == FAMILIES
 
 
-def test_one_wrong_field_hides_nothing_else(good: Path, account: Account, tmp_path: Path) -> None:
+def test_one_wrong_field_hides_nothing_else(good, account, tmp_path):
     account["ec2"]["describe_subnets"] = []
     file = tmp_path / "partly.yaml"
     file.write_text(re.sub(r"count: [1-9]\d*", "count: many", good.read_text()))
@@ -94,19 +92,15 @@ def test_one_wrong_field_hides_nothing_else(good: Path, account: Account, tmp_pa
     assert failed
 
 
-def test_create_stops_before_it_spends(
-    account: Account, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_create_stops_before_it_spends(account, capsys):
     with pytest.raises(HpctlError, match="checks failed; nothing was ordered"):
-        before_spending(WRONG, spec.read(WRONG), account)  # type: ignore[arg-type]
+        before_spending(WRONG, spec.read(WRONG), account)
     text = capsys.readouterr().err
     assert "ml.p5.48xlarge" in text
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
-def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(
-    account: Account,
-) -> None:
+def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(account):
     account["iam"]["simulate_principal_policy"] = simulated()
     for who in ("head-node", "execution-role", "operator"):
         result = run("iam", "check", ROLE, "--as", who)
@@ -119,7 +113,7 @@ def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(
     assert run("iam", "check", ROLE, "--as", "head-node").exit_code == 3
 
 
-def test_the_trust_policy_is_printed_alone_and_what_is_left_open_beside_a_policy() -> None:
+def test_the_trust_policy_is_printed_alone_and_what_is_left_open_beside_a_policy():
     for who in ("head-node", "execution-role"):
         printed = json.loads(run("iam", who, "--trust").stdout)
         assert printed["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}

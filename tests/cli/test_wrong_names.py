@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from hpctl.errors import HpctlError, InDoubt, Unavailable
-from tests.cli.conftest import Head
 from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_requests import asked
 
@@ -17,9 +16,7 @@ SAMPLES = HERE.parent / "jobs" / "logs" / "samples"
 
 
 @pytest.mark.parametrize("code", TABLE)
-def test_a_wrong_argument_ends_as_its_kind_does(
-    history: Head, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_wrong_argument_ends_as_its_kind_does(history, tmp_path, monkeypatch, code):
     monkeypatch.chdir(tmp_path)
     wrong = []
     for line, message in TABLE[code]:

@@ -28,21 +28,15 @@ from hpctl.core.journal import (
 )
 from hpctl.core.model import (
     Attempt,
-    BootId,
     Finding,
     Generation,
     Health,
     Instance,
     InstanceId,
     InstanceStatus,
-    JobId,
-    LogicalId,
-    NodeName,
     Outcome,
     ProviderView,
-    RecoveryId,
     Remedy,
-    RuleId,
     SchedulerView,
     SlurmJob,
     SlurmNode,
@@ -68,11 +62,7 @@ def at(seconds: float) -> datetime:
 
 
 def gen(n: int, *, boot: str = "a", instance: str = "") -> Generation:
-    return Generation(
-        NodeName(f"ip-10-1-0-{n}"),
-        InstanceId(instance or f"i-0{n:016x}"),
-        BootId(f"boot-{n}-{boot}"),
-    )
+    return Generation(f"ip-10-1-0-{n}", InstanceId(instance or f"i-0{n:016x}"), f"boot-{n}-{boot}")
 
 
 XID79 = Finding(
@@ -90,31 +80,29 @@ XID79 = Finding(
 
 def node_opened(rid: str, generation: Generation, t: float, **change: object) -> NodeRecoveryOpened:
     settings: dict[str, object] = {
-        "rule": RuleId("xid-79"),
+        "rule": "xid-79",
         "meaning": "GPU has fallen off the bus",
         "urgency": Urgency.NOW,
         "ladder": (Remedy.REBOOT, Remedy.REPLACE),
         "why": "xid-79 on 0000:18:00",
         "mode": "own",
-        "logical_id": LogicalId("worker-group-1-2"),
+        "logical_id": "worker-group-1-2",
         "findings": (XID79,),
         "passed": ALL_GATES,
         **change,
     }
-    return NodeRecoveryOpened(at(t), RecoveryId(rid), generation, **settings)  # type: ignore[arg-type]
+    return NodeRecoveryOpened(at(t), rid, generation, **settings)
 
 
-def step(
-    rid: str, kind: StepKind, target: str, t: float, outcome: Outcome | None, attempt: int = 1
-) -> list[Event]:
-    events: list[Event] = [StepStarted(at(t), RecoveryId(rid), kind, attempt, target)]
+def step(rid, kind, target, t, outcome, attempt=1):
+    events: list[Event] = [StepStarted(at(t), rid, kind, attempt, target)]
     if outcome is not None:
-        events.append(StepResolved(at(t + 0.03), RecoveryId(rid), kind, attempt, outcome))
+        events.append(StepResolved(at(t + 0.03), rid, kind, attempt, outcome))
     return events
 
 
 def seen(rid: str, signal: str, t: float, why: str, now_is: Generation | None = None) -> SignalSeen:
-    return SignalSeen(at(t), RecoveryId(rid), signal, why, now_is)
+    return SignalSeen(at(t), rid, signal, why, now_is)
 
 
 OK = Outcome.accepted()
@@ -131,7 +119,7 @@ def healed() -> list[Event]:
         *step(n, StepKind.DRAIN, old.node, 0.16, OK),
         seen(n, "cordon_seen", 0.21, "slurmctld shows DRAIN with our Reason"),
         JobRecoveryOpened(
-            at(0.22), RecoveryId(j), Attempt(JobId(4242), SUBMIT, 0), RecoveryId(n), (old.node,),
+            at(0.22), j, Attempt(4242, SUBMIT, 0), n, (old.node,),
             "its node ip-10-1-0-2: GPU has fallen off the bus", "train", "alice", "gpu",
         ),
         seen(j, "stop_wanted", 0.23, "it cannot go on where it is"),
@@ -157,7 +145,7 @@ def troubled() -> list[Event]:
     four, six = gen(4), gen(6)
     n, j, e = "n-44444444", "j-55555555", "n-66666666"
     return [
-        node_opened(e, six, 40, rule=RuleId("xid-119"), meaning="GSP RPC timeout", findings=()),
+        node_opened(e, six, 40, rule="xid-119", meaning="GSP RPC timeout", findings=()),
         *step(e, StepKind.DRAIN, six.node, 40.1, OK),
         seen(e, "cordon_seen", 40.2, "slurmctld shows DRAIN with our Reason"),
         seen(e, "needs_human", 44, "no provider: reboot or replace the node, then return it"),
@@ -165,7 +153,7 @@ def troubled() -> list[Event]:
         *step(n, StepKind.DRAIN, four.node, 60.1, OK),
         seen(n, "cordon_seen", 60.2, "slurmctld shows DRAIN with our Reason"),
         JobRecoveryOpened(
-            at(60.3), RecoveryId(j), Attempt(JobId(4343), SUBMIT, 1), RecoveryId(n), (four.node,),
+            at(60.3), j, Attempt(4343, SUBMIT, 1), n, (four.node,),
             "its node ip-10-1-0-4: GPU has fallen off the bus", "sweep [7B]", "bob", "gpu",
         ),
         seen(j, "stop_wanted", 60.4, "it cannot go on where it is"),
@@ -176,12 +164,12 @@ def troubled() -> list[Event]:
         *step(n, StepKind.REBOOT, four.instance, 61.4, None),
         HoldNoted(
             at(70), "ip-10-1-0-5", "budget",
-            "2 recoveries are open in the cluster; the budget is 2", RuleId("xid-79"), True,
+            "2 recoveries are open in the cluster; the budget is 2", "xid-79", True,
         ),
         HoldNoted(
             at(71), "4444", "not_recoverable",
             "job 4444 cannot be started again by Slurm (Requeue=0); submit with --requeue",
-            RuleId("xid-79"),
+            "xid-79",
         ),
         *hung(),
         RequestTaken(at(75), 0, "approve", "ip-10-1-0-9", "carol", "nothing is held for it", False),
@@ -195,13 +183,13 @@ def hung() -> list[Event]:
         Kind.HANG, at(71.5), "rank 3 stands still in step 1200", "hang all_reduce", gen(2).node,
         3, "0000:53:00.0", None, "step 1200 loss 2.31", 1200, 1000,
     )  # fmt: skip
-    job, away = JobId(4545), (gen(2).node,)
+    job, away = 4545, (gen(2).node,)
     why = "no spare is left"
     text = JobReport(job, 2, trouble, Action.REQUEUE, why, Wish.REQUEUE, away, 60.0, 1000)
     return [
         JobReported(at(72), text, 1001),
         JobRecoveryOpened(
-            at(72.1), RecoveryId(j), Attempt(job, SUBMIT, 2), RecoveryId(""), (),
+            at(72.1), j, Attempt(job, SUBMIT, 2), "", (),
             "rank 3 stands still in step 1200; no spare is left", "pretrain", "erin", "gpu",
             trouble=trouble, action=Action.REQUEUE, exclude=(gen(2).node,), start_at=at(132),
             ran_on=(gen(2).node, gen(3).node),
@@ -216,8 +204,8 @@ def hung() -> list[Event]:
 
 def changes() -> list[Event]:
     """One group grew an hour ago, and a node left just now."""
-    up, down = RecoveryId("s-11111111"), RecoveryId("s-22222222")
-    node, gone = NodeName("ip-10-1-0-12"), InstanceId("i-00000000000000012")
+    up, down = "s-11111111", "s-22222222"
+    node, gone = "ip-10-1-0-12", "i-00000000000000012"
     why = "job 4600 waits for 4 node(s), 2 too few"
     add, remove = StepKind.ADD, StepKind.REMOVE
     out = "i-00000000000000012 is not listed any more"
@@ -238,8 +226,8 @@ def changes() -> list[Event]:
 
 def slurm_node(n: int, **change: object) -> SlurmNode:
     return SlurmNode(
-        **{"name": NodeName(f"ip-10-1-0-{n}"), "state": "IDLE", "partitions": ("gpu",), **change}
-    )  # type: ignore[arg-type]
+        **{"name": f"ip-10-1-0-{n}", "state": "IDLE", "partitions": ("gpu",), **change}
+    )
 
 
 def slurm() -> SchedulerView:
@@ -248,26 +236,24 @@ def slurm() -> SchedulerView:
         slurm_node(1, state="ALLOCATED"),
         slurm_node(2),
         slurm_node(3, state="ALLOCATED"),
-        slurm_node(
-            4, state="DOWN", flags=drained, reason=own_reason(RecoveryId("n-44444444"), "x")
-        ),
+        slurm_node(4, state="DOWN", flags=drained, reason=own_reason("n-44444444", "x")),
         slurm_node(5, state="MIXED"),
-        slurm_node(6, flags=drained, reason=own_reason(RecoveryId("n-66666666"), "x")),
+        slurm_node(6, flags=drained, reason=own_reason("n-66666666", "x")),
         slurm_node(7, flags=drained, reason="cable swap [dc3]"),
         slurm_node(10),
     ]
     job = SlurmJob(
-        JobId(4242), "RUNNING", SUBMIT, 1, name="train", user="alice", partition="gpu",
-        nodes=(NodeName("ip-10-1-0-1"), NodeName("ip-10-1-0-3")),
+        4242, "RUNNING", SUBMIT, 1, name="train", user="alice", partition="gpu",
+        nodes=("ip-10-1-0-1", "ip-10-1-0-3"),
     )  # fmt: skip
     stuck = SlurmJob(
-        JobId(4444), "RUNNING", SUBMIT, 0, name="notebook", user="dan", partition="gpu",
-        nodes=(NodeName("ip-10-1-0-5"),), requeue=False,
+        4444, "RUNNING", SUBMIT, 0, name="notebook", user="dan", partition="gpu",
+        nodes=("ip-10-1-0-5",), requeue=False,
     )  # fmt: skip
     return SchedulerView(NOW, {n.name: n for n in nodes}, {job.id: job, stuck.id: stuck})
 
 
-def health() -> dict[NodeName, Health]:
+def health() -> dict[str, Health]:
     lines = [Health(gen(n), at(88)) for n in (1, 3, 6, 7)]
     lines.append(Health(gen(2, boot="b", instance="i-0fresh00000000002"), at(89)))
     lines.append(Health(gen(4), at(61), (XID79,)))
@@ -278,9 +264,7 @@ def health() -> dict[NodeName, Health]:
 def cloud() -> ProviderView:
     ids = {h.generation.node: h.generation.instance for h in health().values()}
     instances = [
-        Instance(
-            i, InstanceStatus.RUNNING, "worker-group-1", node, LogicalId(f"worker-group-1-{k}")
-        )
+        Instance(i, InstanceStatus.RUNNING, "worker-group-1", node, f"worker-group-1-{k}")
         for k, (node, i) in enumerate(sorted(ids.items()))
     ]
     return ProviderView(NOW, True, False, "InService", {i.id: i for i in instances})
@@ -306,7 +290,7 @@ def world(*events: list[Event], **change: object) -> World:
         "cloud": cloud(),
         **change,
     }
-    made = World(**settings)  # type: ignore[arg-type]
+    made = World(**settings)
     return (
         made if made.cloud is None else replace(made, joined=joined_now(made.cloud, made.slurm)[1])
     )

@@ -2,12 +2,10 @@
 
 import os
 import time
-from typing import Any
 
 from hpctl.cloud.aws import AwsAccount
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
-from hpctl.sandbox.emulator.shapes import Parameters
 from tests.contract.provider.beds import SANDBOX_KEYS, cluster
 
 CLUSTER = "llm"
@@ -17,9 +15,7 @@ REGION = "us-west-2"
 class AwsBed:
     """One controller and some workers. A setting that is None is left out of CreateCluster."""
 
-    def __init__(
-        self, workers: int = 4, parameters: Parameters = lambda _: None, **more: Any
-    ) -> None:
+    def __init__(self, workers=4, parameters=lambda _: None, **more):
         os.environ |= SANDBOX_KEYS
         self.spec = {
             key: value

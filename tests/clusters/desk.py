@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hpctl.clusters.names import node_rows, read_fleet, resolve_all, with_slurm
 from hpctl.clusters.node_orders import Plan, Verb, plan
-from hpctl.clusters.order_walk import NodeProgress, Walk
+from hpctl.clusters.order_walk import Walk
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.paper_slurm import PaperSlurm
 
@@ -37,9 +37,7 @@ class Desk:
         self.slept += seconds
         time.sleep(min(seconds, 0.02))
 
-    def carry_out(
-        self, order: Plan, *, now: bool = False, wait: bool = True, **more: float
-    ) -> list[NodeProgress]:
+    def carry_out(self, order, *, now=False, wait=True, **more):
         walk = self.walk(order, now=now, wait=wait, **more)
         looks = [*itertools.islice(walk.looks(), 500)]
         assert all(one.ended for one in looks[-1]), looks[-1]

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
+from hpctl.core.model import NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.slurm import cli
 
@@ -18,12 +18,9 @@ class PaperSlurm:
 
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes = {
-            NodeName(name): SlurmNode(
-                NodeName(name), "IDLE", partitions=("dev",), slurmd_start=BEGUN
-            )
-            for name in names
+            name: SlurmNode(name, "IDLE", partitions=("dev",), slurmd_start=BEGUN) for name in names
         }
-        self.jobs: dict[JobId, SlurmJob] = {}
+        self.jobs: dict[int, SlurmJob] = {}
         self.at_look: list[Callable[[], object]] = []
         self.blind = 0
         self.denied = False
@@ -38,26 +35,26 @@ class PaperSlurm:
         return SchedulerView(BEGUN, dict(self.nodes), dict(self.jobs))
 
     def run(self, job: int, *names: str, requeue: bool = True) -> None:
-        self.jobs[JobId(job)] = SlurmJob(
-            JobId(job), "RUNNING", BEGUN, name="bert", user="ana", requeue=requeue,
+        self.jobs[job] = SlurmJob(
+            job, "RUNNING", BEGUN, name="bert", user="ana", requeue=requeue,
             nodes=tuple(map(NodeName, names)),
         )  # fmt: skip
 
     def end(self, job: int) -> None:
-        self.jobs.pop(JobId(job))
+        self.jobs.pop(job)
 
     def registers(self, name: str) -> None:
         """A new slurmd of this name: slurmctld keeps DRAIN and the Reason."""
-        node = self.nodes[NodeName(name)]
+        node = self.nodes[name]
         later = (node.slurmd_start or BEGUN) + timedelta(minutes=20)
         flags = node.flags - {"NOT_RESPONDING"}
         self.nodes[node.name] = replace(node, slurmd_start=later, flags=flags)
 
     def change(self, name: str, state: str, reason: str = "", *flags: str) -> None:
-        node = self.nodes[NodeName(name)]
+        node = self.nodes[name]
         self.nodes[node.name] = replace(node, state=state, reason=reason, flags=frozenset(flags))
 
-    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def close(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
         if self.denied:
             return dict.fromkeys(nodes, Outcome.rejected("ESLURM_ACCESS_DENIED", "denied"))
 
@@ -66,22 +63,17 @@ class PaperSlurm:
 
         return self._each(nodes, cli.close, drain)
 
-    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def down(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
         self.downed += nodes
         return self._each(nodes, cli.down, lambda node, _: replace(node, state="DOWN"))
 
-    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+    def reopen(self, nodes: Mapping[str, str]) -> Mapping[str, Outcome]:
         def resume(node: SlurmNode, _: str) -> SlurmNode:
             return replace(node, state="IDLE", flags=node.flags - {"DRAIN"}, reason="")
 
         return self._each(nodes, cli.reopen, resume)
 
-    def _each(
-        self,
-        nodes: Mapping[NodeName, str],
-        rule: Callable[[SlurmNode | None, str], Outcome | None],
-        do: Callable[[SlurmNode, str], SlurmNode],
-    ) -> dict[NodeName, Outcome]:
+    def _each(self, nodes, rule, do):
         answers = {}
         for name, reason in nodes.items():
             node = self.nodes.get(name)

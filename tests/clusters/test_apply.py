@@ -35,7 +35,7 @@ def change(bed: AwsBed, **of_workers: Any) -> apply.Plan:
 # --- create -----------------------------------------------------------------------------------
 
 
-def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
+def test_a_cluster_of_that_name_that_differs_is_left_alone(bed):
     other = request(bed, CLUSTER)
     other["InstanceGroups"][1]["InstanceCount"] = 7
     with pytest.raises(HpctlError, match=r"workers\.InstanceCount") as caught:
@@ -45,9 +45,7 @@ def test_a_cluster_of_that_name_that_differs_is_left_alone(bed: AwsBed) -> None:
 
 
 @pytest.mark.parametrize(("status", "fix"), [("Failed", "delete"), ("Deleting", "--deleted")])
-def test_a_cluster_that_failed_or_goes_is_not_adopted(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, status: str, fix: str
-) -> None:
+def test_a_cluster_that_failed_or_goes_is_not_adopted(bed, monkeypatch, status, fix):
     handlers, more = (
         bed.emulator.handlers,
         {"ClusterStatus": status, "FailureMessage": "no capacity"},
@@ -60,7 +58,7 @@ def test_a_cluster_that_failed_or_goes_is_not_adopted(
     assert fix in caught.value.hint
 
 
-def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed: AwsBed) -> None:
+def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"], calls=1)
     apply.create(bed.aws, request(bed), PATIENCE)
     operations = bed.operations()
@@ -68,7 +66,7 @@ def test_a_create_that_was_not_taken_is_sent_once_more_after_looking(bed: AwsBed
     assert "DescribeCluster" in operations[first + 1 : second]
 
 
-def test_a_create_that_stays_in_doubt_says_so(bed: AwsBed) -> None:
+def test_a_create_that_stays_in_doubt_says_so(bed):
     bed.emulator.faults.add("internal_error", operations=["CreateCluster"])
     with pytest.raises(InDoubt, match="sent twice") as caught:
         apply.create(bed.aws, request(bed), PATIENCE)
@@ -79,7 +77,7 @@ def test_a_create_that_stays_in_doubt_says_so(bed: AwsBed) -> None:
 # --- update -----------------------------------------------------------------------------------
 
 
-def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -> None:
+def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
     gone = bed.instances()
     apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
     apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
@@ -90,7 +88,7 @@ def test_groups_that_are_going_already_are_not_ordered_away_again(bed: AwsBed) -
 
 
 @pytest.mark.parametrize("strategy", ["Managed", "Overwrite"])
-def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy: str) -> None:
+def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
     """The migration guide, "Before you begin", running jobs."""
     jobs_in_the_way("Merge", [1])
     jobs_in_the_way(strategy, [])
@@ -106,7 +104,7 @@ def added(bed: AwsBed) -> list[Any]:
     return [c.request for c in bed.emulator.calls.all() if c.operation == "BatchAddClusterNodes"]
 
 
-def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed: AwsBed) -> None:
+def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(bed):
     bed.emulator.faults.add("drop_reply", operations=["BatchAddClusterNodes"], calls=1)
     apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
     tokens = [sent["ClientToken"] for sent in added(bed)]
@@ -116,9 +114,7 @@ def test_a_lost_reply_to_add_is_repeated_with_its_token_and_adds_nothing_twice(b
     assert len(bed.instances()) == 6
 
 
-def test_two_commands_that_have_seen_the_same_add_once(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_commands_that_have_seen_the_same_add_once(bed, monkeypatch):
     other: list[int] = []
 
     def overtaken(aws: Aws, cluster: str) -> Mapping[str, Any]:
@@ -143,7 +139,7 @@ def test_two_commands_that_have_seen_the_same_add_once(
     until(lambda: len(bed.instances()) == 6)
 
 
-def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed: AwsBed) -> None:
+def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
     found = copy.deepcopy(there(bed.aws, CLUSTER))
     found["InstanceGroups"][0]["SlurmConfig"] = {"NodeType": "Controller"}
     assert apply.grow_orders(found, "controller", 1) == ()
@@ -162,7 +158,7 @@ ORDERS: dict[str, Callable[[AwsBed], object]] = {
 
 
 @pytest.mark.parametrize("operation", ["CreateCluster", "UpdateCluster", "DeleteCluster"])
-def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, operation: str) -> None:
+def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed, operation):
     bed.emulator.faults.add("drop_reply", operations=[operation], calls=1)
     ORDERS[operation](bed)
     assert bed.operations().count(operation) == 1
@@ -184,9 +180,7 @@ def test_a_lost_reply_is_looked_for_and_the_order_not_repeated(bed: AwsBed, oper
         ("DeleteCluster", "AccessDeniedException", "sagemaker:DeleteCluster"),
     ],
 )
-def test_each_refusal_has_a_fix(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch, operation: str, code: str, fix: str
-) -> None:
+def test_each_refusal_has_a_fix(bed, monkeypatch, operation, code, fix):
     def refuse(_: object) -> dict[str, Any]:
         raise ApiError(code, f"the service says {code}.")
 
@@ -198,9 +192,7 @@ def test_each_refusal_has_a_fix(
     assert bed.operations().count(operation) == 1
 
 
-def test_what_add_refuses_is_counted_by_its_code(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_add_refuses_is_counted_by_its_code(bed, monkeypatch):
     code = "IncompatibleInstanceTypes"
     refused = {
         "InstanceGroupName": "workers",

@@ -38,7 +38,6 @@ def test_ctrl_c_leaves_the_work_and_wait_picks_it_up(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(SPEC))
     running = hpctl(emulator, "create", str(file), "--no-validate", "--yes")
     until(lambda: emulator.calls.count("CreateCluster"), LIMIT_S)
-    assert running.stderr is not None
     assert "llm Creating: controller 0/1" in running.stderr.readline()
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=LIMIT_S)

@@ -1,7 +1,6 @@
 """Software updates, deep health checks and events, over HTTP against the emulator."""
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,7 +53,7 @@ def check(bed: AwsBed, **how: Any) -> None:
     )
 
 
-def test_an_update_is_followed_to_its_end(bed: AwsBed) -> None:
+def test_an_update_is_followed_to_its_end(bed):
     bed.emulator.publish("9.9.9")
     before = bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
     software(bed, groups=["workers"], batch="50%", interval_s=0)
@@ -64,7 +63,7 @@ def test_an_update_is_followed_to_its_end(bed: AwsBed) -> None:
     assert (group.status, group.desired, group.updated, group.total) == ("Succeeded", "9.9.9", 4, 4)
 
 
-def test_an_update_that_rolls_back_is_a_failure(bed: AwsBed) -> None:
+def test_an_update_that_rolls_back_is_a_failure(bed):
     bed.emulator.publish("9.9.10")
     before = bed.aws.service("sagemaker").read("describe_cluster", ClusterName=CLUSTER)
     bed.machines.fail_boot.add("workers-1")
@@ -82,9 +81,7 @@ def test_an_update_that_rolls_back_is_a_failure(bed: AwsBed) -> None:
     [(software, "UpdateClusterSoftware"), (check, "StartClusterHealthCheck")],
 )
 @pytest.mark.parametrize("fault", ["drop_reply", "internal_error"])
-def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(
-    bed: AwsBed, order: Callable[[AwsBed], object], operation: str, fault: str
-) -> None:
+def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(bed, order, operation, fault):
     """On paper an update may end before any look sees it: a repeat changes nothing then."""
     accepted = {"accepted": True} if fault == "internal_error" else {}
     bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=1.0)
@@ -94,7 +91,7 @@ def test_an_order_in_doubt_is_looked_for_before_it_is_repeated(
     assert SLEPT
 
 
-def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed: AwsBed) -> None:
+def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed):
     bed.emulator.faults.add(
         "internal_error", calls=2, operations=["StartClusterHealthCheck"], accepted=False
     )
@@ -103,7 +100,7 @@ def test_an_order_that_was_lost_is_sent_once_more_and_no_more(bed: AwsBed) -> No
     assert bed.operations().count("StartClusterHealthCheck") == 2
 
 
-def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed: AwsBed) -> None:
+def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed):
     bad = bed.worker()
     bed.emulator.faults.add("fail_health_check", calls=1, nodes=[bad], code="replace")
     check(bed)
@@ -113,7 +110,7 @@ def test_checks_are_followed_to_their_end_and_a_bad_node_is_replaced(bed: AwsBed
     assert len(bed.instances()) == 4
 
 
-def test_a_follower_gives_up_and_says_that_it_goes_on(bed: AwsBed) -> None:
+def test_a_follower_gives_up_and_says_that_it_goes_on(bed):
     bed.emulator.launches.timings = type(bed.emulator.launches.timings)(health_check_s=2.0)
     check(bed)
     with pytest.raises(HpctlError, match="it goes on"):
@@ -123,7 +120,7 @@ def test_a_follower_gives_up_and_says_that_it_goes_on(bed: AwsBed) -> None:
 # --- events -----------------------------------------------------------------------------------
 
 
-def test_events_come_oldest_first_with_the_reason_of_a_failure(bed: AwsBed) -> None:
+def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):
     bed.emulator.faults.add("no_capacity", calls=1)
     request = {"ClusterName": CLUSTER, "NodeIds": [bed.worker()]}
     bed.emulator.handle("BatchReplaceClusterNodes", request)
@@ -138,11 +135,10 @@ def test_events_come_oldest_first_with_the_reason_of_a_failure(bed: AwsBed) -> N
     assert any("sufficient capacity" in e.failure for e in errors)
     assert {e.level for e in errors} == {"Error"}
     assert len(errors) < len(found)
-    late = events(bed.aws, CLUSTER, after=found[-1].at)
-    assert len(late) < len(found)
+    assert len(events(bed.aws, CLUSTER, after=found[-1].at)) < len(found)
 
 
-def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead() -> None:
+def test_a_cluster_that_has_no_events_says_why_and_what_there_is_instead():
     bed = AwsBed(workers=1, NodeProvisioningMode=None)
     try:
         with pytest.raises(NoEvents, match="not Continuous") as caught:

@@ -9,15 +9,13 @@ from hpctl.clusters import apply
 from hpctl.clusters.apply import there
 from hpctl.clusters.node_orders import Verb
 from hpctl.clusters.order_walk import Phase
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
-from tests.clusters.bed import CLUSTER, AwsBed
-from tests.clusters.desk import Desk
-from tests.clusters.shell import FAST, Shell
+from tests.clusters.bed import CLUSTER
+from tests.clusters.shell import FAST
 from tests.clusters.test_apply import PATIENCE, change
 
 
-def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk: Desk) -> None:
+def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk):
     """The service may have taken it: a node given back would get jobs, and then go under them."""
     idle, busy = desk.workers[:2]
     desk.slurm.run(7, busy)
@@ -32,15 +30,13 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk: Desk) -> Non
         next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
     assert (left[idle].phase, left[busy].phase) == (Phase.IN_DOUBT, Phase.LET_GO)
-    assert left[idle].left_drained == desk.slurm.nodes[NodeName(idle)].reason
-    assert desk.slurm.nodes[NodeName(idle)].drained
-    assert not desk.slurm.nodes[NodeName(busy)].drained
+    assert left[idle].left_drained == desk.slurm.nodes[idle].reason
+    assert desk.slurm.nodes[idle].drained
+    assert not desk.slurm.nodes[busy].drained
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(
-    shell: Shell, number: signal.Signals, request: pytest.FixtureRequest
-) -> None:
+def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(shell, number, request):
     slurm = shell.head_node()
     slurm.run(7, "ip-127-0-1-3", "ip-127-0-1-4", "ip-127-0-1-5")
 
@@ -64,7 +60,7 @@ def test_an_interruption_while_jobs_are_waited_for_gives_the_nodes_back(
     assert len(shell.bed.instances()) == 3
 
 
-def test_a_node_that_came_up_meanwhile_proves_no_order(desk: Desk) -> None:
+def test_a_node_that_came_up_meanwhile_proves_no_order(desk):
     """It was Pending when it was looked at; the order to delete it got lost on its way."""
     desk.bed.emulator.faults.add(
         "internal_error", calls=1, operations=["BatchDeleteClusterNodes"], accepted=False
@@ -78,19 +74,19 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk: Desk) -> None:
     assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
 
 
-def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk: Desk) -> None:
+def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     """The first may have been taken: that may be what speaks against the second."""
     faults, only = desk.bed.emulator.faults, ["BatchDeleteClusterNodes"]
     faults.add("internal_error", calls=1, operations=only, accepted=False)
     walk = desk.walk(desk.plan(Verb.DELETE, desk.workers[0]))
-    walk.sleep = lambda _: faults.add("access_denied", operations=only)  # type: ignore[assignment]
+    walk.sleep = lambda _: faults.add("access_denied", operations=only)
     (one,) = next(walk.looks())
     assert (one.phase, one.code) == (Phase.IN_DOUBT, "AccessDeniedException")
     assert one.left_drained
-    assert desk.slurm.nodes[NodeName(desk.workers[0])].drained
+    assert desk.slurm.nodes[desk.workers[0]].drained
 
 
-def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed: AwsBed) -> None:
+def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed):
     """The first sending was lost on its way: the counts, which it leaves alone, prove nothing."""
     checks = ["InstanceStress"]
     bed.emulator.faults.add("internal_error", operations=["UpdateCluster"], calls=1, accepted=False)
@@ -100,7 +96,7 @@ def test_an_update_of_something_else_than_counts_is_not_taken_for_done(bed: AwsB
     assert workers["OnStartDeepHealthChecks"] == checks
 
 
-def test_an_update_that_is_refused_changes_no_tag(bed: AwsBed) -> None:
+def test_an_update_that_is_refused_changes_no_tag(bed):
     bed.emulator.faults.add("access_denied", operations=["UpdateCluster"])
     planned = replace(change(bed, InstanceCount=6), tags_set={"team": "a"}, tags_gone=("old",))
     with pytest.raises(HpctlError):
@@ -108,7 +104,7 @@ def test_an_update_that_is_refused_changes_no_tag(bed: AwsBed) -> None:
     assert not {"AddTags", "DeleteTags"} & set(bed.operations())
 
 
-def test_an_update_does_not_restate_a_count_that_has_changed_since(bed: AwsBed) -> None:
+def test_an_update_does_not_restate_a_count_that_has_changed_since(bed):
     """Somebody added nodes while the question was open: their count would end others at random."""
     planned = change(bed, OnStartDeepHealthChecks=["InstanceStress"])
     apply.grow(bed.aws, CLUSTER, "workers", 6, PATIENCE)
@@ -120,7 +116,7 @@ def test_an_update_does_not_restate_a_count_that_has_changed_since(bed: AwsBed) 
     assert len(bed.instances()) == 6
 
 
-def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed: AwsBed) -> None:
+def test_a_group_that_got_a_node_meanwhile_is_not_deleted_with_it(bed):
     emptied = bed.instances()
     apply.grow(bed.aws, CLUSTER, "workers", 5, PATIENCE)
     bed.emulator.wait_in_service(CLUSTER, 10)

@@ -18,24 +18,13 @@ from hpctl.clusters.names import (
     with_slurm,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    Assessment,
-    BootId,
-    Condition,
-    Generation,
-    InstanceId,
-    JobId,
-    NodeName,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
-from tests.clusters.bed import CLUSTER, AwsBed
+from hpctl.core.model import Assessment, Condition, Generation, SchedulerView, SlurmJob, SlurmNode
+from tests.clusters.bed import CLUSTER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_node_that_goes_between_the_calls_is_left_out(bed: AwsBed) -> None:
+def test_a_node_that_goes_between_the_calls_is_left_out(bed):
     gone = bed.worker()
     bed.behind_a_list("BatchDeleteClusterNodes", gone)
     rows = node_rows(bed.aws, CLUSTER)
@@ -43,16 +32,14 @@ def test_a_node_that_goes_between_the_calls_is_left_out(bed: AwsBed) -> None:
     assert len(rows) == 4
 
 
-def test_a_replaced_node_is_found_by_its_logical_id(bed: AwsBed) -> None:
+def test_a_replaced_node_is_found_by_its_logical_id(bed):
     before = next(r for r in node_rows(bed.aws, CLUSTER) if r.group == "workers")
     bed.behind_a_list("BatchReplaceClusterNodes", before.instance_id)
     after = next(r for r in node_rows(bed.aws, CLUSTER) if r.logical_id == before.logical_id)
     assert after.instance_id != before.instance_id
 
 
-def test_what_cannot_be_described_is_a_row_that_says_so(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_described_is_a_row_that_says_so(bed, monkeypatch):
     bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeClusterNode"])
     monkeypatch.setattr("hpctl.clusters.names.AT_ONCE", 1)
     rows = read_fleet(bed.aws, CLUSTER).rows
@@ -71,7 +58,7 @@ ROWS = (
     "name",
     ["ip-10-1-0-3", "IP-10-1-0-3", "i-02", "node-b", "10.1.0.3", "ip-10-1-0-3.ec2.internal", "w-2"],
 )
-def test_a_node_is_found_by_each_of_its_names(name: str) -> None:
+def test_a_node_is_found_by_each_of_its_names(name):
     config = {
         "InstanceGroups": [
             {"Name": "empty", "Instances": None},
@@ -95,20 +82,20 @@ def test_a_node_is_found_by_each_of_its_names(name: str) -> None:
         ("zzz", "hpctl cluster nodes"),
     ],
 )
-def test_a_name_that_nothing_has_is_answered_with_the_nearest(name: str, said: str) -> None:
+def test_a_name_that_nothing_has_is_answered_with_the_nearest(name, said):
     with pytest.raises(NoSuchNode) as caught:
         resolve(ROWS, name)
     assert name in str(caught.value)
     assert said in caught.value.hint
 
 
-def test_a_name_that_two_have_is_no_name() -> None:
+def test_a_name_that_two_have_is_no_name():
     twins = (*ROWS, replace(ROWS[0], instance_id="i-09", logical_id="node-z"))
     with pytest.raises(NoSuchNode, match="2 nodes: i-01, i-09"):
         resolve(twins, "10.1.0.2")
 
 
-def test_hostlists_name_several_and_all_wrong_names_are_told_at_once() -> None:
+def test_hostlists_name_several_and_all_wrong_names_are_told_at_once():
     found = resolve_all(ROWS, ["ip-10-1-0-[2-3]", "i-02"])
     assert [row.instance_id for row in found] == ["i-01", "i-02"]
     with pytest.raises(NoSuchNode) as caught:
@@ -117,12 +104,12 @@ def test_hostlists_name_several_and_all_wrong_names_are_told_at_once() -> None:
     assert "ip-10-1-0-[9" in str(caught.value)
 
 
-def test_slurm_is_joined_by_name_or_by_address() -> None:
-    running = SlurmJob(JobId(7), "RUNNING", NOW, nodes=(NodeName("gpu-3"),))
-    ended = SlurmJob(JobId(6), "COMPLETED", NOW, nodes=(NodeName("gpu-3"),))
+def test_slurm_is_joined_by_name_or_by_address():
+    running = SlurmJob(7, "RUNNING", NOW, nodes=("gpu-3",))
+    ended = SlurmJob(6, "COMPLETED", NOW, nodes=("gpu-3",))
     nodes = (
-        SlurmNode(NodeName("ip-10-1-0-2"), "IDLE", frozenset({"DRAIN"}), "why", "10.1.0.2"),
-        SlurmNode(NodeName("gpu-3"), "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
+        SlurmNode("ip-10-1-0-2", "IDLE", frozenset({"DRAIN"}), "why", "10.1.0.2"),
+        SlurmNode("gpu-3", "ALLOCATED", address="10.1.0.3", partitions=("dev",)),
     )
     view = SchedulerView(NOW, {n.name: n for n in nodes}, {j.id: j for j in (running, ended)})
     first, second, third = with_slurm(ROWS, view)
@@ -131,14 +118,14 @@ def test_slurm_is_joined_by_name_or_by_address() -> None:
     assert third.slurm_state == NOT_FOUND
 
 
-def test_health_is_of_this_instance_and_of_no_earlier_one() -> None:
+def test_health_is_of_this_instance_and_of_no_earlier_one():
     def judged(node: str, instance: str) -> Assessment:
-        here = Generation(NodeName(node), InstanceId(instance), BootId("b"))
+        here = Generation(node, instance, "b")
         return Assessment(here, Condition.HEALTHY, NOW, why="all checks pass")
 
     answer = {
-        NodeName("ip-10-1-0-2"): judged("ip-10-1-0-2", "i-01"),
-        NodeName("ip-10-1-0-3"): judged("ip-10-1-0-3", "i-00"),
+        "ip-10-1-0-2": judged("ip-10-1-0-2", "i-01"),
+        "ip-10-1-0-3": judged("ip-10-1-0-3", "i-00"),
     }
     first, second, third = with_health(ROWS, answer)
     assert first.health == "healthy"

@@ -15,7 +15,6 @@ from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
-from hpctl.core.model import NodeName
 from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.desk import Desk
@@ -49,7 +48,7 @@ def has(one: Struct, fields: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("steps", CASES.values(), ids=CASES)
-def test_an_order(desk: Desk, steps: list[dict[str, Any]]) -> None:
+def test_an_order(desk, steps):
     for step in steps:
         names, slurm = desk.workers, desk.slurm
         for job, at in step.get("jobs", {}).items():
@@ -74,7 +73,7 @@ def test_an_order(desk: Desk, steps: list[dict[str, Any]]) -> None:
         if step.get("settle"):
             desk.bed.emulator.wait_in_service(CLUSTER)
         if "drained" in step:
-            drained = [n for n, name in enumerate(names) if slurm.nodes[NodeName(name)].drained]
+            drained = [n for n, name in enumerate(names) if slurm.nodes[name].drained]
             assert drained == step["drained"]
         if "sent" in step:
             batches = [op for op in desk.bed.operations() if op.startswith("Batch")]
@@ -90,14 +89,14 @@ def ordered(bed: AwsBed) -> list[tuple[str, tuple[str, ...]]]:
 # --- a replacement ----------------------------------------------------------------------------
 
 
-def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk: Desk) -> None:
+def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.run(7, name)
     order = desk.plan(Verb.REPLACE, name)
     seen: list[tuple[Phase, str, list[str]]] = []
 
     def look() -> None:
-        node = desk.slurm.nodes[NodeName(name)]
+        node = desk.slurm.nodes[name]
         batches = [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
         seen.append((Phase.JOBS, node.reason, batches))
 
@@ -107,38 +106,35 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk: Desk) -> 
     assert seen == [(Phase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
     assert ("BatchReplaceClusterNodes", (old,)) in ordered(desk.bed)
     assert one.new_instance_id == desk.bed.worker() != old
-    node = desk.slurm.nodes[NodeName(name)]
+    node = desk.slurm.nodes[name]
     assert (node.state, node.flags, node.reason) == ("IDLE", frozenset(), "")
 
 
-def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk: Desk) -> None:
+def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
     looks = desk.walk(desk.plan(Verb.REPLACE, name)).looks()
     coming = (Phase.ORDERED, Phase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
     assert first.phase is Phase.JOINING
     assert {one.phase for (one,) in itertools.islice(looks, 20)} == {Phase.JOINING}
-    assert desk.slurm.nodes[NodeName(name)].drained
+    assert desk.slurm.nodes[name].drained
     desk.slurm.registers(name)
     assert next(looks)[0].phase is Phase.DONE
-    assert not desk.slurm.nodes[NodeName(name)].drained
+    assert not desk.slurm.nodes[name].drained
 
 
-def test_let_go_gives_back_what_was_not_ordered(desk: Desk) -> None:
+def test_let_go_gives_back_what_was_not_ordered(desk):
     busy, idle = desk.workers[:2]
     desk.slurm.run(7, busy)
     walk = desk.walk(desk.plan(Verb.REPLACE, busy, idle))
     next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
-    assert left[busy].phase is Phase.LET_GO
-    assert left[idle].phase is Phase.LEFT
-    assert not desk.slurm.nodes[NodeName(busy)].drained
-    assert desk.slurm.nodes[NodeName(idle)].drained
+    assert (left[busy].phase, left[idle].phase) == (Phase.LET_GO, Phase.LEFT)
+    assert not desk.slurm.nodes[busy].drained
+    assert desk.slurm.nodes[idle].drained
 
 
-def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkeypatch):
     read: list[str] = []
 
     def line(_aws: object, where: failures.LogPlace) -> failures.FailedLine:
@@ -160,13 +156,13 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (last,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     assert (last.phase, last.instance_id) == (Phase.DONE, one.new_instance_id)
-    assert not desk.slurm.nodes[NodeName(desk.workers[0])].drained
+    assert not desk.slurm.nodes[desk.workers[0]].drained
 
 
 # --- the others -------------------------------------------------------------------------------
 
 
-def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
+def test_many_nodes_go_out_in_calls_that_the_service_takes():
     bed = AwsBed(workers=60)
     try:
         rows = [r for r in node_rows(bed.aws, CLUSTER, details=False) if r.role == "compute"]
@@ -187,13 +183,13 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes() -> None:
 # --- refusals ---------------------------------------------------------------------------------
 
 
-def test_a_node_of_which_nobody_says_what_it_is_is_not_touched() -> None:
+def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
     order = plan(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
     assert "whether it is a controller" in order.targets[0].refusal
 
 
-def test_a_deletion_that_another_command_was_faster_with_is_done(desk: Desk) -> None:
+def test_a_deletion_that_another_command_was_faster_with_is_done(desk):
     ours, theirs = (desk.plan(Verb.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
     assert {one.phase for one in desk.carry_out(ours)} == {Phase.DONE}
@@ -202,7 +198,7 @@ def test_a_deletion_that_another_command_was_faster_with_is_done(desk: Desk) -> 
 # --- in doubt ---------------------------------------------------------------------------------
 
 
-def test_a_second_order_for_what_is_under_way_counts_as_taken(desk: Desk) -> None:
+def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     """A command that was killed between its order and the answer, run again."""
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.change(name, "IDLE", f"operator:replace:{old} by ana", "DRAIN")
@@ -214,7 +210,7 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk: Desk) -> Non
     assert one.phase is Phase.ORDERED
 
 
-def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk: Desk) -> None:
+def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk):
     desk.slurm.denied = True
     with pytest.raises(Refused, match="cannot be drained: denied; nothing was ordered"):
         desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))

@@ -15,7 +15,6 @@ from hpctl.clusters.node_orders import key
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec
 from tests.clusters.any_spec import specs
-from tests.clusters.bed import AwsBed
 
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 
@@ -54,9 +53,7 @@ def changed(request: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs(), how=CHANGES)
-def test_an_update_leaves_only_what_goes_by_name(
-    bed: AwsBed, spec: ClusterSpec, how: dict[str, Any]
-) -> None:
+def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     emulator, aws = bed.emulator, bed.aws
     emulator.world.clusters.clear()
     before = create_request(small(spec))
@@ -71,7 +68,6 @@ def test_an_update_leaves_only_what_goes_by_name(
     found = there(aws, name)
     counts = {g["InstanceGroupName"]: g["TargetCount"] for g in found["InstanceGroups"]}
     assert counts == {**plan.before, **plan.targets}
-    left = diff(wanted, found).changes
-    assert {change.kind for change in left} <= {Kind.DESTROY}
+    assert {change.kind for change in diff(wanted, found).changes} <= {Kind.DESTROY}
     apply.drop_groups(aws, name, plan.leaving, PATIENCE, {key(r) for r in node_rows(aws, name)})
     emulator.wait_in_service(name, 20)

@@ -76,13 +76,13 @@ def write(logs: Any, group: str, stream: str, *lines: str) -> None:
 # --- over HTTP --------------------------------------------------------------------------------
 
 
-def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed: AwsBed) -> None:
+def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed):
     last = followed(bed, progress.deleted, every_s=30.0)[-1]
     assert (last.verdict, last.waited_s) == (Verdict.FAILED, progress.LAG_S)
     assert "nobody has ordered" in last.why
 
 
-def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
+def test_a_failed_script_is_told_by_node_step_and_line(logs):
     bed = AwsBed(workers=2)
     try:
         bed.machines.fail_boot.add("workers-3")
@@ -90,7 +90,6 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
         first = followed(bed, progress.in_service(patience_s=30.0))[-1]
         [node] = first.failed_nodes
         assert first.verdict is Verdict.FAILED
-        assert node.trouble is not None
         assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
         group, _, stream = node.trouble.log.partition(" ")
         assert group == f"/aws/sagemaker/Clusters/{CLUSTER}/{first.arn.rpartition('/')[2]}"
@@ -104,7 +103,6 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs: Any) -> None:
             "[SageMaker] Lifecycle script failed with exit code 1",
         )
         answer = followed(bed, progress.in_service(patience_s=30.0))[-1].failed_nodes[0].trouble
-        assert answer is not None
         assert (answer.cause, answer.step) == (Cause.LIFECYCLE, "mount_fsx")
         assert answer.line.endswith("after 3 tries: No route")
     finally:
@@ -134,12 +132,11 @@ def starved(bed: AwsBed, subnet: str, **more: Any) -> str:
     last = followed(bed, progress.in_service(patience_s=60.0))[-1]
     [node] = last.failures
     assert last.verdict is Verdict.FAILED
-    assert node.trouble is not None
     assert node.trouble.cause is Cause.CAPACITY
     return f"{node.trouble.meaning}. {node.trouble.fix}"
 
 
-def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, subnet: str) -> None:
+def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed, subnet):
     held = {
         "ReservedCapacityArn": "arn:aws:sagemaker:us-west-2:000000000000:reserved-capacity/r",
         "InstanceType": "ml.p5.48xlarge",
@@ -154,7 +151,7 @@ def test_no_capacity_with_a_plan_in_another_zone_says_just_that(bed: AwsBed, sub
 
 
 @pytest.mark.usefixtures("logs")
-def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
+def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever():
     bed = AwsBed(workers=1)
     launches = bed.emulator.launches
     launches.timings = replace(launches.timings, retry_s=0.01)
@@ -168,7 +165,7 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever() -> None:
         bed.close()
 
 
-def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed: AwsBed) -> None:
+def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
     last = followed(bed, lambda _: progress.WAITING, timeout_s=25.0, every_s=10.0)
     assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
     assert last[-1].verdict is Verdict.DEADLINE
@@ -220,7 +217,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more: A
         ),
     ],
 )
-def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
+def test_when_a_cluster_is_in_service(seen, verdict):
     assert progress.in_service({"workers": 2})(seen)[0] is verdict
 
 
@@ -234,7 +231,7 @@ def test_when_a_cluster_is_in_service(seen: Progress, verdict: Verdict) -> None:
         ("Something else.", Cause.OTHER),
     ],
 )
-def test_the_services_words_have_a_meaning_and_a_fix(message: str, cause: Cause) -> None:
+def test_the_services_words_have_a_meaning_and_a_fix(message, cause):
     assert cause_of(message) is cause
     answer = understand(message, Where(("ml.p5.48xlarge",), {"subnet-1": ""}))
     assert answer.meaning
@@ -250,9 +247,7 @@ def test_the_services_words_have_a_meaning_and_a_fix(message: str, cause: Cause)
         (Where(types=("g6", "g5"), zones={"s": "b"}), "g6 then g5"),
     ],
 )
-def test_a_shortage_is_told_by_where_the_instances_should_come_from(
-    where: Where, text: str
-) -> None:
+def test_a_shortage_is_told_by_where_the_instances_should_come_from(where, text):
     answer = understand(NO_CAPACITY, where)
     assert text in f"{answer.meaning}. {answer.fix}"
 
@@ -271,15 +266,13 @@ def test_a_shortage_is_told_by_where_the_instances_should_come_from(
         ([], "", ""),
     ],
 )
-def test_the_line_that_tells_most_is_picked(lines: list[str], step: str, line: str) -> None:
+def test_the_line_that_tells_most_is_picked(lines, step, line):
     found = failures.telling(lines)
     assert (found.step, found.line) == (step, line)
     assert (found.unread == "the log is empty") is (not lines)
 
 
-def test_a_look_that_fails_is_told_and_the_wait_goes_on(
-    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed, monkeypatch):
     sagemaker, asked = bed.aws.service("sagemaker"), itertools.count(1)
     read = sagemaker.read
 

@@ -20,22 +20,13 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import (
-    Assessment,
-    BootId,
-    Condition,
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-)
+from hpctl.core.model import Assessment, Condition, Finding, Generation, Health
 from tests.corpus import healthy
 from tests.corpus.case import Case, Signal
 from tests.corpus.world import World
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-HERE = Generation(NodeName("n1"), InstanceId("i-0123456789abcdef0"), BootId("b1"))
+HERE = Generation("n1", "i-0123456789abcdef0", "b1")
 Reported = dict[tuple[str, str, str], float]
 """When each check, code and device was first reported, in seconds of the case."""
 SETTLED_S = 120.0
@@ -93,14 +84,7 @@ class _Clock:
         return 1000.0 + self.seconds
 
 
-def _play(
-    checks: Iterable[Check],
-    machine: Machine,
-    clock: _Clock,
-    world: World,
-    case: Case,
-    reported: Reported,
-) -> list[Finding]:
+def _play(checks, machine, clock, world, case, reported):
     """Every check at its own pace for as long as the case lasts."""
     runs = [_Run(check, case) for check in checks]
     due = [(0.0, number) for number in range(len(runs))]
@@ -206,7 +190,7 @@ def _with(thing: Any, path: list[str], value: Any) -> Any:
         return tuple(_with(t, rest, value) if i in picked else t for i, t in enumerate(thing))
     if not isinstance(thing, Struct) or name not in thing.__struct_fields__:
         raise ValueError(f"{type(thing).__name__} has no {name!r}")
-    return replace(thing, **{name: _with(getattr(thing, name), rest, value)})  # type: ignore[type-var]
+    return replace(thing, **{name: _with(getattr(thing, name), rest, value)})
 
 
 def _delay_s(verdict: Assessment, reported: Reported, case: Case) -> float | None:

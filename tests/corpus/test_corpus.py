@@ -27,7 +27,6 @@ def test_verdict(player: Player, case: Case) -> None:
         assert case.expect != "suspect" or verdict.condition is Condition.SUSPECT, verdict
         return
     assert acts(verdict), verdict
-    assert fault is not None
     assert (fault.urgency, fault.ladder[0]) == (case.expect.urgency, case.expect.remedy), verdict
     assert case.expect.rule in ("", fault.rule)
     within_s = WITHIN_S.get(case.kind, 10 if case.kernel else None)

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, State
-from hpctl.core.model import JobId, SchedulerView, SlurmJob
+from hpctl.core.model import SchedulerView, SlurmJob
 from hpctl.core.policy import Mode, Policy
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.wake import SystemClock
@@ -40,10 +40,7 @@ class Desk:
         self.stored += events
 
     def sees(self, *jobs: int, restarts: int = 0) -> None:
-        known = {
-            JobId(n): SlurmJob(JobId(n), "RUNNING", NOON, restarts, user="ada", uid=self.uid)
-            for n in jobs
-        }
+        known = {n: SlurmJob(n, "RUNNING", NOON, restarts, user="ada", uid=self.uid) for n in jobs}
         self.view = SchedulerView(datetime.now(UTC), {}, known)
 
     def stopped(self) -> str:

@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 
 from hpctl.core.model import (
-    BootId,
     Generation,
     Instance,
     InstanceGroup,
@@ -103,7 +102,7 @@ class FakeProvider:
         self.calls: list[FakeCall] = []
         self.orders: list[Order] = []
         self._places = {
-            node: _Place(node, LogicalId(f"logical-{node}"), self._new_id(), node in protected)
+            node: _Place(node, f"logical-{node}", self._new_id(), node in protected)
             for node in nodes
         }
 
@@ -146,8 +145,8 @@ class FakeProvider:
             return Outcome.rejected("InstanceGroupNotFound", f"no group {group}")
         for _ in range(count if token not in self._tokens else 0):
             at = len(self._places) + 1
-            node = NodeName(f"ip-127-0-2-{at}")
-            place = _Place(node, LogicalId(f"logical-{node}"), self._new_id(), False)
+            node = f"ip-127-0-2-{at}"
+            place = _Place(node, f"logical-{node}", self._new_id(), False)
             place.status, place.operation = InstanceStatus.PENDING, "boot"
             place.due = now + self._boot
             self._places[node] = place
@@ -171,7 +170,7 @@ class FakeProvider:
         """What an agent on the node would say of itself: it changes when the boot is done."""
         self.tick()
         place = self._places[node]
-        return Generation(node, place.instance, BootId(f"{place.instance}-boot-{place.boot}"))
+        return Generation(node, place.instance, f"{place.instance}-boot-{place.boot}")
 
     def up(self, node: NodeName) -> bool:
         """Whether the machine runs, so that slurmd and an agent could: not while it (re)boots."""
@@ -249,7 +248,7 @@ class FakeProvider:
 
     def _new_id(self) -> InstanceId:
         self._born += 1
-        return InstanceId(f"i-{self._born:017x}")
+        return f"i-{self._born:017x}"
 
     def _of(self, instance: InstanceId) -> _Place | None:
         return next((p for p in self._places.values() if p.instance == instance), None)

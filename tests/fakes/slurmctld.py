@@ -127,7 +127,7 @@ class Slurmctld:
     ) -> JobId:
         """A user submits a job."""
         self._ids += 1
-        job = Job(JobId(self._ids), self.now(), size, runtime_s, requeue, comment, no_kill)
+        job = Job(self._ids, self.now(), size, runtime_s, requeue, comment, no_kill)
         job.excluded, job.least, job.per_node = exclude, least, per_node
         job.tasks = (least or size) * (per_node or 1)
         self.jobs[job.id] = job

@@ -9,7 +9,6 @@ from hpctl.core.journal import Event, NodeRecoveryOpened, State, replay
 from hpctl.core.model import (
     Assessment,
     Attempt,
-    BootId,
     Condition,
     FaultClass,
     Finding,
@@ -18,12 +17,9 @@ from hpctl.core.model import (
     Instance,
     InstanceId,
     InstanceStatus,
-    JobId,
     NodeName,
     ProviderView,
-    RecoveryId,
     Remedy,
-    RuleId,
     SchedulerView,
     SlurmJob,
     SlurmNode,
@@ -35,11 +31,9 @@ from hpctl.core.recovery import Do, Move, Next
 from hpctl.core.view import View
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-N1 = NodeName("n1")
+N1 = "n1"
 OWN = Policy(mode=Mode.OWN)
-FAULT = FaultClass(
-    RuleId("xid-79"), "GPU fell off the bus", Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE)
-)
+FAULT = FaultClass("xid-79", "GPU fell off the bus", Urgency.NOW, (Remedy.REBOOT, Remedy.REPLACE))
 
 
 class Clock:
@@ -62,12 +56,12 @@ def at(seconds: float) -> datetime:
 
 def node_name(number: int) -> NodeName:
     """n1, n2, ..."""
-    return NodeName(f"n{number}")
+    return f"n{number}"
 
 
 def generation(node: NodeName = N1, boot: int = 1, instance: str = "") -> Generation:
     """What stands under a name."""
-    return Generation(node, InstanceId(instance or f"i-{node}"), BootId(f"{node}-boot-{boot}"))
+    return Generation(node, InstanceId(instance or f"i-{node}"), f"{node}-boot-{boot}")
 
 
 def slurm_node(number: int = 1, **changes: Any) -> SlurmNode:
@@ -85,7 +79,7 @@ def slurm_job(job: int = 1, **changes: Any) -> SlurmJob:
         "nodes": (node_name(1), node_name(2)),
         **changes,
     }
-    return SlurmJob(JobId(job), **values)
+    return SlurmJob(job, **values)
 
 
 def finding(code: str = "79", seconds: float = -10) -> Finding:
@@ -115,12 +109,12 @@ def opened(
         "findings": (finding(seconds=seconds - 10),),
         **changes,
     }
-    return NodeRecoveryOpened(at(seconds), RecoveryId(rid), generation(node), **values)
+    return NodeRecoveryOpened(at(seconds), rid, generation(node), **values)
 
 
 def attempt(job: int = 1, restarts: int = 0) -> Attempt:
     """Of `slurm_job`."""
-    return Attempt(JobId(job), at(-3700), restarts)
+    return Attempt(job, at(-3700), restarts)
 
 
 def moves(answer: Next) -> Move:

@@ -8,11 +8,12 @@ import argparse
 import hashlib
 import importlib.util
 import random
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.process import run_text
 
 HERE = Path(__file__).parent
 FOUND = HERE / "found"
@@ -70,7 +71,7 @@ def _corpus(name: str, seeds: tuple[bytes, ...]) -> Path:
 
 def _child(name: str, seconds: int) -> tuple[str, int, str]:
     command = [sys.executable, "-m", "tests.fuzz", "--child", "--seconds", str(seconds), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
+    done = run_text(command, timeout=seconds + 120)
     return name, done.returncode, done.stdout + done.stderr
 
 

@@ -60,7 +60,7 @@ class Target(Struct, frozen=True):
     """One decoder."""
 
     run: Callable[[bytes], object]
-    refuses: tuple[type[BaseException], ...] = ()
+    refuses: type[BaseException] | tuple[()] = ()
     seeds: tuple[bytes, ...] = ()
 
 
@@ -152,129 +152,115 @@ def _squeue_seed() -> bytes:
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
 
+def _target(run, *seeds, refuses=()):
+    return Target(run, refuses, seeds)
+
+
+MALFORMED = wire.MalformedReportError
+ALERT = (
+    b'{"version":"4","alerts":[{"status":"firing","labels":{"node":"n1"},"annotations":{},'
+    b'"startsAt":"2026-03-01T12:00:00Z","endsAt":"0001-01-01T00:00:00Z","fingerprint":"a"}]}'
+)
+DETECTION = (
+    b'{"HealthMonitoringAgentDetectionEvent":"HealthEvent","msg":"DCGM Policy Violation "'
+    b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}'
+)
+TENSOR = b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0'
+RULES = b"rules:\n- name: a\n  logPattern: x\n  expectedStartCutOffInSeconds: 9\n"
+LADDER = b"on: {crash: {ladder: [requeue], hold_same: true}}\n"
+SCRIPT = b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n"
+
 TARGETS: dict[str, Target] = {
-    "report": Target(wire.read, (wire.MalformedReportError,), (wire.encode(_report()),)),
-    "intake": Target(partial(intake.run, directory=DISK), (), intake.SEEDS),
-    "ack": Target(wire.decode_ack, (wire.MalformedReportError,), (b'{"ack":1}',)),
-    "request": Target(
-        wire.read_request,
-        (wire.MalformedReportError,),
-        (wire.encode_request("replace", "n1", "ada"),),
+    "report": _target(wire.read, wire.encode(_report()), refuses=MALFORMED),
+    "intake": _target(partial(intake.run, directory=DISK), *intake.SEEDS),
+    "ack": _target(wire.decode_ack, b'{"ack":1}', refuses=MALFORMED),
+    "request": _target(
+        wire.read_request, wire.encode_request("replace", "n1", "ada"), refuses=MALFORMED
     ),
-    "job-report": Target(
-        job_wire.decode,
-        (wire.MalformedReportError,),
-        (job_wire.encode(JobReport(model.JobId(7), 0)),),
+    "job-report": _target(job_wire.decode, job_wire.encode(JobReport(7, 0)), refuses=MALFORMED),
+    "job-answer": _target(job_wire.decode_taken, b'{"job":7,"acts":true}', refuses=MALFORMED),
+    "refusal": _target(explained, b'{"error":"x","message":"y"}'),
+    "alerts": _target(alerts.decode, ALERT, refuses=HpctlError),
+    "journal": _target(
+        _journal, *(bytes([n]) + e for n in range(12) for e in _events()), refuses=JournalCorrupt
     ),
-    "job-answer": Target(
-        job_wire.decode_taken, (wire.MalformedReportError,), (b'{"job":7,"acts":true}',)
-    ),
-    "refusal": Target(explained, (), (b'{"error":"x","message":"y"}',)),
-    "alerts": Target(
-        alerts.decode,
-        (HpctlError,),
-        (b'{"version":"4","alerts":[{"status":"firing","labels":{"node":"n1"},"annotations":{},'
-         b'"startsAt":"2026-03-01T12:00:00Z","endsAt":"0001-01-01T00:00:00Z","fingerprint":"a"}]}',),
-    ),
-    "journal": Target(
-        _journal, (JournalCorrupt,), tuple(bytes([n]) + e for n in range(12) for e in _events())
-    ),
-    "slurm-nodes": Target(
-        _on_text(lambda said: parse.nodes(parse.node_lines(said))), (), (NODE_TEXT,)
-    ),
-    "slurm-jobs": Target(
+    "slurm-nodes": _target(_on_text(lambda text: parse.nodes(parse.node_lines(text))), NODE_TEXT),
+    "slurm-jobs": _target(
         lambda raw: parse.jobs(raw, b"", MARK, Hostlists()),
-        (parse.FrameError,),
-        (_squeue_seed(),),
+        _squeue_seed(),
+        refuses=parse.FrameError,
     ),
-    "slurm-lists": Target(
+    "slurm-lists": _target(
         lambda raw: parse.jobs(_squeue_seed(), raw, MARK, Hostlists()),
-        (parse.FrameError,),
-        (b"7mx;n[1-4]mx.",),
+        b"7mx;n[1-4]mx.",
+        refuses=parse.FrameError,
     ),
-    "slurm-config": Target(_on_text(parse.config), (), (b"SlurmctldPort = 6817\n",)),
-    "slurm-version": Target(_on_text(parse.version), (), (b"slurm 25.11.7\n",)),
-    "reservations": Target(
-        _on_text(cli.parse_reservations), (), (b"ReservationName=a Start=x Nodes=n[1-4] C=4\n",)
+    "slurm-config": _target(_on_text(parse.config), b"SlurmctldPort = 6817\n"),
+    "slurm-version": _target(_on_text(parse.version), b"slurm 25.11.7\n"),
+    "reservations": _target(
+        _on_text(cli.parse_reservations), b"ReservationName=a Start=x Nodes=n[1-4] C=4\n"
     ),
-    "hostlist": Target(
-        _on_text(hostlist.expand), (hostlist.HostlistError,), (b"n[1-4,007],gpu-[1-2]-x,b",)
+    "hostlist": _target(
+        _on_text(hostlist.expand), b"n[1-4,007],gpu-[1-2]-x,b", refuses=hostlist.HostlistError
     ),
-    "comment": Target(
-        _on_text(registration), (), (b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}',)
+    "comment": _target(
+        _on_text(registration), b'hpctl:{"policy":{"backoff":{"first_s":1}},"spares":1}'
     ),
-    "ticket": Target(_on_text(job_comment.decode), (), (b'hpctl:{"dir":"/shared/run"} mine',)),
-    "kmsg": Target(kmsg.parse, (), (b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n",)),
-    "kernel-lines": Target(_kernel, (), _files("tests/cli/kmsg") + _files("tests/corpus/cases/*")),
-    "hma": Target(
-        _on_text(hma.read_detection),
-        (hma.Malformed,),
-        (b'{"HealthMonitoringAgentDetectionEvent":"HealthEvent","msg":"DCGM Policy Violation "'
-         b',"condition: ":"XID Error","data: ":{"ErrNum":79},"ts":"0001-01-01T00:00:00Z"}',),
-    ),
-    "plugin": Target(
+    "ticket": _target(_on_text(job_comment.decode), b'hpctl:{"dir":"/shared/run"} mine'),
+    "kmsg": _target(kmsg.parse, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
+    "kernel-lines": _target(_kernel, *_files("tests/cli/kmsg"), *_files("tests/corpus/cases/*")),
+    "hma": _target(_on_text(hma.read_detection), DETECTION, refuses=hma.Malformed),
+    "plugin": _target(
         plugins.findings,
-        (NoVerdict,),
-        (b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',),
+        b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',
+        refuses=NoVerdict,
     ),
-    "plugin-description": Target(plugins.description, (NoVerdict,), (b'{"every_s":60}',)),
-    "local-report": Target(
+    "plugin-description": _target(plugins.description, b'{"every_s":60}', refuses=NoVerdict),
+    "local-report": _target(
         reported.decode,
-        (HpctlError,),
-        (b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',),
+        b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
+        refuses=HpctlError,
     ),
-    "progress": Target(notes.parse, (), (b"hpctl1 token step=4 loss=0.5 rank=1\n",)),
-    "job-log": Target(_log, (), _files("tests/jobs/logs/samples/*")),
-    "crash": Target(_crash, (), _files("tests/unit/crash_samples/*")),
-    "ras-json": Target(report.read_json, (HpctlError,), (_ras("2.30.7", as_json),)),
-    "ras-text": Target(
-        report.read_text, (HpctlError,), (_ras("2.24.3", as_text), _ras("2.28.3", as_text))
+    "progress": _target(notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
+    "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
+    "crash": _target(_crash, *_files("tests/unit/crash_samples/*")),
+    "ras-json": _target(report.read_json, _ras("2.30.7", as_json), refuses=HpctlError),
+    "ras-text": _target(
+        report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
     ),
-    "run-history": Target(
-        lambda raw: list(history.read_records(raw)), (), (b'{"type":"started"}\n',)
+    "run-history": _target(lambda raw: list(history.read_records(raw)), b'{"type":"started"}\n'),
+    "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),
+    "safetensors": _target(
+        _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR, refuses=NotWhole
     ),
-    "manifest": Target(manifest.decode, (), (b'{"version":1,"step":4,"files":[]}',)),
-    "safetensors": Target(
-        _on_file("a.safetensors", hf_trainer.prove_safetensors),
-        (NotWhole,),
-        (b'\x3a\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}    \0\0\0\0',),
-    ),
-    "torch-zip": Target(
+    "torch-zip": _target(
         _on_file("a.pt", torch_files.prove_archive),
-        (NotWhole,),
-        (checkpoint_files.torch_save({"step": 4}),),
+        checkpoint_files.torch_save({"step": 4}),
+        refuses=NotWhole,
     ),
-    "dcp-metadata": Target(
+    "dcp-metadata": _target(
         _on_file(".metadata", _metadata),
-        (NotWhole,),
-        (checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),),
+        checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
+        refuses=NotWhole,
     ),
-    "batch-script": Target(
-        _on_text(partial(sbatch_options.read, "job.sh")),
-        (HpctlError,),
-        (b"#!/bin/bash\n#SBATCH -N 2\n#HPCTL --checkpoint-dir /a\nsrun x\n",),
+    "batch-script": _target(
+        _on_text(partial(sbatch_options.read, "job.sh")), SCRIPT, refuses=HpctlError
     ),
-    "log-rules": Target(
-        _on_text(rules.parse),
-        (HpctlError,),
-        (b"rules:\n- name: a\n  logPattern: x\n  expectedStartCutOffInSeconds: 9\n",),
+    "log-rules": _target(_on_text(rules.parse), RULES, refuses=HpctlError),
+    "policy": _target(
+        _on_text(policies.parse), policies.example().encode(), LADDER, refuses=HpctlError
     ),
-    "policy": Target(
-        _on_text(policies.parse),
-        (HpctlError,),
-        (policies.example().encode(), b"on: {crash: {ladder: [requeue], hold_same: true}}\n"),
-    ),
-    "configuration": Target(
+    "configuration": _target(
         _on_text(config.parse),
-        (HpctlError,),
-        (b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",),
+        b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
+        refuses=HpctlError,
     ),
-    "cluster-file": Target(
-        _on_text(spec_reading.parse), (HpctlError,), _files("tests/clusters/files/*.yaml", 3)
+    "cluster-file": _target(
+        _on_text(spec_reading.parse), *_files("tests/clusters/files/*.yaml", 3), refuses=HpctlError
     ),
-    "duration": Target(_on_text(duration_s), (), (b"1d12h30min",)),
-    "time": Target(_iso, (ValueError,), (b"2026-03-01T12:00:00.123Z",)),
-}  # fmt: skip
+    "duration": _target(_on_text(duration_s), b"1d12h30min"),
+    "time": _target(_iso, b"2026-03-01T12:00:00.123Z", refuses=ValueError),
+}
 
 
 def once(target: Target, raw: bytes) -> Any:

@@ -154,9 +154,7 @@ class World(Struct):
                     pace = min(pace, 1 - 0.6 * fault.size)
         return pace
 
-    def _reading(
-        self, random: Random, n: int, node: Node, job: Job | None, pace: float, t: int
-    ) -> tuple[float, float, float]:
+    def _reading(self, random, n, node, job, pace, t):
         """Let 10 s pass on one node; its utilisation, clock and power."""
         node.wander = 0.9 * node.wander + random.gauss(0, 0.003)
         busy, clock = self._work(random, n, node, job, t)
@@ -202,9 +200,7 @@ class World(Struct):
         power *= (clock / node.kind.clock) ** 0.5 * random.gauss(1, 0.03)
         return busy, clock, power
 
-    def _work(
-        self, random: Random, n: int, node: Node, job: Job | None, t: int
-    ) -> tuple[float, float]:
+    def _work(self, random, n, node, job, t):
         if job is None:
             if random.random() < 0.02:
                 node.idle_clock = random.choice((0.17, 0.58, 1.0))
@@ -226,9 +222,7 @@ class World(Struct):
         busy = min(1.0, max(0.0, random.gauss(job.load, 0.02)))
         return busy, full * (1 - 0.012 * stage - 0.05 * (job.load > 0.97))
 
-    def _shared(
-        self, random: Random, n: int, job: Job, t: int, clock: float, loss: float
-    ) -> tuple[float, float]:
+    def _shared(self, random, n, job, t, clock, loss):
         for what, start, end, size, nodes in job.shared:
             if n in nodes and start + job.lag[n] % 30 <= t < end + job.lag[n] % 30:
                 if what == "cap":
@@ -255,9 +249,7 @@ class World(Struct):
                 events += random.expovariate(1 / (fault.size * TICK))
         return float(round(events))
 
-    def _told(
-        self, n: int, node: Node, now: tuple[float, float, float], t: int
-    ) -> dict[str, float] | None:
+    def _told(self, n, node, now, t):
         """What the agent makes of it: rates by difference, nothing where it cannot tell."""
         for start, end, driver in self.restarts.get(n, ()):
             if start <= t < end:

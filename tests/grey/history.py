@@ -14,20 +14,7 @@ from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
-from hpctl.core.model import (
-    Attempt,
-    BootId,
-    Finding,
-    Generation,
-    InstanceId,
-    JobId,
-    NodeName,
-    RecoveryId,
-    Remedy,
-    RuleId,
-    Urgency,
-    Verdict,
-)
+from hpctl.core.model import Attempt, Finding, Generation, JobId, Remedy, RuleId, Urgency, Verdict
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 CODES = ("79", "119", "48", "95", "64", "74", "140")
@@ -37,7 +24,7 @@ class Past(Struct, frozen=True):
     """Events in order of time, and the instances that are lemons at the end."""
 
     events: tuple[Event, ...]
-    lemons: frozenset[InstanceId]
+    lemons: frozenset[str]
     now: datetime
 
 
@@ -91,23 +78,21 @@ def _told(random: Random, cases: list[_Case], lemons: set[int], days: float) -> 
             continue
         broke[case.node] = broke.get(case.node, 0) + case.lemon
         busy[case.node] = case.at + 0.05
-        instance = InstanceId(f"i-{case.node}-{born.get(case.node, 0)}")
-        here = Generation(NodeName(f"n{case.node}"), instance, BootId(f"b{number}"))
+        instance = f"i-{case.node}-{born.get(case.node, 0)}"
+        here = Generation(f"n{case.node}", instance, f"b{number}")
         asks = random.random() < 0.08
         replaced = not (case.withdrawn or asks) and random.random() < (0.9 if case.by else 0.12)
         if replaced:
             born[case.node] = born.get(case.node, 0) + 1
         events += _recovery(random, number, case, here, born.get(case.node, 0), asks)
-    ill = {InstanceId(f"i-{n}-0") for n in lemons if not born.get(n) and broke.get(n, 0) >= 3}
+    ill = {f"i-{n}-0" for n in lemons if not born.get(n) and broke.get(n, 0) >= 3}
     events.sort(key=lambda e: e.at)
     return Past(tuple(events), frozenset(ill), T0 + timedelta(days=days))
 
 
-def _recovery(
-    random: Random, number: int, case: _Case, here: Generation, life: int, asks: bool
-) -> list[Event]:
+def _recovery(random, number, case, here, life, asks):
     at = T0 + timedelta(days=case.at)
-    rid = RecoveryId(f"n-{number}")
+    rid = f"n-{number}"
     seen = (
         (Finding("kernel.xid", Verdict.FAIL, at, at, "0000:18:00", case.code),) if case.code else ()
     )
@@ -125,7 +110,7 @@ def _recovery(
         then(0.5, "withdrawn")
         return events
     for job in range(random.choice((0, 0, 1, 1, 2))):
-        jid = RecoveryId(f"j-{number}-{job}")
+        jid = f"j-{number}-{job}"
         attempt = Attempt(JobId(number * 10 + job), at, 0)
         events.append(JobRecoveryOpened(at, jid, attempt, rid, (here.node,), ""))
         events.append(SignalSeen(at + timedelta(minutes=1), jid, "operator_cancelled", ""))
@@ -133,7 +118,7 @@ def _recovery(
     if asks:
         then(2, "needs_human")
         return events
-    fresh = Generation(here.node, InstanceId(f"i-{case.node}-{life}"), BootId(f"b{number}+"))
+    fresh = Generation(here.node, f"i-{case.node}-{life}", f"b{number}+")
     then(2, "remedy_accepted")
     then(10, "new_generation_seen", fresh)
     then(12, "rejoined")

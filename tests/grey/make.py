@@ -76,9 +76,7 @@ def _job(random: Random, number: int, nodes: list[int], start: int, end: int) ->
     return job
 
 
-def _blips(
-    random: Random, nodes: int, seconds: int
-) -> dict[int, list[tuple[int, int, str, float]]]:
+def _blips(random, nodes, seconds):
     """Short and harmless: a hot minute, a burst of replays, an incast."""
     blips: dict[int, list[tuple[int, int, str, float]]] = {}
     for n in range(nodes):

@@ -7,15 +7,7 @@ from msgspec import Struct, field
 
 from hpctl.core import peers
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Generation,
-    InstanceId,
-    JobId,
-    NodeName,
-    SchedulerView,
-    SlurmJob,
-)
+from hpctl.core.model import Generation, SchedulerView, SlurmJob
 from hpctl.daemon.grey import PeerWindows
 from tests.grey.corpus import TICK, Fault, World
 
@@ -66,15 +58,15 @@ class Score(Struct):
         return 2 * self.precision * self.recall / both if both else 0.0
 
 
-def name(n: int) -> NodeName:
-    return NodeName(f"n{n}")
+def name(n: int) -> str:
+    return f"n{n}"
 
 
 def view_at(world: World, t: int) -> SchedulerView:
     """The jobs as Slurm shows them at second `t`."""
     jobs = {
-        JobId(j.id): SlurmJob(
-            JobId(j.id), "RUNNING", T0, nodes=tuple(map(name, j.nodes)),
+        j.id: SlurmJob(
+            j.id, "RUNNING", T0, nodes=tuple(map(name, j.nodes)),
             start=T0 + timedelta(seconds=j.start),
         )
         for j in world.running(t)
@@ -88,17 +80,15 @@ class Window(Struct, frozen=True):
     t: int
     groups: tuple[peers.Group, ...]
     seen: peers.Seen
-    kinds: dict[NodeName, str]
+    kinds: dict[str, str]
 
 
 def ours(world: World) -> tuple[list[Alarm], list[Window]]:
     """hpctl's alarms on a world, and its windows for the rivals."""
     book, windows = PeerWindows(), []
-    reports = {
-        n: Generation(name(n), InstanceId(f"i-{n}"), BootId("b")) for n in range(len(world.nodes))
-    }
+    reports = {n: Generation(name(n), f"i-{n}", "b") for n in range(len(world.nodes))}
     kinds = {name(n): kind for n, kind in world.kinds().items()}
-    sums: dict[NodeName, dict[str, list[float]]] = {}
+    sums: dict[str, dict[str, list[float]]] = {}
     alarms = Alarms()
     for t, answer in world.ticks():
         for n, gauges in answer.items():
@@ -123,9 +113,9 @@ class Alarms:
 
     def __init__(self) -> None:
         self.all: list[Alarm] = []
-        self._last: dict[NodeName, Alarm] = {}
+        self._last: dict[str, Alarm] = {}
 
-    def see(self, t: int, found: Iterable[tuple[NodeName, str]]) -> None:
+    def see(self, t: int, found: Iterable[tuple[str, str]]) -> None:
         for node, signal in found:
             alarm = self._last.get(node)
             if alarm is None or t - alarm.closed > SAME_S:

@@ -1,12 +1,12 @@
 """Debian packages of this tree, in two versions, from the wheels that are installed here."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.lifecycle.chroot import Machine
 from tests.lifecycle.node import ROOT, wheelhouse
+from tests.process import run_text
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 ROOT_PYTHON = "3.11"
@@ -21,13 +21,8 @@ def build(room: Path, version: str) -> Path:
     """The package of a version, built as `make package` builds it."""
     wheelhouse(room / f"wheels-{version}", whole=True, version=version)
     args = ["--wheelhouse", str(room / f"wheels-{version}"), "--python", HERE]
-    made = subprocess.run(
-        [sys.executable, "debian/build.py", *args, "--output", str(room / "dist")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    made = run_text(
+        [sys.executable, "debian/build.py", *args, "--output", str(room / "dist")], cwd=ROOT
     )
     assert made.returncode == 0, made.stderr
     return Path(made.stdout.split()[-1])

@@ -37,7 +37,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path: Path) -> None:
+def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path):
     write(tmp_path / "opt/ml/config/resource_config.json", json.dumps(RESOURCES))
     before = tree(tmp_path)
     dry = run(tmp_path, "install", "head", "--dry-run")
@@ -58,14 +58,14 @@ def test_a_head_on_hyperpod_knows_its_cluster_and_keeps_what_is_there(tmp_path: 
     assert (tmp_path / "etc/hpctl/hpctl.yaml").read_text() == "mode: own\n"
 
 
-def test_another_hpctl_in_the_path_is_not_overwritten(tmp_path: Path) -> None:
+def test_another_hpctl_in_the_path_is_not_overwritten(tmp_path):
     write(tmp_path / "usr/local/bin/hpctl", "#!/bin/sh\n")
     result = run(tmp_path, "install", "login")
     assert (result.exit_code, "another hpctl is there" in result.output) == (1, True)
     assert (tmp_path / "usr/local/bin/hpctl").read_text() == "#!/bin/sh\n"
 
 
-def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
+def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path):
     own = "Prolog=/etc/slurm/site.sh\n# not /opt/hpctl/slurm/prolog.sh\n"
     conf = tmp_path / "opt/slurm/etc/slurm.conf"
     lines = ("EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh\n",)
@@ -82,7 +82,7 @@ def test_a_sites_own_lines_in_slurm_conf_stay(tmp_path: Path) -> None:
     assert not (tmp_path / "etc/hpctl").exists()
 
 
-def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_path: Path) -> None:
+def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_path):
     own = "ClusterName=x\nSchedulerParameters=defer,bf_interval=5 # ours\n"
     conf = tmp_path / "opt/slurm/etc/slurm.conf"
     write(conf, own)
@@ -100,8 +100,8 @@ def test_a_site_s_scheduler_parameters_are_added_to_when_asked_and_restored(tmp_
 
 @pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False)])
 def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, added: bool
-) -> None:
+    tmp_path, monkeypatch, answer, added
+):
     conf = tmp_path / "opt/slurm/etc/slurm.conf"
     write(conf, "SchedulerParameters=defer\n")
     terminal = SimpleNamespace(**{**vars(sys), "stdin": SimpleNamespace(isatty=lambda: True)})
@@ -112,6 +112,6 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
     assert ("SchedulerParameters=defer,batch_sched_delay=0" in conf.read_text()) is added
 
 
-def test_the_json_is_as_documented() -> None:
+def test_the_json_is_as_documented():
     step, check = StepView("PATH", "done", "there"), CheckView("munge", "ok", "fine", "")
     holds("install", output.to_json("install", InstallView(False, (step,), (check,))))

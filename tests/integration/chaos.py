@@ -6,7 +6,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,7 +64,7 @@ class Chaos(Live):
         view = self.scheduler.view().nodes
         names = self.sandbox.nodes
         order = [names[(self._turn + i) % len(names)] for i in range(len(names))]
-        fine = [n for n in order if view[n].state == "IDLE" and view[n].in_service]  # type: ignore[index]
+        fine = [n for n in order if view[n].state == "IDLE" and view[n].in_service]
         assert len(fine) >= count, f"only {fine} of {names} are fit for a test"
         self._turn = names.index(fine[count - 1]) + 1
         return fine[:count]
@@ -178,7 +177,7 @@ class Chaos(Live):
         recoveries = self.node_recoveries()
         treated = {r.opened_for.instance for r in recoveries}
         treated |= {r.generation.instance for r in recoveries}
-        treated |= {s.target for r in recoveries for s in r.steps}  # type: ignore[misc]
+        treated |= {s.target for r in recoveries for s in r.steps}
         taken: Counter[str] = Counter()
         for call in self.sandbox.calls(REPLACE):
             assert set(call["request"]["NodeIds"]) <= treated, call
@@ -203,9 +202,7 @@ class Chaos(Live):
 
 
 @contextmanager
-def cluster(
-    config: Settings | None = None, files: dict[str, str] | None = None, **settings: Any
-) -> Iterator[Chaos]:
+def cluster(config=None, files=None, **settings):
     """A cluster in mode own with its daemon. `files` are scripts; `{base}` is where they lie."""
     base = Path(tempfile.mkdtemp(prefix="hpctl-"))
     base.chmod(0o755)

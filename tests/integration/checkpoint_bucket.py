@@ -68,7 +68,7 @@ def counted(remote: Remote) -> Counter[str]:
             if model.name == "GetObject":
                 count["bytes"] += int(http_response.headers["Content-Length"])
 
-    remote.objects.client.meta.events.register("after-call.s3", after)  # type: ignore[attr-defined]
+    remote.objects.client.meta.events.register("after-call.s3", after)
     return count
 
 

@@ -1,6 +1,5 @@
 """A failed live test tells what its cluster said: `left_behind`."""
 
-from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,9 +10,7 @@ from tests.integration.live import Live
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[Any]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item, call):
     """Add what Slurm, the journal and the logs say to the report of a failed live test."""
     report = yield
     if report.failed:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,7 @@ def with_torch() -> None:
 class Launchers:
     """Some nodes' launchers. `directory` holds checkpoints (`save`), output and account."""
 
-    def __init__(
-        self,
-        directory: Path,
-        args: Sequence[str],
-        *,
-        nodes: int = 2,
-        nproc: int = 2,
-        options: Sequence[str] = (),
-        **environment: str,
-    ) -> None:
+    def __init__(self, directory, args, *, nodes=2, nproc=2, options=(), **environment):
         self.directory, self.save = directory, directory / "save"
         self.save.mkdir(parents=True, exist_ok=True)
         self.secret = secrets.token_hex(16)

@@ -8,7 +8,7 @@ from pathlib import Path
 from hpctl.config import load
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State, replay
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.errors import Unavailable
 from hpctl.sandbox.api import Sandbox
@@ -48,10 +48,10 @@ class Live:
             store.close()
 
     def node(self, name: str) -> SlurmNode:
-        return self.scheduler.view().nodes[NodeName(name)]
+        return self.scheduler.view().nodes[name]
 
     def job(self, number: int) -> SlurmJob:
-        return self.scheduler.view().jobs[JobId(number)]
+        return self.scheduler.view().jobs[number]
 
     def submit(self, body: str, *options: str, header: str = SLEEPER) -> int:
         path = Path(self.sandbox.state_dir) / f"job-{time.monotonic_ns()}.sh"

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from hpctl import progress
 from hpctl.jobs.progress.notes import Note, NoteFileReader, NoteListener, ReceivedNote
+from tests.process import run_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,13 +22,8 @@ def environment(address: str, **more: str) -> dict[str, str]:
 
 
 def python(code: str, address: str, **more: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env=environment(address, **more),
-        check=True,
-        timeout=60,
-        capture_output=True,
-        text=True,
+    done = run_text(
+        [sys.executable, "-c", textwrap.dedent(code)], env=environment(address, **more), check=True
     )
     return done.stdout
 

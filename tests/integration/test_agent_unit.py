@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.process import run_text
+
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "lifecycle_scripts/systemd/hpctl-agent.service"
 NOBODY = "65534"
@@ -29,14 +31,7 @@ def confined(names: list[str], *args: str) -> str:
     """What a command prints when it runs as the unit's program would."""
     kept = ",".join(["-all", *(f"+{name}" for name in names)])
     confine = ["setpriv", f"--bounding-set={kept}", "--inh-caps=-all", "--no-new-privs", "--"]
-    done = subprocess.run(
-        [*confine, *args],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_text([*confine, *args], env={**os.environ, "PYTHONPATH": str(ROOT), "LC_ALL": "C"})
     return done.stdout
 
 
@@ -45,7 +40,6 @@ def anothers_task() -> Iterator[int]:
     """A task of a user that is not root, asleep in the kernel."""
     args = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--"]
     with subprocess.Popen([*args, sys.executable, "-c", SLEEP], stdout=subprocess.PIPE) as task:
-        assert task.stdout is not None
         assert task.stdout.readline() == b"ready\n"
         yield task.pid
         task.kill()

@@ -4,7 +4,6 @@ import pytest
 
 from hpctl.core.change import Kind, Phase
 from hpctl.core.model import SlurmJob
-from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -18,9 +17,7 @@ AUTOSCALE = {
 }
 
 
-def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory):
     config = {**FAST, "autoscale": AUTOSCALE}
     live = Live(
         sandbox_factory(nodes=3, mode="own", config=config, boot_time=0.5, slurm_conf=EAGER)

@@ -32,5 +32,4 @@ def test_a_job_whose_node_boots_under_it_is_started_without_slurms_delay() -> No
         until(lambda: live.job(job).restarts == 1, 60, "Slurm requeues it")
         until(lambda: live.job(job).state == "RUNNING", 60, "it runs again")
         (recovery,) = [r for r in live.job_recoveries() if r.attempt.job == job]
-        assert recovery.trouble is not None
         assert "which had booted" in recovery.trouble.why

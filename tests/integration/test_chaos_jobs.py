@@ -110,6 +110,5 @@ def test_an_operators_replacement_lets_the_job_save_first(live: Chaos) -> None:
     until(lambda: live.running(job, restarts=1), 20, "then it runs elsewhere")
     assert len(output.read_text().splitlines()) == 2, "once each"
     assert [t.phase for t in live.of_job(job)[0].trail][:2] == ["saving", "stopping"]
-    recovery = live.returned(victim)
-    assert recovery.by
+    assert live.returned(victim).by
     assert live.accepted(old) == 1

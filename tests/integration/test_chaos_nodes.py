@@ -58,8 +58,7 @@ def test_a_frozen_node_loses_its_job_and_is_fixed_once(live: Chaos) -> None:
     live.sandbox.inject(victim, "freeze-node")
     until(lambda: live.running(job, restarts=1), 45, "moved")
     assert victim not in live.job(job).nodes
-    recovery = live.returned(victim, timeout_s=60)
-    assert recovery.rule == "node-lost"
+    assert live.returned(victim, timeout_s=60).rule == "node-lost"
     assert live.accepted(old, "BatchRebootClusterNodes") + live.accepted(old) == before + 1
     assert live.job(job).restarts == 1
     # A frozen writer that thaws would write beside the new run: the reboot has ended it.

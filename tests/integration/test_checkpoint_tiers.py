@@ -3,10 +3,7 @@
 import json
 import os
 import shutil
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from hpctl.cloud.objects import S3Bucket
 from hpctl.jobs.checkpoints import search
@@ -19,9 +16,7 @@ from tests.unit.checkpoint_files import dcp_files, torch_save, write
 s3_endpoint, s3 = checkpoint_bucket.s3_endpoint, checkpoint_bucket.s3
 
 
-def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(
-    s3: Any, tmp_path: Path
-) -> None:
+def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(s3, tmp_path):
     near = tmp_path / "run"
     write(near / "step-3", dcp_files())
     put(s3, "run/step-3", dcp_files())
@@ -40,7 +35,7 @@ def test_the_newest_of_all_tiers_is_fetched_and_loads_from_the_directory(
     assert (again.stdout, again.stderr) == (f"found {near}/step-5\n", ""), "the nearer one wins"
 
 
-def test_what_lies_in_its_place_is_moved_aside_and_never_deleted(s3: Any, tmp_path: Path) -> None:
+def test_what_lies_in_its_place_is_moved_aside_and_never_deleted(s3, tmp_path):
     torn = write(tmp_path / "step-5", {"__0_0.distcp": b"torn", ".metadata": b"x"})
     left = tmp_path / ".hpctl-fetch.tmp-gone-1"
     write(left, {"lock": b"", "step-5/x": b"half"})
@@ -53,9 +48,7 @@ def test_what_lies_in_its_place_is_moved_aside_and_never_deleted(s3: Any, tmp_pa
     assert (aside[0] / "__0_0.distcp").read_bytes() == b"torn"
 
 
-def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(
-    s3: Any, tmp_path: Path
-) -> None:
+def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(s3, tmp_path):
     body = torch_save({"global_step": 8, "x": "y" * (11 << 20)})
     upload = s3.create_multipart_upload(Bucket=BUCKET, Key="run/epoch=0-step=8.ckpt")
     key = {"Bucket": BUCKET, "Key": "run/epoch=0-step=8.ckpt", "UploadId": upload["UploadId"]}
@@ -75,9 +68,7 @@ def test_a_single_large_file_comes_in_its_parts_and_their_digests_fit(
     assert count["GetObject"] == len(parts)
 
 
-def test_a_copy_that_is_not_what_was_stored_is_refused(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_is_not_what_was_stored_is_refused(s3, tmp_path, monkeypatch):
     put(s3, "run/step-5", dcp_files())
     write(tmp_path / "step-2", dcp_files())
     real = S3Bucket.read
@@ -95,9 +86,7 @@ def test_a_copy_that_is_not_what_was_stored_is_refused(
     assert os.listdir(tmp_path) == ["step-2"]
 
 
-def test_no_room_falls_back_with_the_reason(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_falls_back_with_the_reason(s3, tmp_path, monkeypatch):
     put(s3, "run/step-5", dcp_files())
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))

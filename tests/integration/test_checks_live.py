@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import Health, NodeName
+from hpctl.core.model import Health
 from hpctl.sandbox.proctree import descendants
 from hpctl.wiring import open_store
 from tests.integration.chaos import Chaos, cluster
@@ -67,7 +67,7 @@ def health(live: Chaos, node: str) -> Health:
     """What the head node has from the node's agent."""
     store = open_store(live.config)
     try:
-        return store.health()[NodeName(node)]
+        return store.health()[node]
     finally:
         store.close()
 
@@ -100,8 +100,7 @@ def healed(live: Chaos, hurt: Hurt, rule: str) -> None:
     """The job went elsewhere at once, and the node was rebooted, once, and came back."""
     until(lambda: live.running(hurt.job, restarts=1), 20, "the job runs elsewhere")
     assert hurt.node not in live.job(hurt.job).nodes
-    recovery = live.returned(hurt.node)
-    assert recovery.rule == rule
+    assert live.returned(hurt.node).rule == rule
     assert live.accepted(hurt.instance, REBOOT) == hurt.rebooted + 1
     assert live.accepted(hurt.instance) == 0
     assert live.instance(hurt.node) == hurt.instance

@@ -5,7 +5,6 @@ import time
 import pytest
 
 from hpctl.core.node_recovery import ENDS, Phase
-from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -14,9 +13,7 @@ PHASES = [p for p in Phase if p not in ENDS]
 SLOW = {**FAST, "node": {**FAST["node"], "verify_healthy_s": 3.0}}
 
 
-def test_killed_in_each_phase_it_still_heals_with_one_replacement(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_killed_in_each_phase_it_still_heals_with_one_replacement(sandbox_factory):
     live = Live(
         sandbox_factory(
             nodes=8, mode="own", daemon=True, config=SLOW, boot_time=1.5, slurm_conf=EAGER

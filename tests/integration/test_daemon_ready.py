@@ -31,7 +31,7 @@ def tools(folder: Path, up: Path) -> Path:
     return folder
 
 
-def test_it_is_ready_when_slurm_was_read_and_asks_for_time_until_then(tmp_path: Path) -> None:
+def test_it_is_ready_when_slurm_was_read_and_asks_for_time_until_then(tmp_path):
     up = tmp_path / "up"
     config = tmp_path / "hpctl.yaml"
     config.write_text(
@@ -59,9 +59,7 @@ def test_it_is_ready_when_slurm_was_read_and_asks_for_time_until_then(tmp_path: 
             daemon.wait(30)
 
 
-def test_slurm_is_found_where_hyperpod_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_slurm_is_found_where_hyperpod_has_it(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as systemd's units have it, but for Slurm
     place = tmp_path / "opt"
     place.mkdir()

@@ -15,6 +15,7 @@ import pytest
 
 from hpctl.protocol.heads import SLURM_USER
 from tests.integration.live import until
+from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
@@ -47,15 +48,7 @@ def hpctl() -> Iterator[Hpctl]:
     env |= {"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}
 
     def run(*text: str, check: bool = True) -> Any:
-        done = subprocess.run(
-            [*who, sys.executable, "-P", "-m", "hpctl", *text],
-            env=env,
-            cwd=home,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run_text([*who, sys.executable, "-P", "-m", "hpctl", *text], env=env, cwd=home)
         assert not check or done.returncode == 0 or done.stdout, done.stderr
         return json.loads(done.stdout) if "--json" in text else done.stdout
 

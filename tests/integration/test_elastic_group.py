@@ -51,8 +51,7 @@ def test_one_dead_rank_restarts_them_all(start: Start) -> None:
     port = environment_of(group, 0, 0)["MASTER_PORT"]
     os.kill(before[3], signal.SIGKILL)
     all_wait(group, count=1)
-    after = group.rank_pids()
-    assert not set(before.values()) & set(after.values())
+    assert not set(before.values()) & set(group.rank_pids().values())
     assert not [pid for pid in before.values() if Path(f"/proc/{pid}").exists()]
     assert environment_of(group, 0, 1)["MASTER_PORT"] != port
     (group.save / "go").touch()
@@ -104,8 +103,7 @@ def test_a_hung_group_is_restarted_from_outside(start: Start) -> None:
     all_wait(group)
     stopped = group.rank_pids()[2]
     os.kill(stopped, signal.SIGSTOP)  # it answers to nothing, SIGTERM included
-    output = tell("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs")
-    assert output == "ok"
+    assert tell("127.0.0.1", group.run_id, group.secret, "restart: rank 2 hangs") == "ok"
     all_wait(group, count=1)
     assert not Path(f"/proc/{stopped}").exists()
     group.processes[1].send_signal(signal.SIGUSR2)
@@ -155,8 +153,7 @@ def test_a_killed_launcher_ends_the_group_and_leaves_nobody(start: Start, node: 
     all_wait(group)
     group.processes[node].kill()
     codes = group.wait()
-    assert codes[node] == -signal.SIGKILL
-    assert codes[1 - node] == 75
+    assert (codes[node], codes[1 - node]) == (-signal.SIGKILL, 75)
     assert until_gone(group) == []
     if node == 1:
         assert group.account().verdict == "lost"

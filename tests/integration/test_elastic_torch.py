@@ -26,9 +26,7 @@ def launchers(tmp_path: Path) -> Iterator[list[Launchers]]:
 
 
 @pytest.mark.parametrize("sharded", [(), ("--fsdp",)], ids=["whole", "sharded"])
-def test_a_killed_rank_changes_no_bit(
-    launchers: list[Launchers], tmp_path: Path, sharded: tuple[str, ...]
-) -> None:
+def test_a_killed_rank_changes_no_bit(launchers, tmp_path, sharded):
     args = [*program(tmp_path), *sharded, *WORDS]
     calm = Launchers(tmp_path / "calm", args, nodes=1)
     launchers.append(calm)

@@ -16,6 +16,7 @@ import pytest
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
 from tests.integration.test_training import ROOT
+from tests.process import run_text
 
 EXAMPLES = Path(ROOT) / "examples"
 STAND_IN = Path(ROOT) / "tests/stubs/megatron_lm"
@@ -39,19 +40,14 @@ def shared() -> Iterator[Path]:
 @pytest.mark.parametrize(
     "script", sorted(EXAMPLES.glob("**/*.sbatch")), ids=lambda p: p.parent.name
 )
-def test_each_script_is_sound_and_taken_as_it_stands(script: Path, tmp_path: Path) -> None:
+def test_each_script_is_sound_and_taken_as_it_stands(script, tmp_path):
     subprocess.run(["bash", "-n", script], check=True, timeout=10)
     fake = tmp_path / "sbatch"
     fake.write_text("#!/bin/sh\nexit 1\n")
     fake.chmod(0o755)
     args = [sys.executable, "-m", "hpctl", "sbatch", "--dry-run", f"--slurm-bin={tmp_path}"]
-    done = subprocess.run(
-        [*args, f"--checkpoint-dir={tmp_path}/run", script],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "PYTHONPATH": ROOT},
+    done = run_text(
+        [*args, f"--checkpoint-dir={tmp_path}/run", script], env={**os.environ, "PYTHONPATH": ROOT}
     )
     assert done.returncode == 0, done.stderr
     assert "HPCTL_RESUME_FROM" in done.stdout
@@ -72,14 +68,14 @@ exec "$@"
     [("iter_0000080", "0", "80"), ("iter_0000080", "1", ""), ("", "0", "")],
 )
 def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
-    tmp_path: Path, resume: str, rank: str, output: str
-) -> None:
+    tmp_path, resume, rank, output
+):
     for name, text in (("hpctl", HPCTL), ("python", '#!/bin/sh\necho "$@"\n')):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     pointer = tmp_path / "latest_checkpointed_iteration.txt"
     pointer.write_text("")  # as a write that was cut off leaves it
-    done = subprocess.run(
+    done = run_text(
         ["bash", EXAMPLES / "megatron/train.sbatch", "--num-layers", "2"],
         env={
             "PATH": os.environ["PATH"],
@@ -90,8 +86,6 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
             "HPCTL_CHECKPOINT_DIR": str(tmp_path),
             "HPCTL_RESUME_FROM": resume and f"{tmp_path}/{resume}",
         },
-        capture_output=True,
-        text=True,
         timeout=10,
         check=True,
     )
@@ -103,9 +97,7 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
 
 @pytest.mark.nightly
 @pytest.mark.slurm
-def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(
-    live: Chaos, shared: Path
-) -> None:
+def test_megatron_comes_back_from_a_lost_rank_and_a_torn_checkpoint(live, shared):
     calm = megatron(live, shared / "calm")
     hurt = megatron(live, shared / "hurt")
     pointer = shared / "hurt/latest_checkpointed_iteration.txt"

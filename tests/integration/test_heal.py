@@ -95,8 +95,7 @@ def test_a_lost_reply_earns_no_second_replacement(live: Chaos) -> None:
     before = live.instance(victim)
     live.sandbox.inject_api("drop-reply")
     live.xid(victim)
-    recovery = live.returned(victim)
-    assert last_step(recovery.steps, StepKind.REPLACE) is not None
+    assert last_step(live.returned(victim).steps, StepKind.REPLACE) is not None
     assert live.accepted(before) == 1
     fresh = live.instance(victim)
     assert fresh != before

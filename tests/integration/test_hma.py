@@ -64,11 +64,11 @@ def test_mode_assist_moves_the_jobs_and_leaves_the_mark_to_the_service() -> None
                 live.sandbox.inject(victim, "xid", code=79)
                 # Not before our DOWN: its Reason would replace a mark that came since we looked.
                 # The job shows it: a node whose slurmd answers is DOWN for a moment only.
-                until(lambda j=job: live.job(j).restarts == 1, 10, "down")  # type: ignore[misc]
+                until(lambda j=job: live.job(j).restarts == 1, 10, "down")
             mark(live, victim)
             if finding == "after":
                 live.sandbox.inject(victim, "xid", code=79)
-            until(lambda j=job: live.running(j, restarts=1), 20, "the job is moved")  # type: ignore[misc]
+            until(lambda j=job: live.running(j, restarts=1), 20, "the job is moved")
             assert victim not in live.job(job).nodes
             live.returned(victim)
             assert live.node(victim).in_service
@@ -125,7 +125,7 @@ def test_a_mark_alone_is_seen_long_before_the_next_reading_of_slurm() -> None:
             live.mark(victim)
             marked = time.monotonic()
             mark(live, victim)
-            until(lambda v=victim: bool(live.of(v)), 25, "a recovery")  # type: ignore[misc]
+            until(lambda v=victim: bool(live.of(v)), 25, "a recovery")
             assert time.monotonic() - marked < MARKS_S + 3.0
             live.returned(victim)
 

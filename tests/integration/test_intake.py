@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.model import NodeName, Report
+from hpctl.core.model import Report
 from hpctl.daemon import intake
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
@@ -97,7 +97,7 @@ def test_replays_and_older_reports_are_stale_and_a_newer_run_starts_over(head: H
 
 
 def test_slurm_not_asked_yet_is_no_reason_to_forget_the_report(head: Head) -> None:
-    def not_yet(_: NodeName) -> str | None:
+    def not_yet(_: str) -> str | None:
         raise Unavailable("slurmctld was not heard yet")
 
     head.address_of = not_yet
@@ -184,8 +184,7 @@ def test_reports_of_one_node_never_overtake_each_other(head: Head) -> None:
     threads[0].start()
     assert first_is_in.wait(10)
     threads[1].start()
-    other = replace(report(seq=1), node=NodeName("n2"))
-    assert head.send(other, head.realm.n2)[0] == 200
+    assert head.send(replace(report(seq=1), node="n2"), head.realm.n2)[0] == 200
     let_go.set()
     for thread in threads:
         thread.join(10)

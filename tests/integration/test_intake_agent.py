@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from hpctl.agent.send import Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Health, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Health, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.wake import SystemClock
 from tests.agent_process import GPU, AgentProcess
@@ -51,7 +51,7 @@ class Daemon(Head):
         super().come_back()
 
     def health(self) -> Health | None:
-        return self.book.snapshot().get(NodeName("n1"))
+        return self.book.snapshot().get("n1")
 
     def findings(self) -> tuple[Finding, ...]:
         return self.accepted[-1].findings if self.accepted else ()
@@ -93,7 +93,7 @@ def beating(agent: AgentProcess) -> AgentProcess:
     return agent
 
 
-def test_a_kernel_line_is_on_the_head_node_at_once(head: Daemon, agent: AgentProcess) -> None:
+def test_a_kernel_line_is_on_the_head_node_at_once(head, agent):
     agent.start()
     until(lambda: head.accepted, PATIENCE_S)
     assert head.findings() == ()
@@ -113,7 +113,7 @@ def test_a_kernel_line_is_on_the_head_node_at_once(head: Daemon, agent: AgentPro
     assert agent.end() == 0
 
 
-def test_lines_from_user_space_are_not_believed(head: Daemon, agent: AgentProcess) -> None:
+def test_lines_from_user_space_are_not_believed(head, agent):
     line = f"NVRM: Xid ({GPU}): 79, GPU has fallen off the bus."
     agent.start()
     agent.kernel_says(line, priority=12)
@@ -124,7 +124,7 @@ def test_lines_from_user_space_are_not_believed(head: Daemon, agent: AgentProces
     head.knows("48", "79")
 
 
-def test_unchanged_findings_are_sent_once(head: Daemon, beating: AgentProcess) -> None:
+def test_unchanged_findings_are_sent_once(head, beating):
     beating.xid(79)
     beating.start()
     until(lambda: head.count("heartbeats") >= 10, PATIENCE_S)
@@ -136,15 +136,12 @@ def test_unchanged_findings_are_sent_once(head: Daemon, beating: AgentProcess) -
     assert head.count("reports") - settled <= 1
     assert head.refused() == {}
     health = head.health()
-    assert health is not None
     assert (datetime.now(UTC) - health.last_heard).total_seconds() < 2, "heartbeats are heard"
     beating.xid(48)
     head.knows("79", "48")
 
 
-def test_a_daemon_that_started_again_is_told_everything_once(
-    head: Daemon, beating: AgentProcess
-) -> None:
+def test_a_daemon_that_started_again_is_told_everything_once(head, beating):
     beating.xid(79)
     beating.start()
     until(lambda: head.count("heartbeats") >= 3, PATIENCE_S)
@@ -158,7 +155,7 @@ def test_a_daemon_that_started_again_is_told_everything_once(
 
 
 @pytest.mark.nightly
-def test_a_session_is_renewed_before_it_ends(munges: Realm, tmp_path: Path) -> None:
+def test_a_session_is_renewed_before_it_ends(munges, tmp_path):
     head = Daemon(munges, session_s=4.0)
     head.server.start()
     agent = AgentProcess(tmp_path, head.server.url, munges.n1)
@@ -176,7 +173,7 @@ def test_a_session_is_renewed_before_it_ends(munges: Realm, tmp_path: Path) -> N
         head.server.stop()
 
 
-def test_an_absence_with_everything_in_it(head: Daemon, beating: AgentProcess) -> None:
+def test_an_absence_with_everything_in_it(head, beating):
     """The head node is away; an error, a kill of the agent with the kernel's ring gone round,
     another error; then it is back, and has forgotten all it knew."""
     beating.xid(48)
@@ -196,14 +193,10 @@ def test_an_absence_with_everything_in_it(head: Daemon, beating: AgentProcess) -
 
 
 @pytest.mark.nightly
-def test_a_clock_that_was_set_back_does_not_mute_the_agent(
-    head: Daemon, agent: AgentProcess
-) -> None:
+def test_a_clock_that_was_set_back_does_not_mute_the_agent(head, agent):
     """The head node takes nothing of an agent run that began before the one it believed."""
     ahead = datetime.now(UTC) + timedelta(minutes=4)
-    before = replace(
-        report("n1", 5, ahead), boot=BootId("boot-1"), sent_at=ahead, agent_start=ahead
-    )
+    before = replace(report("n1", 5, ahead), boot="boot-1", sent_at=ahead, agent_start=ahead)
     Spool(Path(agent.environment["HPCTL_AGENT_SPOOL"])).save(before, acked=True)
     assert head.send(before)[0] == 200
     agent.start()
@@ -213,9 +206,7 @@ def test_a_clock_that_was_set_back_does_not_mute_the_agent(
 
 
 @pytest.mark.nightly
-def test_a_log_that_cannot_be_read_is_unknown_not_healthy(
-    head: Daemon, agent: AgentProcess
-) -> None:
+def test_a_log_that_cannot_be_read_is_unknown_not_healthy(head, agent):
     agent.kmsg.unlink()
     agent.start()
     until(lambda: head.accepted, PATIENCE_S)
@@ -226,9 +217,7 @@ def test_a_log_that_cannot_be_read_is_unknown_not_healthy(
     until(lambda: {f.code for f in head.findings()} == {"79"}, PATIENCE_S)
 
 
-def test_systemd_hears_of_start_life_and_end(
-    head: Daemon, agent: AgentProcess, tmp_path: Path
-) -> None:
+def test_systemd_hears_of_start_life_and_end(head, agent, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.settimeout(10)
         systemd.bind(str(tmp_path / "notify"))

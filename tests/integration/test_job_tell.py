@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
-from hpctl.core.model import JobId, NodeName
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Answer
 from hpctl.core.trouble import Kind, Trouble
@@ -31,9 +29,7 @@ from tests.intakes import Sink, credential, post, refused
 from tests.munged import Realm
 
 pytestmark = pytest.mark.slurm
-TROUBLE = Trouble(
-    Kind.HANG, NOON, "rank 3 stands still", "hang", NodeName("n2"), 3, "gpu0", 139, "x", 40, 30
-)
+TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30)
 
 
 class Head(Desk):
@@ -62,38 +58,36 @@ def head(munges: Realm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Head]:
 
 
 def report(job: int = 7, restarts: int = 0, **changes: Any) -> JobReport:
-    return replace(JobReport(JobId(job), restarts, TROUBLE), **changes)
+    return replace(JobReport(job, restarts, TROUBLE), **changes)
 
 
-def test_a_word_is_in_the_journal_before_it_is_acknowledged(head: Head) -> None:
-    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, (NodeName("n2"),))
-    sent = JobReport.of(JobId(7), 0, TROUBLE, answer)
+def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
+    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
+    sent = JobReport.of(7, 0, TROUBLE, answer)
     assert sent.wish is Wish.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)
     (event,) = head.stored
-    assert isinstance(event, JobReported)
-    assert event.report == sent
-    assert event.uid == head.uid
+    assert (event.report, event.uid) == (sent, head.uid)
     assert head.desk.news() == [event]
     assert head.desk.news() == []
     assert head.poked == 1
 
 
-def test_where_the_daemon_does_not_act_it_says_so(head: Head) -> None:
+def test_where_the_daemon_does_not_act_it_says_so(head):
     head.shut = "mode observe: decisions are written down and nothing is done"
     assert send_report(report(wish=Wish.REQUEUE)) == DaemonReply(True, acts=False, text=head.shut)
     assert len(head.stored) == 1
 
 
-def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head: Head) -> None:
-    site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]  # type: ignore[dict-item]
+def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
+    site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]
     head.desk.configure(Policy(mode=Mode.OWN), lambda _: site)
-    answer = send_report(JobReport(JobId(7), 0, progress=40))
+    answer = send_report(JobReport(7, 0, progress=40))
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can speak as another user")
-def test_only_the_owner_and_root_are_believed(head: Head) -> None:
+def test_only_the_owner_and_root_are_believed(head):
     "host".encode("idna")  # imported now: the other user may not be able to read Python's files
     os.seteuid(65534)
     try:
@@ -111,7 +105,7 @@ def test_only_the_owner_and_root_are_believed(head: Head) -> None:
     assert refused(head.server.port, "hpctl_job_reports_refused") == {"forbidden_uid": 1}
 
 
-def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> None:
+def test_forged_and_replayed_words_are_refused(head, munges):
     body = job_wire.encode(report())
     good = credential(munges.n1, body)
     for output, authorization, expected in (
@@ -137,14 +131,14 @@ def test_forged_and_replayed_words_are_refused(head: Head, munges: Realm) -> Non
         (b"x" * (job_wire.MAX_BODY + 1), 413, "too_large"),
     ],
 )
-def test_what_is_no_report(head: Head, munges: Realm, body: bytes, status: int, code: str) -> None:
+def test_what_is_no_report(head, munges, body, status, code):
     answer = head.post(body, credential(munges.n1, body))
     assert (answer[0], answer[1]["error"]) == (status, code)
     assert answer[1]["message"]
     assert head.stored == []
 
 
-def test_words_of_runs_that_slurm_does_not_count(head: Head) -> None:
+def test_words_of_runs_that_slurm_does_not_count(head):
     head.sees(7, restarts=5)
     for restarts, ok in ((2, False), (3, True), (5, True), (6, True)):
         answer = send_report(report(restarts=restarts))
@@ -152,7 +146,7 @@ def test_words_of_runs_that_slurm_does_not_count(head: Head) -> None:
         head.sees(7, restarts=5)
 
 
-def test_a_job_that_has_just_begun_is_looked_for_again(head: Head) -> None:
+def test_a_job_that_has_just_begun_is_looked_for_again(head):
     assert head.view is not None
     head.view = replace(head.view, as_of=NOON)
     threading.Timer(0.3, lambda: head.sees(7, 8)).start()
@@ -164,7 +158,7 @@ def test_a_job_that_has_just_begun_is_looked_for_again(head: Head) -> None:
     assert (unknown.ok, unknown.again) == (False, True)
 
 
-def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
+def test_while_slurm_or_the_journal_is_away(head):
     head.full = "No space left on device"
     answer = send_report(report())
     assert (answer.ok, answer.again) == (False, True)
@@ -181,9 +175,7 @@ def test_while_slurm_or_the_journal_is_away(head: Head) -> None:
     assert send_report(report()) == DaemonReply(True, acts=True)
 
 
-def test_a_user_that_babbles_is_told_to_wait(
-    munges: Realm, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_that_babbles_is_told_to_wait(munges, monkeypatch):
     monkeypatch.setattr(job_reports, "AT_ONCE", 5)
     monkeypatch.setattr(job_reports, "A_SECOND", 0.01)
     monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
@@ -199,9 +191,7 @@ def test_a_user_that_babbles_is_told_to_wait(
     assert "too_many" in answer.text
 
 
-def test_no_head_node_no_munged_no_harm(
-    head: Head, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_no_head_node_no_munged_no_harm(head, monkeypatch, tmp_path):
     began = time.monotonic()
     monkeypatch.setenv(MUNGE_SOCKET, str(tmp_path / "none"))
     assert send_report(report()) is None

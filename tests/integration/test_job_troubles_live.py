@@ -19,7 +19,6 @@ import yaml
 from hpctl.core.bounds import later
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport
-from hpctl.core.model import JobId
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply, send_report
@@ -68,12 +67,10 @@ def at_node(live: Chaos, number: int = 0) -> Iterator[None]:
 
 def report(job: int, restarts: int = 0, **changes: Any) -> JobReport:
     trouble = Trouble(Kind.HANG, datetime.now(UTC), "rank 3 stands still", "hang")
-    return JobReport(JobId(job), restarts, trouble, **changes)
+    return JobReport(job, restarts, trouble, **changes)
 
 
-def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(
-    live: Chaos,
-) -> None:
+def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere(live):
     base = Path(live.sandbox.state_dir)
     saved, out = base / "crash", base / "crash.log"
     script = base / "crash.sh"
@@ -100,13 +97,12 @@ def test_a_crash_is_run_again_from_its_checkpoint_and_waits_where_it_got_nowhere
     assert second.trouble.progress == 8, "where the run resumed from is told at its start"
     assert third.trouble.progress == 8
     assert third.start_at is not None
-    waited = (third.start_at - third.opened).total_seconds()
-    assert 4.0 <= waited <= 5.0
+    assert 4.0 <= (third.start_at - third.opened).total_seconds() <= 5.0
     (again,) = [m for m in third.trail if m.signal == "running_seen" or m.signal == "finished"][:1]
     assert -0.1 <= (again.at - third.start_at).total_seconds() < 8
 
 
-def test_a_lost_batch_host_of_a_no_kill_job(live: Chaos) -> None:
+def test_a_lost_batch_host_of_a_no_kill_job(live):
     comment = registered(spares=1)
     job = live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN)
     until(lambda: live.running(job), 20, "the job runs")
@@ -123,7 +119,7 @@ def test_a_lost_batch_host_of_a_no_kill_job(live: Chaos) -> None:
 
 
 @pytest.mark.nightly
-def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live: Chaos) -> None:
+def test_a_job_whose_supervisor_goes_on_keeps_its_allocation(live):
     comment = registered(spares=1)
     loyal, silent = (
         live.submit("sleep 600", "--nodes=2", "--no-kill", comment, header=PLAIN) for _ in range(2)

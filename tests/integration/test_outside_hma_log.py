@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -26,6 +25,7 @@ from hpctl.agent.outside.hma import (
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Verdict
 from hpctl.errors import Unavailable
+from tests.process import run_text
 from tests.waiting import until
 
 BOOTED = datetime(2026, 7, 20, tzinfo=UTC)
@@ -73,7 +73,7 @@ def log(tmp_path: Path) -> Iterator[Log]:
     log.watch._source.close()
 
 
-def test_a_detection_is_a_finding_once_and_counted_after(log: Log) -> None:
+def test_a_detection_is_a_finding_once_and_counted_after(log):
     log.write("starting", dcgm(79, 1), dcgm(79, 2), dcgm(94, 3))
     found = log.found()
     assert set(found) == {"hma.xid-79", "hma.xid-94"}
@@ -83,12 +83,12 @@ def test_a_detection_is_a_finding_once_and_counted_after(log: Log) -> None:
     assert log.changes == 2
 
 
-def test_another_boot_s_detections_count_no_more(log: Log) -> None:
+def test_another_boot_s_detections_count_no_more(log):
     log.write(dcgm(79).replace("2026-07-20T", "2026-07-19T"), dcgm(94))
     assert set(log.found()) == {"hma.xid-94"}
 
 
-def test_rotation_loses_nothing_and_says_nothing_twice(log: Log) -> None:
+def test_rotation_loses_nothing_and_says_nothing_twice(log):
     log.write(dcgm(1, 1))
     assert set(log.found()) == {"hma.xid-1"}
     log.write(dcgm(2, 2))
@@ -104,7 +104,7 @@ def test_rotation_loses_nothing_and_says_nothing_twice(log: Log) -> None:
     assert "hma.xid-5" in log.found(), "cut off and begun again, as copytruncate does"
 
 
-def test_whatever_is_malformed_is_one_unknown_finding(log: Log) -> None:
+def test_whatever_is_malformed_is_one_unknown_finding(log):
     log.write(dcgm(79)[:-20], '{"msg": "NPD caught', "x" * (3 * MAX_LINE), dcgm(94), "\0\xff\n")
     found = log.found(12)
     assert set(found) == {"hma.log-malformed", "hma.xid-94"}
@@ -114,15 +114,14 @@ def test_whatever_is_malformed_is_one_unknown_finding(log: Log) -> None:
     assert trouble.evidence.startswith('{"level": "info"')
 
 
-def test_a_storm_of_distinct_detections_is_bounded(log: Log) -> None:
+def test_a_storm_of_distinct_detections_is_bounded(log):
     log.write(*(dcgm(number) for number in range(500)))
     found = log.found(20)
-    assert len(found) == MAX_KEPT + 1
-    assert found["hma.log-too_many"].count == 500 - MAX_KEPT
+    assert (len(found), found["hma.log-too_many"].count) == (MAX_KEPT + 1, 500 - MAX_KEPT)
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_a_file_that_others_can_write_is_not_believed(log: Log, mode: int) -> None:
+def test_a_file_that_others_can_write_is_not_believed(log, mode):
     log.write(dcgm(79))
     log.path.chmod(mode)
     found = log.found()
@@ -130,7 +129,7 @@ def test_a_file_that_others_can_write_is_not_believed(log: Log, mode: int) -> No
     assert "can be written by others than its owner" in found["hma.log-untrusted"].detail
 
 
-def test_nor_another_user_s_nor_a_link(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_another_user_s_nor_a_link(log, monkeypatch):
     log.write(dcgm(79))
     link = log.path.with_name("link.log")
     link.symlink_to(log.path)
@@ -176,7 +175,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal.source.close()
 
 
-def test_the_unit_s_own_lines_are_followed_and_forgers_are_not(journal: Journal) -> None:
+def test_the_unit_s_own_lines_are_followed_and_forgers_are_not(journal):
     as_bytes = list(dcgm(94).encode())
     journal.says(
         entry("Started."),
@@ -192,9 +191,7 @@ def test_the_unit_s_own_lines_are_followed_and_forgers_are_not(journal: Journal)
     assert {f.code for f in journal.watch.findings()} == {"79", "94"}
 
 
-def test_a_journal_that_ends_is_opened_again_and_says_nothing_twice(
-    journal: Journal, tmp_path: Path
-) -> None:
+def test_a_journal_that_ends_is_opened_again_and_says_nothing_twice(journal, tmp_path):
     journal.says(entry(dcgm(79, 1)), entry(dcgm(79, 2)))
     (tmp_path / "ends").touch()
     turns = [journal.watch.turn(2.0) for _ in range(4)]
@@ -204,16 +201,16 @@ def test_a_journal_that_ends_is_opened_again_and_says_nothing_twice(
     assert journal.starts.read_text().count("x") == 2
 
 
-def test_no_child_is_left_behind(journal: Journal) -> None:
+def test_no_child_is_left_behind(journal):
     journal.says(entry(dcgm(79)))
     journal.watch.start()
     until(lambda: len(journal.watch.findings()) == 1)
-    child = journal.source._child  # type: ignore[attr-defined]
+    child = journal.source._child
     journal.watch.stop()
     until(lambda: child.poll() is not None)
 
 
-def test_a_machine_without_the_unit_starts_no_child(tmp_path: Path) -> None:
+def test_a_machine_without_the_unit_starts_no_child(tmp_path):
     source = HealthAgentJournal([sys.executable], UNIT, [str(tmp_path)])
     with pytest.raises(Unavailable, match="no sagemaker-health-monitoring-agent"):
         source.read(0.0)
@@ -223,12 +220,12 @@ def test_a_machine_without_the_unit_starts_no_child(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("journalctl") is None, reason="systemd is not installed")
-def test_the_real_journalctl_knows_the_options() -> None:
+def test_the_real_journalctl_knows_the_options():
     args = [word for word in JOURNALCTL if word not in ("--follow", "--boot")]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=30, check=False)
+    done = run_text(args)
     assert (done.returncode, done.stderr) in ((0, ""), (1, ""))
 
 
-def test_a_line_that_is_too_long_takes_no_other_with_it(log: Log) -> None:
+def test_a_line_that_is_too_long_takes_no_other_with_it(log):
     log.write(dcgm(1), "x" * (2 * MAX_LINE), dcgm(2))
     assert set(log.found(8)) == {"hma.xid-1", "hma.xid-2", "hma.log-too_long"}

@@ -19,11 +19,12 @@ from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.reported import Reported
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Verdict
+from hpctl.core.model import Finding, Generation, Verdict
 from hpctl.errors import Unavailable
+from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]
-NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+NODE = Generation("n1", "i-1", "b-1")
 
 
 class Node:
@@ -52,14 +53,7 @@ class Node:
 
 
 def hpctl(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hpctl", *args],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_text([sys.executable, "-m", "hpctl", *args], cwd=ROOT)
 
 
 @pytest.fixture
@@ -69,9 +63,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
     node.server.stop()
 
 
-def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
+def test_a_script_s_report_is_the_agent_s_finding(node):
     shown = node.hpctl(
-        *("report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("agent", "report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
         *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
     )
     assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
@@ -79,7 +73,9 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
     assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
     assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
     assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
-    assert node.hpctl("report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    assert (
+        node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    )
     assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
 
 
@@ -93,14 +89,14 @@ def test_a_script_s_report_is_the_agent_s_finding(node: Node) -> None:
         (("--code", "7"), "--check"),
     ],
 )
-def test_a_script_s_author_is_reported_of_his_mistakes(args: tuple[str, ...], says: str) -> None:
-    shown = hpctl("report", *args)
+def test_a_script_s_author_is_reported_of_his_mistakes(args, says):
+    shown = hpctl("agent", "report", *args)
     assert shown.returncode == 2
     assert says in shown.stderr
 
 
-@pytest.mark.parametrize("command", [("report", "--check", "a"), ("agent", "verdict")])
-def test_without_an_agent_a_prolog_goes_on(command: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
+def test_without_an_agent_a_prolog_goes_on(command, tmp_path):
     nobody = str(tmp_path / "none.sock")
     shown = hpctl(*command, "--socket", nobody)
     assert (shown.returncode, shown.stdout) == (0, "")
@@ -108,7 +104,7 @@ def test_without_an_agent_a_prolog_goes_on(command: tuple[str, ...], tmp_path: P
     assert hpctl(*command, "--socket", nobody, "--strict").returncode == 3
 
 
-def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path: Path) -> None:
+def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path):
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(str(tmp_path / "stuck.sock"))
         stuck.listen(1)
@@ -122,7 +118,7 @@ def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path: Path) -> None:
 # --- the verdict ------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node: Node) -> None:
+def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node):
     assert "n1 is healthy" in node.hpctl("agent", "verdict").stdout
     node.sees("kernel.xid", "13")
     shown = node.hpctl("agent", "verdict")
@@ -133,7 +129,7 @@ def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node: Node) -> None:
     assert shown.stdout.startswith("n1 is faulty: Xid 79: GPU fell off the bus")
 
 
-def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
+def test_an_agent_that_no_longer_looks_knows_nothing(node):
     long_ago = datetime(2026, 1, 1, tzinfo=UTC)
     node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
     assert node.hpctl("agent", "verdict").returncode == 0
@@ -144,16 +140,14 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node: Node) -> None:
 # --- peers ------------------------------------------------------------------------------------
 
 
-def test_another_user_is_refused_even_where_the_mode_was_opened(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
     monkeypatch.setattr(local, "owners", lambda: frozenset({os.geteuid() + 1}))
     with pytest.raises(Refused, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"
 
 
-def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node: Node) -> None:
+def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node):
     silent = []
     for _ in range(MAX_PEERS - 2):
         link = socket.socket(socket.AF_UNIX)
@@ -178,7 +172,7 @@ def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node: Node) -> None:
         (b'{"op": "report", "check": "gpu.ecc", "verdict": "fail"}\n', "malformed"),
     ],
 )
-def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> None:
+def test_what_is_no_request_is_refused(node, line, code):
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(5)
         link.connect(str(node.path))
@@ -187,7 +181,7 @@ def test_what_is_no_request_is_refused(node: Node, line: bytes, code: str) -> No
     assert "verdict" in node.ask({"op": "verdict"})
 
 
-def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node: Node) -> None:
+def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
     def broken() -> NodeVerdict:
         raise RuntimeError("a bug")
 
@@ -201,7 +195,7 @@ def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node: Node) -> No
 # --- the place --------------------------------------------------------------------------------
 
 
-def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path: Path) -> None:
+def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path):
     path = tmp_path / "agent.sock"
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(path))
@@ -214,7 +208,7 @@ def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path:
     assert not path.exists()
 
 
-def test_a_place_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_had_is_named(tmp_path):
     (tmp_path / "file").write_text("not to be lost")
     with pytest.raises(Unavailable, match="is no socket"):
         Node(tmp_path / "file")
@@ -224,22 +218,13 @@ def test_a_place_that_cannot_be_had_is_named(tmp_path: Path) -> None:
     assert "107 characters" in caught.value.hint
 
 
-@pytest.mark.parametrize("command", [("agent", "verdict"), ("report", "--check", "a")])
-def test_a_prolog_pays_for_nothing_that_it_does_not_need(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("agent", "report", "--check", "a")])
+def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
     heavy = ("asyncio", "msgspec", "pydantic", "rich", "starlette", "yaml", "hpctl.core.model")
     code = (
         "import sys, hpctl.cli.main as m\n"
         f"m.cli([*{command!r}, '--socket', {str(tmp_path / 'none')!r}], standalone_mode=False)\n"
         f"print('loaded:', *sorted(set({heavy}) & set(sys.modules)))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    shown = run_text([sys.executable, "-c", code], cwd=ROOT, check=True)
     assert shown.stdout.splitlines()[-1].strip() == "loaded:"

@@ -49,7 +49,7 @@ def refused(directory: PluginDirectory) -> dict[str, str]:
     return {Path(o.device).name: o.detail for o in seen(directory)}
 
 
-def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d: Path) -> None:
+def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d):
     finding = {
         "code": "low_space",
         "verdict": "warn",
@@ -74,7 +74,7 @@ def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d: Path) -> None:
     assert seen(directory) == []
 
 
-def test_it_describes_itself(checks_d: Path) -> None:
+def test_it_describes_itself(checks_d):
     describe = (
         '{"what": "scratch", "every_s": 300, "timeout_s": 2.5, "seen": [2, 3],'
         ' "clears": "boot", "gone_s": 90, "grace_s": 120}'
@@ -102,7 +102,7 @@ def test_it_describes_itself(checks_d: Path) -> None:
         ("yes hello >&2", "prints more than 65536 bytes and is killed"),
     ],
 )
-def test_one_that_misbehaves_cannot_tell_and_says_why(checks_d: Path, body: str, says: str) -> None:
+def test_one_that_misbehaves_cannot_tell_and_says_why(checks_d, body, says):
     describe = '[ "$1" = --describe ] && { echo \'{"timeout_s": 0.4}\'; exit; }\n'
     put(checks_d, "odd", describe + body)
     ((plugin,), _) = load(checks_d)
@@ -115,7 +115,7 @@ def test_one_that_misbehaves_cannot_tell_and_says_why(checks_d: Path, body: str,
     assert time.monotonic() - begun < 3
 
 
-def test_its_whole_family_dies_with_its_deadline(checks_d: Path, tmp_path: Path) -> None:
+def test_its_whole_family_dies_with_its_deadline(checks_d, tmp_path):
     body = f"sleep 61 & echo $! > {tmp_path}/pid; wait"
     describe = '[ "$1" = --describe ] && { echo \'{"timeout_s": 0.5}\'; exit; }\n'
     put(checks_d, "family", describe + body)
@@ -125,9 +125,7 @@ def test_its_whole_family_dies_with_its_deadline(checks_d: Path, tmp_path: Path)
     assert ended(int((tmp_path / "pid").read_text()))
 
 
-def test_a_grandchild_that_keeps_the_output_open_delays_nothing(
-    checks_d: Path, tmp_path: Path
-) -> None:
+def test_a_grandchild_that_keeps_the_output_open_delays_nothing(checks_d, tmp_path):
     body = f"sleep 62 & echo $! > {tmp_path}/pid; echo '{{\"findings\": []}}'"
     put(checks_d, "leaves", f'[ "$1" = --describe ] && exit\n{body}')
     ((plugin,), _) = load(checks_d)
@@ -150,9 +148,7 @@ def ended(pid: int) -> bool:
     return False
 
 
-def test_one_that_cannot_be_killed_is_not_run_twice(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):
     describe = '[ "$1" = --describe ] && { echo \'{"timeout_s": 0.2}\'; exit; }\n'
     put(checks_d, "stuck", describe + "exec sleep 63")
     ((plugin,), _) = load(checks_d)
@@ -167,7 +163,6 @@ def test_one_that_cannot_be_killed_is_not_run_twice(
     assert len(groups) == 1
     kill(groups[0], 9)
     hung = plugin._child._stuck
-    assert hung is not None
     hung.wait(5)
     with pytest.raises(CannotTell, match="not done within"):
         plugin.gather(MACHINE)
@@ -175,7 +170,7 @@ def test_one_that_cannot_be_killed_is_not_run_twice(
     plugin._child._stuck.wait(5)
 
 
-def test_its_surroundings_are_plain(checks_d: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_surroundings_are_plain(checks_d, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not for plugins")
     body = (
         '[ "$1" = --describe ] && exit\n'
@@ -189,7 +184,7 @@ def test_its_surroundings_are_plain(checks_d: Path, monkeypatch: pytest.MonkeyPa
 # --- the directory ----------------------------------------------------------------------------
 
 
-def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> None:
+def test_what_others_can_write_is_never_run(checks_d, tmp_path):
     proof = tmp_path / "was-run"
     body = f"touch {proof}; echo '{{\"findings\": []}}'"
     put(checks_d, "open", body, mode=0o757)
@@ -213,7 +208,7 @@ def test_what_others_can_write_is_never_run(checks_d: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("above", [False, True])
-def test_nothing_in_a_directory_that_others_can_change_is_run(tmp_path: Path, above: bool) -> None:
+def test_nothing_in_a_directory_that_others_can_change_is_run(tmp_path, above):
     parent = tmp_path / "parent"
     place = parent / "checks.d"
     place.mkdir(parents=True)
@@ -227,7 +222,7 @@ def test_nothing_in_a_directory_that_others_can_change_is_run(tmp_path: Path, ab
     assert "restart the agent to run it" in refused(directory)["good"]
 
 
-def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d: Path) -> None:
+def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d):
     path = put(checks_d, "good", printing({"findings": []}))
     ((plugin,), directory) = load(checks_d)
     assert seen(plugin) == []
@@ -238,7 +233,7 @@ def test_a_plugin_that_was_swapped_while_the_agent_runs_is_not_run(checks_d: Pat
     assert refused(directory) == {"fresh": "is new or was corrected: restart the agent to run it"}
 
 
-def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d: Path) -> None:
+def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d):
     for name in ("a-b.sh", "a.b.py", "Größe", "9lives"):
         put(checks_d, name, printing({"findings": []}))
     found, directory = load(checks_d)
@@ -259,16 +254,14 @@ def test_two_of_one_name_and_a_name_that_no_finding_can_have(checks_d: Path) -> 
         ("echo '{\"seen\": [3, 2]}'", "at `$.seen`"),
     ],
 )
-def test_one_that_describes_itself_badly_is_refused(checks_d: Path, body: str, says: str) -> None:
+def test_one_that_describes_itself_badly_is_refused(checks_d, body, says):
     put(checks_d, "odd", body)
     found, directory = load(checks_d)
     assert found == []
     assert says in refused(directory)["odd"]
 
 
-def test_those_that_hang_at_describe_are_asked_at_the_same_time(
-    checks_d: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_that_hang_at_describe_are_asked_at_the_same_time(checks_d, monkeypatch):
     monkeypatch.setattr(children, "DESCRIBE_S", 0.5)
     for number in range(8):
         put(checks_d, f"hang{number}", "exec sleep 64")

@@ -9,18 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.integration.test_outside_local import ROOT, Node
+from tests.process import run_text
 
 PROLOG = ROOT / "slurm_plugins" / "prolog.sh"
 
 
 def prolog(hpctl: Path | str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(PROLOG)],
-        env={"PATH": os.environ["PATH"], "HPCTL": str(hpctl), **environment},
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
+    return run_text(
+        [str(PROLOG)], env={"PATH": os.environ["PATH"], "HPCTL": str(hpctl), **environment}
     )
 
 

@@ -10,10 +10,10 @@ import pytest
 from hpctl.agent.outside.ask import ask
 from hpctl.agent.outside.sources import Places, Sources, theirs
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Clears, Finding, Generation, InstanceId, NodeName, Verdict
+from hpctl.core.model import Clears, Finding, Generation, Verdict
 from tests.waiting import until
 
-NODE = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+NODE = Generation("n1", "i-1", "b-1")
 
 
 class Agent:
@@ -62,7 +62,7 @@ def plugin(place: Path, name: str, verdict: str = "fail", describe: str = "") ->
     return path
 
 
-def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
+def test_all_of_them_are_heard(agent, place):
     plugin(place, "scratch.sh")
     (place / "checks.d" / "notes").write_text("not executable")
     agent.sources.start()
@@ -80,7 +80,7 @@ def test_all_of_them_are_heard(agent: Agent, place: Path) -> None:
     assert verdict["condition"] == "suspect"
 
 
-def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(place: Path) -> None:
+def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(place):
     then = datetime.now(UTC) - timedelta(minutes=1)
     earlier = (
         Finding("plugin.old", Verdict.FAIL, then, then, code="bad", clears=Clears.BOOT),
@@ -97,9 +97,7 @@ def test_what_plugins_reported_before_a_restart_is_known_until_they_run_again(pl
     agent.sources.stop()
 
 
-def test_a_socket_that_cannot_be_had_costs_only_the_reports(
-    place: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_socket_that_cannot_be_had_costs_only_the_reports(place, caplog):
     agent = Agent(place)
     agent.socket.write_text("in the way")
     plugin(place, "scratch")

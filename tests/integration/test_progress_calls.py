@@ -34,7 +34,7 @@ def reporter_to() -> Iterator[Callable[[str], progress.Reporter]]:
         reporter.close()
 
 
-def test_each_call_arrives(listener: NoteListener) -> None:
+def test_each_call_arrives(listener):
     gpu = {"LOCAL_RANK": "1", "CUDA_VISIBLE_DEVICES": "4,5", "SLURMD_NODENAME": "node-7"}
     python(CALLS, listener.address, **gpu)
     notes = heard(listener, 8)
@@ -49,7 +49,7 @@ def test_each_call_arrives(listener: NoteListener) -> None:
     assert listener.dropped == 0
 
 
-def test_without_the_variable_nothing_is_opened_or_imported() -> None:
+def test_without_the_variable_nothing_is_opened_or_imported():
     code = """
         import os, sys
         os.environ.pop("HPCTL_PROGRESS")
@@ -73,18 +73,14 @@ def test_without_the_variable_nothing_is_opened_or_imported() -> None:
     ["unix:/nowhere/s", "unix:" + "/x" * 200, "udp:127.0.0.1:1,x", "udp:no.such.name:1", "udp:x",
      "udp:127.0.0.1:99999999,x", "file:/nowhere/f", "file:/dev/full", "nonsense", "unix:", ":"],
 )  # fmt: skip
-def test_a_wrong_address_never_raises(
-    address: str, reporter_to: Callable[[str], progress.Reporter]
-) -> None:
+def test_a_wrong_address_never_raises(address, reporter_to):
     reporter = reporter_to(address)
     for n in range(100):
         reporter.step(n, 0.5, None, {})
     reporter.say("done=1")
 
 
-def test_wrong_arguments_never_raise(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reporter_to: Callable[[str], progress.Reporter]
-) -> None:
+def test_wrong_arguments_never_raise(monkeypatch, tmp_path, reporter_to):
     reporter = reporter_to(f"file:{tmp_path / 'p'}")
     monkeypatch.setattr(progress, "_reporter", reporter)
     monkeypatch.setattr(progress, "_off", False)
@@ -93,16 +89,16 @@ def test_wrong_arguments_never_raise(
         def __float__(self) -> float:
             raise RuntimeError("a tensor on a device that is gone")
 
-    progress.step("x")  # type: ignore[arg-type]
+    progress.step("x")
     progress.step(1, loss=Odd())
-    progress.step(1, lr=None)  # type: ignore[arg-type]
-    progress.checkpoint(None, 1)  # type: ignore[arg-type]
-    progress.checkpoint("x", 1, seconds="long")  # type: ignore[arg-type]
+    progress.step(1, lr=None)
+    progress.checkpoint(None, 1)
+    progress.checkpoint("x", 1, seconds="long")
     progress.phase("x" * 5000)
     assert progress.dropped() == 6
 
 
-def test_a_process_goes_on_telling_after_a_fork(listener: NoteListener) -> None:
+def test_a_process_goes_on_telling_after_a_fork(listener):
     code = """
         import os
         from hpctl import progress
@@ -118,7 +114,7 @@ def test_a_process_goes_on_telling_after_a_fork(listener: NoteListener) -> None:
     assert first.pid != second.pid
 
 
-def test_a_full_socket_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
+def test_a_full_socket_drops_and_counts_and_never_waits(tmp_path):
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(path))
@@ -136,9 +132,7 @@ def test_a_full_socket_drops_and_counts_and_never_waits(tmp_path: Path) -> None:
     assert float(taken) < 10.0
 
 
-def test_the_next_line_says_how_many_were_lost(
-    tmp_path: Path, reporter_to: Callable[[str], progress.Reporter]
-) -> None:
+def test_the_next_line_says_how_many_were_lost(tmp_path, reporter_to):
     path = tmp_path / "s"
     reporter = reporter_to(f"unix:{path}")
     for n in range(3):
@@ -151,9 +145,7 @@ def test_the_next_line_says_how_many_were_lost(
         assert b"lost" not in reader.recv(4096)
 
 
-def test_too_many_steps_are_held_back_but_never_a_nan(
-    tmp_path: Path, reporter_to: Callable[[str], progress.Reporter]
-) -> None:
+def test_too_many_steps_are_held_back_but_never_a_nan(tmp_path, reporter_to):
     reporter = reporter_to(f"file:{tmp_path / 'p'}")
     for n in range(5000):
         reporter.step(n, 0.5, None, {})
@@ -165,7 +157,7 @@ def test_too_many_steps_are_held_back_but_never_a_nan(
     assert "done=1" in lines[-1]
 
 
-def test_the_command_for_shells(listener: NoteListener) -> None:
+def test_the_command_for_shells(listener):
     command = [sys.executable, "-m", "hpctl.progress", "step=12", "loss=0.5"]
     env = environment(listener.address)
     assert subprocess.run(command, env=env, timeout=60, check=False).returncode == 0

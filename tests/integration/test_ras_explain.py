@@ -28,7 +28,7 @@ def hung(state: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
         for rank, process in enumerate(state.processes):
             pid = process.pid if notes else None
             node = f"node-{process.host[-1]}" if notes else None
-            progress.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)  # type: ignore[arg-type]
+            progress.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)
     return progress
 
 
@@ -49,7 +49,7 @@ def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
     state.communicators[0].step(but=(5,))
     progress = hung(state)
     with Service(state) as service:
-        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)  # type: ignore[arg-type]
+        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
         trouble = inquiry.explain(progress, trouble_of(progress))
     assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
     assert trouble.signature == "hang: behind"

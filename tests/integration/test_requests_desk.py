@@ -3,7 +3,6 @@
 import grp
 import os
 import pwd
-import subprocess
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import JobRecoveryOpened, State
-from hpctl.core.model import Attempt, JobId, RecoveryId, SchedulerView, SlurmJob
+from hpctl.core.model import Attempt, SchedulerView, SlurmJob
 from hpctl.daemon.authentication import IntakeSettings
 from hpctl.daemon.intake import intake_app
 from hpctl.daemon.requests import PER_MINUTE, RequestDesk, route
@@ -25,6 +24,7 @@ from hpctl.protocol import reports as wire
 from hpctl.store.sql import Store
 from tests.intakes import Sink, post
 from tests.munged import Realm
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -39,22 +39,13 @@ class Head:
         self.munges = munges
         self.store = Store(url, write=True)
         self.state, self.poked = State(), 0
-        mine = SlurmJob(JobId(7), "RUNNING", NOON, uid=NOBODY.pw_uid)
-        others = SlurmJob(JobId(8), "RUNNING", NOON, uid=1)
+        mine = SlurmJob(7, "RUNNING", NOON, uid=NOBODY.pw_uid)
+        others = SlurmJob(8, "RUNNING", NOON, uid=1)
         self.view = SchedulerView(NOON, {}, {mine.id: mine, others.id: others})
         for rid, job in (("j-7", mine), ("j-8", others)):
-            opened = JobRecoveryOpened(
-                NOON, RecoveryId(rid), Attempt(job.id, NOON, 0), RecoveryId(""), (), ""
-            )
+            opened = JobRecoveryOpened(NOON, rid, Attempt(job.id, NOON, 0), "", (), "")
             self.state.fold(opened)
-        self.desk = RequestDesk(
-            self.store,
-            self,  # type: ignore[arg-type]
-            self,  # type: ignore[arg-type]
-            "",
-            self.poke,
-            SystemClock(),
-        )
+        self.desk = RequestDesk(self.store, self, self, "", self.poke, SystemClock())
         settings = IntakeSettings(munge_socket=munges.head)
         asked = route(self.desk.take, settings, CollectorRegistry())
         app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
@@ -70,13 +61,7 @@ class Head:
         """As this user, whose credential the real munge command makes."""
         body = wire.encode_request(verb, target, by)
         command = ["munge", "--socket", str(self.munges.head), "--string", wire.payload(body)]
-        made = subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            text=True,
-            user=uid if os.geteuid() == 0 else None,
-        )
+        made = run_text(command, check=True, user=uid if os.geteuid() == 0 else None)
         return self.post(body, f"MUNGE {made.stdout.strip()}")
 
     def post(self, body: bytes, authorization: str) -> tuple[int, Any]:
@@ -92,7 +77,7 @@ def head(munges: Realm, tmp_path: Path) -> Iterator[Head]:
     running.store.close()
 
 
-def test_root_may_ask_and_name_the_person_behind_sudo(head: Head) -> None:
+def test_root_may_ask_and_name_the_person_behind_sudo(head):
     status, answer = head.ask(0, "replace", "n1", by="carol")
     assert status == 200
     (request,) = head.desk.pending()
@@ -102,14 +87,14 @@ def test_root_may_ask_and_name_the_person_behind_sudo(head: Head) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "approve", "cancel", "replace", "return"])
-def test_a_stranger_may_ask_for_nothing(head: Head, verb: str) -> None:
+def test_a_stranger_may_ask_for_nothing(head, verb):
     status, answer = head.ask(NOBODY.pw_uid, verb, "n1", by="root")
     assert (status, answer["error"]) == (403, "forbidden_uid")
     assert "access.group" in answer["hint"]
     assert head.desk.pending() == []
 
 
-def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) -> None:
+def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
     head.desk.configure(GROUP)
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
@@ -129,9 +114,7 @@ def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head: Head) 
         ("cancel", "7" * 200, 403),
     ],
 )
-def test_a_job_s_owner_may_ask_about_that_job(
-    head: Head, verb: str, target: str, status: int
-) -> None:
+def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     assert head.ask(NOBODY.pw_uid, verb, target)[0] == status
 
 
@@ -147,21 +130,21 @@ def test_a_job_s_owner_may_ask_about_that_job(
         b" " * 5000,
     ],
 )
-def test_what_is_no_request_is_refused(head: Head, body: bytes) -> None:
+def test_what_is_no_request_is_refused(head, body):
     proof = munge.encode(wire.payload(body), head.munges.head)
     status, answer = head.post(body, f"MUNGE {proof}")
     assert status in (400, 413, 422), answer
     assert head.desk.pending() == []
 
 
-def test_one_user_can_ask_so_often_and_no_other_suffers(head: Head) -> None:
+def test_one_user_can_ask_so_often_and_no_other_suffers(head):
     head.desk.configure(GROUP)
     answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(PER_MINUTE + 1)]
     assert answers == [200] * PER_MINUTE + [429]
     assert head.ask(0, "resume")[0] == 200
 
 
-def test_a_row_that_came_by_another_way(head: Head) -> None:
+def test_a_row_that_came_by_another_way(head):
     head.store.ask("pause", "", "eve", NOON)
     (request,) = head.desk.pending()
     assert request.proof == "written to the journal's file"

@@ -76,9 +76,7 @@ def _started(job: Job) -> tuple[str, ...]:
     return tuple(nodes)
 
 
-def test_a_node_that_hpctl_gave_back_is_used_again_at_a_checkpoint(
-    slurm: Sandbox, job: Job
-) -> None:
+def test_a_node_that_hpctl_gave_back_is_used_again_at_a_checkpoint(slurm, job):
     nodes = _started(job)
     victim = next(node for node in reversed(nodes) if node != job.field("BatchHost"))
     node, broken = f"NodeName={victim}", job.dir / f"break.{victim}"

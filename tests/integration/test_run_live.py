@@ -36,18 +36,14 @@ class Job(Struct):
     dir: Path
     id: int = 0
 
-    def submit(
-        self, body: str, *options: str, run: str = "--spares 1", nodes: int = 3, batch: str = ""
-    ) -> Job:
+    def submit(self, body, *options, run="--spares 1", nodes=3, batch=""):
         """`body` is the rest of each rank's shell script, `options` are sbatch's."""
         rank = self.dir / "rank.sh"
         rank.write_text(RANK + body)
         rank.chmod(0o755)
         return self.submit_command(str(rank), *options, run=run, nodes=nodes, batch=batch)
 
-    def submit_command(
-        self, command: str, *options: str, run: str = "--spares 1", nodes: int = 3, batch: str = ""
-    ) -> Job:
+    def submit_command(self, command, *options, run="--spares 1", nodes=3, batch=""):
         script = self.dir / "job.sh"
         script.write_text(
             f"#!/bin/sh\nexport DIR={self.dir} PYTHONPATH={ROOT} HOME={self.dir}\n{batch}\n"
@@ -141,8 +137,7 @@ def test_a_lost_node_is_replaced_by_the_spare(slurm: Sandbox, job: Job) -> None:
     assert f"node {victim} is lost" in log
     assert "hpctl: 2 " in log
     listed = (job.dir / "seen.2.0").read_text().split()
-    assert listed[1] == listed[2]
-    assert listed[3] == "2"
+    assert (listed[1], listed[3]) == (listed[2], "2")
 
 
 @pytest.mark.nightly

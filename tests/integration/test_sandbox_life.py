@@ -18,7 +18,7 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, pids, start_time
-from tests.conftest import SandboxFactory
+from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -77,7 +77,7 @@ def state() -> Iterator[Path]:
     shutil.rmtree(base)
 
 
-def test_down_leaves_no_process_and_no_file(state: Path) -> None:
+def test_down_leaves_no_process_and_no_file(state):
     sandbox = Sandbox("x", state_dir=state, **SMALL).up()
     escaped = with_escaping_job(sandbox)
     assert len(processes_of(state)) > 8
@@ -92,7 +92,7 @@ def test_down_leaves_no_process_and_no_file(state: Path) -> None:
     "victim",
     ["both", *(pytest.param(v, marks=pytest.mark.nightly) for v in ("supervisor", "keeper"))],
 )
-def test_a_killed_sandbox_leaves_nothing(state: Path, victim: str) -> None:
+def test_a_killed_sandbox_leaves_nothing(state, victim):
     sandbox = Sandbox("x", state_dir=state, **SMALL).up()
     escaped = with_escaping_job(sandbox)
     supervisor = supervisor_of(sandbox)
@@ -110,7 +110,7 @@ def test_a_killed_sandbox_leaves_nothing(state: Path, victim: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("half_way", [False, True])
-def test_a_killed_starter_takes_its_sandbox_along(state: Path, half_way: bool) -> None:
+def test_a_killed_starter_takes_its_sandbox_along(state, half_way):
     wait = "lambda line: print(line, flush=True), detach=True" if half_way else ""
     code = (
         "import time; from hpctl.sandbox.api import Sandbox\n"
@@ -120,7 +120,6 @@ def test_a_killed_starter_takes_its_sandbox_along(state: Path, half_way: bool) -
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT
     ) as starter:
-        assert starter.stdout is not None
         line = starter.stdout.readline()
         assert half_way or (line == "up\n" and processes_of(state))
         starter.kill()
@@ -128,7 +127,7 @@ def test_a_killed_starter_takes_its_sandbox_along(state: Path, half_way: bool) -
 
 
 @pytest.mark.nightly
-def test_a_generous_umask_is_no_trouble(sandbox_factory: SandboxFactory) -> None:
+def test_a_generous_umask_is_no_trouble(sandbox_factory):
     umask = os.umask(0o002)
     try:
         sandbox = sandbox_factory(nodes=1, agents=False, emulator=False)
@@ -139,8 +138,8 @@ def test_a_generous_umask_is_no_trouble(sandbox_factory: SandboxFactory) -> None
 
 @pytest.mark.nightly
 def test_missing_packages_are_named_with_the_command_that_installs_them(
-    monkeypatch: pytest.MonkeyPatch, state: Path, tmp_path: Path
-) -> None:
+    monkeypatch, state, tmp_path
+):
     with pytest.raises(HpctlError, match=f"{tmp_path}/bin"):
         packages.find(str(tmp_path))
     monkeypatch.setenv("PATH", "")
@@ -151,9 +150,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
 
 
 @pytest.mark.nightly
-def test_a_refused_configuration_is_quoted_and_nothing_stays(
-    sandbox_factory: SandboxFactory,
-) -> None:
+def test_a_refused_configuration_is_quoted_and_nothing_stays(sandbox_factory):
     sandbox = sandbox_factory(up=False, slurm_conf="NoSuchKey=1", **SMALL)
     with pytest.raises(HpctlError, match=r"slurmctld did not start: .*NoSuchKey"):
         sandbox.up()
@@ -162,7 +159,7 @@ def test_a_refused_configuration_is_quoted_and_nothing_stays(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_ordinary_user_can_run_one(state: Path) -> None:
+def test_an_ordinary_user_can_run_one(state):
     state.parent.chmod(0o777 | 0o1000)
     code = (
         "from hpctl.sandbox.api import Sandbox\n"
@@ -175,23 +172,24 @@ def test_an_ordinary_user_can_run_one(state: Path) -> None:
     somebody = pwd.getpwnam("daemon")  # on every Debian; Slurm 26.05 refuses `nobody`
     become = ["setpriv", f"--reuid={somebody.pw_uid}", f"--regid={somebody.pw_gid}"]
     become += ["--clear-groups", f"--inh-caps={read}", f"--ambient-caps={read}", "--"]
-    done = subprocess.run(
-        [*become, sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
-        cwd="/", env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
-    )  # fmt: skip
+    done = run_text(
+        [*become, sys.executable, "-c", code],
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
+    )
     assert done.stdout.split() == [str(somebody.pw_uid)] * 2, done.stderr
     assert not state.exists()
 
 
 @pytest.mark.nightly
-def test_the_command_line_starts_shows_and_ends_one(tmp_path: Path) -> None:
+def test_the_command_line_starts_shows_and_ends_one(tmp_path):
     home = Path(tempfile.mkdtemp(prefix="hpctl-"))
     home.chmod(0o755)
     env = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
 
     def hpctl(*arguments: str, code: int = 0) -> str:
         line = [sys.executable, "-m", "hpctl", "sandbox", *arguments]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=60, env=env)
+        done = run_text(line, env=env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + (done.stderr if code else "")
 

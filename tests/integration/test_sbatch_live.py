@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -101,9 +100,7 @@ def test_every_option_of_sbatch_reaches_it(slurm: Sandbox, tmp_path: Path) -> No
     assert set(VALUES["every release"]) <= set(names)
 
 
-def hpctl_sbatch(
-    slurm: Sandbox, *text: str, stdin: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
+def hpctl_sbatch(slurm, *text, stdin="", **environment):
     return slurm.run(
         [sys.executable, "-m", "hpctl", "sbatch", "--parsable", *text],
         env={"PYTHONPATH": ROOT, **environment},

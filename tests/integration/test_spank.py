@@ -15,6 +15,7 @@ import pytest
 from hpctl.jobs.job_comment import decode
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
+from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +108,7 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(autouse=True)
 def restored(cluster: Cluster) -> Iterator[None]:
     """Each test begins with the plugin as it is installed, and leaves no files of the plugin's."""
-    cluster.__init__(cluster.slurm, cluster.base)  # type: ignore[misc]
+    cluster.__init__(cluster.slurm, cluster.base)
     yield
     assert list((cluster.base / "tmp").glob("hpctl-spank-*")) == []
 
@@ -244,10 +245,9 @@ def test_installing_it_keeps_what_plugstack_has(tmp_path: Path) -> None:
     conf = etc / "plugstack.conf"
 
     def install() -> str:
-        done = subprocess.run(
-            ["sh", str(ROOT / "lifecycle_scripts/install_spank.sh")],
-            env=environment, capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = run_text(
+            ["sh", str(ROOT / "lifecycle_scripts/install_spank.sh")], env=environment, check=True
+        )
         return done.stdout
 
     assert "configless" in install()

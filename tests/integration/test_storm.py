@@ -102,7 +102,6 @@ def storm(kmsg: Path) -> tuple[float, int]:
 
 
 def cpu_s(agent: AgentProcess) -> float:
-    assert agent.process is not None
     fields = Path(f"/proc/{agent.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

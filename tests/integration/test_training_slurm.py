@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.conftest import SandboxFactory
 from tests.integration.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -85,8 +84,8 @@ exec srun "$HPCTL_PYTHON" -m hpctl.sandbox.training --steps 3 --step-s 0
 
 @pytest.mark.parametrize("node_names", ["ip", "group"])
 def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
-    sandbox_factory: SandboxFactory, shared: Path, node_names: str
-) -> None:
+    sandbox_factory, shared, node_names
+):
     plain = {"nodes": 3, "agents": False, "emulator": False, "slurm_conf": AT_ONCE}
     slurm = sandbox_factory(node_names=node_names, **plain)
     script, out = shared / "job.sh", shared / "out"
@@ -103,7 +102,7 @@ def test_ranks_meet_at_the_address_that_slurm_has_whatever_its_nodes_are_called(
     assert "done: 3 steps" in out.read_text()
 
 
-def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm: Sandbox, shared: Path) -> None:
+def test_nothing_whole_ends_the_job_with_93_and_the_reason(slurm, shared):
     save, out = shared / "save", shared / "out"
     (save / "step-1").mkdir(parents=True)
     (save / "step-1/manifest.json").write_text(json.dumps({"format": "hpctl-checkpoint"}))

@@ -12,9 +12,9 @@ import os
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
 
 from tests.lifecycle import chroot
+from tests.process import run_text
 
 BOOT_S = 60.0
 GATEWAY = "10.9.0.1"
@@ -98,7 +98,7 @@ def missing() -> str:
         return f"no cgroup can be made in {tree}: {error.strerror}"
     spaces = ("--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup")
     args = ["unshare", *spaces, "--fork", "mount", "-t", "cgroup2", "cgroup2", "/mnt"]
-    tried = subprocess.run(args, capture_output=True, text=True, timeout=20, check=False)
+    tried = run_text(args)
     return tried.stderr.strip()
 
 
@@ -132,12 +132,7 @@ class Booted(chroot.Machine):
             self.__exit__(None, None, None)
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, trace):
         self._holder.kill()
         self._holder.wait(10)
         deadline = time.monotonic() + 20
@@ -148,7 +143,7 @@ class Booted(chroot.Machine):
             time.sleep(0.02)
 
     @property
-    def files(self) -> Path:  # type: ignore[override]
+    def files(self) -> Path:
         """The machine's root, as it is reached from here."""
         return Path(f"/proc/{self.first}/root")
 
@@ -207,9 +202,7 @@ class Booted(chroot.Machine):
 
     def _ip(self, *args: str) -> None:
         into = ("nsenter", "--target", str(self._holder.pid), "--net", "ip")
-        done = subprocess.run(
-            [*into, *args], capture_output=True, text=True, timeout=20, check=False
-        )
+        done = run_text([*into, *args])
         assert done.returncode == 0, f"ip {' '.join(args)}: {done.stderr}"
 
 

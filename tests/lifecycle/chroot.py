@@ -14,7 +14,8 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+
+from tests.process import run_text
 
 SUITE = "bookworm"
 PACKAGES = (
@@ -52,9 +53,7 @@ def _make(key: str) -> None:
     building.mkdir(parents=True)
     args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
     try:
-        done = subprocess.run(
-            [*args, *_mirror()], capture_output=True, text=True, timeout=BUILD_S, check=False
-        )
+        done = run_text([*args, *_mirror()], timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         (building / ".hpctl-root-key").write_text(key)
         shutil.rmtree(CACHE, ignore_errors=True)
@@ -65,12 +64,8 @@ def _make(key: str) -> None:
 
 def _mirror() -> list[str]:
     """The mirror that this machine's apt uses; debootstrap has a default of its own."""
-    output = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    output = run_text(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     )
     return [line.rstrip("/") for line in output.stdout.splitlines() if "security" not in line][:1]
 
@@ -103,7 +98,6 @@ class Machine:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "ready\n"
         pid = self._holder.pid
         self._first = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0]
@@ -112,15 +106,9 @@ class Machine:
     def __enter__(self) -> Machine:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind, error, trace):
         self._holder.kill()
         self._holder.wait(10)
-        assert self._holder.stdout is not None
         self._holder.stdout.close()
 
     def enter(self) -> list[str]:

@@ -17,6 +17,7 @@ from hpctl.clusters.bundle_checks import problems
 from hpctl.clusters.bundle_wheels import repack
 from hpctl.errors import HpctlError
 from tests.lifecycle.node import bundle
+from tests.process import run_text
 
 
 def output(directory: Path) -> list[str]:
@@ -81,8 +82,7 @@ def test_what_would_keep_nodes_down_is_found_before(tmp_path: Path, name: str) -
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(text.encode())
     path.chmod(0o755)
-    found = "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
-    assert what in found
+    assert what in "\n".join(output(made)).replace("d.sh: line", "c.sh: line")
 
 
 def test_wheels_without_hpctl_or_pip_are_found(tmp_path: Path) -> None:
@@ -121,16 +121,12 @@ def test_a_wheel_is_made_again_from_what_is_installed(tmp_path: Path) -> None:
     (binary,) = tmp_path.glob("msgspec-*.whl")
     assert f"-cp{sys.version_info.major}{sys.version_info.minor}-" in binary.name
     target = tmp_path / "target"
-    done = subprocess.run(
+    done = run_text(
         [
             *(sys.executable, str(pip / "pip"), "install", "--no-index", "--no-cache-dir"),
             *("--quiet", "--find-links", str(tmp_path), "--target", str(target)),
             *("click", "msgspec"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+        ]
     )
     assert done.returncode == 0, done.stderr
     assert (target / "click/__init__.py").is_file()

@@ -81,7 +81,7 @@ def last_line(out: str) -> str:
 @pytest.mark.parametrize(
     "role", [r if r != "login" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES]
 )
-def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine: Machine, role: str) -> None:
+def test_a_node_comes_up_and_a_second_run_finds_nothing_to_do(machine, role):
     name = "ip-" + ADDRESSES[role].replace(".", "-")
     output = last_line(birth(machine, role))
     did = f"steps={len(DOES[role])} in"
@@ -117,8 +117,7 @@ def _controller(machine: Machine) -> None:
     settings = parse(machine.path("/etc/hpctl/hpctl.yaml").read_text())
     assert (settings.cluster.name, settings.cluster.region) == ("demo", "us-east-1")
     assert (settings.mode, settings.intake.listen) == ("observe", "0.0.0.0:8470")
-    dbd = machine.path("/etc/slurm/slurmdbd.conf")
-    assert dbd.stat().st_mode & 0o777 == 0o600
+    assert machine.path("/etc/slurm/slurmdbd.conf").stat().st_mode & 0o777 == 0o600
     conf = machine.path("/etc/slurm/slurm.conf").read_text()
     assert "\ninclude accounting.conf\n" in conf
     assert "EpilogSlurmctld=/opt/hpctl/slurm/epilog_slurmctld.sh" in conf
@@ -210,9 +209,7 @@ def _with_everything(machine: Machine, made: Bundle, role: str) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("role", KILLED)
-def test_killed_in_every_step_it_finishes_when_it_is_run_again(
-    made: Bundle, tmp_path: Path, role: str
-) -> None:
+def test_killed_in_every_step_it_finishes_when_it_is_run_again(made, tmp_path, role):
     with Machine(tmp_path / "calm") as calm:
         _with_everything(calm, made, role)
         birth(calm, role)
@@ -261,9 +258,7 @@ exit $(cat /root/broken 2>/dev/null || echo 0)
 
 
 @pytest.mark.nightly
-def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
-    machine: Machine,
-) -> None:
+def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(machine):
     shutil.rmtree(machine.path(f"{BUCKET}/wheels"))
     sign(machine.path(BUCKET))
     why = ": no hpctl on this node: no wheels in this bundle: hpctl lifecycle bundle --wheels"
@@ -284,7 +279,7 @@ def test_a_node_that_ends_without_hpctl_is_incomplete_and_stays_in_the_cluster(
 
 
 @pytest.mark.nightly
-def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine: Machine) -> None:
+def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine):
     birth(machine, "compute")
     key = machine.path("/home/ada/.ssh/id_ed25519.pub").read_text()
     old = machine.path("/etc/ssh/ssh_host_ed25519_key.pub").read_text()
@@ -302,9 +297,7 @@ def test_a_replaced_node_finds_its_home_and_is_forgotten_by_its_old_key(machine:
 
 
 @pytest.mark.nightly
-def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(
-    machine: Machine,
-) -> None:
+def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(machine):
     """The root's own stands for a relocatable build: it finds its library beside itself."""
     packed, home = f"{BUCKET}/python.tar.gz", "/usr/lib/python3.11"
     pack = ("tar", "-C", "/usr", "-I", "gzip -1", "--exclude=__pycache__", "-cf", packed)
@@ -321,7 +314,7 @@ def test_a_python_in_the_bundle_runs_hpctl_and_a_newer_one_takes_its_place(
 
 
 @pytest.mark.nightly
-def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine: Machine) -> None:
+def test_where_the_ami_has_set_slurm_up_it_is_left_alone(machine):
     machine.says("systemctl", "enable", "slurmd")
     code, out = machine.run(*command("compute", "on_init_complete.sh"), env=ENVIRONMENT)
     assert code == 0, out

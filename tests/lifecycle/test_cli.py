@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hpctl.cli.main import cli
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import IS, documented, printed
 from tests.lifecycle.test_push import BUCKET, endpoint, s3
+from tests.process import run_text
 
 __all__ = ["endpoint", "s3"]
 
@@ -76,15 +76,13 @@ def node(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_show_is_as_before(node: Path) -> None:
+def test_show_is_as_before(node):
     result = run("show", "--root", str(node))
     assert result.exit_code == 1
     compare("lifecycle-show.txt", result.stdout)
 
 
-def test_a_problem_is_reported_with_exit_code_1_and_the_old_bundle_stays(
-    made: Path, tmp_path: Path
-) -> None:
+def test_a_problem_is_reported_with_exit_code_1_and_the_old_bundle_stays(made, tmp_path):
     before = (made / "MANIFEST").read_text()
     bad = tmp_path / "config.json"
     bad.write_text('{"steps": {"slurm": "maybe"}}')
@@ -98,14 +96,13 @@ def test_a_problem_is_reported_with_exit_code_1_and_the_old_bundle_stays(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "config.json", "site.d"]
 
 
-def test_a_whole_bucket_is_not_cleaned_up(made: Path, s3: Any) -> None:
+def test_a_whole_bucket_is_not_cleaned_up(made, s3):
     s3.put_object(Bucket=BUCKET, Key="checkpoints/step-1", Body=b"")
-    result = run("push", str(made), f"s3://{BUCKET}", "--prune", "--yes")
-    assert result.exit_code == 2
+    assert run("push", str(made), f"s3://{BUCKET}", "--prune", "--yes").exit_code == 2
     assert s3.get_object(Bucket=BUCKET, Key="checkpoints/step-1")
 
 
-def test_a_dry_run_sends_nothing(made: Path, s3: Any) -> None:
+def test_a_dry_run_sends_nothing(made, s3):
     result = run("push", str(made), URI, "--dry-run")
     assert result.stdout.endswith("\nDry run: nothing was done.\n")
     assert result.exit_code == 0, result.output
@@ -113,7 +110,7 @@ def test_a_dry_run_sends_nothing(made: Path, s3: Any) -> None:
     assert "Contents" not in s3.list_objects_v2(Bucket=BUCKET)
 
 
-def test_a_failing_step_fails_the_test_with_its_name(made: Path, tmp_path: Path) -> None:
+def test_a_failing_step_fails_the_test_with_its_name(made, tmp_path):
     (tmp_path / "config.json").write_text('{"steps": {"site": "required"}}')
     (tmp_path / "site.d/scratch.compute.sh").write_text("#!/bin/sh\necho no disk; exit 3\n")
     more = ("--config", str(tmp_path / "config.json"), "--add", str(tmp_path / "site.d"))
@@ -127,12 +124,12 @@ def test_a_failing_step_fails_the_test_with_its_name(made: Path, tmp_path: Path)
     assert "FAILED step=site node=ip-10-77-2-5 after 2 tries" in view["trials"][2]["last"]
 
 
-def test_show_on_a_machine_without_a_run_cannot_tell(tmp_path: Path) -> None:
+def test_show_on_a_machine_without_a_run_cannot_tell(tmp_path):
     result = run("show", "--root", str(tmp_path))
     assert "no lifecycle script of hpctl's has run" in str(result.exception)
 
 
-def test_the_json_is_what_is_documented(made: Path, node: Path, s3: Any) -> None:
+def test_the_json_is_what_is_documented(made, node, s3):
     (node / "var/lib/hpctl/lifecycle/broken.json.part").write_text("{")
     documents = {
         "lifecycle-bundle": run("bundle", "-o", str(made), "--json"),
@@ -166,9 +163,7 @@ def spec(style: str) -> str:
     return f"name: llm\nslurm_config: {style}\ninstance_groups:\n{listed}"
 
 
-def test_a_bundle_has_the_roles_that_a_node_cannot_know(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_has_the_roles_that_a_node_cannot_know(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("cluster.yaml").write_text(spec("api"))
     answer = run("bundle", "-o", "b")
@@ -194,14 +189,7 @@ def test_a_bundle_has_the_roles_that_a_node_cannot_know(
         "HPCTL_LIFECYCLE_BACKOFF_S": "0.1",
     }
     Path("root").mkdir()
-    born = subprocess.run(
-        ["sh", "b/on_create.sh"],
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    born = run_text(["sh", "b/on_create.sh"], env={**os.environ, **env})
     assert "role=login group=door" in born.stdout + born.stderr
     Path("mine.json").write_text('{"roles": {"gpu": "login"}}')
     Path("other.yaml").write_text(spec("provisioning_parameters"))

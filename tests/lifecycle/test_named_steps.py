@@ -7,10 +7,8 @@ played: no Docker, no directory and no bucket is at hand there.
 
 import json
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,6 +26,7 @@ from tests.lifecycle.node import (
     states,
 )
 from tests.lifecycle.test_runner import Place
+from tests.process import run_text
 
 UNNAMED = {key: word for key, word in PARAMETERS.items() if not key.startswith("fsx")}
 LUSTRE = "10.0.0.9@tcp:/abcdefgh {} lustre rw,noatime,flock 0 0\n"
@@ -35,9 +34,7 @@ ZFS = "fs-0b.fsx.us-east-1.amazonaws.com:/fsx {} nfs4 rw 0 0\n"
 OTHER = "tmpfs / tmpfs rw 0 0\n10.0.0.1:/export /other nfs4 rw 0 0\nsystemd-1 /fsx autofs rw 0 0\n"
 
 
-def place_with(
-    room: Path, config: dict[str, Any], mounts: str = "", role: str = "compute"
-) -> Place:
+def place_with(room, config, mounts="", role="compute"):
     """A directory that plays a node, with these mounts and no file system named."""
     place = Place(room, role)
     place.put("config.json", json.dumps(config))
@@ -59,9 +56,7 @@ def place_with(
         (OTHER + ZFS.format("/home"), "/tmp"),
     ],
 )
-def test_fsx_that_the_platform_mounted_is_used_as_if_it_were_named(
-    tmp_path: Path, mounts: str, cache: str
-) -> None:
+def test_fsx_that_the_platform_mounted_is_used_as_if_it_were_named(tmp_path, mounts, cache):
     place = place_with(tmp_path, {"steps": {"find_fsx": "required"}}, mounts)
     enroot = place.root / "etc/enroot/enroot.conf"
     enroot.parent.mkdir(parents=True)
@@ -73,7 +68,7 @@ def test_fsx_that_the_platform_mounted_is_used_as_if_it_were_named(
     assert ["ENROOT_CACHE_PATH", f"{cache}/enroot/cache"] in settings
 
 
-def test_where_no_fsx_is_mounted_the_hint_is_reported(tmp_path: Path) -> None:
+def test_where_no_fsx_is_mounted_the_hint_is_reported(tmp_path):
     place = place_with(tmp_path, {"steps": {"find_fsx": "required"}}, OTHER)
     step = place.scripts / "lifecycle/steps/find_fsx.py"
     assert "FIND_S = 60.0" in step.read_text()
@@ -87,7 +82,7 @@ def test_where_no_fsx_is_mounted_the_hint_is_reported(tmp_path: Path) -> None:
     assert place.state("find_fsx")["why"] == "an FSx file system is named"
 
 
-def test_who_logs_in_is_reported_where_they_are(tmp_path: Path) -> None:
+def test_who_logs_in_is_reported_where_they_are(tmp_path):
     place = place_with(tmp_path, {"steps": {"motd": "required"}})
     place.put("motd.txt", "Ask in #gpu-help.\n")
     for output in ("done in", "already done"):
@@ -153,13 +148,7 @@ def deb(target: Path, name: str, files: dict[str, str], postinst: str) -> None:
         (tree / path).parent.mkdir(parents=True, exist_ok=True)
         (tree / path).write_text(text)
         (tree / path).chmod(0o644 if path.endswith(("control", ".service")) else 0o755)
-    made = subprocess.run(
-        ["dpkg-deb", "--root-owner-group", "--build", str(tree), str(target)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    made = run_text(["dpkg-deb", "--root-owner-group", "--build", str(tree), str(target)])
     assert made.returncode == 0, made.stderr
     shutil.rmtree(tree)
 
@@ -196,9 +185,7 @@ def run(machine: Machine, role: str = "compute") -> tuple[int, str]:
 @pytest.mark.parametrize(
     "role", [r if r == "compute" else pytest.param(r, marks=pytest.mark.nightly) for r in ADDRESSES]
 )
-def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(
-    machine: Machine, role: str
-) -> None:
+def test_each_installs_from_the_bundle_and_finds_it_done_the_next_time(machine, role):
     code, out = run(machine, role)
     assert code == 0, out
     ran = states(machine)

@@ -70,12 +70,9 @@ def fetched(s3: Any, target: Path) -> Path:
     return target
 
 
-def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(
-    s3: Any, made: Bundle, tmp_path: Path
-) -> None:
+def test_a_bundle_arrives_whole_and_only_what_changed_is_sent_again(s3, made, tmp_path):
     first = send(made)
-    assert first.send[-1] == "MANIFEST"
-    assert first.unchanged == ()
+    assert (first.send[-1], first.unchanged) == ("MANIFEST", ())
     there = fetched(s3, tmp_path / "there")
     assert {p.relative_to(there).as_posix(): p.read_bytes() for p in _files(there)} == {
         p.relative_to(made.directory).as_posix(): p.read_bytes() for p in _files(made.directory)
@@ -91,16 +88,14 @@ def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def test_what_another_upload_left_half_done_is_sent_again(s3: Any, made: Bundle) -> None:
+def test_what_another_upload_left_half_done_is_sent_again(s3, made):
     send(made)
     s3.put_object(Bucket=BUCKET, Key="demo/base/start.sh", Body=b"another bundle's")
     s3.delete_object(Bucket=BUCKET, Key="demo/base/config.json")
     assert send(made).send == ("config.json", "start.sh")
 
 
-def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_request(
-    s3: Any, made: Bundle
-) -> None:
+def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_request(s3, made):
     s3.put_object(Bucket=BUCKET, Key="demo/base/old/step.py", Body=b"")
     s3.put_object(Bucket=BUCKET, Key="demo/base2/other", Body=b"")
     planned = send(made)
@@ -110,18 +105,18 @@ def test_what_lies_in_the_prefix_and_in_no_bundle_is_reported_and_deleted_on_req
     assert s3.get_object(Bucket=BUCKET, Key="demo/base2/other")
 
 
-def test_a_bucket_that_is_not_there_is_named(s3: Any, made: Bundle) -> None:
+def test_a_bucket_that_is_not_there_is_named(s3, made):
     with pytest.raises(Absent, match="there is no bucket sagemaker-other"):
         bundles.plan(open_aws(None, None, None), made, S3Prefix("sagemaker-other", "x"))
 
 
 @pytest.mark.parametrize("uri", ["", "sagemaker-x/y", "s3://", "s3://A/x", "https://x/y"])
-def test_what_is_no_prefix_is_refused(uri: str) -> None:
+def test_what_is_no_prefix_is_refused(uri):
     with pytest.raises(HpctlError, match="not an S3 prefix"):
         S3Prefix.parse(uri)
 
 
-def test_a_prefix_is_read_as_people_write_it() -> None:
+def test_a_prefix_is_read_as_people_write_it():
     assert S3Prefix.parse("s3://sagemaker-x/a/b/") == S3Prefix("sagemaker-x", "a/b")
     assert str(S3Prefix.parse("s3://sagemaker-x")) == "s3://sagemaker-x"
     assert S3Prefix.parse("s3://sagemaker-x").key("MANIFEST") == "MANIFEST"
@@ -147,7 +142,7 @@ class LosesAnswers:
         return {}
 
 
-def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made: Bundle) -> None:
+def test_a_put_without_an_answer_is_put_again_and_not_for_ever(made):
     planned = bundles.PushPlan(("config.json", "MANIFEST"), (), ())
     aws: Any = LosesAnswers(2)
     bundles.push(aws, made, TO, planned)

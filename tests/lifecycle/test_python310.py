@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hpctl.clusters.bundle_checks import problems
 from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
 from tests.lifecycle.node import ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
+from tests.process import run_text
 
 VENV = ROOT / "build/python3.10"
 """Made by .ci/floor where the machine has a Python 3.10."""
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> bundles.Bundle:
     """As `hpctl lifecycle bundle --installed` of a 3.10 makes it."""
     target = tmp_path_factory.mktemp("bundle") / "b"
     args = [str(VENV / "bin/hpctl"), "lifecycle", "bundle", "-o", str(target), "--installed"]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=280, check=False)
+    done = run_text(args, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))
@@ -78,9 +78,7 @@ def until(machine: Machine, output: str, *args: str) -> str:
     raise AssertionError(f"{args}: {out}")
 
 
-def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(
-    made: bundles.Bundle, tmp_path: Path
-) -> None:
+def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(made, tmp_path):
     with Machine(tmp_path / "machine") as machine:
         furnish(machine, made)
         with_python_310_alone(machine)

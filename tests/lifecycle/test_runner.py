@@ -71,7 +71,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_each_step_says_what_became_of_it(place: Place) -> None:
+def test_each_step_says_what_became_of_it(place):
     code, lines = place.run()
     assert code == 0
     assert lines[-1].startswith("hpctl lifecycle: OK node=ip-10-9-1-20 role=compute steps=1 in ")
@@ -87,7 +87,7 @@ def test_each_step_says_what_became_of_it(place: Place) -> None:
     assert any(line.endswith("step=log_rotation: already done") for line in again)
 
 
-def test_a_machine_that_is_in_no_cluster_is_left_alone(place: Place) -> None:
+def test_a_machine_that_is_in_no_cluster_is_left_alone(place):
     del place.env["SAGEMAKER_RESOURCE_CONFIG_PATH"]
     code, lines = place.run()
     assert code == 0
@@ -95,7 +95,7 @@ def test_a_machine_that_is_in_no_cluster_is_left_alone(place: Place) -> None:
     assert not any(place.root.iterdir())
 
 
-def test_a_required_step_is_tried_again_and_then_named_with_its_last_text(place: Place) -> None:
+def test_a_required_step_is_tried_again_and_then_named_with_its_last_text(place):
     place.put("config.json", json.dumps({"steps": {"site": "required"}}))
     place.put("site.d/10-scratch.sh", "#!/bin/sh\necho no disk; echo scratch is missing; exit 7\n")
     code, lines = place.run()
@@ -108,7 +108,7 @@ def test_a_required_step_is_tried_again_and_then_named_with_its_last_text(place:
     assert place.state("site")["tries"] == 2
 
 
-def test_an_optional_step_that_fails_warns_and_the_node_comes_up(place: Place) -> None:
+def test_an_optional_step_that_fails_warns_and_the_node_comes_up(place):
     place.put("site.d/10-scratch.sh", "#!/bin/sh\nexit 7\n")
     code, lines = place.run()
     assert code == 0
@@ -120,7 +120,7 @@ def test_an_optional_step_that_fails_warns_and_the_node_comes_up(place: Place) -
     assert (code, "warnings" in lines[-1], place.state("site")["state"]) == (0, False, "done")
 
 
-def test_a_site_script_runs_once_and_for_its_role_alone(place: Place) -> None:
+def test_a_site_script_runs_once_and_for_its_role_alone(place):
     mark = place.root / "ran"
     place.put("site.d/1.sh", f'#!/bin/sh\necho "$HPCTL_ROLE $HPCTL_CONTROLLERS" >>{mark}\n')
     place.put("site.d/2.controller.sh", f"#!/bin/sh\necho wrong >>{mark}\n")
@@ -131,7 +131,7 @@ def test_a_site_script_runs_once_and_for_its_role_alone(place: Place) -> None:
     assert mark.read_text().splitlines() == ["compute 10.9.0.5", "right"]
 
 
-def test_a_try_that_hangs_is_killed_with_all_that_it_started(place: Place) -> None:
+def test_a_try_that_hangs_is_killed_with_all_that_it_started(place):
     place.put("site.d/1.sh", f"#!/bin/sh\nsleep 300 & echo $! >{place.root}/pid; wait\n")
     table = place.scripts / "lifecycle/steps/__init__.py"
     table.write_text(table.read_text().replace('Step("site", "optional", 900, 2)', SHORT))
@@ -147,7 +147,7 @@ def test_a_try_that_hangs_is_killed_with_all_that_it_started(place: Place) -> No
 SHORT = 'Step("site", "optional", 1, 2)'
 
 
-def test_a_second_run_waits_for_a_step_that_outlived_its_runner(place: Place) -> None:
+def test_a_second_run_waits_for_a_step_that_outlived_its_runner(place):
     place.put(
         "site.d/1.sh", f"#!/bin/sh\ntouch {place.root}/began; sleep 1; date >>{place.root}/n\n"
     )
@@ -162,7 +162,7 @@ def test_a_second_run_waits_for_a_step_that_outlived_its_runner(place: Place) ->
     assert any(line.endswith("step=site: already done") for line in lines)
 
 
-def test_killed_at_any_moment_it_finishes_when_it_is_run_again(place: Place) -> None:
+def test_killed_at_any_moment_it_finishes_when_it_is_run_again(place):
     place.put("site.d/1.sh", f"#!/bin/sh\nsleep 0.05; echo x >{place.root}/done\n")
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
@@ -180,9 +180,7 @@ def test_killed_at_any_moment_it_finishes_when_it_is_run_again(place: Place) -> 
 
 
 @pytest.mark.parametrize("role", ADDRESSES)
-def test_the_role_comes_from_slurm_config_where_the_api_configures_slurm(
-    tmp_path: Path, role: str
-) -> None:
+def test_the_role_comes_from_slurm_config_where_the_api_configures_slurm(tmp_path, role):
     place = Place(tmp_path, role)
     (place.scripts / "provisioning_parameters.json").unlink()
     slurm = {"PrimaryControllerIp": "10.9.0.5", "SecondaryControllerIps": None}
@@ -193,7 +191,7 @@ def test_the_role_comes_from_slurm_config_where_the_api_configures_slurm(
     assert place.state("run")["role"] == role
 
 
-def test_a_second_controller_is_one_too_and_the_primary_is_known(tmp_path: Path) -> None:
+def test_a_second_controller_is_one_too_and_the_primary_is_known(tmp_path):
     place = Place(tmp_path, "login")  # its address, taken by a second controller
     (place.scripts / "provisioning_parameters.json").unlink()
     slurm = {"PrimaryControllerIp": "10.9.0.5", "SecondaryControllerIps": ["10.9.2.5"]}
@@ -204,7 +202,7 @@ def test_a_second_controller_is_one_too_and_the_primary_is_known(tmp_path: Path)
     assert (place.root / "said").read_text() == "10.9.0.5,10.9.2.5\n"
 
 
-def test_a_group_that_the_parameters_do_not_name_is_compute_and_reported(place: Place) -> None:
+def test_a_group_that_the_parameters_do_not_name_is_compute_and_reported(place):
     parameters = {**PARAMETERS, "worker_groups": [{"instance_group_name": "h200"}]}
     place.put("provisioning_parameters.json", json.dumps(parameters))
     code, lines = place.run()
@@ -223,8 +221,8 @@ def test_a_group_that_the_parameters_do_not_name_is_compute_and_reported(place: 
     [("ClusterName=demo\n", 0, "names none of the controllers 10.9.0.5: going on"), ("", 1, "no ")],
 )
 def test_a_slurm_conf_of_other_names_is_waited_for_a_minute_and_then_taken(
-    tmp_path: Path, text: str, code: int, output: str
-) -> None:
+    tmp_path, text, code, output
+):
     place = Place(tmp_path, "controller")
     shared = {"slurm_configurations": {"slurm_shared_directory": "/shared"}}
     place.put("provisioning_parameters.json", json.dumps({**PARAMETERS, **shared}))
@@ -240,7 +238,7 @@ def test_a_slurm_conf_of_other_names_is_waited_for_a_minute_and_then_taken(
     assert any(output in line and "slurm.conf" in line for line in lines)
 
 
-def test_an_address_that_is_in_no_group_is_reported(place: Place) -> None:
+def test_an_address_that_is_in_no_group_is_reported(place):
     place.env["HPCTL_LIFECYCLE_IP"] = "10.1.1.1"
     code, lines = place.run()
     assert code == 1
@@ -248,7 +246,7 @@ def test_an_address_that_is_in_no_group_is_reported(place: Place) -> None:
     assert "has an address of this node (10.1.1.1)" in lines[-1]
 
 
-def test_the_platforms_own_parameters_are_taken_where_the_bundle_has_none(tmp_path: Path) -> None:
+def test_the_platforms_own_parameters_are_taken_where_the_bundle_has_none(tmp_path):
     place = Place(tmp_path, "login")
     theirs = place.root / "opt/ml/config/provisioning_parameters.json"
     theirs.parent.mkdir(parents=True)
@@ -258,16 +256,14 @@ def test_the_platforms_own_parameters_are_taken_where_the_bundle_has_none(tmp_pa
 
 
 @pytest.mark.parametrize(("given", "output"), WRONG)
-def test_settings_that_are_wrong_are_reported_with_their_place(
-    place: Place, given: Any, output: str
-) -> None:
+def test_settings_that_are_wrong_are_reported_with_their_place(place, given, output):
     place.put("config.json", json.dumps(given))
     code, lines = place.run()
     assert (code, "config.json: " in lines[-1]) == (1, True)
     assert output in lines[-1]
 
 
-def test_a_changed_file_is_named_before_anything_runs(place: Place) -> None:
+def test_a_changed_file_is_named_before_anything_runs(place):
     sign(place.scripts)
     code, lines = place.run()
     assert code == 0, lines
@@ -278,7 +274,7 @@ def test_a_changed_file_is_named_before_anything_runs(place: Place) -> None:
     assert lines[-1].endswith(": lifecycle/node.py is not the file that MANIFEST names")
 
 
-def test_several_controllers_share_one_directory_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_several_controllers_share_one_directory_whole_or_not_at_all(tmp_path):
     shared = tmp_path / "shared"
     parameters = {**PARAMETERS, "slurm_configurations": {"slurm_shared_directory": "/shared"}}
     rc = resources(
@@ -303,7 +299,7 @@ def test_several_controllers_share_one_directory_whole_or_not_at_all(tmp_path: P
         assert (place.root / "var/spool/slurmctld").resolve().is_relative_to(shared)
 
 
-def test_containers_lie_on_a_large_disk_and_slurm_knows_pyxis(place: Place) -> None:
+def test_containers_lie_on_a_large_disk_and_slurm_knows_pyxis(place):
     etc, enroot = place.root / "opt/slurm/etc", place.root / "etc/enroot"
     etc.mkdir(parents=True)
     enroot.mkdir(parents=True)
@@ -330,7 +326,7 @@ def _plain(path: Path) -> list[str]:
     return [line.replace("$(id -u)", "ID") for line in path.read_text().splitlines()]
 
 
-def test_a_node_is_closed_to_who_has_no_job_there_where_the_site_says_so(place: Place) -> None:
+def test_a_node_is_closed_to_who_has_no_job_there_where_the_site_says_so(place):
     sshd = place.root / "etc/pam.d/sshd"
     sshd.parent.mkdir(parents=True)
     sshd.write_text("account required pam_unix.so\n")

@@ -2,7 +2,6 @@
 
 import ast
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from hpctl.clusters.bundle import lifecycle_scripts
 from tests.architecture.source import ROOT, tracked
+from tests.process import run_text
 
 SCRIPTS = lifecycle_scripts()
 SHELL = [
@@ -23,9 +23,7 @@ PYTHON = sorted((SCRIPTS / "lifecycle").rglob("*.py"))
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="SCRIPTS NOT CHECKED: no shellcheck")
 @pytest.mark.parametrize("script", SHELL, ids=str)
 def test_shellcheck_has_nothing_to_say(script: Path) -> None:
-    done = subprocess.run(
-        ["shellcheck", "--norc", str(ROOT / script)], capture_output=True, text=True, timeout=60
-    )
+    done = run_text(["shellcheck", "--norc", str(ROOT / script)])
     assert done.returncode == 0, done.stdout
 
 

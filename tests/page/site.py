@@ -18,9 +18,11 @@ from hpctl.daemon.server import IntakeServer
 from hpctl.page.access import Access
 from hpctl.page.app import BOUNDS, Hub, application
 from hpctl.page.follow import Follower
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
 
+HEAD = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
 TOKEN = b"0123456789abcdef" * 2
 
 
@@ -49,7 +51,7 @@ def follower(
     config = parse(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
     store = Store(config.url, write=True)
     store.record(health)
-    store.take_lease("head-1", 4711, "0.1.0", "own", worlds.at(-600), 30.0)
+    store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
     store.close()
     patch.setattr("hpctl.page.follow.now", lambda: worlds.NOW)
@@ -63,7 +65,7 @@ def follower(
 def append(place: Path, events: Sequence[Event]) -> None:
     """What the daemon would write."""
     store = Store(f"sqlite:///{place}/journal.db", write=True)
-    store.take_lease("head-1", 4711, "0.1.0", "own", worlds.at(-600), 30.0)
+    store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
     store.append(events)
     store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
     store.close()

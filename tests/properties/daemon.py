@@ -5,7 +5,7 @@ count, crash, lose replies and tell the oracle. Slurm, cloud and journal are `te
 proved by the contract suite that the real one passes.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,23 +13,9 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.catalogue import Rules
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
-from hpctl.core.model import (
-    Attempt,
-    Health,
-    InstanceId,
-    JobId,
-    NodeName,
-    Outcome,
-    ProviderView,
-    RecoveryId,
-    Report,
-    SchedulerView,
-    SlurmNode,
-)
-from hpctl.core.policy import Policy
+from hpctl.core.model import Attempt, Health, Outcome, ProviderView, Report, SchedulerView
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.journaled_state import JournaledState
@@ -119,11 +105,11 @@ class JournalDoor:
     def events(self) -> Iterable[Event]:
         return list(self._journal.events())
 
-    def retired(self) -> frozenset[RecoveryId]:
+    def retired(self) -> frozenset[str]:
         return frozenset(self._journal.retired())
 
-    def health(self) -> Mapping[NodeName, Health]:
-        found: Mapping[NodeName, Health] = self._journal.health()
+    def health(self) -> Mapping[str, Health]:
+        found: Mapping[str, Health] = self._journal.health()
         return found
 
 
@@ -165,9 +151,7 @@ class SchedulerDoor:
         self.seen_at = self._world.clock.monotonic()
         return self.seen
 
-    def part(
-        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
-    ) -> SchedulerView:
+    def part(self, nodes, known) -> SchedulerView:
         part = self._slurm.part(nodes, known)
         self.seen_at = self._world.clock.monotonic()
         if self.seen is not None:
@@ -181,27 +165,21 @@ class SchedulerDoor:
             return partial(self._on_nodes, ON_NODES[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
 
-    def _on_nodes(
-        self, kind: str, order: Callable[..., Any], nodes: Mapping[str, Any], **options: bool
-    ) -> Mapping[str, Outcome]:
+    def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""
         if mark:
             self.mishaps.mark = ""
             for name in nodes:
-                self._world.marks(NodeName(name), mark)
+                self._world.marks(name, mark)
         return self._call(kind, nodes, lambda: order(nodes, **options))
 
-    def _on_job(
-        self, kind: str, order: Callable[..., Outcome], job: Attempt | JobId, *detail: Any
-    ) -> Outcome:
+    def _on_job(self, kind, order, job, *detail):
         number = job.job if isinstance(job, Attempt) else job
         target = detail[0] if kind == "signal" else str(number)
         targets = {target: (number, detail)}
         return self._call(kind, targets, lambda: {target: order(job, *detail)})[target]
 
-    def _call(
-        self, kind: str, targets: Mapping[str, Any], call: Callable[[], Mapping[str, Outcome]]
-    ) -> dict[str, Outcome]:
+    def _call(self, kind, targets, call):
         def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)
             lost = dict.fromkeys(targets, Outcome.ambiguous("timeout", "no answer from slurmctld"))
@@ -232,17 +210,15 @@ class ProviderDoor:
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name, getattr(self._world.provider, name))
 
-    def _call(
-        self, kind: str, call: Callable[..., Any], instances: Sequence[InstanceId]
-    ) -> dict[InstanceId, Outcome]:
+    def _call(self, kind, call, instances):
         targets = dict.fromkeys(instances)
 
-        def whole() -> dict[InstanceId, Outcome]:
+        def whole() -> dict[str, Outcome]:
             self._watcher.before(kind, targets)
             if self._world.cloud_away:
                 away = Outcome.rejected("EndpointConnectionError", transient=True)
                 return dict.fromkeys(instances, away)
-            outcomes: dict[InstanceId, Outcome] = dict(call(instances))
+            outcomes: dict[str, Outcome] = dict(call(instances))
             self._watcher.after(kind, targets, outcomes)
             return outcomes
 
@@ -255,15 +231,7 @@ MAX_BUSY_CYCLES = 20
 class Daemon:
     """One hpctl daemon after another, on one journal and one world."""
 
-    def __init__(
-        self,
-        world: World,
-        policy: Policy,
-        rules: Rules,
-        journal: Any = None,
-        watcher: Watcher | None = None,
-        reopen: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, world, policy, rules, journal=None, watcher=None, reopen=None):
         self.world, self.policy, self.rules = world, policy, rules
         if journal is None:
             disk = Disk()
@@ -284,7 +252,7 @@ class Daemon:
         clock = self.world.clock
         self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
-        switch: Path = self.kill_switch  # type: ignore[assignment]
+        switch: Path = self.kill_switch
         self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
         self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
         memory = JournaledState(door)
@@ -293,7 +261,7 @@ class Daemon:
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock)
         self._untold: list[JobReported] = []
-        self._newest: dict[NodeName, tuple[Any, int]] = {}
+        self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0
 
     def crashed(self) -> None:

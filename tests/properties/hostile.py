@@ -4,7 +4,7 @@ All is thrown by one `random.Random`: a seeded one plays a million, Hypothesis's
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from random import Random
 from typing import Any
@@ -66,9 +66,7 @@ def either(*throws: Throw) -> Throw:
     return lambda dice: which(dice)(dice)
 
 
-def some(
-    optional: Mapping[str, Throw], shares: Sequence[float] = (0.15, 0.5, 0.9), **always: Throw
-) -> Throw:
+def some(optional, shares=(0.15, 0.5, 0.9), **always):
     """A dict with some of the optional keys, by one of these shares."""
 
     def throw(dice: Random) -> dict[str, Any]:

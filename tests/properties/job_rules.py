@@ -37,9 +37,7 @@ class JobRules(RuleBasedStateMachine):
         comment=st.sampled_from(COMMENTS),
         after=then,
     )
-    def user_submits(
-        self, size: int, runtime: float, requeue: bool, comment: str, after: float
-    ) -> None:
+    def user_submits(self, size, runtime, requeue, comment, after):
         self.submit(size, runtime, requeue, comment)
         self._go(after)
 
@@ -57,9 +55,7 @@ class JobRules(RuleBasedStateMachine):
         behind=st.sampled_from((0, 0, 0, 1)),
         after=then,
     )
-    def supervisor_tells(
-        self, number: int, wish: Wish, kind: Kind, after_s: float, behind: int, after: float
-    ) -> None:
+    def supervisor_tells(self, number, wish, kind, after_s, behind, after):
         """A word of a job's supervisor; of its former run, where it is late."""
         jobs = self._asked()
         job = jobs[number % len(jobs)]
@@ -122,9 +118,7 @@ class JobRules(RuleBasedStateMachine):
         after=st.sampled_from((3.0, 12.0)),
         answers=st.booleans(),
     )
-    def hardware_fails_under_a_supervised_job(
-        self, node: int, code: str, after: float, answers: bool
-    ) -> None:
+    def hardware_fails_under_a_supervised_job(self, node, code, after, answers):
         """On a node that is not the one of its batch script; its supervisor may go on at once."""
         victims = [n for j in self._supervised() for n in j.nodes if n != j.batch_host]
         self.world.breaks(victims[node % len(victims)], Defect(code))

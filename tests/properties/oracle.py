@@ -23,16 +23,7 @@ from hpctl.core.journal import (
     StepStarted,
 )
 from hpctl.core.marks import MARKS, mark_of
-from hpctl.core.model import (
-    Generation,
-    JobId,
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    RecoveryId,
-    Remedy,
-    reason_owner,
-)
+from hpctl.core.model import Generation, Outcome, OutcomeKind, Remedy, reason_owner
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.walls import Flaw
 from tests.fakes.slurmctld import Job
@@ -60,12 +51,12 @@ class Told(Struct):
 
     kind: str
     opened: datetime
-    node: NodeName | None
-    job: JobId | None
+    node: str | None
+    job: int | None
     by: str
     waved: bool
     generation: Generation | None
-    cause: RecoveryId | None = None
+    cause: str | None = None
     restarts: int = 0
     by_itself: bool = False
     start_at: datetime | None = None
@@ -81,14 +72,14 @@ class Oracle(Watcher):
 
     def __init__(self, world: World, policy: Policy) -> None:
         self.world, self.policy = world, policy
-        self.told: dict[RecoveryId, Told] = {}
+        self.told: dict[str, Told] = {}
         self.daemon: Daemon | None = None
         self.last: list[Event] = []
         self.opened_at: list[datetime] = []
         self.accepted: list[tuple[str, str]] = []
         self.signals: set[tuple[str, str]] = set()
-        self.before_call: dict[NodeName, tuple[bool, bool, str]] = {}
-        self.words: dict[tuple[JobId, int], JobReported] = {}
+        self.before_call: dict[str, tuple[bool, bool, str]] = {}
+        self.words: dict[tuple[int, int], JobReported] = {}
         """The newest word of each run: one of a former run says nothing of this one."""
         self.unreached: set[str] = set()
         """Instances that nobody could reach, whatever ailed them."""
@@ -150,7 +141,6 @@ class Oracle(Watcher):
 
     def _fresh(self, e: NodeRecoveryOpened) -> None:
         world = self.world
-        assert self.daemon is not None
         age = world.clock.monotonic() - self.daemon.scheduler.seen_at
         _require(
             age <= self.policy.ages.scheduler_s, 5, f"{e.recovery}: Slurm was read {age} s ago"
@@ -251,17 +241,15 @@ class Oracle(Watcher):
 
     def before(self, kind: str, targets: Mapping[str, Any]) -> None:
         world, daemon = self.world, self.daemon
-        assert daemon is not None
         _require(daemon.scheduler.seen is not None, 5, f"{kind} without a view of Slurm")
         intents = {e.target: e for e in self.last if isinstance(e, StepStarted) and e.step == kind}
         for target in targets:
             intent = intents.get(str(target))
             _require(intent is not None, 3, f"{kind} {target} was not written down before")
-            assert intent is not None
             self._lawful(kind, str(target), targets[target], intent.recovery)
         self.before_call = {n: node.shut() for n, node in world.slurm.nodes.items()}
 
-    def _lawful(self, kind: str, target: str, detail: Any, rid: RecoveryId) -> None:
+    def _lawful(self, kind: str, target: str, detail: Any, rid: str) -> None:
         answer = self.told[rid]
         _require(not answer.ended, 6, f"{kind} {target} by {rid}, which ended: {answer.ended}")
         if kind in ("drain", "down", "return"):
@@ -271,9 +259,8 @@ class Oracle(Watcher):
         else:
             self._lawful_job(kind, target, detail, rid, answer)
 
-    def _lawful_remedy(self, kind: str, target: str, rid: RecoveryId, answer: Told) -> None:
+    def _lawful_remedy(self, kind: str, target: str, rid: str, answer: Told) -> None:
         assert answer.node is not None
-        assert answer.generation is not None
         _require(
             target == answer.generation.instance,
             4,
@@ -287,12 +274,8 @@ class Oracle(Watcher):
         ]
         _require(not running, 8, f"{kind} {target} under the running jobs {running}")
 
-    def _lawful_job(
-        self, kind: str, target: str, detail: Any, rid: RecoveryId, answer: Told
-    ) -> None:
-        assert self.daemon is not None
+    def _lawful_job(self, kind, target, detail, rid, answer):
         seen = self.daemon.scheduler.seen
-        assert seen is not None
         job = seen.jobs.get(detail[0])
         _require(detail[0] == answer.job, 8, f"{kind} of job {detail[0]} by {rid} of {answer.job}")
         completing = job is not None and job.completing
@@ -312,7 +295,7 @@ class Oracle(Watcher):
         early = answer.start_at is not None and self.world.clock.now() < answer.start_at
         if kind == "start_now" and early and not self._on_bad_hardware(answer):
             after_s = detail[1][2]
-            wait = (answer.start_at - self.world.clock.now()).total_seconds()  # type: ignore[operator]
+            wait = (answer.start_at - self.world.clock.now()).total_seconds()
             _require(after_s >= wait - 0.001, 8, f"{rid} starts job {detail[0]} {wait} s too soon")
         if kind == "signal":
             sent = [s for s in answer.started if s.step == "signal"]
@@ -348,7 +331,7 @@ class Oracle(Watcher):
                 f"{kind} of {name} whose reason was {was[2]!r}",
             )
 
-    def _intent(self, kind: str, target: str) -> RecoveryId | None:
+    def _intent(self, kind: str, target: str) -> str | None:
         found = [
             e.recovery
             for e in self.last
@@ -372,7 +355,6 @@ class Oracle(Watcher):
         """What must hold whenever nothing is under way."""
         _require(not self.world.slurm.crashed, 8, self.world.slurm.crashed)
         daemon = self.daemon
-        assert daemon is not None
         doubts = sum(len(t.started) - len(t.resolved) for t in self.told.values())
         _require(
             doubts <= MAX_BATCH * daemon.crashes,
@@ -383,14 +365,13 @@ class Oracle(Watcher):
         for rid, answer in self.told.items():
             rec = shown.get(rid)
             _require(rec is not None, 3, f"{rid} is forgotten")
-            assert rec is not None
             _require(rec.ended == bool(answer.ended), 6, f"{rid} is remembered as {rec.phase}")
             if len(answer.started) != len(answer.resolved):
                 seen = [s for s in rec.steps if s.outcome is None]
                 hidden = len(answer.started) - len(answer.resolved) - len(seen)
                 _require(hidden == 0, 3, f"{hidden} steps of {rid} are in doubt and not shown so")
 
-    def open(self) -> list[RecoveryId]:
+    def open(self) -> list[str]:
         """What has not ended."""
         return [i for i, t in self.told.items() if not t.ended]
 
@@ -404,12 +385,11 @@ class Oracle(Watcher):
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])
 
-    def _describe(self, rids: Sequence[RecoveryId]) -> str:
-        assert self.daemon is not None
+    def _describe(self, rids: Sequence[str]) -> str:
         shown = {**self.daemon.loop.state.nodes, **self.daemon.loop.state.jobs}
         return "; ".join(f"{i} {shown[i].phase} since {shown[i].since}" for i in rids)
 
-    def _not_lost(self, job: JobId, hit: tuple[datetime, NodeName, int]) -> None:
+    def _not_lost(self, job: int, hit: tuple[datetime, str, int]) -> None:
         """A job that a node's fault ended for good: somebody gave it up, and said why."""
         at, node, restarts = hit
         if any(t.job == job and t.restarts >= restarts for t in self.told.values()):
@@ -434,7 +414,7 @@ def _require(holds: bool, promise: int, text: str) -> None:
         raise Violation(f"promise {promise}: {text}")
 
 
-def wipes(world: World, policy: Policy, kind: str, name: NodeName) -> bool:
+def wipes(world: World, policy: Policy, kind: str, name: str) -> bool:
     """Whether an order has taken a mark off that the service still has to read.
 
     In mode own nobody reads it; giving a node back that has booted since takes off what is spent.

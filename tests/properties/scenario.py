@@ -1,12 +1,8 @@
 """One node breaks under a job, end to end: the story that the crash tests tell again and again."""
 
-from collections.abc import Callable
-from typing import Any
-
 from msgspec import Struct
 
 from hpctl.core.catalogue import rules as catalogue_rules
-from hpctl.core.model import NodeName
 from hpctl.core.policy import Mode, Policy
 from tests.properties.daemon import Daemon
 from tests.properties.oracle import Oracle
@@ -55,13 +51,7 @@ class End(Struct, frozen=True):
 class Story:
     """A world with a training job on four nodes, and a daemon."""
 
-    def __init__(
-        self,
-        variant: Variant,
-        policy: Policy = POLICY,
-        journal: Any = None,
-        reopen: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, variant, policy=POLICY, journal=None, reopen=None):
         self.variant = variant
         self.world = World(8)
         self.job = self.world.slurm.submit(4, 50_000.0)
@@ -71,7 +61,7 @@ class Story:
         self._crashes = 0
         self._born = [self.world.provider.instance_of(n) for n in self.world.names]
 
-    def sick(self) -> list[NodeName]:
+    def sick(self) -> list[str]:
         """The nodes that break."""
         return self.world.names[: self.variant.nodes]
 

@@ -22,7 +22,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, HoldNoted, JobReported, State, replay
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, ProviderView, Report, Verdict
+from hpctl.core.model import Finding, ProviderView, Report, Verdict
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
@@ -40,7 +40,7 @@ from tests.fakes.journal import MemoryJournal
 from tests.fakes.slurm_text import listed, node_text, row
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-NODE, JOB, UID = NodeName("n8"), 9, 666
+NODE, JOB, UID = "n8", 9, 666
 """The first hostile node, job and user; those after it are the next numbers."""
 OTHERS = 7
 """The nodes n1 to n7 are nobody's but the operator's."""
@@ -92,13 +92,7 @@ class _Commands(Runner, frozen=True):
 
     said: Said = ()
 
-    def run(
-        self,
-        name: str,
-        *args: str,
-        timeout: float | None = None,
-        environ: Mapping[str, str] | None = None,
-    ) -> Ran:
+    def run(self, name, *args, timeout=None, environ=None):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:
@@ -181,7 +175,7 @@ def play(*answer: Words | None) -> Outcome:
         if text is not None:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
-    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)  # type: ignore[arg-type]
+    cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
     observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
 
     class Jobs:
@@ -189,10 +183,10 @@ def play(*answer: Words | None) -> Outcome:
             new, parts[:] = list(parts), []
             return new
 
-    memory = JournaledState(journal)  # type: ignore[arg-type]
+    memory = JournaledState(journal)
     executor = Executor(scheduler, cloud._provider, memory, clock)
-    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)  # type: ignore[arg-type]
-    loop = Loop(memory, executor, observer, requests, Jobs(), clock)  # type: ignore[arg-type]
+    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)
+    loop = Loop(memory, executor, observer, requests, Jobs(), clock)
     flaws: list[Flaw] = []
     for _ in range(CYCLES):
         cloud.read()
@@ -220,14 +214,12 @@ def _reports(numbers: range) -> list[Report]:
     for i in numbers:
         bad = Finding("kernel.xid", Verdict.FAIL, NOW, NOW, "0000:3b:00", "79")
         findings = (bad,) if i in (1, 5) else ()
-        name, boot = NodeName(f"n{i}"), BootId(f"b{i}")
-        found.append(Report(name, InstanceId(f"i-{i}"), boot, 1, NOW, NOW, findings))
+        name, boot = f"n{i}", f"b{i}"
+        found.append(Report(name, f"i-{i}", boot, 1, NOW, NOW, findings))
     return found
 
 
-def _speak(
-    place: int, args: Words, book: NodeHealthStore, lines: list[JobReported], reached: Counter[str]
-) -> None:
+def _speak(place, args, book, lines, reached):
     """The report and the job's word, as the intake takes or refuses them."""
     number = OTHERS + 1 + place
     if args.report is not None:

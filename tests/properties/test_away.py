@@ -49,7 +49,7 @@ class Interrupted(Story):
 
 
 @pytest.mark.parametrize("phase", [Phase.REMEDYING, Phase.VERIFYING])
-def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase: Phase) -> None:
+def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase):
     """In its first seconds no agent has been heard, and each deadline is long past."""
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
@@ -67,7 +67,7 @@ def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase: Phase) -
 
 
 @pytest.mark.parametrize("away", ["slurm", "pause", "switch"])
-def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away: str) -> None:
+def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
     story = Interrupted()
     slurm = story.world.slurm
     story.world.breaks(story.world.names[0], CURED)
@@ -93,7 +93,7 @@ def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away: str) -> 
     assert slurm.jobs[story.job].restarts == 1
 
 
-def test_a_deadline_still_comes_when_everybody_had_time_to_speak() -> None:
+def test_a_deadline_still_comes_when_everybody_had_time_to_speak():
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
     story.until(Phase.VERIFYING)
@@ -105,9 +105,7 @@ def test_a_deadline_still_comes_when_everybody_had_time_to_speak() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.OPEN, Phase.CORDONED, Phase.VACATED, Phase.VERIFYING])
-def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_back(
-    phase: Phase,
-) -> None:
+def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_back(phase):
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
     if phase is Phase.OPEN:
@@ -129,7 +127,7 @@ def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_b
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark: str) -> None:
+def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark):
     policy = Policy(mode=Mode.ASSIST)
     world = World(8, automatic=True)
     job = world.slurm.submit(4, 50_000.0)

@@ -12,13 +12,10 @@ from hpctl.core.advance import advance_all
 from hpctl.core.change import ChangeOpened, Kind
 from hpctl.core.journal import Event, State, StepResolved, StepStarted
 from hpctl.core.model import (
-    InstanceId,
     InstanceStatus,
-    JobId,
     Outcome,
     OutcomeKind,
     ProviderView,
-    RecoveryId,
     own_reason,
     reason_owner,
 )
@@ -30,7 +27,7 @@ from tests.fakes.capacity import N1, SCALE, cluster
 from tests.fakes.values import at, slurm_job
 from tests.unflawed import unflawed
 
-OLD = InstanceId("i-n1")
+OLD = "i-n1"
 WAYS = ("done", "lost", "crash before", "crash after", "busy", "refused", "gone")
 HAPPENS = ("nothing", "work", "work ends", "resume", "drain", "cloud away", "cloud back")
 
@@ -88,7 +85,7 @@ class Played:
             listed[OLD] = replace(listed[OLD], status=InstanceStatus.SHUTTING_DOWN)
         return replace(whole, instances=listed)
 
-    def carry_out(self, owner: RecoveryId, do: Do, way: str) -> None:
+    def carry_out(self, owner: str, do: Do, way: str) -> None:
         now = at(self.now)
         self.append([StepStarted(now, owner, do.kind, do.attempt, do.target)])
         gone = do.kind is StepKind.REMOVE
@@ -109,7 +106,7 @@ class Played:
             self.going = self.now + 400
         return Outcome.ambiguous("timeout") if way == "lost" else Outcome.accepted()
 
-    def _slurm(self, do: Do, owner: RecoveryId, way: str) -> Outcome:
+    def _slurm(self, do: Do, owner: str, way: str) -> Outcome:
         theirs = reason_owner(self.reason)
         if way == "refused":
             return Outcome.rejected("ESLURM_ACCESS_DENIED")
@@ -160,13 +157,9 @@ REFUSED_AFTER_A_DOUBT = [
 @given(turns=TURNS)
 @example(turns=REFUSED_AFTER_A_DOUBT)
 @example(turns=[("nothing", "crash before", 1.0), ("cloud away", "done", 1000.0)] * 5)
-def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(
-    turns: list[tuple[str, str, float]],
-) -> None:
+def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(turns):
     played = Played()
-    first = ChangeOpened(
-        at(0), RecoveryId("s-1"), Kind.REMOVE, "workers", "idle", node=N1, instance=OLD
-    )
+    first = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance=OLD)
     played.append([first])
     for what, way, seconds in turns:
         played.happen(what)
@@ -186,4 +179,4 @@ def test_no_node_is_deleted_with_work_and_none_is_left_closed_for_nothing(
     ]  # fmt: skip
     if played.going is None and not unsure:
         assert reason_owner(played.reason) is None, "left closed, and nobody deletes it"
-    assert JobId(5) not in played.view().scheduler.jobs
+    assert 5 not in played.view().scheduler.jobs

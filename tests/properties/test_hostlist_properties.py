@@ -1,13 +1,13 @@
 """expand and fold are inverse, and no name that is not one comes through."""
 
 import shutil
-import subprocess
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.core.hostlist import HostlistError, batches, expand, fold, valid_name
+from tests.process import run_text
 
 ALNUM = "abcxyzABC0123456789"
 names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}\Z")
@@ -88,12 +88,9 @@ def _scontrol(text: str, directory: str) -> list[str]:
         file.write("ClusterName=x\nSlurmctldHost=x(127.0.0.1)\nNodeName=x\n")
     scontrol = shutil.which("scontrol")
     assert scontrol
-    done = subprocess.run(
+    done = run_text(
         [scontrol, "show", "hostnames", text],
         env={"SLURM_CONF": conf, "PATH": "/usr/bin:/bin", "LC_ALL": "C"},
-        capture_output=True,
-        text=True,
-        timeout=20,
         check=True,
     )
     return done.stdout.split()

@@ -19,7 +19,6 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.marks import MARKS
-from hpctl.core.model import NodeName
 from hpctl.core.policy import Budgets, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
 from tests.properties.daemon import Daemon, calm_down
 from tests.properties.job_rules import COMMENTS, JobRules, few, then, which
@@ -78,15 +77,7 @@ class ClusterMachine(JobRules):
         ),
         ghosts=st.booleans(),
     )
-    def begin(
-        self,
-        mode: Mode,
-        kill: bool,
-        automatic: bool,
-        budget: int,
-        jobs: list[tuple[int, str, bool]],
-        ghosts: bool,
-    ) -> None:
+    def begin(self, mode, kill, automatic, budget, jobs, ghosts):
         node = NodePolicy(unrecoverable_jobs=Unrecoverable.KILL if kill else Unrecoverable.WAIT)
         budgets = Budgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
         job = JobPolicy(max_restarts=2 if kill else 10)
@@ -102,7 +93,7 @@ class ClusterMachine(JobRules):
         Count.examples += 1
         Violation.seen = False
 
-    def _node(self, index: int) -> NodeName:
+    def _node(self, index: int) -> str:
         """Any node, or one that is under treatment, half and half."""
         treated = list(self.daemon.loop.state.open_nodes)
         if index >= SIZE and treated:
@@ -242,9 +233,7 @@ class ClusterMachine(JobRules):
         after=then,
         again=st.booleans(),
     )
-    def health_agent_marks(
-        self, node: int, mark: str, drain: bool, after: float, again: bool
-    ) -> None:
+    def health_agent_marks(self, node, mark, drain, after, again):
         """HyperPod's own, rightly, wrongly, early, late; once more before anybody looks again."""
         name = self._node(node)
         self.world.marks(name, mark, drain=drain)
@@ -254,9 +243,7 @@ class ClusterMachine(JobRules):
             self._go(after)
 
     @rule(node=which, defect=defects, mark=st.sampled_from(tuple(MARKS)), early=st.booleans())
-    def hardware_fails_and_is_marked(
-        self, node: int, defect: Defect, mark: str, early: bool
-    ) -> None:
+    def hardware_fails_and_is_marked(self, node, defect, mark, early):
         name = self._node(node)
         if early:
             self.world.marks(name, mark)
@@ -302,7 +289,7 @@ class ClusterMachine(JobRules):
         self.daemon.ask(verb, left[number % len(left)])
         self._go(after)
 
-    def _left_drained(self) -> list[NodeName]:
+    def _left_drained(self) -> list[str]:
         """Nodes with our Reason that nobody treats any more."""
         treated = self.daemon.loop.state.open_nodes
         slurm = self.world.slurm.nodes
@@ -332,16 +319,14 @@ class ClusterMachine(JobRules):
             Count.signals |= self.oracle.signals
 
 
-def _run(
-    examples: int, steps: int, machine: type[ClusterMachine] = ClusterMachine, **more: object
-) -> None:
+def _run(examples, steps, machine=ClusterMachine, **more):
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             suppress_health_check=list(HealthCheck),
-            **more,  # type: ignore[arg-type]
+            **more,
         ),
     )
 

@@ -11,7 +11,7 @@ from hpctl.core.advance import Due
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
 from hpctl.core.job_recovery import Signal as JobSignal
-from hpctl.core.model import InstanceId, Outcome
+from hpctl.core.model import Outcome
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
@@ -35,17 +35,17 @@ def _crash_everywhere(variant: Variant, seconds: float = 0.0) -> None:
         story.play()
 
 
-def test_the_unbroken_code_passes_where_the_broken_is_caught() -> None:
+def test_the_unbroken_code_passes_where_the_broken_is_caught():
     _crash_everywhere(VARIANTS[0])
 
 
-def test_addressing_by_todays_instance_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addressing_by_todays_instance_is_caught(monkeypatch):
     """The node's name is resolved when the call is made, as a tool that thinks in nodes does."""
 
     def by_name(self: Executor, batch: list[Due]) -> dict[str, Outcome]:
-        world = self._provider._world  # type: ignore[attr-defined]
+        world = self._provider._world
         node = world.names[0]
-        ids = [InstanceId(world.provider.instance_of(node)) for _ in batch]
+        ids = [world.provider.instance_of(node) for _ in batch]
         call = getattr(self._provider, str(batch[0].do.kind))
         return {d.do.target: o for d, o in zip(batch, call(ids).values(), strict=True)}
 
@@ -68,13 +68,13 @@ def _late_replace(story: Story) -> None:
     story.oracle.on_flaws(executor.flaws())
 
 
-def _replace_of(instance: InstanceId) -> Any:
+def _replace_of(instance: str) -> Any:
     from hpctl.core.recovery import Do, StepKind
 
     return Do(StepKind.REPLACE, instance, 1)
 
 
-def test_acting_before_writing_down_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acting_before_writing_down_is_caught(monkeypatch):
     def unwritten(self: Executor, batch: list[Due], call: Callable[[list[Due]], Any]) -> Any:
         return call(batch)
 
@@ -83,7 +83,7 @@ def test_acting_before_writing_down_is_caught(monkeypatch: pytest.MonkeyPatch) -
         Story(VARIANTS[0]).play()
 
 
-def test_starting_from_an_empty_journal_is_caught() -> None:
+def test_starting_from_an_empty_journal_is_caught():
     story = Story(VARIANTS[0])
     story._go(1.0)
     story.world.breaks(story.sick()[0], story.variant.defect)
@@ -94,20 +94,20 @@ def test_starting_from_an_empty_journal_is_caught() -> None:
         story.oracle.check()
 
 
-def test_missing_gates_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_gates_are_caught(monkeypatch):
     monkeypatch.setattr(plan, "GATES", ())
     with pytest.raises(Violation, match="promise 2"):
         Story(Variant("many", nodes=5)).play()
 
 
-def test_a_missing_budget_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_budget_is_caught(monkeypatch):
     left = tuple(g for g in gates.GATES if g.name not in ("budget", "correlated"))
     monkeypatch.setattr(plan, "GATES", left)
     with pytest.raises(Violation, match="promise 2"):
         Story(Variant("many", nodes=3)).play()
 
 
-def test_ignoring_who_owns_the_node_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
     monkeypatch.setattr(node_advance, "seized", lambda _: None)
     story = Story(VARIANTS[0])
     story._go(1.0)
@@ -120,7 +120,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch: pytest.MonkeyPatch) -
         story.goes_on(100.0)
 
 
-def test_acting_on_stale_facts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acting_on_stale_facts_is_caught(monkeypatch):
     for module in (gates, view):
         monkeypatch.setattr(module, "fresh", lambda *_: True)
     monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
@@ -133,7 +133,7 @@ def test_acting_on_stale_facts_is_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         story._go(1.0)
 
 
-def test_requeueing_a_completing_job_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requeueing_a_completing_job_is_caught(monkeypatch):
     phases = job_advance._PHASES
     real = phases[JobPhase.STOPPING]
 
@@ -146,7 +146,7 @@ def test_requeueing_a_completing_job_is_caught(monkeypatch: pytest.MonkeyPatch) 
         Story(DIES).play()
 
 
-def test_a_missing_deadline_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_deadline_is_caught(monkeypatch):
     monkeypatch.setattr(node_advance, "_deadline_s", lambda rec, policy: 1e9)
     story = Story(VARIANTS[0])
     story.world.provider.no_capacity(1)
@@ -173,7 +173,7 @@ def _crashes(story: Story, job: Any) -> None:
     story._go(3.0)
 
 
-def test_a_job_that_never_asked_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_never_asked_is_left_alone(monkeypatch):
     story, job = _job_of_a_story("my own words")
     _crashes(story, job)
     assert job.state == "FAILED"
@@ -182,14 +182,14 @@ def test_a_job_that_never_asked_is_left_alone(monkeypatch: pytest.MonkeyPatch) -
         story._go(3.0)
 
 
-def test_a_run_that_is_well_and_treated_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_well_and_treated_is_caught(monkeypatch):
     story, _job = _job_of_a_story(ASKED)
     monkeypatch.setattr(plan_runs, "headless", lambda *_: True)
     with pytest.raises(Violation, match=r"promise 8: .* which runs and is well"):
         story._go(3.0)
 
 
-def test_a_backoff_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backoff_that_is_forgotten_is_caught(monkeypatch):
     story, job = _job_of_a_story(ASKED)
     monkeypatch.setattr(job_advance, "_backoff_s", lambda *_: 0.0)
     trouble = Trouble(Kind.HANG, story.world.clock.now(), "it hangs", "hang")
@@ -204,9 +204,7 @@ def test_a_backoff_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) 
         wait()
 
 
-def test_a_supervised_job_that_is_stopped_too_soon_is_caught(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_supervised_job_that_is_stopped_too_soon_is_caught(monkeypatch):
     story, job = _job_of_a_story('hpctl:{"spares":1}', no_kill=True)
 
     def at_once(_: Any) -> Move:
@@ -219,7 +217,7 @@ def test_a_supervised_job_that_is_stopped_too_soon_is_caught(
         story.goes_on(20.0)
 
 
-def test_a_forgotten_job_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_job_is_caught(monkeypatch):
     def no_jobs(*_: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         return [], []
 

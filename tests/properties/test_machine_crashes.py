@@ -103,7 +103,7 @@ def _crashing_twice(variant: Variant, number: int, gap: int) -> Story:
         if story.daemon.crashes == 1:
             story.daemon.boundary.arm(gap, False)
 
-    story.daemon.crashed = crashed  # type: ignore[method-assign]
+    story.daemon.crashed = crashed
     return story
 
 

@@ -112,8 +112,7 @@ def _operator_takes_a_mark_off_before_the_drain_over_it(m: ClusterMachine) -> No
     m.operator_resumes(node=0, after=0.0)
     m.agent_hangs_for_minutes(node=0, times=4)
     assert m.world.slurm.jobs[1].restarts == 0
-    node = m.world.slurm.nodes[m.world.names[0]]
-    assert m.world.slurm.node(node).in_service
+    assert m.world.slurm.node(m.world.slurm.nodes[m.world.names[0]]).in_service
 
 
 def _job_starts_on_a_node_that_was_down_when_the_whole_was_read(m: ClusterMachine) -> None:

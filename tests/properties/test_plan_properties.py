@@ -14,9 +14,7 @@ from hpctl.core.journal import HoldNoted, NodeRecoveryOpened
 from hpctl.core.model import (
     FaultClass,
     Health,
-    NodeName,
     Remedy,
-    RuleId,
     SlurmNode,
     Urgency,
     own_reason,
@@ -33,7 +31,7 @@ from tests.unflawed import unflawed
 RULES = catalogue_rules()
 EXAMPLES = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 FAULTS = tuple(
-    FaultClass(RuleId(rule), rule, urgency, (Remedy.REPLACE,))
+    FaultClass(rule, rule, urgency, (Remedy.REPLACE,))
     for rule, urgency in (
         ("xid-79", Urgency.NOW),
         ("xid-63", Urgency.AFTER_JOBS),
@@ -47,8 +45,8 @@ REASONS = ("", "", "", "bad fan", own_reason(recovery_id("n", 0), "old"))
 def clusters(draw: st.DrawFn) -> View:
     size = draw(st.integers(1, 12))
     names = [node_name(i) for i in range(1, size + 1)]
-    nodes: dict[NodeName, SlurmNode] = {}
-    health: dict[NodeName, Health] = {}
+    nodes: dict[str, SlurmNode] = {}
+    health: dict[str, Health] = {}
     sick = []
     log = []
     for i, name in enumerate(names):
@@ -156,11 +154,10 @@ def dumb(view: View, b: Budgets) -> list[str]:
     recent = {r.node: r.opened for r in state.nodes.values()}
     hour = sum(now - t < timedelta(hours=1) for t in recent.values())
     ill = [a for a in view.assessments.values() if a.fault and a.generation.node not in recent]
-    ill.sort(key=lambda a: (a.fault.urgency != "now", a.since, a.generation.node))  # type: ignore
+    ill.sort(key=lambda a: (a.fault.urgency != "now", a.since, a.generation.node))
     found: list[str] = []
-    opened_now: dict[str, list[NodeName]] = {}
+    opened_now: dict[str, list[str]] = {}
     for a in ill:
-        assert a.fault is not None
         name, node = a.generation.node, nodes[a.generation.node]
         same = {x.generation.node: x.since for x in ill if x.fault and x.fault.rule == a.fault.rule}
         for r in state.nodes.values():

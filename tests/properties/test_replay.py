@@ -34,7 +34,7 @@ def log(request: pytest.FixtureRequest) -> list[Event]:
     return _journal(request.param)
 
 
-def test_every_prefix_is_legal_and_folding_on_is_replaying(log: list[Event]) -> None:
+def test_every_prefix_is_legal_and_folding_on_is_replaying(log):
     state = replay([])
     for cut, event in enumerate(log):
         assert state == replay(log[:cut])
@@ -42,7 +42,7 @@ def test_every_prefix_is_legal_and_folding_on_is_replaying(log: list[Event]) -> 
     assert state == replay(log)
 
 
-def test_no_event_may_be_written_twice(log: list[Event]) -> None:
+def test_no_event_may_be_written_twice(log):
     """Requests, holds and starts aside, a repeated event is corruption.
 
     A recovery may see one new generation after another: the provider tries again by itself.
@@ -59,7 +59,7 @@ def test_no_event_may_be_written_twice(log: list[Event]) -> None:
             replay([*log[: i + 1], log[i]])
 
 
-def test_no_step_may_lose_its_intent(log: list[Event]) -> None:
+def test_no_step_may_lose_its_intent(log):
     started = [i for i, e in enumerate(log) if isinstance(e, StepStarted)]
     assert any(isinstance(e, StepResolved) for e in log)
     for i in started:
@@ -67,9 +67,7 @@ def test_no_step_may_lose_its_intent(log: list[Event]) -> None:
             replay([*log[:i], *log[i + 1 :]])
 
 
-def test_a_journal_is_one_whatever_part_of_the_past_has_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_journal_is_one_whatever_part_of_the_past_has_left(monkeypatch):
     """At any time, with a window of no length; and where a daemon died between two days' moves."""
     for what in ("REPORTS", "CRASHES", "CHANGES"):
         monkeypatch.setattr(f"benchmarks.past.{what}", 6)

@@ -32,17 +32,17 @@ BAD = Words(job={**CRASHED, "Name": "x"}, report={"findings": [SICK]})
 
 
 @pytest.mark.slow
-def test_the_million_begins_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_million_begins_well(capsys):
     """What `make hostile` plays, and that its count is of what was read and taken in."""
     assert walls.main(["--inputs", str(INPUTS), "--seed", str(SEED), "--processes", "1"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    read, escaped, reports, text, events = map(int, FIGURES.search(last).groups())  # type: ignore[union-attr]
+    read, escaped, reports, text, events = map(int, FIGURES.search(last).groups())
     assert (read, escaped) == (INPUTS, 0)
     assert min(reports, text, events) > INPUTS / 2, "most of it gets beyond the readers"
 
 
 @pytest.mark.parametrize("logical", [float("nan"), "caf\udce9"], ids=["no text", "no UTF-8"])
-def test_what_once_broke_it_does_not_any_more(logical: object) -> None:
+def test_what_once_broke_it_does_not_any_more(logical):
     """The instance's logical id goes into the journal with the recovery of its node."""
     check(Words(report={"findings": [SICK]}, cloud={"NodeLogicalId": logical}))
 
@@ -107,9 +107,7 @@ def _plant(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
-def test_a_bug_about_one_thing_is_that_things_alone(
-    module: Any, name: str, where: str, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bug_about_one_thing_is_that_things_alone(module, name, where, target, monkeypatch):
     _plant(monkeypatch, module, name)
     check(BAD, flawless=False)
     came = play(BAD)
@@ -120,9 +118,7 @@ def test_a_bug_about_one_thing_is_that_things_alone(
 
 
 @pytest.mark.parametrize(("module", "name", "where", "target"), BUGS, ids=[b[1] for b in BUGS])
-def test_without_the_wall_it_is_everybodys(
-    module: Any, name: str, where: str, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_wall_it_is_everybodys(module, name, where, target, monkeypatch):
     def open_field(where: str, target: object, handle: Any, given: Any, shown: Any = None) -> Any:
         return handle(given)
 
@@ -152,9 +148,7 @@ def _raw_number(text: str, otherwise: int = 0) -> int:
     ],
     ids=["times", "numbers", "zones", "marks", "ids"],
 )
-def test_the_first_inputs_show_a_bound_that_is_gone(
-    place: str, mutant: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_inputs_show_a_bound_that_is_gone(place, mutant, monkeypatch):
     """Against what is decided with the same bound gone, where the strangers are silent."""
     monkeypatch.setattr(place, mutant)
     monkeypatch.setattr(walls, "alone", walls.alone.__wrapped__)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.marks import MARKS, mark_of
-from hpctl.core.model import BootId, Finding, Generation, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Generation, Report, Verdict
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 
@@ -67,7 +67,7 @@ DEFECTS = (
 class Machine(Struct):
     """One node's hardware and agent."""
 
-    node: NodeName
+    node: str
     generation: Generation
     started: datetime
     defect: Defect | None = None
@@ -94,7 +94,7 @@ class World:
 
     def __init__(self, size: int, *, automatic: bool = False, protected: int = 0) -> None:
         self.clock = Clock()
-        self.names = [NodeName(f"n{i}") for i in range(1, size + 1)]
+        self.names = [f"n{i}" for i in range(1, size + 1)]
         self.provider = FakeProvider(
             self.names,
             now=self.clock.physical,
@@ -107,22 +107,22 @@ class World:
         self.slurm = SimSlurm(self.names, self.clock.now, self.alive, self._boot)
         self.network = Network()
         self.automatic = automatic
-        self.treated: set[NodeName] = set()
-        self.afflicted: dict[InstanceId, list[Defect]] = {}
+        self.treated: set[str] = set()
+        self.afflicted: dict[str, list[Defect]] = {}
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
 
     # --- what is true -------------------------------------------------------------------------
 
-    def alive(self, node: NodeName) -> bool:
+    def alive(self, node: str) -> bool:
         """Whether its slurmd answers."""
         return self.runs(node) and not self.machines[node].slurmd_dead
 
-    def runs(self, node: NodeName) -> bool:
+    def runs(self, node: str) -> bool:
         """Whether the machine itself runs."""
         machine = self.machines[node]
         return self.provider.up(node) and not (machine.defect is not None and machine.defect.lost)
 
-    def _boot(self, node: NodeName) -> str:
+    def _boot(self, node: str) -> str:
         return str(self.machines[node].generation.boot)
 
     @property
@@ -140,7 +140,7 @@ class World:
 
     # --- what happens -------------------------------------------------------------------------
 
-    def breaks(self, node: NodeName, defect: Defect) -> None:
+    def breaks(self, node: str, defect: Defect) -> None:
         """Hardware fails."""
         machine = self.machines[node]
         instance = self.provider.instance_of(node)
@@ -168,7 +168,7 @@ class World:
                 finding = replace(finding, first=same[0].first, count=same[0].count + 1)
             machine.findings = (*(f for f in machine.findings if f not in same), finding)
 
-    def heals(self, node: NodeName) -> None:
+    def heals(self, node: str) -> None:
         """The fault goes away by itself; what was said stays said."""
         self.machines[node].defect = None
 
@@ -205,7 +205,7 @@ class World:
 
     # --- HyperPod's other actors --------------------------------------------------------------
 
-    def marks(self, node: NodeName, mark: str, *, drain: bool = False) -> None:
+    def marks(self, node: str, mark: str, *, drain: bool = False) -> None:
         """HyperPod's health agent closes a node, rightly or not: its word makes the node ill.
 
         The word is about the node's name: about the instance that serves it, and while that is
@@ -273,13 +273,7 @@ class World:
         machine.seq += 1
         g = machine.generation
         return Report(
-            g.node,
-            InstanceId(g.instance),
-            BootId(g.boot),
-            machine.seq,
-            now,
-            machine.started,
-            machine.findings,
+            g.node, g.instance, g.boot, machine.seq, now, machine.started, machine.findings
         )
 
     def calm(self) -> None:

@@ -9,9 +9,7 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.mark.parametrize("node_names", ["ip", pytest.param("group", marks=pytest.mark.nightly)])
-def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(
-    world: World, node_names: str
-) -> None:
+def test_a_cluster_is_made_grows_and_shrinks_under_load_and_goes(world, node_names):
     if node_names == "group":
         world.sandbox.inject_api("no-dns")
     output = world.create()

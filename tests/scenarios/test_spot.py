@@ -1,20 +1,16 @@
 """EC2's notice moves the job off a spot instance before that is taken back."""
 
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import SandboxFactory
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.scenarios.conftest import World
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 
 
-def test_a_notice_moves_the_job_and_orders_nothing(
-    sandbox_factory: SandboxFactory, tmp_path: Path
-) -> None:
+def test_a_notice_moves_the_job_and_orders_nothing(sandbox_factory, tmp_path):
     settings = {"mode": "own", "daemon": True, "config": FAST, "slurm_conf": EAGER}
     world = World(sandbox_factory(empty=True, nodes=3, **settings), tmp_path)
     world.write(workers=3, capacity="spot")

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.config import Loop
+from hpctl.config import ALONE_LEASE_S
 from hpctl.errors import HpctlError
 from tests.integration.chaos import Chaos
 from tests.soak.jobs import Job
@@ -240,7 +240,7 @@ def _lose_slurmctld(scene: Scene) -> Struck | None:
     return Struck("slurmctld dies", back, sandbox.start_slurmctld, "Slurm cannot be read")
 
 
-LEASE_S = Loop().lease_s
+LEASE_S = ALONE_LEASE_S
 """Until a daemon's lease is over nobody can tell that it is away."""
 
 

@@ -90,14 +90,7 @@ class Account(Struct):
         ]
 
 
-def soak(
-    minutes: float,
-    seed: int,
-    steps: int,
-    pause_s: tuple[float, float],
-    say: Say,
-    named_s: float = NAMED_S,
-) -> Account:
+def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S):
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;

@@ -31,7 +31,7 @@ def wanted(s3: str, path: str) -> storage.Wanted:
     return storage.Wanted.of(FS, s3, path, auto_import=True, auto_export=False)
 
 
-def test_a_link_is_made_and_waited_for(fsx: Fsx) -> None:
+def test_a_link_is_made_and_waited_for(fsx):
     fsx.looks = 2
     done = run("link", FS, "s3://data/imagenet", "--path", "/imagenet", "--auto-export")
     assert done.exit_code == 0, done.output
@@ -44,7 +44,7 @@ def test_a_link_is_made_and_waited_for(fsx: Fsx) -> None:
     assert made["S3"] == {"AutoImportPolicy": events, "AutoExportPolicy": events}
 
 
-def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx: Fsx) -> None:
+def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx):
     fsx.lose_reply = True
     done = run("link", FS, "s3://data/x", "--path", "/x", "--json")
     assert done.exit_code == 0, done.output
@@ -59,7 +59,7 @@ def test_neither_a_link_that_is_there_nor_a_lost_reply_is_repeated(fsx: Fsx) -> 
     ("path", "says"),
     [("/x/y", "is linked to s3://data/a/"), ("/x", "overlaps another association")],
 )
-def test_a_path_that_leads_elsewhere_is_refused(fsx: Fsx, path: str, says: str) -> None:
+def test_a_path_that_leads_elsewhere_is_refused(fsx, path, says):
     run("link", FS, "s3://data/a", "--path", "/x/y")
     with pytest.raises(HpctlError, match=says):
         storage.link(fsx, wanted("s3://data/b", path))
@@ -74,9 +74,7 @@ def test_a_path_that_leads_elsewhere_is_refused(fsx: Fsx, path: str, says: str) 
         ({"Lifecycle": "CREATING"}, "is CREATING"),
     ],
 )
-def test_a_file_system_that_cannot_be_linked_is_named(
-    fsx: Fsx, file_system: dict[str, object], says: str
-) -> None:
+def test_a_file_system_that_cannot_be_linked_is_named(fsx, file_system, says):
     fsx.lustre(FS, **file_system)
     with pytest.raises(HpctlError, match=says) as caught:
         storage.link(fsx, wanted("s3://data/b", "/x"))
@@ -84,7 +82,7 @@ def test_a_file_system_that_cannot_be_linked_is_named(
     assert fsx.associations == {}
 
 
-def test_a_file_system_that_is_not_there_is_absent(fsx: Fsx) -> None:
+def test_a_file_system_that_is_not_there_is_absent(fsx):
     other = "fs-0123456789abcdeff"
     for text in (("link", other, "s3://b/p", "--path", "/x"), ("ls", other)):
         answer = run(*text)
@@ -93,7 +91,7 @@ def test_a_file_system_that_is_not_there_is_absent(fsx: Fsx) -> None:
         assert f"is it {FS}?" in getattr(answer.exception, "hint", "")
 
 
-def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx: Fsx) -> None:
+def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx):
     fsx.fails = "The bucket data does not exist."
     done = run("link", FS, "s3://data/a", "--path", "/a")
     assert (done.exit_code, fsx.fails in done.stdout) == (1, True)
@@ -104,7 +102,7 @@ def test_a_link_that_fails_is_1_and_one_that_takes_longer_is_3(fsx: Fsx) -> None
     assert "It goes on by itself" in done.stdout
 
 
-def test_a_dry_run_looks_and_makes_nothing(fsx: Fsx) -> None:
+def test_a_dry_run_looks_and_makes_nothing(fsx):
     done = run("link", FS, "s3://data/a", "--path", "/x", "--dry-run")
     assert done.exit_code == 0
     assert done.stdout == f"Would link {FS}/x to s3://data/a/\nDry run: nothing was done.\n"
@@ -113,7 +111,7 @@ def test_a_dry_run_looks_and_makes_nothing(fsx: Fsx) -> None:
     assert fsx.orders == 0
 
 
-def test_the_list_is_as_before(fsx: Fsx) -> None:
+def test_the_list_is_as_before(fsx):
     run("link", FS, "s3://a-bucket-with-a-long-name/imagenet/2026-01", "--path", "/imagenet")
     fsx.fails = "The bucket is in another region."
     run("link", FS, "s3://data/checkpoints", "--path", "/checkpoints", "--auto-export")
@@ -124,7 +122,7 @@ def test_the_list_is_as_before(fsx: Fsx) -> None:
     compare("storage-ls.json", run("ls", FS, "--json").stdout)
 
 
-def test_no_links_are_no_error(fsx: Fsx) -> None:
+def test_no_links_are_no_error(fsx):
     done = run("ls")
     assert (done.exit_code, done.stdout) == (0, "No file system here is linked to S3.\n")
     done = run("ls", FS)

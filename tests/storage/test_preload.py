@@ -60,9 +60,7 @@ def looks(path: Path, **more: Any) -> Iterator[storage.Preload]:
     return load(path, Lfs(), sleep=lambda _: None, **more)
 
 
-def test_only_what_is_missing_is_loaded_in_bounded_batches(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_missing_is_loaded_in_bounded_batches(make, tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "BATCH", 10)
     monkeypatch.setattr(storage, "UNDER_WAY", 20)
     seen = list(looks(make(40, 35, looks=2)))
@@ -76,7 +74,7 @@ def test_only_what_is_missing_is_loaded_in_bounded_batches(
     assert max(calls(tmp_path, "hsm_state")) <= 10
 
 
-def test_what_is_there_a_dry_run_and_one_file_alone(make: Make, tmp_path: Path) -> None:
+def test_what_is_there_a_dry_run_and_one_file_alone(make, tmp_path):
     data = make(3, 2)
     dry = run(str(data), "--dry-run")
     assert dry.stdout.splitlines()[1:] == ["2 are in S3 alone", "Dry run: nothing was done."]
@@ -88,7 +86,7 @@ def test_what_is_there_a_dry_run_and_one_file_alone(make: Make, tmp_path: Path) 
     assert (answer["files"], answer["loaded"]) == (1, 1)
 
 
-def test_a_file_that_will_not_load_is_named_and_the_others_load(make: Make) -> None:
+def test_a_file_that_will_not_load_is_named_and_the_others_load(make):
     data = make(5, 5, broken=(1,))
     done = run(str(data))
     assert done.exit_code == 1
@@ -96,14 +94,14 @@ def test_a_file_that_will_not_load_is_named_and_the_others_load(make: Make) -> N
     assert "f 0001: Cannot send HSM request" in done.stdout
 
 
-def test_files_that_never_come_are_no_endless_wait(make: Make) -> None:
+def test_files_that_never_come_are_no_endless_wait(make):
     ticks = iter(range(1000))
     with pytest.raises(HpctlError, match="no file has arrived for 5 s") as caught:
         list(looks(make(2, 2, looks=10**6), clock=lambda: float(next(ticks)), stalled_s=5.0))
     assert "hsm_action" in caught.value.hint
 
 
-def test_neither_an_odd_name_nor_a_file_deleted_meanwhile_ends_anything(make: Make) -> None:
+def test_neither_an_odd_name_nor_a_file_deleted_meanwhile_ends_anything(make):
     data = make(5, 5, looks=2)
     (data / "a\nb").touch()
     seen = looks(data)
@@ -113,9 +111,7 @@ def test_neither_an_odd_name_nor_a_file_deleted_meanwhile_ends_anything(make: Ma
     assert (last.done, last.files) == (True, 6)
 
 
-def test_no_lfs_and_no_such_path_are_one_clear_error(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_lfs_and_no_such_path_are_one_clear_error(make, tmp_path, monkeypatch):
     make(1, 1)
     with pytest.raises(HpctlError, match=r"there is no .*nothing"):
         list(looks(tmp_path / "nothing"))
@@ -125,7 +121,7 @@ def test_no_lfs_and_no_such_path_are_one_clear_error(
     assert "lustre-client" in caught.value.hint
 
 
-def test_a_path_that_is_no_lustre_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_no_lustre_says_so(tmp_path, monkeypatch):
     program = tmp_path / "lfs"
     program.write_text("#!/bin/sh\necho 'Inappropriate ioctl for device (25)' >&2\nexit 25\n")
     program.chmod(0o755)

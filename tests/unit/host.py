@@ -1,7 +1,6 @@
 """A machine made of files, and the shipped limits, for the tests of the host checks."""
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
 from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.core.model import Verdict
@@ -10,13 +9,7 @@ from tests.fakes.fabric import limits
 __all__ = ["limits", "machine", "summary"]
 
 
-def machine(
-    root: Path,
-    files: Mapping[str, str] | None = None,
-    *,
-    instance_type: str = "",
-    monotonic: Callable[[], float] = lambda: 0.0,
-) -> Machine:
+def machine(root, files=None, *, instance_type="", monotonic=lambda: 0.0):
     for name, text in (files or {}).items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)

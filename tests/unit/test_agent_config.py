@@ -1,6 +1,5 @@
 """The agent's file and settings: defaults, what it finds out, one error a mistake."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,9 +7,9 @@ import pytest
 
 from hpctl.agent import config
 from hpctl.core.faults.row import CheckSpec, Limit
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
+from tests.process import run_text
 
 SPECS = (
     CheckSpec("host.disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
@@ -39,8 +38,7 @@ def test_what_a_site_sets_is_applied(tmp_path: Path) -> None:
     budget: {cpu_percent: 1}
     """
     settings = config.load(written(tmp_path, text), SPECS)
-    assert settings.expected.gpus == 8
-    assert settings.budget.memory_mb == 40
+    assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
     ((spec, limits),) = config.apply(settings, SPECS)
     assert (spec.name, spec.every_s, limits) == ("host.disk", 30, {"full": 97})
     assert spec.gone_s == 5
@@ -74,7 +72,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         config.load(tmp_path / "none.yaml", SPECS)
 
 
-NODE = NodeName("n1")
+NODE = "n1"
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,4 @@ def test_the_agent_stays_away_from_what_is_heavy() -> None:
         "import sys, hpctl.cli.agent, hpctl.agent.service\n"
         f"print([m for m in {heavy!r} if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout.strip() == "[]"
+    assert run_text([sys.executable, "-c", program], check=True).stdout.strip() == "[]"

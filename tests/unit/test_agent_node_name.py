@@ -62,9 +62,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scontrol:
     return Scontrol(directory)
 
 
-def test_the_name_is_that_of_the_node_at_our_address(
-    slurm: Scontrol, origin: Path, tmp_path: Path
-) -> None:
+def test_the_name_is_that_of_the_node_at_our_address(slurm, origin, tmp_path):
     slurm.knows(gpu_1="127.0.1.1", gpu_2="127.0.1.2", gpu_3="127.0.1.22")
     assert node_name.this_node(origin, tmp_path) == "gpu-2"
     assert slurm.asked() == ["-o show node ip-127-0-1-2", "-o show node"]
@@ -73,7 +71,7 @@ def test_the_name_is_that_of_the_node_at_our_address(
     assert slurm.asked() == ["-o show node gpu-2"], "once known, it is one cheap question"
 
 
-def test_a_host_name_is_only_a_guess(slurm: Scontrol, origin: Path, tmp_path: Path) -> None:
+def test_a_host_name_is_only_a_guess(slurm, origin, tmp_path):
     slurm.knows(ip_127_0_1_2="127.0.1.2")
     assert node_name.this_node(origin, tmp_path / "a") == "ip-127-0-1-2"
     assert slurm.asked() == ["-o show node ip-127-0-1-2"]
@@ -81,16 +79,14 @@ def test_a_host_name_is_only_a_guess(slurm: Scontrol, origin: Path, tmp_path: Pa
     assert node_name.this_node(origin, tmp_path / "b") == "gpu-2"
 
 
-def test_a_node_addr_may_be_a_host_name(
-    slurm: Scontrol, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_addr_may_be_a_host_name(slurm, origin, tmp_path, monkeypatch):
     found = {"gpu-2": frozenset({node_name.IPv4Address("127.0.1.2")})}
     monkeypatch.setattr(node_name, "ipv4", lambda host: found.get(host, frozenset()))
     slurm.knows(gpu_1="gpu-1", gpu_2="gpu-2")
     assert node_name.this_node(origin, tmp_path) == "gpu-2"
 
 
-def test_who_is_at_no_nodes_address_says_so(slurm: Scontrol, origin: Path, tmp_path: Path) -> None:
+def test_who_is_at_no_nodes_address_says_so(slurm, origin, tmp_path):
     slurm.knows(gpu_1="127.0.1.1")
     with pytest.raises(node_name.NoName, match=r"no node has the NodeAddr 127\.0\.1\.2") as caught:
         node_name.this_node(origin, tmp_path, wait_s=0)
@@ -100,13 +96,7 @@ def test_who_is_at_no_nodes_address_says_so(slurm: Scontrol, origin: Path, tmp_p
         node_name.this_node(origin, tmp_path, wait_s=0)
 
 
-def test_it_waits_for_slurm_and_says_so_once(
-    slurm: Scontrol,
-    origin: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_it_waits_for_slurm_and_says_so_once(slurm, origin, tmp_path, monkeypatch, caplog):
     slurm.is_away()
     with pytest.raises(Unavailable, match="Unable to contact slurm controller"):
         node_name.this_node(origin, tmp_path, wait_s=0)
@@ -128,8 +118,6 @@ def test_it_waits_for_slurm_and_says_so_once(
         node_name.this_node(origin, tmp_path, wait_s=0)
 
 
-def test_slurmds_own_word_is_enough(
-    slurm: Scontrol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurmds_own_word_is_enough(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "gpu-7")
     assert node_name.this_node(tmp_path / "nobody", tmp_path) == "gpu-7"

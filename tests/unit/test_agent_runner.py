@@ -27,12 +27,7 @@ from hpctl.core.model import Finding, Verdict
 BAD = Observation("bad", "dev0")
 
 
-def check(
-    name: str,
-    gather: Callable[[Machine], Any] = lambda machine: None,
-    judge: Callable[..., Iterable[Observation]] = lambda seen, before, limits: [BAD],
-    **spec: Any,
-) -> Check:
+def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: [BAD], **spec):
     row = CheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
     return Check(row, gather, judge, {})
 
@@ -64,7 +59,7 @@ def named(runner: Runner) -> dict[str, Finding]:
     return {f"{f.check}:{f.code}": f for f in runner.findings()}
 
 
-def test_a_judge_is_given_what_was_seen_before(started: Any) -> None:
+def test_a_judge_is_given_what_was_seen_before(started):
     pairs: list[tuple[int, int | None]] = []
     numbers = iter(range(1000))
 
@@ -77,7 +72,7 @@ def test_a_judge_is_given_what_was_seen_before(started: Any) -> None:
     assert pairs[:3] == [(0, None), (1, 0), (2, 1)]
 
 
-def test_one_that_breaks_is_unknown_and_the_others_go_on(started: Any) -> None:
+def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
     def broken(machine: Machine) -> None:
         raise ValueError("oops")
 
@@ -93,9 +88,7 @@ def test_one_that_breaks_is_unknown_and_the_others_go_on(started: Any) -> None:
     assert found["c.c:bad"].verdict is Verdict.FAIL
 
 
-def test_what_could_not_tell_is_asked_again_soon(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
     monkeypatch.setattr(runners, "RETRY_S", 0.05)
     answers = iter([False, False, True])
     looked: list[float] = []
@@ -112,7 +105,7 @@ def test_what_could_not_tell_is_asked_again_soon(
     assert "a.a:cannot_tell" not in named(runner)
 
 
-def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started: Any) -> None:
+def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started):
     looked: list[float] = []
 
     def absent(machine: Machine) -> None:
@@ -125,9 +118,7 @@ def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started: Any
     assert "a.a" not in {f.check for f in runner.findings()}
 
 
-def test_a_check_that_hangs_is_reported_from_outside(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_that_hangs_is_reported_from_outside(started, monkeypatch):
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
     release = threading.Event()
     runner = started(check("a.a", lambda machine: release.wait(10)))
@@ -137,7 +128,7 @@ def test_a_check_that_hangs_is_reported_from_outside(
     until(lambda: "agent.checks:stuck" not in named(runner), "and ends")
 
 
-def test_a_grace_after_boot_and_after_an_upgrade(started: Any) -> None:
+def test_a_grace_after_boot_and_after_an_upgrade(started):
     young = started(check("a.a", grace_s=3600), boot_age_s=10.0)
     old = started(check("a.a", grace_s=3600), boot_age_s=4000.0)
     upgraded = started(check("a.a", grace_s=3600), boot_age_s=4000.0, upgraded=True)
@@ -147,12 +138,10 @@ def test_a_grace_after_boot_and_after_an_upgrade(started: Any) -> None:
     assert "a.a:bad" not in named(young) | named(upgraded)
 
 
-def test_a_clock_that_is_set_forward_does_not_end_the_grace(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch):
     class Ahead(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+        def now(cls, tz: Any = None) -> datetime:
             return datetime.now(tz) + timedelta(hours=9)
 
     runner = started(check("a.a", grace_s=3600), boot_age_s=10.0)
@@ -163,9 +152,7 @@ def test_a_clock_that_is_set_forward_does_not_end_the_grace(
     assert "a.a:bad" not in named(runner)
 
 
-def test_numbers_that_are_old_are_not_reported_as_those_of_now(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypatch):
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
     trouble: list[Callable[[], object]] = []
     release = threading.Event()
@@ -187,22 +174,19 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(
     release.set()
 
 
-def test_over_the_budget_the_optional_check_is_left_out_and_reported(
-    started: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, monkeypatch):
     monkeypatch.setattr("hpctl.agent.runner.WINDOW_S", 0.05)
     greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
     until(lambda: "agent.checks:shed" in named(runner), "it says so")
-    reported = named(runner)["agent.checks:shed"]
-    assert reported.detail.endswith("b.b")
+    assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
     before = named(runner)["b.b:bad"].count
     time.sleep(0.3)
     assert named(runner)["b.b:bad"].count <= before + 1
     assert named(runner)["a.a:bad"].count > before
 
 
-def test_a_look_tells_what_is_not_here_from_what_is_well() -> None:
+def test_a_look_tells_what_is_not_here_from_what_is_well():
     def absent(machine: Machine) -> None:
         raise NotHere("no GPU")
 
@@ -238,7 +222,7 @@ def budget_of(meter: Meter) -> Budget:
     return budget
 
 
-def test_the_highest_level_goes_first_and_level_0_never() -> None:
+def test_the_highest_level_goes_first_and_level_0_never():
     meter = Meter()
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS - 1, 3)
@@ -252,7 +236,7 @@ def test_the_highest_level_goes_first_and_level_0_never() -> None:
     assert "3.00 % of a core" in reported.evidence
 
 
-def test_memory_counts_too() -> None:
+def test_memory_counts_too():
     meter = Meter()
     budget = budget_of(meter)
     meter.memory_mb = 41
@@ -260,7 +244,7 @@ def test_memory_counts_too() -> None:
     assert budget.shed(2)
 
 
-def test_they_come_back_after_a_long_calm() -> None:
+def test_they_come_back_after_a_long_calm():
     meter = Meter()
     budget = budget_of(meter)
     meter.windows(budget, OVER_WINDOWS, 3)

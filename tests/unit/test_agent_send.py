@@ -13,16 +13,7 @@ from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
 from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Recalled, Reply, Sender, Spool
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Clears,
-    Finding,
-    Generation,
-    InstanceId,
-    NodeName,
-    Report,
-    Verdict,
-)
+from hpctl.core.model import Clears, Finding, Generation, Report, Verdict
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head
 
@@ -31,7 +22,7 @@ NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
 OTHER = replace(XID, code="48")
-GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+GENERATION = Generation("n1", "i-1", "b-1")
 
 
 class Line:
@@ -107,18 +98,18 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path / "spool", monkeypatch)
 
 
-def test_what_is_unchanged_is_sent_in_brief(bench: Bench) -> None:
+def test_what_is_unchanged_is_sent_in_brief(bench):
     bench.see(XID)
     assert bench.deliver(5) == ["full", "brief", "brief", "brief", "brief"]
     assert bench.spool.writes == 1
 
 
-def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench: Bench) -> None:
+def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench):
     bench.deliver(2)
     bench.line.held = "forgotten"
     seen: list[Report | wire.Heartbeat] = []
     post: Callable[..., Reply] = bench.line.post
-    bench.line.post = lambda text: seen.append(text) or post(text)  # type: ignore[method-assign,func-returns-value]
+    bench.line.post = lambda text: seen.append(text) or post(text)
     bench.deliver(2)
     assert [s.seq for s in seen] == [3, 4, 5]
     assert all(s.gauges == {"gpu.clock_mhz": 1980.0} for s in seen)
@@ -127,23 +118,21 @@ def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench: Benc
 @pytest.mark.parametrize(
     "change", [(XID, OTHER), (), (replace(XID, verdict=Verdict.WARN),), (replace(XID, job="7"),)]
 )
-def test_what_is_new_ends_or_says_something_else_is_sent_in_full(
-    bench: Bench, change: tuple[Finding, ...]
-) -> None:
+def test_what_is_new_ends_or_says_something_else_is_sent_in_full(bench, change):
     bench.see(XID)
     bench.deliver(2)
     bench.see(*change)
     assert bench.deliver(2) == ["full", "brief"]
 
 
-def test_a_repeat_after_some_peace_is_sent_in_full(bench: Bench) -> None:
+def test_a_repeat_after_some_peace_is_sent_in_full(bench):
     bench.see(XID)
     bench.deliver(REPEATS_EVERY + 1)
     bench.findings = (AGAIN,)
     assert bench.deliver(2) == ["full", "brief"]
 
 
-def test_a_storm_of_repeats_is_a_report_now_and_then(bench: Bench) -> None:
+def test_a_storm_of_repeats_is_a_report_now_and_then(bench):
     bench.see(XID)
     bench.deliver()
     kinds = []
@@ -154,14 +143,14 @@ def test_a_storm_of_repeats_is_a_report_now_and_then(bench: Bench) -> None:
     assert bench.spool.writes == 1
 
 
-def test_a_head_node_that_forgot_is_reported_at_once(bench: Bench) -> None:
+def test_a_head_node_that_forgot_is_reported_at_once(bench):
     bench.see(XID)
     bench.deliver(2)
     bench.line.held = ""
     assert bench.deliver(2) == ["brief", "full", "brief"]
 
 
-def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) -> None:
+def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     bench.see(XID)
     bench.deliver(2)
     bench.line.away = True
@@ -183,7 +172,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench: Bench) ->
 
 
 # --- When the sender is woken: at once, then seldom, and nothing is forgotten.
-def test_what_is_new_goes_out_at_once_and_only_once() -> None:
+def test_what_is_new_goes_out_at_once_and_only_once():
     pace = Pace()
     assert not pace.due(100.0)
     pace.news()
@@ -194,7 +183,7 @@ def test_what_is_new_goes_out_at_once_and_only_once() -> None:
 
 
 @given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
-def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) -> None:
+def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
     pace, now, woken = Pace(), 1000.0, 0
     for step in steps:
         now += step
@@ -206,30 +195,26 @@ def test_no_flood_wakes_more_often_than_the_bucket_allows(steps: list[float]) ->
 
 FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
 
-REPORT = Report(NodeName("n1"), InstanceId("i-1"), BootId("b-1"), 4, NOON, NOON, (FINDING,))
+REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
 
 
-NEXT_BOOT = replace(REPORT, boot=BootId("b-2"))
+NEXT_BOOT = replace(REPORT, boot="b-2")
 
 
 @pytest.mark.parametrize("acked", [True, False])
-def test_the_same_boot_gets_its_findings_and_start_back(tmp_path: Path, acked: bool) -> None:
+def test_the_same_boot_gets_its_findings_and_start_back(tmp_path, acked):
     Spool(tmp_path / "spool").save(REPORT, acked=acked)
     spool = Spool(tmp_path / "spool")
     assert spool.recall(REPORT.generation) == Recalled((FINDING,), NOON)
 
 
-def test_what_nobody_heard_before_a_reboot_is_only_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nobody_heard_before_a_reboot_is_only_logged(tmp_path, caplog):
     Spool(tmp_path).save(REPORT, acked=False)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
     assert "kernel.xid line" in caplog.text
 
 
-def test_what_was_heard_before_a_reboot_is_no_news(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_was_heard_before_a_reboot_is_no_news(tmp_path, caplog):
     Spool(tmp_path).save(REPORT, acked=True)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
     assert caplog.text == ""
@@ -238,18 +223,16 @@ def test_what_was_heard_before_a_reboot_is_no_news(
 OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
 
 
-def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it(tmp_path, caplog):
     report = replace(REPORT, findings=(FINDING, OPERATOR))
     Spool(tmp_path).save(report, acked=False)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
     assert caplog.text.count("not heard before this boot") == 1
-    replaced = replace(NEXT_BOOT, instance=InstanceId("i-2"))
+    replaced = replace(NEXT_BOOT, instance="i-2")
     assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
 
 
-def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path: Path) -> None:
+def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path):
     Spool(tmp_path).save(replace(REPORT, findings=(OPERATOR,)), acked=True)
     assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
 
@@ -258,9 +241,7 @@ def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path: P
     "damage",
     [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]", b'{"acked":true,"body":"\xff"}'],
 )
-def test_a_damaged_state_is_set_aside(
-    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_state_is_set_aside(tmp_path, damage, caplog):
     (tmp_path / "state.json").write_bytes(damage)
     spool = Spool(tmp_path)
     assert spool.recall(REPORT.generation) == Recalled()
@@ -270,9 +251,7 @@ def test_a_damaged_state_is_set_aside(
     assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
 
 
-def test_a_disk_that_cannot_be_written_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_disk_that_cannot_be_written_is_reported_once(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     spool = Spool(tmp_path / "file" / "spool")
     spool.save(REPORT, acked=False)

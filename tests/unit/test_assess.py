@@ -7,23 +7,11 @@ import pytest
 from hpctl.core.assess import assess, incidents_of, repeated
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.compat import UTC
-from hpctl.core.model import (
-    BootId,
-    Condition,
-    Finding,
-    Generation,
-    Health,
-    InstanceId,
-    NodeName,
-    Remedy,
-    RuleId,
-    Urgency,
-    Verdict,
-)
+from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
-GENERATION = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b1"))
+GENERATION = Generation("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
 
 
@@ -67,7 +55,6 @@ def test_a_node_that_says_nothing_bad_is_healthy():
 def test_79_is_faulty_at_once():
     found = judge(xid(79), now=0)
     assert (found.condition, found.since) == (Condition.FAULTY, T0)
-    assert found.fault is not None
     assert found.fault.rule == "xid-79"
     assert found.why.startswith(f"Xid 79 on {GPU}: GPU fell off the bus")
     assert "[xid-79]" in found.why
@@ -139,7 +126,6 @@ def test_settling_is_suspect_until_then_faulty():
 
 def test_a_proven_fault_does_not_wait_for_another_that_settles():
     found = judge(xid(95), xid(48, 1, device=OTHER), now=1)
-    assert found.fault is not None
     assert (found.fault.rule, found.until) == ("xid-95", at(4))
 
 
@@ -162,7 +148,6 @@ def test_the_drivers_word_ends_the_wait():
 )
 def test_the_driver_decides_for_reset_class_rows(phrase, expected, urgency):
     found = judge(xid(48), xid(154, 1, detail=phrase))
-    assert found.fault is not None
     assert (found.fault.rule, found.fault.urgency) == (expected, urgency)
     assert "decides for xid-48" in found.why
     assert {f.code for f in found.findings} == {"48", "154"}
@@ -195,8 +180,7 @@ def test_the_drivers_newest_word_counts():
 
 
 def test_the_drivers_word_is_for_its_own_device_or_all():
-    elsewhere = xid(154, 1, device=OTHER, detail="None")
-    assert rule(xid(48), elsewhere) == "xid-48"
+    assert rule(xid(48), xid(154, 1, device=OTHER, detail="None")) == "xid-48"
     assert rule(xid(48), xid(154, 1, device="", detail="None")) is None
 
 
@@ -224,9 +208,8 @@ def test_the_driver_raises_a_harmless_code():
 
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
-    mine = rules({RuleId("xid-48"): Override(ladder=(Remedy.REPLACE,))})
+    mine = rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
     found = judge(xid(48), xid(154, 1, detail="None"), using=mine)
-    assert found.fault is not None
     assert found.fault.ladder == (Remedy.REPLACE,)
 
 
@@ -235,7 +218,6 @@ def test_a_site_that_decided_is_not_overruled_by_the_driver():
 
 def test_94_contains_48():
     found = judge(xid(48), xid(94, 0.2))
-    assert found.fault is not None
     assert (found.fault.rule, found.fault.urgency) == ("xid-48-contained", Urgency.AFTER_JOBS)
     assert rule(xid(48), xid(94, device=OTHER)) == "xid-48"
     assert rule(xid(48), xid(94), xid(95)) == "xid-95"
@@ -250,7 +232,6 @@ def test_162_cancels_163():
 
 def test_second_109_on_a_gpu_closes_the_node_after_its_jobs():
     found = judge(xid(109, last=7200, count=2), now=7300)
-    assert found.fault is not None
     assert (found.fault.rule, found.fault.urgency) == ("xid-109-repeat", Urgency.AFTER_JOBS)
     assert rule(xid(109, last=2, count=40)) is None
 

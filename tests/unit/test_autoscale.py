@@ -22,7 +22,7 @@ from hpctl.core.autoscale import (
     decide,
 )
 from hpctl.core.compat import UTC
-from hpctl.core.model import Demand, InstanceId, JobId, NodeName, RecoveryId, Tres
+from hpctl.core.model import Demand, Tres
 from hpctl.core.policy import AutoscalePolicy, GroupLimits
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -35,37 +35,24 @@ def ago(seconds: float) -> datetime:
 
 
 def job(number: int, nodes: int, waited_s: float = 600) -> Waiting:
-    return Waiting(JobId(number), ("train",), nodes, ago(waited_s))
+    return Waiting(number, ("train",), nodes, ago(waited_s))
 
 
 def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
     since = None if for_s is None else ago(for_s)
-    return tuple(
-        Idle(NodeName(f"n{i}"), InstanceId(f"i-{i:017x}"), since) for i in range(1, count + 1)
-    )
+    return tuple(Idle(f"n{i}", f"i-{i:017x}", since) for i in range(1, count + 1))
 
 
-def group(
-    target: int = 4, idle: tuple[Idle, ...] = (), *, arriving: int = 0, blocked: str = ""
-) -> Group:
+def group(target=4, idle=(), *, arriving=0, blocked=""):
     return Group("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
 
 
-def past(
-    direction: Direction = Direction.UP,
-    ended_s: float | None = 60,
-    *,
-    count: int = 1,
-    at_s: float = 900,
-    failed: bool = False,
-) -> Past:
+def past(direction=Direction.UP, ended_s=60, *, count=1, at_s=900, failed=False):
     ended = None if ended_s is None else ago(ended_s)
-    return Past(RecoveryId("s-1"), "w", direction, count, ago(at_s), ended, failed)
+    return Past("s-1", "w", direction, count, ago(at_s), ended, failed)
 
 
-def answer(
-    g: Group, *jobs: Waiting, history: tuple[Past, ...] = (), policy: AutoscalePolicy = POLICY
-) -> ScaleUp | ScaleDown | Hold:
+def answer(g, *jobs, history=(), policy=POLICY):
     (one,) = decide(ScaleView({"w": g}, jobs, history), policy, NOW)
     return one
 
@@ -75,42 +62,37 @@ def rule(found: ScaleUp | ScaleDown | Hold) -> str:
     return found.rule
 
 
-def test_a_group_grows_by_what_waiting_jobs_lack() -> None:
+def test_a_group_grows_by_what_waiting_jobs_lack():
     up = answer(group(4, idle(1)), job(7, 3))
-    assert isinstance(up, ScaleUp)
     assert (up.count, up.size, up.jobs) == (2, 6, (7,))
 
 
-def test_demand_must_last() -> None:
+def test_demand_must_last():
     assert rule(answer(group(), job(7, 2, waited_s=119))) == "young"
     assert isinstance(answer(group(), job(7, 2, waited_s=120)), ScaleUp)
 
 
-def test_a_smaller_job_behind_a_hopeless_one_is_served() -> None:
+def test_a_smaller_job_behind_a_hopeless_one_is_served():
     up = answer(group(6), job(7, 9), job(8, 2))
-    assert isinstance(up, ScaleUp)
     assert (up.count, up.jobs) == (2, (8,))
 
 
-def test_nodes_leave_that_were_idle_for_long_the_longest_first() -> None:
-    nodes = (*idle(2, 1800), Idle(NodeName("old"), InstanceId("i-0"), ago(9000)), *idle(1, 10))
-    down = answer(group(3, nodes))
-    assert isinstance(down, ScaleDown)
-    assert [n.node for n in down.nodes] == ["old", "n1"]
+def test_nodes_leave_that_were_idle_for_long_the_longest_first():
+    nodes = (*idle(2, 1800), Idle("old", "i-0", ago(9000)), *idle(1, 10))
+    assert [n.node for n in answer(group(3, nodes)).nodes] == ["old", "n1"]
 
 
-def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays() -> None:
+def test_a_node_of_which_nobody_knows_since_when_it_is_idle_stays():
     assert rule(answer(group(4, idle(2, None)))) == "in_use"
 
 
-def test_nothing_leaves_while_a_job_waits_however_young() -> None:
+def test_nothing_leaves_while_a_job_waits_however_young():
     assert rule(answer(group(4, idle(2, 9000)), job(7, 3, waited_s=1))) == "young"
 
 
-def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes() -> None:
+def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
     nodes = Group("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
-    dev = Waiting(JobId(8), ("dev",), 3, ago(1))
-    assert rule(answer(nodes, dev)) == "wanted"
+    assert rule(answer(nodes, Waiting(8, ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
 
@@ -118,23 +100,21 @@ def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes() ->
     ("before", "failed", "held"),
     [(Direction.DOWN, False, True), (Direction.UP, False, False), (Direction.UP, True, True)],
 )
-def test_a_group_does_not_turn_round_nor_ask_again_at_once(
-    before: Direction, failed: bool, held: bool
-) -> None:
+def test_a_group_does_not_turn_round_nor_ask_again_at_once(before, failed, held):
     found = answer(group(), job(7, 2), history=(past(before, 599, failed=failed),))
     assert isinstance(found, Hold) is held
     later = answer(group(), job(7, 2), history=(past(before, 600, failed=failed),))
     assert isinstance(later, ScaleUp)
 
 
-def test_a_removal_that_came_to_nothing_holds_no_growth_back() -> None:
+def test_a_removal_that_came_to_nothing_holds_no_growth_back():
     """A node got a job before it was closed: the next job is not to wait for the cooldown."""
     vain = past(Direction.DOWN, 5, count=0, failed=True)
     assert isinstance(answer(group(), job(7, 2), history=(vain,)), ScaleUp)
     assert rule(answer(group(4, idle(1, 9000)), history=(vain,))) == "cooldown"
 
 
-def test_instance_hours_run_until_as_many_have_left() -> None:
+def test_instance_hours_run_until_as_many_have_left():
     policy = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=10)
     two = past(count=2, at_s=3 * 3600)
     assert budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
@@ -156,20 +136,16 @@ def small(number: int, gpus: int = 1, **more: Any) -> Waiting:
 GPUS = Tres(96, 0, (("gpu", 8),))
 
 
-def test_small_jobs_share_a_node() -> None:
+def test_small_jobs_share_a_node():
     eight = replace(group(4), like=GPUS)
     up = answer(eight, *[small(n) for n in range(9)])
-    assert isinstance(up, ScaleUp)
     assert (up.count, up.why) == (2, "jobs 0, 1, 2 and 6 more wait for 2 node(s), 2 too few")
     unknown = answer(group(4), *[small(n) for n in range(3)])
-    assert isinstance(unknown, ScaleUp)
     assert unknown.count == 3, "of what the nodes have nobody told"
 
 
-def test_an_array_is_served_as_far_as_there_is_room() -> None:
-    up = answer(replace(group(4), like=GPUS), small(7, 8, tasks=100))
-    assert isinstance(up, ScaleUp)
-    assert up.count == 4
+def test_an_array_is_served_as_far_as_there_is_room():
+    assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
     policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
     groups = {n: Group(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
     found = decide(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
@@ -186,9 +162,7 @@ def test_an_array_is_served_as_far_as_there_is_room() -> None:
         ({"named": True}, False),
     ],
 )
-def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(
-    asks: dict[str, Any], serves: bool
-) -> None:
+def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(asks, serves):
     here = replace(group(4, idle(1, 9000)), like=GPUS, features=frozenset({"p5", "efa"}), idle=())
     found = answer(here, small(7, **asks))
     assert isinstance(found, ScaleUp) is serves
@@ -207,7 +181,7 @@ def two(history: tuple[Past, ...] = (), **first: Any) -> list[str]:
     return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]
 
 
-def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next() -> None:
+def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
     """Refused a moment ago; blocked; or ordered long ago and not there."""
     assert two() == ["ScaleUp", "no_demand"]
     assert two((past(failed=True),)) == ["cooldown", "ScaleUp"]
@@ -217,13 +191,13 @@ def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next() -> None:
     assert two((past(ended_s=None),)) == ["under_way", "no_demand"]
 
 
-def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well() -> None:
+def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well():
     groups = {"w": group(4), "x": Group("x", ("train",), 4, 2, 2)}
     found = decide(ScaleView(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
 
 
-def test_off_stopped_blocked_and_unknown_say_so() -> None:
+def test_off_stopped_blocked_and_unknown_say_so():
     off = AutoscalePolicy(groups={"w": LIMITS})
     assert rule(answer(group(), job(7, 2), policy=off)) == "off"
     assert rule(answer(group(blocked="the cluster is Updating"), job(7, 2))) == "blocked"
@@ -268,15 +242,8 @@ pasts = st.builds(
     ),
     history=st.lists(pasts, max_size=4),
 )
-def test_no_answer_leaves_the_bounds(
-    policy: AutoscalePolicy,
-    running: int,
-    free: list[int],
-    arriving: int,
-    jobs: list[Waiting],
-    history: list[Past],
-) -> None:
-    nodes = [replace(idle(1, for_s)[0], node=NodeName(f"n{n}")) for n, for_s in enumerate(free)]
+def test_no_answer_leaves_the_bounds(policy, running, free, arriving, jobs, history):
+    nodes = [replace(idle(1, for_s)[0], node=f"n{n}") for n, for_s in enumerate(free)]
     here = group(running + arriving, tuple(nodes[:running]), arriving=arriving)
     found = answer(here, *jobs, history=tuple(history), policy=policy)
     if isinstance(found, Hold):

@@ -76,7 +76,7 @@ def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
         )
         .report.trouble.at
         == EARLIEST
-    )  # type: ignore[union-attr]
+    )
 
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\u202ed\x07e\x7f\u2028f"

@@ -1,57 +1,32 @@
 """The fault table: complete, sound, documented; a site's overrides and own rules."""
 
-from collections import Counter
 from datetime import datetime
 
 import pytest
 
-from docgen.generate import stale
-from hpctl.agent.checks import (
-    check_efa,
-    check_host_processes,
-    check_host_services,
-    check_neuron,
-    check_rdma,
-)
-from hpctl.agent.runner import AGENT_CHECKS
 from hpctl.config import parse
 from hpctl.core.assess import assess
-from hpctl.core.catalogue import (
-    SHIPPED,
-    Override,
-    Rules,
-    UnknownRuleError,
-    deviations,
-    rules,
-    vendor_deviations,
-)
+from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
 from hpctl.core.compat import UTC
-from hpctl.core.faults.row import CheckSpec
 from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
-    BootId,
     Clears,
     Condition,
     Finding,
     Generation,
     Health,
-    InstanceId,
-    NodeName,
     Remedy,
-    Report,
-    RuleId,
     Urgency,
     Verdict,
 )
 from hpctl.errors import HpctlError
-from hpctl.protocol import reports as wire
 from hpctl.wiring import make_rules
 
 
 def defaults(name: str):
-    return SHIPPED[RuleId(name)]
+    return SHIPPED[name]
 
 
 def test_every_number_up_to_176_has_a_row():
@@ -71,29 +46,15 @@ def test_rows_are_sound():
 
 
 def test_override_changes_only_what_it_names():
-    mine = rules({RuleId("xid-94"): Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
-    assert mine.classes[RuleId("xid-94")].urgency is Urgency.NONE
-    assert mine.classes[RuleId("xid-94")].settle_s == defaults("xid-94").settle_s
-    assert mine.classes[RuleId("xid-95")] is defaults("xid-95")
-
-
-def test_deviations_list_every_field_that_differs():
-    mine = rules(
-        {
-            RuleId("xid-79"): Override(ladder=(Remedy.REPLACE,), escalate_window_s=60),
-            RuleId("xid-48"): Override(settle_s=3),
-        }
-    )
-    assert [(d.rule, d.what, d.shipped, d.ours) for d in deviations(mine)] == [
-        ("xid-79", "ladder", "reboot > replace", "replace"),
-        ("xid-79", "escalate_window_s", "604800", "60"),
-    ]
-    assert deviations(rules()) == ()
+    mine = rules({"xid-94": Override(urgency=Urgency.NONE, ladder=(Remedy.NONE,))})
+    assert mine.classes["xid-94"].urgency is Urgency.NONE
+    assert mine.classes["xid-94"].settle_s == defaults("xid-94").settle_s
+    assert mine.classes["xid-95"] is defaults("xid-95")
 
 
 def test_unknown_rule_names_the_near_miss():
     with pytest.raises(UnknownRuleError, match="'xid-97x'") as error:
-        rules({RuleId("xid-97x"): Override(settle_s=1)})
+        rules({"xid-97x": Override(settle_s=1)})
     assert "xid-97" in error.value.hint
 
 
@@ -108,24 +69,12 @@ def test_unknown_rule_names_the_near_miss():
 )
 def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
-        rules({RuleId("xid-13"): change})
-
-
-def test_departures_from_nvidia_are_listed_and_argued():
-    listed = {d.rule: d.ours for d in vendor_deviations()}
-    for code in (45, 54, 63, 74, 109, 119, 165, 169):
-        assert listed[RuleId(f"xid-{code}")]
-        assert listed[RuleId(f"xid-{code}")] in defaults(f"xid-{code}").source
-    assert "xid-79" not in listed
-
-
-def test_documentation_is_what_the_table_says():
-    assert stale() == [], "run `make docs`"
+        rules({"xid-13": change})
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
-MINE = RuleId("report-scratch-full")
+MINE = "report-scratch-full"
 
 WHOLE = Override(
     meaning="scratch is full", urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT, Remedy.ASK_HUMAN)
@@ -134,17 +83,17 @@ WHOLE = Override(
 
 def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
-    generation = Generation(NodeName("n1"), InstanceId("i-1"), BootId("b-1"))
+    generation = Generation("n1", "i-1", "b-1")
     return assess(Health(generation, NOW, (finding,)), mine, NOW)
 
 
-def test_no_default_row_acts() -> None:
+def test_no_default_row_acts():
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
     acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
     assert acts == MARK_RULES
-    assert SHIPPED[RuleId("hma-replace")].ladder == (Remedy.REPLACE,)
-    assert SHIPPED[RuleId("hma-spent")].ladder == (Remedy.NONE,)
-    assert SHIPPED[RuleId("hma-reboot")].ladder == (Remedy.REBOOT, Remedy.REPLACE)
+    assert SHIPPED["hma-replace"].ladder == (Remedy.REPLACE,)
+    assert SHIPPED["hma-spent"].ladder == (Remedy.NONE,)
+    assert SHIPPED["hma-reboot"].ladder == (Remedy.REBOOT, Remedy.REPLACE)
 
 
 @pytest.mark.parametrize(
@@ -160,25 +109,22 @@ def test_no_default_row_acts() -> None:
         ("alert.NodeDown", "critical", "suspect", "check-failed"),
     ],
 )
-def test_what_others_say_is_shown_and_never_acted_on(
-    check: str, code: str, condition: str, rule: str
-) -> None:
+def test_what_others_say_is_shown_and_never_acted_on(check, code, condition, rule):
     found = judged(check, code, rules())
     assert (found.condition, found.fault) == (Condition(condition), None)
     assert f"[{rule}]" in found.why
 
 
-def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder() -> None:
+def test_a_site_gives_its_own_finding_a_meaning_and_a_ladder():
     found = judged("report.scratch", "full", rules({MINE: WHOLE}))
     assert found.condition is Condition.FAULTY
-    assert found.fault is not None
     assert (found.fault.rule, found.fault.meaning) == (MINE, "scratch is full")
     assert found.fault.ladder == (Remedy.REBOOT, Remedy.ASK_HUMAN)
     assert found.fault.source == "this site's own rule"
 
 
-def test_dots_and_dashes_of_a_check_are_one() -> None:
-    mine = rules({RuleId("alert-NodeDiskFull"): WHOLE, RuleId("plugin-nhc-fs-12"): WHOLE})
+def test_dots_and_dashes_of_a_check_are_one():
+    mine = rules({"alert-NodeDiskFull": WHOLE, "plugin-nhc-fs-12": WHOLE})
     assert judged("alert.NodeDiskFull", "critical", mine).condition is Condition.FAULTY
     assert judged("plugin.nhc.fs", "12", mine).condition is Condition.FAULTY
 
@@ -194,20 +140,20 @@ def test_dots_and_dashes_of_a_check_are_one() -> None:
         ("host-my-own", WHOLE, ""),
     ],
 )
-def test_half_a_rule_and_other_names_are_refused(rule: str, change: Override, hint: str) -> None:
+def test_half_a_rule_and_other_names_are_refused(rule, change, hint):
     with pytest.raises(UnknownRuleError) as caught:
-        rules({RuleId(rule): change})
+        rules({rule: change})
     assert hint in caught.value.hint
 
 
-def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so() -> None:
+def test_half_a_rule_near_a_whole_one_of_the_site_is_reported_so():
     with pytest.raises(UnknownRuleError) as caught:
-        rules({MINE: WHOLE, RuleId("report-scratch-ful"): Override(settle_s=3)})
+        rules({MINE: WHOLE, "report-scratch-ful": Override(settle_s=3)})
     assert "did you mean report-scratch-full, or is it new?" in caught.value.hint
     assert "needs meaning and urgency and ladder too" in caught.value.hint
 
 
-def test_the_configuration_file_may_hold_such_a_rule() -> None:
+def test_the_configuration_file_may_hold_such_a_rule():
     text = """
 cluster: {provider: none}
 catalogue:
@@ -219,30 +165,11 @@ catalogue:
     assert "needs meaning too" in caught.value.hint
 
 
-ALL = (*CHECKS, *KERNEL_CHECKS, AGENT_CHECKS)
-
 FINDS_NOTHING = {"gpu.gauges"}
-
-OTHERS = {"hma", "agent.plugins", "node", "slurm", "cloud", "agent", "peer", "history", "check"}
-
-"""Who finds what no check of the agent's table does."""
-
-"""The checks of which at least one code touches a node."""
-
-
-def test_every_name_is_there_once() -> None:
-    assert [n for n, count in Counter(s.name for s in ALL).items() if count > 1] == []
-
-
-@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
-def test_the_head_node_takes_its_findings(spec: CheckSpec) -> None:
-    finding = Finding(spec.name, Verdict.FAIL, NOW, NOW, clears=spec.clears)
-    report = Report(NodeName("n"), InstanceId("i"), BootId("b"), 1, NOW, NOW, (finding,))
-    assert wire.decode(wire.encode(report)).findings == (finding,)
 
 
 @pytest.mark.parametrize("spec", [*CHECKS, *KERNEL_CHECKS], ids=lambda spec: spec.name)
-def test_a_check_is_whole(spec: CheckSpec) -> None:
+def test_a_check_is_whole(spec):
     n, m = spec.seen
     assert 1 <= n <= m
     assert spec.every_s >= 1 or spec in KERNEL_CHECKS
@@ -254,25 +181,7 @@ def test_a_check_is_whole(spec: CheckSpec) -> None:
     assert spec.clears is not Clears.GONE or spec.gone_s > 1.1 * spec.every_s or n == m == 1
 
 
-def test_every_row_belongs_to_a_check() -> None:
-    assert {row.check for row in ROWS.values()} - {spec.name for spec in ALL} == OTHERS
-
-
-@pytest.mark.parametrize(
-    ("check", "codes"),
-    [
-        ("efa.errors", {code for code, _ in check_efa.CODES.values()}),
-        ("rdma.errors", {rule.code or rule.counter for rule in check_rdma.RULES}),
-        ("neuron.errors", set(check_neuron.CODES.values())),
-        ("host.units", set(check_host_services.UNITS.values())),
-        ("host.dstate", set(check_host_processes.DRIVERS)),
-    ],
-)
-def test_a_checks_own_table_has_a_row_for_each_code(check: str, codes: set[str]) -> None:
-    assert codes <= {row.code for row in rows_of(check)}
-
-
-def test_a_hung_call_is_reported_within_half_a_minute() -> None:
+def test_a_hung_call_is_reported_within_half_a_minute():
     spec = next(spec for spec in CHECKS if spec.name == "gpu.hung")
     # Two missed deadlines, one interval late, with the runner's jitter.
     assert spec.limits["overdue_s"].value + 1.1 * spec.every_s * spec.seen[0] < 30

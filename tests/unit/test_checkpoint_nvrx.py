@@ -18,9 +18,7 @@ def share(world: int | None = None) -> bytes:
     return torch_save(instance("m", "MCoreTensorAwareStateDict", {"common": {"args": args}}))
 
 
-def save(
-    root: Path, iteration: int, ranks: range, *, by: int = 0, world: int | None = None
-) -> None:
+def save(root, iteration, ranks, *, by=0, world=None):
     for rank in ranks:
         name = f"{rank + by}/iter_{iteration:07d}_{rank}_local.pt"
         write(root, {name: share(world)})
@@ -50,8 +48,7 @@ def test_a_copy_in_another_ranks_directory_counts(tmp_path: Path) -> None:
     save(tmp_path, 10, range(4), world=4)
     save(tmp_path, 10, range(2), by=2, world=4)
     (tmp_path / "0/iter_0000010_0_local.pt").unlink()
-    found = last.last_complete(tmp_path).found
-    assert found.step == 10
+    assert last.last_complete(tmp_path).found.step == 10
     (tmp_path / "2/iter_0000010_0_local.pt").unlink()
     search = last.last_complete(tmp_path)
     assert (search.verdict, search.passed_over[0].why) == (

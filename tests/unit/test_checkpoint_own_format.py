@@ -5,7 +5,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from hpctl.cli import sbatch
@@ -29,7 +28,7 @@ def run(*args: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None:
+def test_every_command_says_what_is_there_and_what_to_do(tmp_path):
     own(tmp_path / "step-900", 9)
     newest = own(tmp_path / "step-1000")
     text = f"hpctl: 11 files in {newest} (and 1 more), no known format; "
@@ -50,7 +49,7 @@ def test_every_command_says_what_is_there_and_what_to_do(tmp_path: Path) -> None
     assert [(row["claimed"], row["complete"]) for row in rows] == [(False, False)] * 2
 
 
-def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Path) -> None:
+def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     (tmp_path / "step-5").mkdir()
     own(tmp_path / "step-6.tmp-7")
     own(tmp_path / ".hpctl", 1)  # the history of `hpctl run`
@@ -70,14 +69,12 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path: Pa
     assert [each.path.name for each in found.passed_over if each.claimed] == ["step-00000007"]
 
 
-def test_root_does_not_look_into_a_users_directory_when_it_submits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, monkeypatch):
     own(tmp_path / "step-5")
     real, owner = os.stat, 1666
 
     def stat(path: object, **args: object) -> os.stat_result:
-        found = real(path, **args)  # type: ignore[call-overload]
+        found = real(path, **args)
         given = list(found)
         given[4] = owner
         return os.stat_result(given)
@@ -89,9 +86,7 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(
     assert "11 files" in sbatch._unknown(str(tmp_path))
 
 
-def test_nothing_of_no_known_format_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_of_no_known_format_is_opened(tmp_path, monkeypatch):
     """A FIFO would hold its reader, and a device may do anything."""
     (tmp_path / "step-1").mkdir()
     for number in range(11):

@@ -1,7 +1,6 @@
 """The reader of `.metadata`: the same as the standard library says, at any size, in any pieces."""
 
 import pickle
-import subprocess
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import pytest
 
 from hpctl.jobs.checkpoints import pickle_reader, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole, Unprovable, opened
+from tests.process import run_text
 
 
 class Size(tuple[int, ...]):
@@ -71,14 +71,12 @@ def read(tmp_path: Path, raw: bytes, *, keep: bool = False) -> dict[str, torch_f
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("chunk", [700, 1 << 20])
-def test_it_says_what_the_standard_library_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: int, chunk: int
-) -> None:
+def test_it_says_what_the_standard_library_says(tmp_path, monkeypatch, protocol, chunk):
     monkeypatch.setattr(pickle_reader, "CHUNK", chunk)
     saved = metadata(40, 30, transformed=True)
     held = read(tmp_path, pickle.dumps(saved, protocol), keep=True)
     expected = defaultdict(list)
-    for info in saved.storage_data.values():  # type: ignore[attr-defined]
+    for info in saved.storage_data.values():
         expected[info.relative_path].append((info.offset, info.length))
     assert {name: list(each.items()) for name, each in held.items()} == expected
     assert {name: each.end for name, each in held.items()} == {
@@ -89,14 +87,14 @@ def test_it_says_what_the_standard_library_says(
 
 
 @pytest.mark.slow
-def test_every_cut_is_seen(tmp_path: Path) -> None:
+def test_every_cut_is_seen(tmp_path):
     raw = pickle.dumps(metadata(2, 3), 4)
     for size in range(len(raw)):
         with pytest.raises(NotWhole, match="cut or damaged"):
             read(tmp_path, raw[:size])
 
 
-def test_what_it_cannot_follow_is_no_verdict(tmp_path: Path) -> None:
+def test_what_it_cannot_follow_is_no_verdict(tmp_path):
     info = Info("__0_0.distcp", 0, 5)
     with pytest.raises(Unprovable, match="twice"):
         read(tmp_path, pickle.dumps(Metadata({}, None, {Index("a"): info, Index("b"): info}), 4))
@@ -121,15 +119,13 @@ print(len(held), tracemalloc.get_traced_memory()[1])
 
 
 @pytest.mark.nightly
-def test_memory_does_not_go_with_the_number_of_items(tmp_path: Path) -> None:
+def test_memory_does_not_go_with_the_number_of_items(tmp_path):
     peaks = []
     for items in (1_000, 6_000):
         path = tmp_path / str(items)
         path.write_bytes(pickle.dumps(metadata(items // 100, 100), 4))
         # In a process of its own: what this one's other threads hold would be counted, too.
-        ran = subprocess.run(
-            [sys.executable, "-c", PEAK, path], capture_output=True, text=True, check=True
-        )
+        ran = run_text([sys.executable, "-c", PEAK, path], check=True)
         count, peak = map(int, ran.stdout.split())
         assert count == 100
         peaks.append(peak - path.stat().st_size)

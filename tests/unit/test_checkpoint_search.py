@@ -25,8 +25,7 @@ def test_newest_step_wins_whatever_it_is_called_and_whenever_written(tmp_path: P
     os.utime(newest, (1, 1))
     os.utime(newest / "manifest.json", (1, 1))
     search = last_complete(tmp_path)
-    assert (search.found.path, search.found.step) == (newest, 30)
-    assert search.verdict == "found"
+    assert (search.found.path, search.found.step, search.verdict) == (newest, 30, "found")
     assert search.passed_over == ()
 
 
@@ -61,8 +60,7 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path: Path) -> None:
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path: Path) -> None:
     generic(tmp_path, "step-9\nfound /etc", 9)
     generic(tmp_path, "step-8", 8)
-    found = last_complete(tmp_path).found
-    assert found.step == 8
+    assert last_complete(tmp_path).found.step == 8
 
 
 # --- the command -------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -102,8 +102,8 @@ def order(service: Any) -> Any:
     ],
 )
 def test_a_refusal_has_the_services_code_and_is_not_asked_again(
-    wire: Wire, sagemaker: Any, call: Callable[[Any], Any], code: str, kind: type, hint: str
-) -> None:
+    wire, sagemaker, call, code, kind, hint
+):
     wire.replies = [no(code)]
     with pytest.raises(Refused) as caught:
         call(sagemaker)
@@ -115,7 +115,7 @@ def test_a_refusal_has_the_services_code_and_is_not_asked_again(
 
 
 @pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
-def test_a_read_rides_out_what_passes(wire: Wire, sagemaker: Any, reply: Reply | None) -> None:
+def test_a_read_rides_out_what_passes(wire, sagemaker, reply):
     answer = {**FINE, "ClusterStatus": "InService", "InstanceGroups": []}
     wire.replies = [reply, reply, reply, (200, answer)]
     assert read(sagemaker)["ClusterStatus"] == "InService"
@@ -123,9 +123,7 @@ def test_a_read_rides_out_what_passes(wire: Wire, sagemaker: Any, reply: Reply |
 
 
 @pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
-def test_a_read_that_gets_no_answer_says_so_after_its_attempts(
-    wire: Wire, sagemaker: Any, reply: Reply | None
-) -> None:
+def test_a_read_that_gets_no_answer_says_so_after_its_attempts(wire, sagemaker, reply):
     wire.replies = [reply]
     with pytest.raises(Unavailable, match="sagemaker:DescribeCluster"):
         read(sagemaker)
@@ -136,9 +134,7 @@ def test_a_read_that_gets_no_answer_says_so_after_its_attempts(
     "code",
     ["ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded"],
 )
-def test_a_throttled_order_is_sent_again_for_it_was_not_taken(
-    wire: Wire, sagemaker: Any, slept: list[float], code: str
-) -> None:
+def test_a_throttled_order_is_sent_again_for_it_was_not_taken(wire, sagemaker, slept, code):
     wire.replies = [no(code), no(code), (200, FINE)]
     assert order(sagemaker)["ClusterArn"] == FINE["ClusterArn"]
     assert len(wire.calls) == 3
@@ -148,16 +144,14 @@ def test_a_throttled_order_is_sent_again_for_it_was_not_taken(
 @pytest.mark.parametrize(
     "reply", [no("InternalFailure", 500), no("ServiceUnavailable", 503), None, (200, {"x": 1})]
 )
-def test_an_order_in_doubt_is_sent_once(wire: Wire, sagemaker: Any, reply: Reply | None) -> None:
+def test_an_order_in_doubt_is_sent_once(wire, sagemaker, reply):
     wire.replies = [reply, (200, FINE)]
     with pytest.raises(InDoubt, match="sagemaker:DeleteCluster"):
         order(sagemaker)
     assert len(wire.calls) == 1
 
 
-def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
     monkeypatch.setattr(account, "ORDER_FOR_S", 0.0)
@@ -172,13 +166,13 @@ def test_where_nobody_listens_an_order_is_refused_and_a_read_unavailable(
     assert "no connection" in unread.value.hint
 
 
-def test_a_malformed_request_is_refused_before_it_is_sent(wire: Wire, sagemaker: Any) -> None:
+def test_a_malformed_request_is_refused_before_it_is_sent(wire, sagemaker):
     with pytest.raises(Refused, match="ClusterName"):
         sagemaker.read("describe_cluster")
     assert wire.calls == []
 
 
-def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
+def test_threads_share_a_service(wire, somebody):
     wire.replies = [(200, {**FINE, "ClusterStatus": "InService", "InstanceGroups": []})]
     with ThreadPoolExecutor(16) as pool:
         made = list(pool.map(lambda _: somebody.service("sagemaker"), range(16)))
@@ -187,9 +181,7 @@ def test_threads_share_a_service(wire: Wire, somebody: AwsAccount) -> None:
     assert len(wire.calls) == 64
 
 
-def test_no_credentials_no_region_and_no_profile_each_have_their_fix(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_credentials_no_region_and_no_profile_each_have_their_fix(wire, monkeypatch):
     with pytest.raises(HpctlError, match="no AWS region") as caught:
         AwsAccount(endpoint_url=wire.url).service("sagemaker")
     assert "--region" in caught.value.hint

@@ -12,9 +12,9 @@ from botocore.exceptions import (
 
 from hpctl.cloud.classify import of_batch, of_error, words_of
 from hpctl.cloud.none import NoProvider
-from hpctl.core.model import InstanceId, Outcome, OutcomeKind
+from hpctl.core.model import Outcome, OutcomeKind
 
-A, B, C = InstanceId("i-a"), InstanceId("i-b"), InstanceId("i-c")
+A, B, C = "i-a", "i-b", "i-c"
 
 
 def refused(code: str, status: int = 400) -> ClientError:
@@ -24,7 +24,7 @@ def refused(code: str, status: int = 400) -> ClientError:
     )
 
 
-def test_every_id_of_a_batch_is_answered() -> None:
+def test_every_id_of_a_batch_is_answered():
     answer = {
         "Successful": [A],
         "Failed": [{"NodeId": B, "ErrorCode": "InstanceIdInUse", "Message": "busy"}],
@@ -36,7 +36,7 @@ def test_every_id_of_a_batch_is_answered() -> None:
     }
 
 
-def test_an_id_in_both_lists_is_ambiguous() -> None:
+def test_an_id_in_both_lists_is_ambiguous():
     answer = {"Successful": [A], "Failed": [{"NodeId": A, "ErrorCode": "InstanceIdNotFound"}]}
     assert of_batch([A], answer)[A].kind is OutcomeKind.AMBIGUOUS
     assert of_batch([A], {})[A].kind is OutcomeKind.AMBIGUOUS
@@ -56,21 +56,19 @@ def test_an_id_in_both_lists_is_ambiguous() -> None:
         (BotoCoreError(), OutcomeKind.AMBIGUOUS, False),
     ],
 )
-def test_whole_calls(
-    error: ClientError | BotoCoreError, kind: OutcomeKind, transient: bool
-) -> None:
+def test_whole_calls(error, kind, transient):
     outcome = of_error(error)
     assert (outcome.kind, outcome.transient) == (kind, transient)
     assert outcome.code
 
 
-def test_a_web_page_is_not_taken_for_the_service_s_words() -> None:
+def test_a_web_page_is_not_taken_for_the_service_s_words():
     page = {"Error": {"Code": "500", "Message": "<!doctype html>\n<title>no</title>"}}
-    error = ClientError(page, "DescribeFileSystems")  # type: ignore[arg-type]
+    error = ClientError(page, "DescribeFileSystems")
     assert words_of(error) == "the answer is a web page, not the service's (500)"
 
 
-def test_no_provider_refuses_and_says_so() -> None:
+def test_no_provider_refuses_and_says_so():
     none = NoProvider()
     assert not none.view().present
     for outcomes in (none.replace([A, B]), none.reboot([A, B])):

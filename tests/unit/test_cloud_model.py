@@ -38,13 +38,11 @@ def changed(**group: Any) -> dict[str, Any]:
         ({"KubernetesConfig": {"Labels": []}}, ("KubernetesConfig", "Labels"), "must be a map"),
     ],
 )
-def test_what_it_refuses_is_named_with_its_place(
-    group: dict[str, Any], place: tuple[Any, ...], words: str
-) -> None:
+def test_what_it_refuses_is_named_with_its_place(group, place, words):
     ((where, what),) = MODEL.problems(changed(**group))
     assert where == ("InstanceGroups", 1, *place)
     assert words in what
 
 
-def test_patterns_that_python_cannot_read_are_left_to_the_service() -> None:
+def test_patterns_that_python_cannot_read_are_left_to_the_service():
     assert MODEL.problems(cluster(Tags=[{"Key": "ü", "Value": "x"}])) == ()

@@ -1,7 +1,6 @@
 """What stands in for Python 3.11 does as 3.11 does; run under 3.10 too (tests/architecture)."""
 
 import asyncio
-import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from hpctl.core.compat import SAFE_PATH, UTC, iso_time
 from hpctl.jobs.elastic.wire import wait_for
+from tests.process import run_text
 
 NOON = datetime(2026, 3, 1, 12, 30, 15)  # noqa: DTZ001
 INDIA = timezone(timedelta(hours=5, minutes=30))
@@ -60,9 +60,7 @@ def test_a_module_is_run_with_nothing_from_the_current_directory(tmp_path: Path)
     for module in ("json", "runpy", "pkgutil"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit('not this one')\n")
     args = [sys.executable, *SAFE_PATH, "json.tool", "--compact"]
-    done = subprocess.run(
-        args, cwd=tmp_path, input='{"a": 1}', text=True, capture_output=True, check=False
-    )
+    done = run_text(args, cwd=tmp_path, input='{"a": 1}')
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, '{"a":1}', "")
 
 

@@ -20,13 +20,11 @@ def nic(tmp_path: Path) -> Path:
     return tmp_path / "nic"
 
 
-def test_values_are_read_anew_from_the_same_descriptor(nic: Path) -> None:
+def test_values_are_read_anew_from_the_same_descriptor(nic):
     files = CounterFiles(FILES)
     first = files.read(str(nic))
     (nic / "port/drops").write_text("123456789012\n")
     again = files.read(str(nic))
-    assert first is not None
-    assert again is not None
     assert (first.values, again.values) == (
         {"drops": 7, "errors": 3},
         {"drops": 123456789012, "errors": 3},
@@ -36,15 +34,14 @@ def test_values_are_read_anew_from_the_same_descriptor(nic: Path) -> None:
     assert files.open_files == 0
 
 
-def test_a_missing_file_is_no_number_and_no_failure(nic: Path) -> None:
+def test_a_missing_file_is_no_number_and_no_failure(nic):
     reading = CounterFiles(FILES).read(str(nic))
-    assert reading is not None
     assert "new" not in reading.values
     assert not reading.failed
     assert rise(reading, reading, "new") is None
 
 
-def test_a_device_that_vanishes_and_returns_is_another_one(nic: Path, tmp_path: Path) -> None:
+def test_a_device_that_vanishes_and_returns_is_another_one(nic, tmp_path):
     files = CounterFiles(FILES)
     before = files.read(str(nic))
     nic.rename(tmp_path / "aside")
@@ -53,7 +50,6 @@ def test_a_device_that_vanishes_and_returns_is_another_one(nic: Path, tmp_path: 
     (nic / "port").mkdir(parents=True)
     (nic / "port/drops").write_text("900\n")
     after = files.read(str(nic))
-    assert after is not None
     assert after.values == {"drops": 900}
     assert rise(after, before, "drops") is None
 
@@ -73,24 +69,18 @@ class Broken:
         return os.read(descriptor, length)
 
 
-def test_a_folder_that_fails_is_reported_and_the_others_go_on(
-    nic: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_fails_is_reported_and_the_others_go_on(nic, monkeypatch):
     files = CounterFiles(FILES)
     (nic / "port/new").write_text("1\n")
     first = files.read(str(nic))
     monkeypatch.setattr(os, "pread", Broken("port/drops", "port/new"))
     broken = files.read(str(nic))
-    assert first is not None
-    assert broken is not None
     assert broken.values == {"errors": 3}
     assert broken.failed == {"drops": "No such device", "new": "No such device"}
     assert (broken.identity, broken.troubles) == (first.identity, 1)
 
 
-def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(
-    nic: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, monkeypatch):
     files = CounterFiles(FILES)
     (nic / "port/new").write_text("1\n")
     files.read(str(nic))
@@ -101,27 +91,23 @@ def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(
         for _ in range(16):
             before = broken.attempts
             reading = files.read(str(nic))
-            assert reading is not None
             assert set(reading.failed) == {"drops", "new"}
             asked.append(broken.attempts - before)
     assert asked == [1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
     last = [files.read(str(nic)) for _ in range(4)]
     assert [bool(reading and reading.failed) for reading in last] == [True, True, True, False]
-    assert last[-1] is not None
     assert last[-1].values == {"drops": 7, "errors": 3, "new": 1}
     assert last[-1].troubles == 4
 
 
-def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic: Path) -> None:
+def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
     files = CounterFiles(FILES, most_open=1)
     for _ in range(3):
-        reading = files.read(str(nic))
-        assert reading is not None
-        assert reading.values == {"drops": 7, "errors": 3}
+        assert files.read(str(nic)).values == {"drops": 7, "errors": 3}
         assert files.open_files == 1
 
 
-def test_history_reaches_back_at_least_half_a_span_and_stays_small() -> None:
+def test_history_reaches_back_at_least_half_a_span_and_stays_small():
     history = History((60.0, 600.0))
     for step in range(500):
         at = step * 12.0
@@ -136,15 +122,13 @@ def test_history_reaches_back_at_least_half_a_span_and_stays_small() -> None:
         history.add(Sweep(at, {}))
 
 
-def test_a_clock_that_was_set_back_begins_a_new_history() -> None:
+def test_a_clock_that_was_set_back_begins_a_new_history():
     history = History((60.0, 600.0))
     for at in (5000.0, 5012.0, 10.0, 22.0):
         history.add(Sweep(at, {}))
     assert [sweep.at for sweep in history.past(34.0)] == [10.0, 22.0]
 
 
-def test_the_second_place_of_a_counter_serves_an_older_driver(nic: Path) -> None:
+def test_the_second_place_of_a_counter_serves_an_older_driver(nic):
     (nic / "own/errors").rename(nic / "port/errors")
-    reading = CounterFiles(FILES).read(str(nic))
-    assert reading is not None
-    assert reading.values["errors"] == 3
+    assert CounterFiles(FILES).read(str(nic)).values["errors"] == 3

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
 
@@ -58,7 +57,7 @@ async def _met(server_secret: str, client_secret: str) -> list[object]:
     return seen
 
 
-def test_a_line_too_long_ends_the_connection() -> None:
+def test_a_line_too_long_ends_the_connection():
     seen = asyncio.run(_met(SECRET, SECRET))
     assert seen[:2] == [{"node": 1}, {"beat": 1}]
     assert seen[2:] == ["connection lost (LimitOverrunError)"]
@@ -76,7 +75,7 @@ async def _suspended(jump_s: float) -> wire.Message:
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     writer = asyncio.StreamWriter(_Nobody(), asyncio.Protocol(), reader, loop)
     clock, stopped = loop.time, [0.0]
-    loop.time = lambda: clock() + stopped[0]  # type: ignore[method-assign]
+    loop.time = lambda: clock() + stopped[0]
     heard = asyncio.create_task(wire.Connection(reader, writer).receive_within(15.0))
     await asyncio.sleep(0)
     stopped[0] = jump_s
@@ -86,7 +85,7 @@ async def _suspended(jump_s: float) -> wire.Message:
     return await heard
 
 
-def test_a_suspended_job_is_not_silent() -> None:
+def test_a_suspended_job_is_not_silent():
     assert asyncio.run(_suspended(7200.0)) == {"beat": 1}
 
 
@@ -109,9 +108,7 @@ async def _told_the_end(place: LauncherPlace) -> wire.Message:
     return message
 
 
-def test_a_start_that_fails_for_whatever_reason_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
     def resume(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -123,7 +120,7 @@ def test_a_start_that_fails_for_whatever_reason_is_told(
 
 
 @pytest.mark.parametrize("text", [b"[" * 60000, b"\xff", b"7", b'{"nonce": 7}', b""])
-def test_whatever_a_stranger_sends_is_refused(text: bytes) -> None:
+def test_whatever_a_stranger_sends_is_refused(text):
     async def answered() -> str:
         refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -144,13 +141,13 @@ def test_whatever_a_stranger_sends_is_refused(text: bytes) -> None:
     assert asyncio.run(answered()) in ("not a message", "no nonce")
 
 
-def test_a_wrong_secret_is_refused_before_anything_is_said() -> None:
+def test_a_wrong_secret_is_refused_before_anything_is_said():
     seen = asyncio.run(_met(SECRET, "another0123456789"))
     assert "a stranger" in seen
     assert {"node": 1} not in seen
 
 
-def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
+def test_a_server_that_does_not_know_the_secret_is_refused():
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             writer.write(b'{"nonce": "00"}\n')
@@ -170,7 +167,7 @@ def test_a_server_that_does_not_know_the_secret_is_refused() -> None:
 # --- the account ------------------------------------------------------------------------------
 
 
-def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
     pen = AccountWriter(path, "7.3")
     pen.generation_began(0, "", ["a", "b"])
@@ -199,7 +196,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])
-def test_what_is_no_account(tmp_path: Path, text: str) -> None:
+def test_what_is_no_account(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
         account.read(tmp_path / "a")

@@ -4,7 +4,6 @@ The rest of the service's behavior is shown by the provider's contract and by te
 """
 
 import json
-import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +14,6 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from hpctl.sandbox.emulator.launch import Timings
-from hpctl.sandbox.machines import Machine
 from tests.contract.provider.beds import Client, cluster, counts, group
 
 PLAN = "arn:aws:sagemaker:us-west-2:000000000000:training-plan/none"
@@ -111,9 +108,7 @@ def client(emulator: Emulator) -> Any:
         ({"InstanceGroups": [{"TargetCount": 9999}]}, "less than or equal to 6758"),
     ],
 )
-def test_an_answer_that_drifts_from_the_model_is_caught(
-    emulator: Emulator, answer: dict[str, Any], found: str
-) -> None:
+def test_an_answer_that_drifts_from_the_model_is_caught(emulator, answer, found):
     emulator.handlers["DescribeCluster"] = lambda _request: answer
     with pytest.raises(ClientError, match="emulator bug") as caught:
         client(emulator).describe_cluster(ClusterName="demo")
@@ -121,14 +116,14 @@ def test_an_answer_that_drifts_from_the_model_is_caught(
     assert any(found in line for line in emulator.response_errors)
 
 
-def test_operations_that_are_not_offered_say_so(emulator: Emulator) -> None:
+def test_operations_that_are_not_offered_say_so(emulator):
     with pytest.raises(ClientError, match="does not offer") as caught:
         client(emulator).list_training_jobs()
     assert caught.value.response["Error"]["Code"] == "UnknownOperationException"
     assert "no operation 'Dance'" in str(emulator.handle("Dance", {}).body)
 
 
-def test_another_process_reads_the_calls(emulator: Emulator) -> None:
+def test_another_process_reads_the_calls(emulator):
     emulator.faults.add("throttle", calls=1)
     with pytest.raises(ClientError, match="Rate exceeded"):
         client(emulator).list_clusters()
@@ -141,36 +136,7 @@ def test_another_process_reads_the_calls(emulator: Emulator) -> None:
 # --- walks --------------------------------------------------------------------------------------
 
 
-def node(api: Client, **which: str) -> dict[str, Any]:
-    return dict(api("DescribeClusterNode", ClusterName="demo", **which)["NodeDetails"])
-
-
-def test_a_replacement_walks_through_its_states(demo: Client, machines: NullMachines) -> None:
-    demo.emulator.launches.timings = Timings(shutdown_s=0.05, boot_s=0.05)
-    old = node(demo, NodeId=nodes(demo)[0]["InstanceId"])
-    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[old["InstanceId"]])
-    seen: list[tuple[str, str]] = []
-
-    def done() -> bool:
-        now = node(demo, NodeLogicalId=old["NodeLogicalId"])
-        at = (now["InstanceId"], now["InstanceStatus"]["Status"])
-        if not seen or seen[-1] != at:
-            seen.append(at)
-        return at[1] == "Running"
-
-    until(demo, done)
-    new = node(demo, NodeLogicalId=old["NodeLogicalId"])
-    assert [s for _, s in seen] == ["ShuttingDown", "Pending", "Running"]
-    assert [i for i, _ in seen] == [old["InstanceId"], new["InstanceId"], new["InstanceId"]]
-    same = ("PrivatePrimaryIp", "PrivateDnsHostname", "InstanceGroupName", "InstanceType")
-    assert {k: new[k] for k in same} == {k: old[k] for k in same}
-    assert new["LaunchTime"] > old["LaunchTime"]
-    assert machines.done[-2:] == [("destroy", old["InstanceId"]), ("boot", new["InstanceId"])]
-
-
-def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
-    demo: Client, machines: NullMachines
-) -> None:
+def test_a_cluster_can_be_deleted_under_a_stuck_replacement(demo, machines):
     demo.emulator.faults.add("stuck")
     victim = nodes(demo)[0]["InstanceId"]
     demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[victim])
@@ -184,7 +150,7 @@ def test_a_cluster_can_be_deleted_under_a_stuck_replacement(
 # --- capacity -----------------------------------------------------------------------------------
 
 
-def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) -> None:
+def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make):
     api = make(retry_time_s=0.05)
     api.emulator.capacity.set({"groups": {"demo/workers": 3}})
     api.emulator.create(cluster("demo"))
@@ -200,7 +166,7 @@ def test_a_shortage_leaves_continuous_nodes_pending_until_it_ends(make: Make) ->
     until(api, lambda: counts(api)["workers"] == (4, 4))
 
 
-def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
+def test_a_spot_instance_is_interrupted_after_a_notice(make):
     api = make(retry_time_s=0.3)
     workers = group("workers", "Compute", 1, CapacityRequirements={"Spot": {}})
     created(api, group("controller", "Controller", 1), workers)
@@ -238,9 +204,7 @@ def test_a_spot_instance_is_interrupted_after_a_notice(make: Make) -> None:
         ({"InstanceGroups": [group("w", "Compute", 1, TrainingPlanArn=PLAN)]}, "ResourceNotFound"),
     ],
 )
-def test_what_cannot_change_is_refused_and_nothing_is_done(
-    demo: Client, request_: dict[str, Any], error: str
-) -> None:
+def test_what_cannot_change_is_refused_and_nothing_is_done(demo, request_, error):
     answer = update(demo, **{"NodeRecovery": "Automatic", **request_})
     assert code(answer)
     assert error in str(answer)
@@ -248,28 +212,7 @@ def test_what_cannot_change_is_refused_and_nothing_is_done(
     assert counts(demo) == {"controller": (1, 1), "workers": (4, 4)}
 
 
-def test_a_continuous_cluster_stays_in_service_and_scales_twice_at_once(
-    demo: Client, machines: NullMachines
-) -> None:
-    gate, boot = threading.Event(), machines.boot
-
-    def slow(machine: Machine) -> None:
-        gate.wait(5)
-        boot(machine)
-
-    machines.boot = slow  # type: ignore[method-assign]
-    update(demo, group("workers", "Compute", 6))
-    assert demo("DescribeCluster", ClusterName="demo")["ClusterStatus"] == "InService"
-    assert counts(demo)["workers"] == (4, 6)
-    assert group_of(demo)["Status"] == "Updating"
-    update(demo, group("workers", "Compute", 8))
-    gate.set()
-    until(demo, lambda: counts(demo)["workers"] == (8, 8))
-
-
-def test_a_login_group_that_fails_keeps_a_cluster_from_service(
-    make: Make, machines: NullMachines
-) -> None:
+def test_a_login_group_that_fails_keeps_a_cluster_from_service(make, machines):
     """The guide, sagemaker-hyperpod-scaling-slurm, "Priority-based provisioning":
     InService "when one controller node is up and one login node is up (if a login instance group
     is specified)".

@@ -9,7 +9,7 @@ import pytest
 
 from hpctl.core.advance import Due
 from hpctl.core.journal import Event, StepResolved, StepStarted
-from hpctl.core.model import InstanceId, Outcome, OutcomeKind, RecoveryId
+from hpctl.core.model import Outcome, OutcomeKind
 from hpctl.core.recovery import Do, StepKind
 from hpctl.daemon.execute import Executor
 from tests.fakes.values import T0, attempt
@@ -21,11 +21,11 @@ class SlowCloud:
     """A cloud whose answers come when the test lets them."""
 
     def __init__(self) -> None:
-        self.called: list[tuple[InstanceId, ...]] = []
+        self.called: list[tuple[str, ...]] = []
         self.answers = threading.Semaphore(0)
         self.error: Exception | None = None
 
-    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+    def replace(self, instances: Sequence[str]) -> Mapping[str, Outcome]:
         self.called.append(tuple(instances))
         self.answers.acquire(timeout=10)
         if self.error is not None:
@@ -51,14 +51,11 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)  # type: ignore[arg-type]
+        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
-            [
-                Due(RecoveryId(f"n-{i}"), Do(StepKind.REPLACE, i, attempt=1, why="sick"))
-                for i in instances
-            ]
+            [Due(f"n-{i}", Do(StepKind.REPLACE, i, attempt=1, why="sick")) for i in instances]
         )
 
     def answered(self) -> None:
@@ -79,7 +76,7 @@ def bench() -> Any:
     bench.executor.close()
 
 
-def test_an_order_that_cannot_go_out_now_is_not_begun(bench: Bench) -> None:
+def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     """It would go out whatever came between: a pause, a cancelled recovery, the kill switch."""
     assert bench.order("i-1")
     assert not bench.order("i-2"), "nothing was done: the loop need not look again at once"
@@ -91,7 +88,33 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench: Bench) -> None:
     assert bench.cloud.called == [("i-1",), ("i-2",)]
 
 
-def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench: Bench) -> None:
+def test_who_leads_no_more_does_nothing(bench):
+    """It is asked after the step was written down, and immediately before the call."""
+    asked = []
+
+    def may_act():
+        asked.append(len(bench.started()))
+        return False
+
+    bench.executor._may_act = may_act
+    assert bench.order("i-1")
+    assert bench.poked.wait(10)
+    bench.executor.collect()
+    assert (asked, bench.cloud.called) == ([1], [])
+    (resolved,) = [e for e in bench.written if isinstance(e, StepResolved)]
+    assert (resolved.outcome.kind, resolved.outcome.transient) == (OutcomeKind.REJECTED, True)
+
+
+def test_a_call_under_way_is_waited_for_before_the_lease_is_given_away(bench):
+    assert bench.executor.settle(0.0), "none is under way"
+    assert bench.order("i-1")
+    assert not bench.executor.settle(0.05)
+    bench.cloud.answers.release()
+    assert bench.executor.settle(10)
+    assert [type(e) for e in bench.written] == [StepStarted, StepResolved]
+
+
+def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
     many = [f"i-{n}" for n in range(30)]
     assert bench.order(*many)
     assert bench.started() == many[:25]
@@ -123,17 +146,14 @@ class HungSlurm:
     ],
     ids=lambda v: v.code if isinstance(v, Outcome) else "",
 )
-def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(
-    outcome: Outcome, asked: list[int]
-) -> None:
+def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     """Ten seconds for each job of a mass event: systemd's watchdog would end the daemon first."""
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, Written(written), CLOCK)  # type: ignore[arg-type]
+    executor = Executor(slurm, cloud, Written(written), CLOCK)
     due = [
-        Due(RecoveryId(f"j-{i}"), Do(StepKind.START_NOW, str(i), attempt=1), attempt(i))
-        for i in (1, 2, 3, 4)
+        Due(f"j-{i}", Do(StepKind.START_NOW, str(i), attempt=1), attempt(i)) for i in (1, 2, 3, 4)
     ]
     assert executor.run(due)
     assert slurm.asked == asked
@@ -160,22 +180,22 @@ class Orders:
         return Outcome.accepted()
 
 
-def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes() -> None:
+def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, Written([]), CLOCK)  # type: ignore[arg-type]
+    executor = Executor(slurm, cloud, Written([]), CLOCK)
     executor.run(
         [
-            Due(RecoveryId("j-1"), Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
-            Due(RecoveryId("n-1"), Do(StepKind.RETURN, "node-4", attempt=1)),
-            Due(RecoveryId("k-1"), Do(StepKind.RESERVE, "worker-1", attempt=1)),
+            Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),
+            Due("n-1", Do(StepKind.RETURN, "node-4", attempt=1)),
+            Due("k-1", Do(StepKind.RESERVE, "worker-1", attempt=1)),
         ]
     )
     assert slurm.taken == ["reservation", "RESUME", "start"]
 
 
-def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench: Bench) -> None:
+def test_a_call_that_breaks_is_in_doubt_and_the_next_one_goes_out(bench):
     bench.cloud.error = KeyError("Successful")
     assert bench.order("i-1")
     bench.answered()

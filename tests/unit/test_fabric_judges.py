@@ -31,7 +31,7 @@ def judged(check: str, history: list[Trace]) -> list[Any]:
 @pytest.mark.parametrize(
     ("check", "row"), [(check, row) for check, rows in TABLE.items() for row in rows], ids=str
 )
-def test_what_is_reported(check: str, row: list[Any]) -> None:
+def test_what_is_reported(check, row):
     *given, expected = row if isinstance(row[-1], str) else [*row, ""]
     every_s, counters = [12.0, *given][-2:]
     output = judged(check, traces(counters, every_s))
@@ -43,7 +43,7 @@ def test_what_is_reported(check: str, row: list[Any]) -> None:
 
 @pytest.mark.parametrize("check", LOADED)
 @pytest.mark.parametrize("kind", ["busy", "idle", "reset", "few counters", "none", "another life"])
-def test_a_healthy_device_is_silent(check: str, kind: str) -> None:
+def test_a_healthy_device_is_silent(check, kind):
     busy = HEALTHY[check.partition(".")[0]]
     alive = {name: busy[name] for name in busy if name == "keep_alive_rcvd"}
     counters = {
@@ -62,7 +62,7 @@ def test_a_healthy_device_is_silent(check: str, kind: str) -> None:
     assert [judged(check, history[: end + 1]) for end in range(len(history))] == [[]] * len(history)
 
 
-def test_the_detail_names_the_worst_device_and_the_window() -> None:
+def test_the_detail_names_the_worst_device_and_the_window():
     (reported,) = judged(
         "efa.errors", traces({f"d{i}": {"rx_drops": [0, 1000 + i]} for i in range(32)})
     )
@@ -81,9 +81,7 @@ def test_the_detail_names_the_worst_device_and_the_window() -> None:
     ],
     ids=["still failing", "failed in between", "dead"],
 )
-def test_errors_that_reading_counters_made_are_no_fault(
-    values: dict[str, int], failed: dict[str, str], troubles: int, output: list[str]
-) -> None:
+def test_errors_that_reading_counters_made_are_no_fault(values, failed, troubles, output):
     then = Sweep(0.0, {"a": Reading(BORN, dict.fromkeys(values, 0))})
     now = Sweep(12.0, {"a": Reading(BORN, values, failed, troubles)})
     assert [o.code for o in judged("efa.commands", [Trace(now, (then,))])] == output
@@ -91,7 +89,7 @@ def test_errors_that_reading_counters_made_are_no_fault(
     assert unreadable == [f"1 counters cannot be read: {n}: {why}" for n, why in failed.items()]
 
 
-def test_gauges() -> None:
+def test_gauges():
     quiet = {"tx_pkts": [0, 30_000], "retrans_pkts": [0, 0], "tx_bytes": [0, 1_200]}
     loud = {"tx_pkts": [0, 10_000], "retrans_pkts": [0, 20], "retrans_timeout_events": [0, 24]}
     before, now = traces({"a": quiet, "b": loud})

@@ -30,9 +30,7 @@ def devices(node: Node) -> list[tuple[str, str]]:
         ("ml.p5e.48xlarge", 32), ("ml.p5en.48xlarge", 16), ("ml.p6-b200.48xlarge", 8),
     ],
 )  # fmt: skip
-def test_an_instance_type_knows_its_efa_devices(
-    tree: SysfsTree, instance_type: str, count: int
-) -> None:
+def test_an_instance_type_knows_its_efa_devices(tree, instance_type, count):
     tree.add_efas(count)
     node = Node(tree.root, Expected(instance_type))
     assert devices(node) == []
@@ -46,12 +44,12 @@ def test_an_instance_type_knows_its_efa_devices(
     )
 
 
-def test_an_instance_without_efa_is_its_owners_choice(tree: SysfsTree) -> None:
+def test_an_instance_without_efa_is_its_owners_choice(tree):
     with pytest.raises(NotHere):
         check_efa.gather_devices(Node(tree.root, Expected("p5.48xlarge")).machine)
 
 
-def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> None:
+def test_of_an_unknown_type_the_most_that_was_seen_counts(tree):
     tree.add_efas(4)
     node = Node(tree.root, Expected("x9.metal"))
     assert devices(node) == []
@@ -60,7 +58,7 @@ def test_of_an_unknown_type_the_most_that_was_seen_counts(tree: SysfsTree) -> No
         assert devices(node) == [("fewer", "")]
 
 
-def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
+def test_more_than_expected_is_only_a_warning(tree):
     tree.add_efas(5)
     (reported,) = check_efa.judge_devices(
         check_efa.gather_devices(Node(tree.root, Expected("p4d.24xlarge")).machine), None, {}
@@ -72,7 +70,7 @@ def test_more_than_expected_is_only_a_warning(tree: SysfsTree) -> None:
 
 
 # --- the shared sweep -------------------------------------------------------------------------
-def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
+def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree):
     tree.add_efa("efa_0")
     node = Node(tree.root)
     first = check_efa.trace(node.machine)
@@ -85,24 +83,7 @@ def test_a_young_sweep_is_shared_and_an_old_one_is_not(tree: SysfsTree) -> None:
     assert second.past == (first.now,)
 
 
-def test_a_device_that_vanishes_is_missing_and_starts_anew_when_it_returns(tree: SysfsTree) -> None:
-    tree.add_efa("efa_0", {"rx_drops": 5})
-    tree.add_efa("efa_1")
-    node = Node(tree.root)
-    first = check_efa.trace(node.machine)
-    tree.unplug("efa_0")
-    node.clock.now += 12
-    assert set(check_efa.trace(node.machine).now.devices) == {"efa_1"}
-    tree.add_efa("efa_0", {"rx_drops": 5000})
-    node.clock.now += 12
-    back = check_efa.trace(node.machine)
-    assert back.now.devices["efa_0"].values["rx_drops"] == 5000
-    assert dict(back.rises(first.now, "rx_drops")) == {"efa_1": 0}
-
-
-def test_a_slow_device_leaves_the_others_to_the_next_sweep(
-    tree: SysfsTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_device_leaves_the_others_to_the_next_sweep(tree, monkeypatch):
     names = tree.add_efas(4)
     node = Node(tree.root)
     read = check_efa.CounterFiles.read
@@ -118,9 +99,7 @@ def test_a_slow_device_leaves_the_others_to_the_next_sweep(
     assert list(check_efa.trace(node.machine).now.devices) == [*names[2:], *names[:2]]
 
 
-def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(
-    tree: SysfsTree, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree, monkeypatch):
     def broken(folder: str) -> list[str]:
         raise PermissionError(13, "Permission denied")
 
@@ -130,7 +109,7 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(
 
 
 # --- The fabric's checks together: silent on a healthy machine, and on one without a fabric.
-def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path: Path) -> None:
+def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path):
     tree = SysfsTree(tmp_path)
     tree.add_efas(32)
     tree.add_mlx5("mlx5_0", interface="eth0")
@@ -140,12 +119,12 @@ def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path: Path) -> None
     assert {row.state for row in look(checks, node.machine)} == {"ok"}
 
 
-def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path: Path) -> None:
+def test_every_check_is_silent_on_a_machine_without_a_fabric(tmp_path):
     checks = [load(spec) for spec in CHECKS if spec.name.startswith(("efa.", "rdma.", "neuron."))]
     assert {row.state for row in look(checks, Node(tmp_path).machine)} == {"absent"}
 
 
-def test_devices_without_a_driver(tree: SysfsTree) -> None:
+def test_devices_without_a_driver(tree):
     tree.add_efas(4)
     tree.unbind("rdmap79s3")
     assert devices(Node(tree.root, Expected("p4d.24xlarge"))) == [("fewer", "")]
@@ -159,7 +138,7 @@ def test_devices_without_a_driver(tree: SysfsTree) -> None:
 LIMITS = limits("rdma.errors")
 
 
-def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree: SysfsTree) -> None:
+def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree):
     tree.add_efas(2)
     tree.add_mlx5("mlx5_0", ports=2)
     tree.add_mlx5("mlx5_1", interface="eth1")
@@ -177,7 +156,7 @@ def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree: SysfsTree) ->
     ]
 
 
-def test_a_device_that_returns_is_not_compared_with_its_former_life(tree: SysfsTree) -> None:
+def test_a_device_that_returns_is_not_compared_with_its_former_life(tree):
     tree.add_mlx5("mlx5_0")
     tree.add_mlx5("mlx5_1")
     node = Node(tree.root)
@@ -198,7 +177,7 @@ def links(node: Node) -> list[tuple[str, str]]:
     return codes(check_rdma.judge_link(check_rdma.gather_link(node.machine), None, {}))
 
 
-def test_a_port_that_was_active_and_is_down_is_reported(tree: SysfsTree) -> None:
+def test_a_port_that_was_active_and_is_down_is_reported(tree):
     tree.add_mlx5("mlx5_0", ports=2)
     node = Node(tree.root)
     assert links(node) == []
@@ -209,9 +188,7 @@ def test_a_port_that_was_active_and_is_down_is_reported(tree: SysfsTree) -> None
     assert links(node) == []
 
 
-def test_a_device_that_vanishes_is_reported_until_it_returns_even_if_it_was_the_only_one(
-    tree: SysfsTree,
-) -> None:
+def test_a_device_that_vanishes_is_reported_until_it_returns_even_if_it_was_the_only_one(tree):
     tree.add_mlx5("mlx5_0")
     node = Node(tree.root)
     assert links(node) == []
@@ -221,7 +198,7 @@ def test_a_device_that_vanishes_is_reported_until_it_returns_even_if_it_was_the_
     assert links(node) == []
 
 
-def test_a_port_that_came_back_slower_is_reported(tmp_path: Path) -> None:
+def test_a_port_that_came_back_slower_is_reported(tmp_path):
     folder = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
     folder.mkdir(parents=True)
     for name, text in (("state", "4: ACTIVE"), ("phys_state", "5: LinkUp")):
@@ -239,7 +216,7 @@ def test_a_port_that_came_back_slower_is_reported(tmp_path: Path) -> None:
     assert at("400 Gb/sec (4X NDR)") == []
 
 
-def test_a_port_that_nobody_cabled_is_not(tree: SysfsTree) -> None:
+def test_a_port_that_nobody_cabled_is_not(tree):
     tree.add_mlx5("mlx5_0", state="1: DOWN")
     node = Node(tree.root)
     assert [links(node) for _ in range(3)] == [[], [], []]
@@ -262,9 +239,7 @@ def errors(node: Node) -> list[tuple[str, str]]:
     ("instance_type", "count"),
     [("ml.trn1.32xlarge", 16), ("trn2.48xlarge", 16), ("inf2.48xlarge", 12), ("trn1.2xlarge", 1)],
 )
-def test_an_instance_type_knows_its_devices(
-    tree: SysfsTree, instance_type: str, count: int
-) -> None:
+def test_an_instance_type_knows_its_devices(tree, instance_type, count):
     for number in range(count - 1):
         tree.add_neuron(number)
     node = Node(tree.root, Expected(instance_type))
@@ -273,7 +248,7 @@ def test_an_instance_type_knows_its_devices(
     assert neuron_devices(node) == []
 
 
-def test_a_driver_that_is_not_loaded(tree: SysfsTree) -> None:
+def test_a_driver_that_is_not_loaded(tree):
     tree.add_neuron(0)
     (tree.root / "sys/devices/virtual").rename(tree.root / "aside")
     (reported,) = check_neuron.judge_devices(
@@ -288,9 +263,7 @@ PLACES = [("stats/hardware", False), ("stats/hardware", True), ("hardware/ecc", 
 
 
 @pytest.mark.parametrize(("folder", "total"), PLACES)
-def test_errors_are_found_wherever_the_driver_keeps_them(
-    tree: SysfsTree, folder: str, total: bool
-) -> None:
+def test_errors_are_found_wherever_the_driver_keeps_them(tree, folder, total):
     tree.add_neuron(0, folder, total)
     tree.add_neuron(1, folder, total)
     node = Node(tree.root)
@@ -305,7 +278,7 @@ def test_errors_are_found_wherever_the_driver_keeps_them(
     ]
 
 
-def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
+def test_a_driver_of_another_release_is_looked_at_anew(tree):
     tree.add_neuron(0)
     node = Node(tree.root)
     assert errors(node) == []
@@ -316,7 +289,7 @@ def test_a_driver_of_another_release_is_looked_at_anew(tree: SysfsTree) -> None:
     assert errors(node) == [("sram_uncorrected", "neuron0")]
 
 
-def test_the_search_is_bounded(tree: SysfsTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_is_bounded(tree, monkeypatch):
     device = tree.root / "sys/devices/virtual/neuron_device/neuron0"
     for number in range(300):
         (device / f"core{number:03}").mkdir(parents=True)

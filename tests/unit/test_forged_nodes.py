@@ -60,7 +60,7 @@ def lies(reader: Reader, liar: str, *forged: str) -> None:
 )
 def test_every_node_is_read_as_slurmctld_has_it(reader: Reader, forged: list[str]) -> None:
     lies(reader, "n7", *forged)
-    for view in (reader.view(), reader.part([*NAMES[:20], "nobody"], {})):  # type: ignore[list-item]
+    for view in (reader.view(), reader.part([*NAMES[:20], "nobody"], {})):
         assert set(view.nodes) in (set(NAMES), set(NAMES[:20]))
         assert {node.state for node in view.nodes.values()} == {"IDLE"}
     assert reader.runner.bin_dir is not None

@@ -9,17 +9,7 @@ from msgspec.structs import replace
 
 from hpctl.core.gates import GATES, Candidate, approved, launch_failures, tally
 from hpctl.core.journal import Event, RequestTaken, SignalSeen
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-    RecoveryId,
-    RuleId,
-    SchedulerView,
-    own_reason,
-)
+from hpctl.core.model import Instance, InstanceStatus, ProviderView, SchedulerView, own_reason
 from hpctl.core.policy import Budgets, Mode, NodePolicy, Policy
 from hpctl.core.view import View
 from tests.fakes.values import (
@@ -35,7 +25,7 @@ from tests.fakes.values import (
 )
 
 ROWS = {row.name: row for row in GATES}
-N1 = NodeName("n1")
+N1 = "n1"
 
 
 def candidate(**changes: Any) -> Candidate:
@@ -48,7 +38,7 @@ def candidate(**changes: Any) -> Candidate:
 
 
 def instance(**changes: Any) -> Instance:
-    return replace(Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, node=N1), **changes)
+    return replace(Instance("i-n1", InstanceStatus.RUNNING, node=N1), **changes)
 
 
 def listing(**changes: Any) -> dict[str, Any]:
@@ -64,8 +54,8 @@ def others(count: int, seconds: float = 0, **changes: Any) -> list[Event]:
 
 def marked_besides(*names: str) -> Callable[[], View]:
     """Nodes with the fault of n1 that have a stronger one besides."""
-    mark = replace(FAULT, rule=RuleId("hma-replace"))
-    seen = [replace(faulty(NodeName(n), mark), also={FAULT.rule: at(-10)}) for n in names]
+    mark = replace(FAULT, rule="hma-replace")
+    seen = [replace(faulty(n, mark), also={FAULT.rule: at(-10)}) for n in names]
     return lambda: view_of(sick=seen)
 
 
@@ -74,11 +64,8 @@ def closed_by_us(*names: str) -> Callable[[], View]:
 
     def made() -> View:
         view = view_of()
-        reason, flags = own_reason(RecoveryId("n-gone"), "xid 79"), frozenset({"DRAIN"})
-        closed = {
-            NodeName(n): replace(view.scheduler.nodes[NodeName(n)], flags=flags, reason=reason)
-            for n in names
-        }
+        reason, flags = own_reason("n-gone", "xid 79"), frozenset({"DRAIN"})
+        closed = {n: replace(view.scheduler.nodes[n], flags=flags, reason=reason) for n in names}
         nodes = {**view.scheduler.nodes, **closed}
         return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
 
@@ -87,7 +74,7 @@ def closed_by_us(*names: str) -> Callable[[], View]:
 
 def ended(number: int, seconds: float, *signals: str, node: int = 1) -> list[Event]:
     """A recovery that went through these signals."""
-    rid = RecoveryId(f"n-old{number}")
+    rid = f"n-old{number}"
     first = opened(rid, node_name(node), seconds, rule="another")
     return [first, *(SignalSeen(at(seconds + 1), rid, s, "") for s in signals)]
 
@@ -137,10 +124,10 @@ CASES = [
         candidate(heard=at(-999), node=slurm_node(1, state="DOWN")), note="Slurm agrees"),
     Row("stale_facts", True, lambda: view_of(provider=ProviderView(at(0), True))),
     Row("stale_facts", False, lambda: view_of(provider=ProviderView(at(0), False))),
-    Row("wrong_instance", True, lambda: view_of(**listing(id=InstanceId("i-new")))),
+    Row("wrong_instance", True, lambda: view_of(**listing(id="i-new"))),
     Row("wrong_instance", False, view_of),
     Row("wrong_instance", False, lambda: view_of(
-        **{**listing(id=InstanceId("i-new")), "provider": ProviderView(at(-301), True)}),
+        **{**listing(id="i-new"), "provider": ProviderView(at(-301), True)}),
         note="too old to contradict"),
     Row("provider_acts", True, lambda: view_of(**listing(status=InstanceStatus.PENDING))),
     Row("provider_acts", True, lambda: view_of(**listing(status=InstanceStatus.SHUTTING_DOWN))),
@@ -153,7 +140,7 @@ CASES = [
     Row("foreign_drain", True, view_of,
         candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
     Row("foreign_drain", False, view_of,
-        candidate(node=slurm_node(1, flags=DRAINED, reason=own_reason(RecoveryId("n-0"), "x")))),
+        candidate(node=slurm_node(1, flags=DRAINED, reason=own_reason("n-0", "x")))),
     Row("foreign_drain", False, view_of, candidate(node=slurm_node(1, reason="bad fan")),
         note="a reason, but open"),
     Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"FAIL"})))),

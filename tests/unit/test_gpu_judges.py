@@ -51,7 +51,7 @@ def sweep(at: float, usual: dict[str, Any], who: str, how: dict[str, Any]) -> Sn
 
 
 @pytest.mark.parametrize(("name", "usual", "who", "values"), CASES)
-def test_what_is_reported(name: str, usual: dict[str, Any], who: str, values: list[Any]) -> None:
+def test_what_is_reported(name, usual, who, values):
     *sweeps, expected = values if isinstance(values[-1], str) else [*values, ""]
     before, seen = [None, *sweeps][-2:]
     was = None if before is None else sweep(0.0, usual, who, before)
@@ -74,15 +74,13 @@ def test_what_is_reported(name: str, usual: dict[str, Any], who: str, values: li
         (Event(103, pci(1), 0x2000), "uncorrectable"),
     ],
 )
-def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(
-    event: Event, code: str
-) -> None:
+def test_an_older_driver_says_by_an_event_whether_an_error_was_contained(event, code):
     before, now = (but(1, gpus(), ecc=Ecc(volatile_uncorrected=n)) for n in (0, 1))
     seen = Snapshot(105, gpus=now, events=(event,))
     assert codes("gpu.ecc", seen, Snapshot(100, gpus=before)) == {pci(1): code}
 
 
-def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move() -> None:
+def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move():
     first = Gpu(0, "GPU-a", pci(0), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=0))
     other = Gpu(1, "GPU-b", pci(1), HOPPER, utilization=90, throttle=Throttle(power_brake_ns=900))
     seen, before = (
@@ -93,13 +91,13 @@ def test_a_gpu_is_known_again_by_its_uuid_when_indexes_move() -> None:
 
 
 @pytest.mark.parametrize(("count", "found"), [(3, {}), (4, {pci(1): "slow"})])
-def test_two_peers_are_too_few(count: int, found: dict[str, str]) -> None:
+def test_two_peers_are_too_few(count, found):
     among = gpus(count, sm_clock_mhz=1800, utilization=98)
     assert codes("gpu.clocks", Snapshot(1.0, gpus=but(1, among, sm_clock_mhz=900))) == found
 
 
 @pytest.mark.parametrize(("worst", "found"), [(20, {}), (21, {pci(0): "replays-peers"})])
-def test_replays_are_compared_with_ten_times_the_peers(worst: int, found: dict[str, str]) -> None:
+def test_replays_are_compared_with_ten_times_the_peers(worst, found):
     among = but(0, gpus(pcie=Pcie(replays=2)), pcie=Pcie(replays=worst))
     before = Snapshot(0.0, gpus=gpus(pcie=Pcie(replays=0)))
     assert codes("gpu.pcie", Snapshot(MINUTE, gpus=among), before) == found
@@ -113,9 +111,7 @@ def test_replays_are_compared_with_ten_times_the_peers(worst: int, found: dict[s
         ("gpu.slowdown", {"hw_thermal_ns": 20_000_000_000}, 9, 10),
     ],
 )
-def test_what_goes_on_is_reported_in_minutes(
-    name: str, held: dict[str, int], least: int, most: int
-) -> None:
+def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
     """A light power brake within ten, heavy heat twice: after five and after ten."""
     one, conditions = check(name), Conditions(row(name))
     before = None
@@ -156,7 +152,7 @@ def later(at: float = 10.0) -> Snapshot:
     )
 
 
-def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
+def test_the_worst_gpu_tells_and_load_and_power_are_means():
     assert check_gpu_speed.gauges_gauges(later(), START) == {
         "gpu.throttle_share": pytest.approx(0.4),
         "gpu.sm_clock_mhz": 1200.0,
@@ -169,6 +165,6 @@ def test_the_worst_gpu_tells_and_load_and_power_are_means() -> None:
     }
 
 
-def test_an_idle_gpu_sets_no_pace() -> None:
+def test_an_idle_gpu_sets_no_pace():
     idle = Snapshot(10.0, gpus=but(2, gpus(**FRESH), utilization=0, sm_clock_mhz=210))
     assert check_gpu_speed.gauges_gauges(idle, START)["gpu.sm_clock_mhz"] == 1900.0

@@ -11,17 +11,7 @@ from hpctl.cli.gather import World
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Override, Rules, rules
 from hpctl.core.journal import Event, SignalSeen, State, replay
-from hpctl.core.model import (
-    Condition,
-    Health,
-    NodeName,
-    ProviderView,
-    RecoveryId,
-    Remedy,
-    Report,
-    SchedulerView,
-    Urgency,
-)
+from hpctl.core.model import Condition, Health, ProviderView, Remedy, Report, SchedulerView, Urgency
 from hpctl.core.peers import WINDOW
 from hpctl.core.plan import plan
 from hpctl.core.view import View
@@ -75,11 +65,11 @@ class Head:
     def __init__(self, tmp: Path) -> None:
         self.clock, self.pokes = Clock(), 0
         self.slurm = Slurm(self.clock)
-        self.rows: dict[NodeName, Health] = {}
+        self.rows: dict[str, Health] = {}
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
-        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)  # type: ignore[arg-type]
+        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)
         self.observer = Observer(
-            self.slurm, cloud, self.book, self.clock, tmp / "STOP"  # type: ignore[arg-type]
+            self.slurm, cloud, self.book, self.clock, tmp / "STOP"
         )  # fmt: skip
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
@@ -87,13 +77,13 @@ class Head:
     def record(self, rows: Sequence[Health]) -> None:
         self.rows |= {r.generation.node: r for r in rows}
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def note_heard(self, heard: Mapping[str, datetime]) -> None:
         """Not stored."""
 
     def _poke(self) -> None:
         self.pokes += 1
 
-    def windows(self, count: int, *, hot: Sequence[NodeName] = (), boot: int = 1) -> None:
+    def windows(self, count: int, *, hot: Sequence[str] = (), boot: int = 1) -> None:
         for _ in range(count):
             for _ in range(2):
                 self.clock.at += WINDOW / 2
@@ -159,11 +149,9 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
         assessments={N1: assess(stored, rules(), head.clock.at)},
     )
     reported = explain_view(world, rules(), N1)
-    assert reported is not None
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence
-    assert evidence.check == "peer.throttle"
-    assert evidence.first == T0
+    assert (evidence.check, evidence.first) == ("peer.throttle", T0)
     assert "gpu.throttle_share 0.5" in evidence.evidence
     assert "lower quartile 0" in evidence.evidence
 
@@ -195,9 +183,7 @@ def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) ->
     log: list[Event] = []
     for n in range(4):
         log.append(opened(f"n-{n}", N1, n - 1000.0 * (4 - n)))
-        log.append(
-            SignalSeen(at(n - 1000.0 * (4 - n)), RecoveryId(f"n-{n}"), "operator_cancelled", "")
-        )
+        log.append(SignalSeen(at(n - 1000.0 * (4 - n)), f"n-{n}", "operator_cancelled", ""))
     head.grey.look_back(replay(log))
     assert head.condition() is Condition.HEALTHY
     head.book.flush()

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from hpctl.agent.findings import MAX_JOBS, Findings
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report, standing
-from hpctl.core.model import BootId, Clears, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Clears, Finding, Report, Verdict
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LATER = T0 + timedelta(seconds=10)
@@ -19,7 +19,7 @@ def finding(seconds: float = 0, *, code: str = "79", count: int = 1) -> Finding:
 
 
 def report(*findings: Finding, boot: str = "b1") -> Report:
-    return Report(NodeName("n1"), InstanceId("i-1"), BootId(boot), 1, T0, T0, findings)
+    return Report("n1", "i-1", boot, 1, T0, T0, findings)
 
 
 def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
@@ -76,7 +76,7 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
     assert [f.code for f in health.findings] == ["79"]
     health, _ = fold_report(health, report(boot="b2"), LATER)
     assert [f.code for f in health.findings] == ["79"]
-    other = replace(report(boot="b3"), instance=InstanceId("i-2"))
+    other = replace(report(boot="b3"), instance="i-2")
     health, _ = fold_report(health, other, LATER)
     assert health.findings == ()
 

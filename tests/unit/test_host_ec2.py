@@ -37,26 +37,24 @@ def page(*exceeded: int, magic: int = 0x3C23B510) -> str:
     return head + "\n".join(rows) + "\n"
 
 
-def test_what_ethtool_says() -> None:
+def test_what_ethtool_says():
     assert allowances(ETHTOOL.format(bw=12, conntrack=7)) == [
         ("bw_in", 12), ("bw_out", 3), ("pps", 0), ("conntrack", 7), ("linklocal", 0),
     ]  # fmt: skip
 
 
-def test_what_an_ebs_volume_says() -> None:
+def test_what_an_ebs_volume_says():
     stats = ebs_stats(page(10, 20, 30, 40))
     assert [count for _, count in stats] == [10, 20, 30, 40]
     assert stats[0][0] == "the volume's IOPS"
 
 
 @pytest.mark.parametrize("text", ["", "0000: 01 02", page(1, 2, 3, 4, magic=1), "NVMe status: ..."])
-def test_a_page_of_another_kind_says_nothing(text: str) -> None:
+def test_a_page_of_another_kind_says_nothing(text):
     assert ebs_stats(text) == []
 
 
-def test_each_device_is_asked_by_its_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_device_is_asked_by_its_program(tmp_path, monkeypatch):
     """The programs are ours, the children real."""
     for name, driver in (("eth0", "ena"), ("lo0", "veth")):
         folder = tmp_path / "sys/class/net" / name / "device"
@@ -110,7 +108,7 @@ def judged(root: Path, kind: str = "ml.p5.48xlarge") -> list[tuple[str, str, obj
     return summary(check_host_ec2.judge_devices(seen, None, {}))
 
 
-def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:
+def test_as_many_disks_as_the_type_has(tmp_path):
     disks = [plug(tmp_path, f"0000:{n:02x}:00.0", DISK) for n in range(8)]
     plug(tmp_path, "0000:80:00.0", EBS)
     assert judged(tmp_path) == []
@@ -125,7 +123,7 @@ def test_as_many_disks_as_the_type_has(tmp_path: Path) -> None:
     assert judged(tmp_path) == []
 
 
-def test_a_network_card_that_goes_is_reported_until_it_is_back(tmp_path: Path) -> None:
+def test_a_network_card_that_goes_is_reported_until_it_is_back(tmp_path):
     ena = plug(tmp_path, "0000:00:05.0", ENA)
     plug(tmp_path, "0000:5e:00.0", MLX)
     assert judged(tmp_path, "") == []
@@ -135,7 +133,7 @@ def test_a_network_card_that_goes_is_reported_until_it_is_back(tmp_path: Path) -
     assert judged(tmp_path, "") == []
 
 
-def test_a_machine_with_neither_says_nothing(tmp_path: Path) -> None:
+def test_a_machine_with_neither_says_nothing(tmp_path):
     plug(tmp_path, "0000:80:00.0", EBS)
     with pytest.raises(NotHere):
         judged(tmp_path, "")

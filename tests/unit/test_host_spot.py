@@ -16,17 +16,7 @@ from hpctl.core.advance import advance_all
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen, replay
-from hpctl.core.model import (
-    Finding,
-    Health,
-    RecoveryId,
-    Remedy,
-    RuleId,
-    SlurmNode,
-    Urgency,
-    Verdict,
-    own_reason,
-)
+from hpctl.core.model import Finding, Health, Remedy, SlurmNode, Urgency, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.plan import plan
@@ -37,7 +27,7 @@ from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, s
 from tests.unflawed import unflawed
 
 RULES = rules()
-RULE = RuleId("host-spot-interruption")
+RULE = "host-spot-interruption"
 NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
 
 
@@ -142,7 +132,6 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
     reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
     judged = assess(Health(generation(), at(0), (reported,)), RULES, at(0))
-    assert judged.fault is not None
     assert judged.fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
     rec = replace(replay(log).nodes[log[0].recovery], phase=Phase.VACATED)
@@ -155,9 +144,9 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
 def noticed(ladder: tuple[Remedy, ...], urgency: Urgency, phase: tuple[str, ...] = ()) -> View:
     """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
     log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
-    log += [SignalSeen(at(0), RecoveryId("n-1"), s, "x") for s in ("cordon_seen", *phase)]
+    log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]
     shut = SlurmNode(
-        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason(RecoveryId("n-1"), "x"),
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason("n-1", "x"),
         partitions=("all",),
     )  # fmt: skip
     job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')
@@ -179,8 +168,7 @@ def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     here = {node_name(1): list(view.scheduler.jobs.values())}
     (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
     assert isinstance(hit, JobRecoveryOpened)
-    calm = replace(view, assessments={})
-    assert unflawed(job_decisions(calm, OWN, here, at(0))) == []
+    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))

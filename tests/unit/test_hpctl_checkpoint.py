@@ -19,6 +19,7 @@ from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import hpctl_checkpoint, search
 from hpctl.jobs.checkpoints.search import Checkpoint, judge, last_complete
 from tests.architecture.source import imports
+from tests.process import run_text
 
 CASES = yaml.safe_load(Path(__file__).with_name("hpctl_checkpoint_cases.yaml").read_text())
 
@@ -102,10 +103,9 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def test_a_python_without_hpctl_saves_what_hpctl_proves(job: Job) -> None:
+def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert job.run() == (0, "")
     row = judge(job.root / "step-00000007", deep=True)
-    assert isinstance(row, Checkpoint)
     assert (row.step, row.world_size, row.format, row.deep) == (7, 1, "generic", True)
     assert job.whole() == {7}
     assert [path.name for path in job.root.iterdir()] == ["step-00000007"]
@@ -124,7 +124,7 @@ def kills(job: Job, stride: int = 1, **env: object) -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_a_save_that_is_killed_at_any_point_is_never_whole(job: Job) -> None:
+def test_a_save_that_is_killed_at_any_point_is_never_whole(job):
     codes = []
     for code in kills(job):
         codes.append(code)
@@ -140,7 +140,7 @@ SLURM = {"SLURM_JOB_ID": 11, "SLURM_STEP_ID": 0, "SLURM_STEP_NUM_TASKS": 2}
 
 
 @pytest.mark.slow
-def test_rank_0_finishes_what_all_ranks_have_saved(job: Job) -> None:
+def test_rank_0_finishes_what_all_ranks_have_saved(job):
     first = job.start(**SLURM, SLURM_PROCID=0, RANK=0, WORLD_SIZE=2)
     time.sleep(0.3)
     assert first.poll() is None, "rank 0 did not wait"
@@ -149,7 +149,6 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job: Job) -> None:
     assert first.wait(timeout=30) == 0
     first.communicate()
     row = judge(job.root / "step-00000007", deep=True)
-    assert isinstance(row, Checkpoint)
     assert row.world_size == 2
     names = {path.relative_to(row.path).as_posix() for path in row.path.rglob("*")}
     assert names == {
@@ -158,7 +157,7 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_where_one_of_several_ranks_is_killed_nothing_is_whole(job: Job) -> None:
+def test_where_one_of_several_ranks_is_killed_nothing_is_whole(job):
     pair = {**SLURM, "WORLD_SIZE": 2}
     for number in (1, 4, 9, 12, 15):
         assert job.run(**pair, RANK=1, KILL_AT=number)[0] == -signal.SIGKILL
@@ -181,7 +180,7 @@ def test_where_one_of_several_ranks_is_killed_nothing_is_whole(job: Job) -> None
 @pytest.mark.parametrize(
     "later", [{"SLURM_RESTART_COUNT": 1}, {"SLURM_STEP_ID": 1}, {"TORCHELASTIC_RESTART_COUNT": 1}]
 )
-def test_the_part_of_an_earlier_start_is_never_taken(job: Job, later: dict[str, int]) -> None:
+def test_the_part_of_an_earlier_start_is_never_taken(job, later):
     assert job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0] == 0
     code, text = job.run(**(SLURM | later), RANK=0, WORLD_SIZE=2, WAIT_S=0.1)
     assert code == 1
@@ -189,7 +188,7 @@ def test_the_part_of_an_earlier_start_is_never_taken(job: Job, later: dict[str, 
     assert job.whole() == set()
 
 
-def test_a_rank_that_saves_again_takes_its_part_back_first(job: Job) -> None:
+def test_a_rank_that_saves_again_takes_its_part_back_first(job):
     pair = {**SLURM, "WORLD_SIZE": 2}
     assert job.run(**pair, RANK=1)[0] == 0
     assert job.run(**pair, RANK=1, KILL_AT=9)[0] == -signal.SIGKILL
@@ -208,14 +207,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def save(root: Path, step: int, data: bytes = b"x", **given: object) -> Path:
-    with hpctl_checkpoint.saving(step, root, **given) as one:  # type: ignore[arg-type]
+    with hpctl_checkpoint.saving(step, root, **given) as one:
         one.path("data").write_bytes(data)
     return one.final
 
 
-def test_nothing_gets_its_name_before_it_is_on_stable_storage(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_gets_its_name_before_it_is_on_stable_storage(root, monkeypatch):
     events: list[object] = []
     real = os.fsync
 
@@ -248,7 +245,7 @@ def test_nothing_gets_its_name_before_it_is_on_stable_storage(
     assert events[at + 1 :] == [root.stat().st_ino]
 
 
-def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root: Path) -> None:
+def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root):
     final = save(root, 4, b"first")
     save(root, 4, b"other")
     assert (final / "data").read_bytes() == b"first"
@@ -260,7 +257,7 @@ def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root: Path) -
     assert len(list(root.iterdir())) == 2
 
 
-def test_a_block_that_raises_leaves_nothing(root: Path) -> None:
+def test_a_block_that_raises_leaves_nothing(root):
     with pytest.raises(OSError, match="full"), hpctl_checkpoint.saving(4, root) as one:  # noqa: PT012
         one.path("data").write_bytes(b"half")
         raise OSError("full")
@@ -268,12 +265,12 @@ def test_a_block_that_raises_leaves_nothing(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a/../../x", "manifest.json"])
-def test_names_that_cannot_be_in_a_checkpoint(root: Path, name: str) -> None:
+def test_names_that_cannot_be_in_a_checkpoint(root, name):
     with pytest.raises(ValueError, match="cannot be"), hpctl_checkpoint.saving(4, root) as one:
         one.path(name)
 
 
-def test_a_save_that_hpctl_would_not_call_whole_is_refused(root: Path) -> None:
+def test_a_save_that_hpctl_would_not_call_whole_is_refused(root):
     with pytest.raises(FileNotFoundError), hpctl_checkpoint.saving(4, root) as one:
         one.path("never-written")
     with pytest.raises(ValueError, match="not a regular"), hpctl_checkpoint.saving(4, root) as one:
@@ -290,7 +287,7 @@ def test_a_save_that_hpctl_would_not_call_whole_is_refused(root: Path) -> None:
     assert last_complete(root).verdict == "none"
 
 
-def test_ranks_that_do_not_agree_are_refused(root: Path) -> None:
+def test_ranks_that_do_not_agree_are_refused(root):
     save(root, 4, rank=1, ranks=3, attempt="a")
     with pytest.raises(ValueError, match="rank 1 saves step 4 of 3 ranks"):
         save(root, 4, rank=0, ranks=2, attempt="a")
@@ -298,15 +295,13 @@ def test_ranks_that_do_not_agree_are_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize(("environment", "told"), CASES["launched as"])
-def test_who_a_process_is(
-    root: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], told: list[int]
-) -> None:
+def test_who_a_process_is(root, monkeypatch, environment, told):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert hpctl_checkpoint._launched_as() == tuple(told)
 
 
-def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:
+def test_it_takes_any_python_since_3_8_and_nothing_else():
     ast.parse(SOURCE.read_text(), feature_version=(3, 8))
     names = {name.partition(".")[0] for _, name in imports(SOURCE)}
     assert names <= sys.stdlib_module_names
@@ -315,13 +310,10 @@ def test_it_takes_any_python_since_3_8_and_nothing_else() -> None:
 # --- the shell's ----------------------------------------------------------------------------------
 
 
-def seal(
-    shell: str, script: Path, directory: Path, *text: str, cwd: Path | None = None
-) -> tuple[int, str]:
-    done = subprocess.run(
-        [shell, str(script), str(directory), *text],
-        cwd=cwd, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+def seal(shell, script, directory, *text, cwd=None):
+    done = run_text(
+        [shell, str(script), str(directory), *text], cwd=cwd, env={"PATH": os.environ["PATH"]}
+    )
     return done.returncode, done.stderr
 
 
@@ -335,12 +327,10 @@ def written(root: Path, name: str = "step-120.tmp-7-0") -> Path:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_finishes_what_hpctl_proves(tmp_path: Path, shell: str) -> None:
+def test_a_shell_finishes_what_hpctl_proves(tmp_path, shell):
     script, ck = helper(tmp_path, "--shell"), tmp_path / "c k"
-    made = written(ck)
-    assert seal(shell, script, Path(made.name), "0120", "4", cwd=ck) == (0, "")
+    assert seal(shell, script, Path(written(ck).name), "0120", "4", cwd=ck) == (0, "")
     row = judge(ck / "step-120", deep=True)
-    assert isinstance(row, Checkpoint)
     assert (row.step, row.world_size) == (120, 4)
     assert [path.name for path in ck.iterdir()] == ["step-120"]
     assert sorted(p.name for p in row.path.iterdir()) == [
@@ -357,9 +347,7 @@ def test_a_shell_finishes_what_hpctl_proves(tmp_path: Path, shell: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(
-    tmp_path: Path, shell: str
-) -> None:
+def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(tmp_path, shell):
     lines = helper(tmp_path, "--shell").read_text().splitlines(keepends=True)
     messages = [n for n, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
     cut = [[*lines[:n], "kill -9 $$\n"] for n in messages if not lines[n - 1].endswith("\\\n")]
@@ -386,7 +374,7 @@ def test_a_shell_that_is_killed_at_any_line_leaves_nothing_whole(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_a_shell_refuses(tmp_path: Path, shell: str) -> None:
+def test_what_a_shell_refuses(tmp_path, shell):
     script, ck = helper(tmp_path, "--shell"), tmp_path / "ck"
     assert "no .tmp in it" in seal(shell, script, written(ck, "step-1"), "1")[1]
     made = written(ck, "step-2.tmp-7")
@@ -409,7 +397,7 @@ def test_what_a_shell_refuses(tmp_path: Path, shell: str) -> None:
     assert last_complete(ck).verdict == "none"
 
 
-def test_shellcheck_finds_nothing() -> None:
+def test_shellcheck_finds_nothing():
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed")
     subprocess.run(["shellcheck", str(SOURCE.with_suffix(".sh"))], check=True, timeout=60)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs import preamble
 from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.submit_context import Runtime
+from tests.process import run_text
 from tests.unit.checkpoint_files import generic
 
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -33,27 +33,16 @@ class Job:
         self.python = sys.executable
         self.parts: dict[str, Any] = {}
 
-    def run(
-        self,
-        directory: str = "",
-        shell: str = "sh",
-        flags: str = "-eu",
-        tail: str = TAIL,
-        **environment: str,
-    ) -> tuple[int, list[str], str]:
+    def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}
         resume = parts.pop("resume", True)
         text = preamble.render(Runtime(self.python, ROOT), JobRegistration(**parts), resume=resume)
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
         path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
-        done = subprocess.run(
+        done = run_text(
             [shell, flags, str(path), "a", "b c"],
             env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "42", **environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         return done.returncode, done.stdout.splitlines(), done.stderr
 
@@ -64,7 +53,7 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_resumes_in_every_shell(job: Job, shell: str) -> None:
+def test_resumes_in_every_shell(job, shell):
     generic(job.root, "step-1", 1)
     newest = generic(job.root, "other", 10)
     (generic(job.root, "step-11", 11) / "data").unlink()
@@ -75,7 +64,7 @@ def test_resumes_in_every_shell(job: Job, shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_request_to_save_does_not_end_the_script(job: Job, shell: str) -> None:
+def test_a_request_to_save_does_not_end_the_script(job, shell):
     tail = 'kill -USR1 $$\nsh -c "kill -USR1 \\$\\$" || echo "child $?"\n'
     code, out, _ = job.run(shell=shell, tail=tail)
     assert code == 0
@@ -83,7 +72,7 @@ def test_a_request_to_save_does_not_end_the_script(job: Job, shell: str) -> None
     assert child.startswith("child "), "what the script starts must not inherit it ignored"
 
 
-def test_placeholders_are_filled_and_the_directory_made(job: Job) -> None:
+def test_placeholders_are_filled_and_the_directory_made(job):
     _, out, _ = job.run(f"{job.root}/{{job_id}}/t{{array_task_id}}")
     assert out[0].split("|")[1] == f"{job.root}/42/t0"
     assert (job.root / "42/t0").is_dir()
@@ -95,7 +84,7 @@ def test_placeholders_are_filled_and_the_directory_made(job: Job) -> None:
     assert out[0].split("|")[1] == f"{job.root}/40/t2"
 
 
-def test_nothing_whole_stops_the_job_rather_than_start_over(job: Job) -> None:
+def test_nothing_whole_stops_the_job_rather_than_start_over(job):
     (generic(job.root, "step-1", 1) / "data").unlink()
     code, out, err = job.run()
     assert (code, out) == (STOP_EXIT_CODE, [])
@@ -107,7 +96,7 @@ def test_nothing_whole_stops_the_job_rather_than_start_over(job: Job) -> None:
     assert (code, (job.root / "42").is_dir()) == (0, True)
 
 
-def test_a_missing_base_stops_the_job(job: Job) -> None:
+def test_a_missing_base_stops_the_job(job):
     job.root.rmdir()
     code, out, err = job.run()
     assert (code, out) == (STOP_EXIT_CODE, [])
@@ -116,7 +105,7 @@ def test_a_missing_base_stops_the_job(job: Job) -> None:
 
 
 @pytest.mark.parametrize("broken", ["missing", "crashes", "babbles"])
-def test_hpctl_out_of_order_never_fails_the_job(job: Job, broken: str) -> None:
+def test_hpctl_out_of_order_never_fails_the_job(job, broken):
     fake = job.tmp / "python"
     if broken != "missing":
         fake.write_text(
@@ -136,7 +125,7 @@ def test_hpctl_out_of_order_never_fails_the_job(job: Job, broken: str) -> None:
     assert (code, out[0].split("|")[0]) == (0, str(ten))
 
 
-def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job: Job) -> None:
+def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job):
     job.python = str(job.tmp / "no-python")
     (job.root / "checkpoint-500").mkdir()
     (job.root / "checkpoint-500" / "model.safetensors").write_bytes(b"x")
@@ -148,7 +137,7 @@ def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job: Job) 
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_was_asked_for_is_exported(job: Job, shell: str) -> None:
+def test_what_was_asked_for_is_exported(job, shell):
     job.parts = {
         "policy": {"why": 'it\'s "so" $HOME @BASE@'},
         "spares": 2,
@@ -168,7 +157,7 @@ def test_what_was_asked_for_is_exported(job: Job, shell: str) -> None:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_what_another_job_was_asked_for_is_not_inherited(job: Job, shell: str) -> None:
+def test_what_another_job_was_asked_for_is_not_inherited(job, shell):
     names = ("POLICY", "SPARES", "TIERS", "SAVE_SIGNAL", "CHECKPOINT_DIR")
     tail = "".join(f'echo "${{HPCTL_{name}-unset}}"\n' for name in names)
     job.parts = {"ckpt": ""}
@@ -176,7 +165,7 @@ def test_what_another_job_was_asked_for_is_not_inherited(job: Job, shell: str) -
     assert (code, out) == (0, ["unset"] * 5)
 
 
-def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
+def test_a_program_that_resumes_by_itself_is_left_alone(job):
     (generic(job.root, "step-1", 1) / "data").unlink()
     job.parts = {"resume": False}
     code, out, err = job.run(HPCTL_RESUME_FROM="/stale")
@@ -188,7 +177,7 @@ def test_a_program_that_resumes_by_itself_is_left_alone(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
+def test_the_newest_of_all_tiers_is_found(job):
     tier, other = job.tmp / "tier's", job.tmp / "own disk"
     generic(job.root, "step-1", 1)
     newest = generic(tier, "step-3", 3)
@@ -205,8 +194,6 @@ def test_the_newest_of_all_tiers_is_found(job: Job) -> None:
 
 
 @pytest.mark.parametrize(("given", "exported"), [({}, "1"), ({"SLURM_KILL_BAD_EXIT": "0"}, "0")])
-def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(
-    job: Job, given: dict[str, str], exported: str
-) -> None:
+def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(job, given, exported):
     code, parts, _ = job.run(tail="sh -c 'echo $SLURM_KILL_BAD_EXIT'\n", **given)
     assert (code, parts[-1]) == (0, exported)

@@ -71,8 +71,7 @@ def test_costs_and_distances_are_read_from_the_files(tmp_path: Path) -> None:
         saved(tmp_path, 100 * (number + 1), 1e9 + 600 * number, 30 + number)
     (tmp_path / "step-500/__0_0.distcp").unlink()  # not whole: it counts for nothing
     saves = measure(tmp_path)
-    assert len(saves.saves) == 4
-    assert saves.formats == ("torch-dcp",)
+    assert (len(saves.saves), saves.formats) == (4, ("torch-dcp",))
     assert saves.save_s == pytest.approx(31.5)
     assert saves.apart_s == pytest.approx(600)
     assert saves.step_s == pytest.approx(6)
@@ -89,5 +88,4 @@ def test_single_files_do_not_say_what_a_save_cost(tmp_path: Path) -> None:
     for step in (10, 20):
         (tmp_path / f"step={step}.ckpt").write_bytes(torch_save({"global_step": step}))
     saves = measure(tmp_path)
-    assert len(saves.saves) == 2
-    assert saves.save_s is None
+    assert (len(saves.saves), saves.save_s) == (2, None)

@@ -2,12 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+
+from tests.process import run_text
 
 ROOT = str(Path(__file__).resolve().parents[2])
 STUB = """#!{python}
@@ -34,10 +35,8 @@ class Shell:
         stub.chmod(0o755)
         (tmp_path / "job.sh").write_bytes(PLAIN.encode("latin-1"))  # not UTF-8: bytes must survive
 
-    def run(
-        self, *text: str, stdin: str = "", **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(self, *text, stdin="", **environment):
+        return run_text(
             [sys.executable, "-m", "hpctl", "sbatch", *text],
             env={
                 "PATH": f"{self.tmp}/bin:{os.environ['PATH']}",
@@ -47,11 +46,7 @@ class Shell:
             },
             cwd=self.tmp,
             input=stdin,
-            capture_output=True,
-            text=True,
             errors="surrogateescape",
-            timeout=60,
-            check=False,
         )
 
     def recorded(self) -> dict[str, object]:
@@ -65,8 +60,7 @@ def shell(tmp_path: Path) -> Shell:
 
 def test_submits_a_copy_that_resumes(shell: Shell) -> None:
     done = shell.run("--parsable", "--checkpoint-dir", "ck", "-J", "n", "job.sh", "--lr", "1")
-    assert done.returncode == 0
-    assert done.stdout == "77;there\n"
+    assert (done.returncode, done.stdout) == (0, "77;there\n")
     stderr = done.stderr.splitlines()
     assert stderr[:3] == [
         "hpctl: added --requeue --open-mode=append",
@@ -125,9 +119,7 @@ def test_from_stdin(shell: Shell) -> None:
     text = "#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n"
     done = shell.run(stdin=text)
     assert done.returncode == 0, done.stderr
-    args = shell.recorded()["words"]
-    assert isinstance(args, list)
-    assert Path(args[-1]).name == "sbatch"
+    assert Path(shell.recorded()["words"][-1]).name == "sbatch"
     assert shell.run(stdin="#!/bin/sh\ntrue\n").returncode == 0
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 

@@ -32,7 +32,7 @@ def words(answer: Path) -> list[str]:
     return text.split("\0")[:-1]
 
 
-def test_a_submission(answers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_submission(answers, capsys):
     (answers.parent / "job.sh").write_text("#!/bin/sh\n#HPCTL --checkpoint-dir ck\ntrue\n")
     typed = ["-N2", "job.sh", "a", "", "b\nc"]
     assert spank.main(["sbatch", str(answers), "policy.yaml", *typed]) == 0
@@ -57,16 +57,14 @@ def test_a_submission(answers: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["srun", "", "true"], "this is no Slurm job"),
     ],
 )
-def test_a_refusal_is_no_answer(
-    answers: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], why: str
-) -> None:
+def test_a_refusal_is_no_answer(answers, capsys, arguments, why):
     kind, policy, *typed = arguments
     assert spank.main([kind, str(answers), policy, *typed]) == 1
     assert why in capsys.readouterr().err
     assert list(answers.iterdir()) == []
 
 
-def test_a_step(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step(answers, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
     python = [sys.executable, *SAFE_PATH, "hpctl", "run"]

@@ -3,7 +3,6 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -12,19 +11,19 @@ from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs.job_comment import JobRegistration, decode
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line
-from hpctl.jobs.submit import Submission, plan
+from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_cases.yaml").read_text())
 
 
 @pytest.mark.parametrize(("options", "script", "arguments"), CASES["command lines"])
-def test_the_script_is_found(options: str, script: str | None, arguments: list[str]) -> None:
+def test_the_script_is_found(options, script, arguments):
     line = parse_command_line(options.split())
     assert (line.script, list(line.arguments)) == (script, arguments)
 
 
-def test_words_go_through_untouched_but_hpctls_own() -> None:
+def test_words_go_through_untouched_but_hpctls_own():
     options = ["-N2", "--checkpoint-dir=/c", "--mem", "3G", "--dry-run", "-J", "a b", "job.sh", "x"]
     line = parse_command_line(options)
     assert line.passed == ["-N2", "--mem", "3G", "-J", "a b"]
@@ -35,27 +34,26 @@ def test_words_go_through_untouched_but_hpctls_own() -> None:
     assert line.given == {"nodes": "2", "mem": "3G", "job-name": "a b"}
 
 
-def test_what_is_wrapped_is_kept_apart() -> None:
+def test_what_is_wrapped_is_kept_apart():
     line = parse_command_line(["-N2", "--wrap", "srun a b", "--mem=3G"])
-    assert line.passed == ["-N2", "--mem=3G"]
-    assert line.given["wrap"] == "srun a b"
+    assert (line.passed, line.given["wrap"]) == (["-N2", "--mem=3G"], "srun a b")
 
 
-def test_abbreviations_count() -> None:
+def test_abbreviations_count():
     assert "requeue" in parse_command_line(["--requ"]).given
     assert "open-mode" in parse_command_line(["--open", "truncate"]).given
     assert parse_command_line(["--nt", "2"]).given == {"nt": ""}  # ambiguous: sbatch will say so
 
 
 @pytest.mark.parametrize("typo", ["--checkpoint-dri", "--chekpoint-dir=/c", "--dryrun"])
-def test_hpctls_own_typos_are_not_sbatchs_business(typo: str) -> None:
+def test_hpctls_own_typos_are_not_sbatchs_business(typo):
     with pytest.raises(HpctlError) as caught:
         parse_command_line([typo, "job.sh"])
     assert "Did you mean" in caught.value.hint
 
 
 @pytest.mark.parametrize("options", [["--checkpoint-dir"], ["--checkpoint-dir="]])
-def test_a_missing_value_is_named(options: list[str]) -> None:
+def test_a_missing_value_is_named(options):
     with pytest.raises(HpctlError, match="needs a value"):
         parse_command_line(options)
 
@@ -65,9 +63,7 @@ STEP = "#!/bin/sh\n#SBATCH -t 60\nsrun python train.py\n"
 PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 
-def submit(
-    options: str = "", text: str = PLAIN, environment: dict[str, str] | None = None, **around: Any
-) -> Submission:
+def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
     line = parse_command_line(
         typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"]
@@ -84,9 +80,7 @@ def refused(options: str = "", text: str = PLAIN) -> HpctlError:
 
 
 @pytest.mark.parametrize(("options", "text", "environment", "absent"), CASES["what the user set"])
-def test_what_the_user_set_is_left(
-    options: str, text: str, environment: dict[str, str], absent: str
-) -> None:
+def test_what_the_user_set_is_left(options, text, environment, absent):
     added = submit(options, text, environment).options[: -len(options.split()) or None]
     assert absent not in added
     assert len(added) == 1
@@ -94,14 +88,12 @@ def test_what_the_user_set_is_left(
 
 
 @pytest.mark.parametrize(("options", "environment", "warned"), CASES["begin anew"])
-def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(
-    options: str, environment: dict[str, str], warned: bool
-) -> None:
+def test_a_wish_to_begin_anew_holds_longer_than_one_thinks(options, environment, warned):
     found = submit(f"--checkpoint-dir /c {options}", environment=environment).warnings
     assert any("holds for every start" in each for each in found) == warned
 
 
-def test_the_users_comment_stays_behind_the_registration() -> None:
+def test_the_users_comment_stays_behind_the_registration():
     for options, text in (
         ("--comment='my own'", PLAIN),
         ("", "#!/bin/sh\n#SBATCH --comment 'my own'\n"),
@@ -116,7 +108,7 @@ def test_the_users_comment_stays_behind_the_registration() -> None:
     assert got.options[-1].endswith('{"ckpt":"/c"}')
 
 
-def test_the_comment_is_read_back() -> None:
+def test_the_comment_is_read_back():
     got = submit("--checkpoint-dir /c/{job_id}")
     comment = next(w for w in got.options if w.startswith("--comment=")).partition("=")[2]
     assert decode(comment) == decode(comment + " held: no budget") == got.registered
@@ -125,7 +117,7 @@ def test_the_comment_is_read_back() -> None:
     assert decode('hpctl:{"ckpt":1}') == JobRegistration()
 
 
-def test_the_directive_and_the_command_line_over_it() -> None:
+def test_the_directive_and_the_command_line_over_it():
     text = "#!/bin/sh\n#HPCTL --checkpoint-dir '/c/a b' # here\ntrue\n"
     assert submit("", text).bases == ("/c/a b",)
     assert submit("--checkpoint-dir /other", text).bases == ("/other",)
@@ -133,32 +125,32 @@ def test_the_directive_and_the_command_line_over_it() -> None:
 
 
 @pytest.mark.parametrize(("line", "hint"), CASES["bad directives"])
-def test_bad_directives_name_the_line_and_the_fix(line: str, hint: str) -> None:
+def test_bad_directives_name_the_line_and_the_fix(line, hint):
     error = refused("", f"#!/bin/sh\n# one\n{line}\ntrue\n")
     assert str(error).startswith("job.sh:3: ")
     assert hint in error.hint
 
 
-def test_a_late_directive_is_pointed_at() -> None:
+def test_a_late_directive_is_pointed_at():
     got = submit("", "#!/bin/sh\ntrue\n#HPCTL --checkpoint-dir /c\n")
     assert got.text is None
     assert any(each.startswith("job.sh:3: #HPCTL after the first") for each in got.warnings)
 
 
 @pytest.mark.parametrize(("options", "text", "message", "hint"), CASES["refused"])
-def test_what_cannot_resume_is_refused(options: str, text: str, message: str, hint: str) -> None:
+def test_what_cannot_resume_is_refused(options, text, message, hint):
     error = refused(options, text)
     assert message in str(error)
     assert hint in error.hint
 
 
 @pytest.mark.parametrize(("first", "shell"), CASES["shells"])
-def test_the_shell_is_seen(first: str, shell: str) -> None:
+def test_the_shell_is_seen(first, shell):
     assert scripts.read("job.sh", first + "\n").shell == shell
 
 
 @pytest.mark.parametrize("odd", ["\f", "\v", "\x85", "\N{LINE SEPARATOR}", "\x1c"])
-def test_only_a_newline_ends_a_line(odd: str) -> None:
+def test_only_a_newline_ends_a_line(odd):
     # Form feeds are in old scripts, and line separators in what was pasted from a web page.
     script = scripts.read("j", f"#!/bin/sh\n# one{odd}two\n#SBATCH -N4\ntrue\n")
     assert script.given == {"nodes": "4"}
@@ -166,7 +158,7 @@ def test_only_a_newline_ends_a_line(odd: str) -> None:
     assert script.with_inserted("x\n") == text
 
 
-def test_wrap_becomes_a_script() -> None:
+def test_wrap_becomes_a_script():
     got = submit("--checkpoint-dir /c --wrap 'srun a b' -N2")
     assert got.options[:3] == ("--requeue", "--open-mode=append", "-N2")
     assert not any("wrap" in word for word in got.options)
@@ -175,11 +167,10 @@ def test_wrap_becomes_a_script() -> None:
     assert head == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n"
     assert rest.endswith("\nsrun a b\n")
     plain = submit("-N2 --wrap 'srun a b'")
-    assert plain.copy is None
-    assert plain.options[-2:] == ("-N2", "--wrap=srun a b")
+    assert (plain.copy, plain.options[-2:]) == (None, ("-N2", "--wrap=srun a b"))
 
 
-def test_spares_are_added_to_the_nodes() -> None:
+def test_spares_are_added_to_the_nodes():
     for options, text, nodes in (
         ("-N 4", RUN, "5"),
         ("--nodes=4-6", RUN, "5-7"),
@@ -196,7 +187,7 @@ def test_spares_are_added_to_the_nodes() -> None:
     assert submit("--spares 0 -N4", RUN).options[-1].endswith('{"supervised":true}')
 
 
-def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
+def test_a_range_of_nodes_is_the_policys_elastic_range():
     got = submit("-N 6-8", RUN)
     assert got.registered.policy == {"nodes": "6-8"}
     got = submit("-N 6-8", RUN, policy={"nodes": "7-8"})
@@ -204,14 +195,12 @@ def test_a_range_of_nodes_is_the_policys_elastic_range() -> None:
 
 
 @pytest.mark.parametrize(("options", "text", "signal"), CASES["save signals"])
-def test_a_save_is_asked_for_before_the_time_limit(
-    options: str, text: str, signal: str | None
-) -> None:
+def test_a_save_is_asked_for_before_the_time_limit(options, text, signal):
     added = [w for w in submit(f"--checkpoint-dir /c {options}", text).options if "--signal" in w]
     assert added == ([signal] if signal else ["--signal=USR2@5"] if options else [])
 
 
-def test_everything_is_registered() -> None:
+def test_everything_is_registered():
     got = submit(
         "--checkpoint-dir /c --tier local:n/{job_id} --tier s3://b-1/p/ --save-signal USR2 -N2"
         " --spares 1",
@@ -231,7 +220,7 @@ def test_everything_is_registered() -> None:
     assert decode(got.options[-1].partition("=")[2]) == got.registered
 
 
-def test_a_comment_that_slurm_would_not_take_is_refused() -> None:
+def test_a_comment_that_slurm_would_not_take_is_refused():
     error = refused("--checkpoint-dir /" + "c" * 1010, RUN)
     assert "Slurm takes 1024" in str(error)
     error = refused(f"--checkpoint-dir /c --comment {'x' * 1010}", RUN)

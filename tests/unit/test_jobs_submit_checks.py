@@ -23,12 +23,12 @@ def of_text(body: str, head: str = STRICT) -> list[str]:
 
 
 @pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
-def test_a_line_that_breaks_resuming(line: str, says: str) -> None:
+def test_a_line_that_breaks_resuming(line, says):
     (warning,) = of_text(line + "\n")
     assert re.match(f"job.sh:2: {says}", warning)
 
 
-def test_hyperpod_s_hung_job_agent_is_a_second_doctor() -> None:
+def test_hyperpod_s_hung_job_agent_is_a_second_doctor():
     (warning,) = of_text("export HYPERPOD_HANG_RULES=/fsx/rules.json\n")
     assert warning.startswith("job.sh:2: HYPERPOD_HANG_RULES is set")
     assert "a job that was cancelled is not run again" in warning
@@ -45,13 +45,13 @@ def test_hyperpod_s_hung_job_agent_is_a_second_doctor() -> None:
 
 
 @pytest.mark.parametrize(("body", "line"), CASES["ends that hide what happened"])
-def test_an_end_that_hides_what_happened(body: str, line: int) -> None:
+def test_an_end_that_hides_what_happened(body, line):
     (warning,) = of_text(body, PLAIN)
     assert warning.startswith(f"job.sh:{line}: ")
 
 
 @pytest.mark.parametrize(("head", "body"), CASES["scripts that resume"])
-def test_lines_and_an_end_that_resume(head: str, body: str) -> None:
+def test_lines_and_an_end_that_resume(head, body):
     assert of_text(body, head) == []
 
 
@@ -62,7 +62,7 @@ def of_options(options: str, text: str = PLAIN, spares: int = 0, **variables: st
 
 
 @pytest.mark.parametrize(("options", "hint"), CASES["options that break resuming"])
-def test_options_that_break_resuming(options: str, hint: str) -> None:
+def test_options_that_break_resuming(options, hint):
     (warning,) = of_options(options)
     assert hint in warning
 
@@ -70,15 +70,15 @@ def test_options_that_break_resuming(options: str, hint: str) -> None:
 @pytest.mark.parametrize(
     "options", ["-t 30", "-t 1-0", "-t UNLIMITED", "--no-kill=off", "--requeue"]
 )
-def test_options_that_do_not(options: str) -> None:
+def test_options_that_do_not(options):
     assert of_options(options) == []
 
 
-def test_spares_answer_a_short_limit_and_no_kill() -> None:
+def test_spares_answer_a_short_limit_and_no_kill():
     assert of_options("-t 5 -k", spares=1) == []
 
 
-def test_every_place_where_a_user_speaks_counts() -> None:
+def test_every_place_where_a_user_speaks_counts():
     assert of_options("", SBATCH_TIMELIMIT="5")
     assert of_options("", "#!/bin/sh\n#SBATCH --time 5\n")
     assert not of_options("-t 60", "#!/bin/sh\n#SBATCH --time 5\n", SBATCH_TIMELIMIT="5")
@@ -86,19 +86,19 @@ def test_every_place_where_a_user_speaks_counts() -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
-def test_times_are_read_as_slurm_reads_them(text: str, seconds: float | None) -> None:
+def test_times_are_read_as_slurm_reads_them(text, seconds):
     assert submit_checks.time_limit_s(text) == seconds
 
 
 @pytest.mark.parametrize(("directory", "filesystem", "word"), CASES["storage of one node"])
-def test_storage_that_other_nodes_do_not_have(directory: str, filesystem: str, word: str) -> None:
+def test_storage_that_other_nodes_do_not_have(directory, filesystem, word):
     (warning,) = submit_checks.storage_warnings(directory, filesystem, ())
     assert word in warning
     assert "--tier" in warning
     assert submit_checks.storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
 
 
-def test_a_tier_on_a_local_disk_that_does_not_say_so() -> None:
+def test_a_tier_on_a_local_disk_that_does_not_say_so():
     (warning,) = submit_checks.storage_warnings(
         "/fsx/c", "lustre", ("/opt/dlami/nvme/c", "/fsx/d", "s3://b")
     )
@@ -109,11 +109,11 @@ def test_a_tier_on_a_local_disk_that_does_not_say_so() -> None:
     ("directory", "filesystem"),
     [("/fsx/c", "lustre"), ("/tmp/c", "nfs4"), ("/s3/c", "fuse.mount-s3"), ("/shared", "")],
 )
-def test_storage_that_they_have(directory: str, filesystem: str) -> None:
+def test_storage_that_they_have(directory, filesystem):
     assert submit_checks.storage_warnings(directory, filesystem, ()) == []
 
 
-def test_the_mount_table_is_read(tmp_path: Path) -> None:
+def test_the_mount_table_is_read(tmp_path):
     table = tmp_path / "mountinfo"
     table.write_text(
         "1 0 8:1 / / rw shared:1 - ext4 /dev/a rw\n"
@@ -141,14 +141,14 @@ def compact(tmp_path: Path, directives: str, **environment: str) -> dict[str, ob
     )
 
 
-def test_a_file_of_the_submitter(tmp_path: Path) -> None:
+def test_a_file_of_the_submitter(tmp_path):
     (tmp_path / "p.yaml").write_text("restarts: 3\n'on': {hang: hold}\nspares: 1\n")
     answer = {"restarts": 3, "on": {"hang": {"ladder": ["hold"]}}, "spares": 1}
     assert compact(tmp_path, "--policy p.yaml") == answer
     assert compact(tmp_path, f"--policy {tmp_path}/p.yaml") == answer
 
 
-def test_a_name_of_the_clusters(tmp_path: Path) -> None:
+def test_a_name_of_the_clusters(tmp_path):
     (tmp_path / "named").mkdir()
     (tmp_path / "named/careful.yaml").write_text("restarts: 1\n")
     where = str(tmp_path / "named")
@@ -159,7 +159,7 @@ def test_a_name_of_the_clusters(tmp_path: Path) -> None:
     assert caught.value.hint == "There are careful."
 
 
-def test_rules_go_into_the_policy(tmp_path: Path) -> None:
+def test_rules_go_into_the_policy(tmp_path):
     (tmp_path / "mine.yaml").write_text(RULES)
     (tmp_path / "p.yaml").write_text("log_rules: nemo\nrestarts: 2\n")
     got = compact(tmp_path, "--policy p.yaml --log-rules megatron --log-rules mine.yaml")
@@ -167,9 +167,7 @@ def test_rules_go_into_the_policy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("directive", "text", "message"), CASES["unusable directives"])
-def test_what_cannot_be_used_is_refused_with_its_place(
-    tmp_path: Path, directive: str, text: str, message: str
-) -> None:
+def test_what_cannot_be_used_is_refused_with_its_place(tmp_path, directive, text, message):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(HpctlError) as caught:
         compact(tmp_path, directive)

@@ -11,36 +11,22 @@ import pytest
 from hpctl.clusters import joining
 from hpctl.core.compat import UTC
 from hpctl.core.join import Joined, join
-from hpctl.core.model import (
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Instance, InstanceStatus, ProviderView, SchedulerView, SlurmNode
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-OLD, NEW = InstanceId("i-old"), InstanceId("i-new")
+OLD, NEW = "i-old", "i-new"
 DOMAIN = ".us-west-2.compute.internal"
 
 
-def one(
-    key: str,
-    address: str = "",
-    dns: str = "",
-    status: InstanceStatus = InstanceStatus.RUNNING,
-    launched: datetime | None = None,
-) -> Instance:
+def one(key, address="", dns="", status=InstanceStatus.RUNNING, launched=None):
     guess = dns.partition(".")[0] or (f"ip-{address.replace('.', '-')}" if address else "")
-    node = NodeName(guess) if guess else None
-    return Instance(InstanceId(key), status, "w", node, launched=launched, address=address, dns=dns)
+    node = guess if guess else None
+    return Instance(key, status, "w", node, launched=launched, address=address, dns=dns)
 
 
 def joined(*instances: Instance, resolved: Mapping[str, str] | None = None, **nodes: str) -> Joined:
     """Nodes as keywords: `gpu_1="10.1.0.3"` is gpu-1 with that NodeAddr."""
-    addresses = {NodeName(name.replace("_", "-")): addr for name, addr in nodes.items()}
+    addresses = {name.replace("_", "-"): addr for name, addr in nodes.items()}
     view = ProviderView(T0, instances={i.id: i for i in instances})
     return join(view, addresses, resolved or {})
 
@@ -61,13 +47,13 @@ def ids(found: Joined) -> dict[str, str]:
         ("gpu-1", "", "gpu-1" + DOMAIN),
     ],
 )
-def test_the_node_addr_decides(node_addr: str, address: str, dns: str) -> None:
+def test_the_node_addr_decides(node_addr, address, dns):
     found = joined(one("i-1", address, dns), gpu_1=node_addr, gpu_2="10.1.0.4")
     assert ids(found) == {"gpu-1": "i-1"}
-    assert found.instances[NodeName("gpu-1")].node == "gpu-1"
+    assert found.instances["gpu-1"].node == "gpu-1"
 
 
-def test_a_node_addr_that_must_be_resolved_is_asked_for_and_then_decides() -> None:
+def test_a_node_addr_that_must_be_resolved_is_asked_for_and_then_decides():
     here = one("i-1", "10.1.0.3")
     before = joined(here, gpu_1="gpu-1")
     assert ids(before) == {"ip-10-1-0-3": "i-1"}, "a guess, until somebody knows"
@@ -76,7 +62,7 @@ def test_a_node_addr_that_must_be_resolved_is_asked_for_and_then_decides() -> No
     assert (ids(after), after.unknown) == ({"gpu-1": "i-1"}, frozenset())
 
 
-def test_no_name_joins_what_the_addresses_keep_apart() -> None:
+def test_no_name_joins_what_the_addresses_keep_apart():
     """A node that kept its name at a new address, and the machine that has its old address now."""
     moved, stranger = one("i-mine", "10.1.0.9"), one("i-stranger", "10.1.0.3")
     for address in ("10.1.0.9", "ip-10-1-0-9" + DOMAIN):
@@ -90,7 +76,7 @@ def test_no_name_joins_what_the_addresses_keep_apart() -> None:
     )
 
 
-def test_a_lingering_instance_yields_to_its_successor_in_any_order() -> None:
+def test_a_lingering_instance_yields_to_its_successor_in_any_order():
     old = one(OLD, "10.1.0.3", status=InstanceStatus.SHUTTING_DOWN)
     for status in (InstanceStatus.PENDING, InstanceStatus.RUNNING, InstanceStatus.FAILURE):
         new = one(NEW, "10.1.0.3", status=status)
@@ -102,7 +88,7 @@ def test_a_lingering_instance_yields_to_its_successor_in_any_order() -> None:
     assert ids(joined(old, gpu_1="10.1.0.3")) == {"gpu-1": OLD}
 
 
-def test_of_several_on_their_way_out_the_newest_stands() -> None:
+def test_of_several_on_their_way_out_the_newest_stands():
     going = InstanceStatus.SHUTTING_DOWN
     first, second = (
         one(key, "10.1.0.3", status=going, launched=T0 + timedelta(hours=hour))
@@ -113,14 +99,14 @@ def test_of_several_on_their_way_out_the_newest_stands() -> None:
     assert ids(joined(undated, first, gpu_1="10.1.0.3")) == {}
 
 
-def test_two_that_live_at_one_address_are_joined_to_nothing_and_say_so() -> None:
+def test_two_that_live_at_one_address_are_joined_to_nothing_and_say_so():
     found = joined(one("i-1", "10.1.0.3"), one("i-2", "10.1.0.3"), gpu_1="10.1.0.3")
     assert ids(found) == {}
     assert "i-1, i-2" in found.unjoined["gpu-1"]
     assert "gpu-1" in found.unjoined["i-2"]
 
 
-def test_one_address_of_several_nodes_is_told_apart_by_name_or_not_at_all() -> None:
+def test_one_address_of_several_nodes_is_told_apart_by_name_or_not_at_all():
     here = one("i-1", "10.1.0.3", "gpu-2" + DOMAIN)
     assert ids(joined(here, gpu_1="10.1.0.3", gpu_2="10.1.0.3")) == {"gpu-2": "i-1"}
     found = joined(one("i-1", "10.1.0.3"), gpu_1="10.1.0.3", gpu_2="10.1.0.3")
@@ -128,12 +114,12 @@ def test_one_address_of_several_nodes_is_told_apart_by_name_or_not_at_all() -> N
     assert "2 Slurm nodes" in found.unjoined["i-1"]
 
 
-def test_what_the_node_addr_names_outweighs_what_the_node_is_called() -> None:
+def test_what_the_node_addr_names_outweighs_what_the_node_is_called():
     by_addr, by_name = one("i-addr", dns="a" + DOMAIN), one("i-name", dns="gpu-1" + DOMAIN)
     assert ids(joined(by_name, by_addr, gpu_1="a")) == {"gpu-1": "i-addr"}
 
 
-def test_before_slurm_is_read_the_guess_stands() -> None:
+def test_before_slurm_is_read_the_guess_stands():
     assert ids(joined(one("i-1", "10.1.0.3"))) == {"ip-10-1-0-3": "i-1"}
 
 
@@ -158,10 +144,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
     return made
 
 
-def test_the_resolver_is_asked_once_a_minute_and_forgets(
-    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node = SlurmNode(NodeName("gpu-1"), "IDLE", address="gpu-1")
+def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
+    node = SlurmNode("gpu-1", "IDLE", address="gpu-1")
     slurm = SchedulerView(T0, {node.name: node})
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
     joiner = joining.Joiner()
@@ -182,10 +166,10 @@ def test_the_resolver_is_asked_once_a_minute_and_forgets(
     assert ids(joiner.join(cloud, slurm)[1]) == {"ip-10-1-0-3": OLD}
 
 
-def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver: Resolver) -> None:
+def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
     resolver.answers["gpu-1"] = "10.1.0.3"
     nodes = {
-        NodeName(name): SlurmNode(NodeName(name), "IDLE", address=address)
+        name: SlurmNode(name, "IDLE", address=address)
         for name, address in (
             ("gpu-1", "gpu-1"),
             ("gpu-2", "10.1.0.4"),

@@ -31,16 +31,7 @@ from hpctl.core.journal import (
     replay,
 )
 from hpctl.core.lemons import DEFAULT, lemons
-from hpctl.core.model import (
-    Health,
-    JobId,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    RuleId,
-    SchedulerView,
-    SlurmNode,
-)
+from hpctl.core.model import Health, Outcome, SchedulerView, SlurmNode
 from hpctl.core.node_recovery import Phase
 from hpctl.core.plan import plan
 from hpctl.core.policy import AutoscalePolicy, Budgets, Policy
@@ -51,12 +42,12 @@ from hpctl.store.rows import decode, encode
 from tests.cli.worlds import hung
 from tests.fakes.values import OWN, T0, at, attempt, faulty, generation, node_name, opened, view_of
 
-N, J = RecoveryId("n-1"), RecoveryId("j-1")
+N, J = "n-1", "j-1"
 CANCEL = SignalSeen(at(5), N, "operator_cancelled", "eve")
 STARTED = StepStarted(at(1), N, StepKind.DRAIN, 1, "n1")
 DONE = StepResolved(at(2), N, StepKind.DRAIN, 1, Outcome.accepted())
-JOB = JobRecoveryOpened(at(1), J, attempt(), N, (NodeName("n1"),), "its node")
-HOLD = HoldNoted(at(0), "n2", "budget", "full", RuleId("xid-79"), True)
+JOB = JobRecoveryOpened(at(1), J, attempt(), N, ("n1",), "its node")
+HOLD = HoldNoted(at(0), "n2", "budget", "full", "xid-79", True)
 
 
 def request(verb: str, target: str = "", *, ok: bool = True) -> RequestTaken:
@@ -94,8 +85,7 @@ def test_an_answer_after_the_end_is_legal() -> None:
     """A slow cloud answers after an operator has cancelled."""
     state = replay([opened(), STARTED, CANCEL, DONE])
     assert state.nodes[N].phase is Phase.CANCELLED
-    assert state.nodes[N].steps[0].outcome == Outcome.accepted()
-    assert state.open_nodes == {}
+    assert (state.nodes[N].steps[0].outcome, state.open_nodes) == (Outcome.accepted(), {})
 
 
 def test_a_new_target_may_count_its_attempts_anew() -> None:
@@ -132,7 +122,6 @@ OLD_RECOVERY = {
 
 def test_a_job_recovery_of_old_has_no_trouble() -> None:
     event = decode(1, "JobRecoveryOpened", json.dumps(OLD_RECOVERY))
-    assert isinstance(event, JobRecoveryOpened)
     assert (event.trouble, event.action, event.exclude) == (None, Action.NONE, ())
     assert (event.start_at, event.supervised, event.ran_on) == (None, False, ())
 
@@ -152,7 +141,7 @@ RULES = rules()
 
 def kept(log: Sequence[Event], living: Collection[int] = (), cut: datetime = CUT) -> list[Event]:
     """What stays of a journal, which must still be one."""
-    chosen = retire(replay(log), cut, [JobId(j) for j in living])
+    chosen = retire(replay(log), cut, list(living))
     left = [event for event in log if chosen.over(event) is None]
     replay(left)
     return left
@@ -160,23 +149,20 @@ def kept(log: Sequence[Event], living: Collection[int] = (), cut: datetime = CUT
 
 def treated(rid: str, number: int, seconds: float, end: str = "operator_cancelled") -> list[Event]:
     """A node's recovery, over in a minute."""
-    ended = SignalSeen(at(seconds + 60), RecoveryId(rid), end, "")
+    ended = SignalSeen(at(seconds + 60), rid, end, "")
     return [opened(rid, node_name(number), seconds), ended]
 
 
 def moved(rid: str, cause: str, job: int, seconds: float) -> list[Event]:
     """A job's recovery, over in a minute."""
     hit = replace(attempt(job), submit=at(seconds - 60))
-    opening = JobRecoveryOpened(at(seconds), RecoveryId(rid), hit, RecoveryId(cause), (), "")
-    return [opening, SignalSeen(at(seconds + 60), RecoveryId(rid), "gone", "")]
+    opening = JobRecoveryOpened(at(seconds), rid, hit, cause, (), "")
+    return [opening, SignalSeen(at(seconds + 60), rid, "gone", "")]
 
 
 def step(rid: str, seconds: float) -> list[Event]:
-    started = StepStarted(at(seconds), RecoveryId(rid), StepKind.DRAIN, 1, "n1")
-    return [
-        started,
-        StepResolved(at(seconds), RecoveryId(rid), StepKind.DRAIN, 1, Outcome.accepted()),
-    ]
+    started = StepStarted(at(seconds), rid, StepKind.DRAIN, 1, "n1")
+    return [started, StepResolved(at(seconds), rid, StepKind.DRAIN, 1, Outcome.accepted())]
 
 
 def ids(log: Sequence[Event]) -> set[str]:
@@ -184,7 +170,7 @@ def ids(log: Sequence[Event]) -> set[str]:
 
 
 LATER = treated("n-last", 1, OLD + DAY)
-HEARD = JobReported(at(-DAY), JobReport(JobId(7), 0))
+HEARD = JobReported(at(-DAY), JobReport(7, 0))
 
 
 def test_a_recovery_that_is_past_leaves_with_its_steps_and_its_jobs() -> None:
@@ -230,7 +216,7 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
         return RequestTaken(at(seconds), 1, verb, target, "eve", "", True)
 
     def hold(target: str, seconds: float) -> HoldNoted:
-        return HoldNoted(at(seconds), target, "budget", "full", RuleId("xid-79"))
+        return HoldNoted(at(seconds), target, "budget", "full", "xid-79")
 
     gone = [
         DaemonStarted(at(OLD), "0", "own", "h", 1),
@@ -241,12 +227,12 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
         request("resume", OLD),
         request("return", OLD, "n3"),
         request("approve", OLD, "n1"),
-        JobReported(at(OLD), JobReport(JobId(5), 0)),
+        JobReported(at(OLD), JobReport(5, 0)),
     ]
     stays: list[Event] = [
         hold("n2", OLD + 2),
         request("return", OLD + 1, "n3"),
-        JobReported(at(OLD), JobReport(JobId(6), 0)),
+        JobReported(at(OLD), JobReport(6, 0)),
         hold("n1", -DAY),
         HoldLifted(at(0), "n1"),
     ]
@@ -256,22 +242,17 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
 
 
 def add(rid: str, count: int, seconds: float) -> list[Event]:
-    opening = ChangeOpened(at(seconds), RecoveryId(rid), Kind.ADD, "w", "", count=count)
-    order = StepStarted(at(seconds), RecoveryId(rid), StepKind.ADD, 1, "w")
-    came = StepResolved(at(seconds), RecoveryId(rid), StepKind.ADD, 1, Outcome.accepted())
+    opening = ChangeOpened(at(seconds), rid, Kind.ADD, "w", "", count=count)
+    order = StepStarted(at(seconds), rid, StepKind.ADD, 1, "w")
+    came = StepResolved(at(seconds), rid, StepKind.ADD, 1, Outcome.accepted())
     signals = (Signal.ORDER_TAKEN, Signal.ARRIVED)
-    return [
-        opening,
-        order,
-        came,
-        *(SignalSeen(at(seconds), RecoveryId(rid), s, "") for s in signals),
-    ]
+    return [opening, order, came, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def remove(rid: str, seconds: float, node: str) -> list[Event]:
-    about = ChangeOpened(at(seconds), RecoveryId(rid), Kind.REMOVE, "w", "", node=NodeName(node))
+    about = ChangeOpened(at(seconds), rid, Kind.REMOVE, "w", "", node=node)
     signals = (Signal.CLOSED_SEEN, Signal.ORDER_TAKEN, Signal.GONE)
-    return [about, *(SignalSeen(at(seconds), RecoveryId(rid), s, "") for s in signals)]
+    return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def hours(log: Sequence[Event]) -> float | None:
@@ -309,7 +290,7 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
     assert window_s(Policy(), RULES) == RECENT_S
     longer = Policy(budgets=Budgets(offender_window_s=200 * DAY))
     assert window_s(longer, RULES) == 200 * DAY
-    site = rules({RuleId("xid-79"): Override(escalate_window_s=300 * DAY)})
+    site = rules({"xid-79": Override(escalate_window_s=300 * DAY)})
     assert window_s(longer, site) == 300 * DAY
 
 
@@ -338,7 +319,7 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch: pytest.Mo
             instances={},
         )
         found = plan(view, OWN, RULES, {}, now)
-        opens = [replace(one, recovery=RecoveryId("")) for one in found.opens]
+        opens = [replace(one, recovery="") for one in found.opens]
         worst = {lemon.instance for lemon in lemons(state, now, replace(DEFAULT, limit=1.0))}
         return [
             opens,

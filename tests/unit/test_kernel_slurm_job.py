@@ -30,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
         ("", ""),
     ],
 )
-def test_the_job_in_a_control_groups_path(path: str, job: str) -> None:
+def test_the_job_in_a_control_groups_path(path, job):
     assert job_of_cgroup(path) == job
 
 
@@ -41,15 +41,7 @@ class Proc:
         self.root = root
         self.reads = 0
 
-    def add(
-        self,
-        pid: int,
-        parent: int = 1,
-        name: str = "python",
-        cgroup: str = "0::/",
-        line: bytes = b"",
-        age_s: float = 60.0,
-    ) -> None:
+    def add(self, pid, parent=1, name="python", cgroup="0::/", line=b"", age_s=60.0):
         directory = self.root / str(pid)
         directory.mkdir()
         began = int((time.clock_gettime(time.CLOCK_BOOTTIME) - age_s) * TICKS)
@@ -68,14 +60,14 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def test_by_the_step_daemon_above_it(proc: Proc) -> None:
+def test_by_the_step_daemon_above_it(proc):
     proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
     proc.add(41, 40, name="bash")
     proc.add(42, 41, name="a) 1 (b")
     assert Jobs(proc.root).of(42, now()) == "13"
 
 
-def test_a_process_named_like_the_step_daemon_says_nothing(proc: Proc) -> None:
+def test_a_process_named_like_the_step_daemon_says_nothing(proc):
     proc.add(40, name="slurmstepd", line=b"something else")
     proc.add(41, 40)
     assert Jobs(proc.root).of(41, now()) == ""
@@ -86,22 +78,20 @@ def test_a_process_named_like_the_step_daemon_says_nothing(proc: Proc) -> None:
         assert Jobs(proc.root).of(61, now()) == ""
 
 
-def test_a_loop_of_parents_ends(proc: Proc) -> None:
+def test_a_loop_of_parents_ends(proc):
     proc.add(40, 41)
     proc.add(41, 40)
     assert Jobs(proc.root).of(40, now()) == ""
 
 
-def test_a_process_that_began_after_the_line_is_another(proc: Proc) -> None:
+def test_a_process_that_began_after_the_line_is_another(proc):
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user", age_s=10)
     jobs = Jobs(proc.root)
     assert jobs.of(50, now() - timedelta(seconds=60)) == ""
     assert jobs.of(50, now()) == "12"
 
 
-def test_an_answer_outlives_its_process_for_a_while(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_outlives_its_process_for_a_while(proc, monkeypatch):
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user")
     clock = [1000.5]
     monkeypatch.setattr(procs.time, "monotonic", lambda: clock[0])
@@ -114,9 +104,7 @@ def test_an_answer_outlives_its_process_for_a_while(
     assert jobs.of(50, now()) == ""
 
 
-def test_a_storm_of_processes_is_looked_up_only_so_often(
-    proc: Proc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storm_of_processes_is_looked_up_only_so_often(proc, monkeypatch):
     clock = [1000.0]
     monkeypatch.setattr(procs.time, "monotonic", lambda: clock[0])
     jobs = Jobs(proc.root)

@@ -17,10 +17,9 @@ from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
 
 
-def test_a_record_is_taken_apart() -> None:
+def test_a_record_is_taken_apart():
     usec = time.monotonic_ns() // 1000 - 5_000_000
     record = parse(f"12,339,{usec},-;NVRM: text; with, all\n SUBSYSTEM=pci\n".encode())
-    assert record is not None
     assert (record.facility, record.seq, record.text) == (1, 339, "NVRM: text; with, all")
     assert 4.5 < (datetime.now(UTC) - record.at).total_seconds() < 6
 
@@ -36,10 +35,8 @@ def test_a_record_is_taken_apart() -> None:
         (rb"\x5cx41", r"\x41"),
     ],
 )
-def test_escapes_are_undone_but_for_control_characters(escaped: bytes, text: str) -> None:
-    record = parse(b"4,1,1,-;" + escaped)
-    assert record is not None
-    assert record.text == text
+def test_escapes_are_undone_but_for_control_characters(escaped, text):
+    assert parse(b"4,1,1,-;" + escaped).text == text
 
 
 def texts(log: kmsg.KernelLog) -> list[str]:
@@ -58,7 +55,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_file_is_followed_from_its_start(path: Path) -> None:
+def test_a_file_is_followed_from_its_start(path):
     log = open_log(path)
     assert isinstance(log, KernelFile)
     assert texts(log) == ["old"]
@@ -68,7 +65,7 @@ def test_a_file_is_followed_from_its_start(path: Path) -> None:
     log.close()
 
 
-def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path: Path) -> None:
+def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
     log = open_log(path)
     texts(log)
     with selectors.DefaultSelector() as selector:
@@ -98,7 +95,7 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path: 
         '{"MESSAGE": "x"}',
     ],
 )
-def test_a_file_of_another_format_is_refused(path: Path, line: str) -> None:
+def test_a_file_of_another_format_is_refused(path, line):
     path.write_text(line + "\n")
     log = open_log(path)
     with pytest.raises(Unavailable, match="not in the format of /dev/kmsg") as caught:
@@ -107,7 +104,7 @@ def test_a_file_of_another_format_is_refused(path: Path, line: str) -> None:
     log.close()
 
 
-def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path: Path) -> None:
+def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path):
     """A stand-in's USEC may count from anything: the last record was written at mtime."""
     path.write_bytes(b"4,1,1000000,-;early\n4,2,61000000,-;late\n")
     os.utime(path, (1_700_000_000, 1_700_000_000))
@@ -119,7 +116,7 @@ def test_a_files_stamps_count_from_its_writers_boot_whenever_that_was(path: Path
     log.close()
 
 
-def test_a_line_written_in_pieces_is_one_line(path: Path) -> None:
+def test_a_line_written_in_pieces_is_one_line(path):
     log = open_log(path)
     texts(log)
     whole = format_record("in pieces", 2)
@@ -131,7 +128,7 @@ def test_a_line_written_in_pieces_is_one_line(path: Path) -> None:
     log.close()
 
 
-def test_a_truncated_file_is_read_anew(path: Path) -> None:
+def test_a_truncated_file_is_read_anew(path):
     append(path, format_record("long " * 40, 2) + b"4,3,1,-;half a li")
     log = open_log(path)
     assert len(texts(log)) == 2
@@ -140,7 +137,7 @@ def test_a_truncated_file_is_read_anew(path: Path) -> None:
     log.close()
 
 
-def test_a_line_without_end_is_dropped_and_counted(path: Path) -> None:
+def test_a_line_without_end_is_dropped_and_counted(path):
     log = open_log(path)
     texts(log)
     append(path, b"4,2,1,-;" + b"x" * 3 * kmsg.RECORD_BYTES)
@@ -151,7 +148,7 @@ def test_a_line_without_end_is_dropped_and_counted(path: Path) -> None:
     log.close()
 
 
-def test_a_big_file_comes_in_batches_and_nothing_is_missed(path: Path) -> None:
+def test_a_big_file_comes_in_batches_and_nothing_is_missed(path):
     path.write_bytes(b"".join(format_record(f"{n}", n) for n in range(30_000)))
     log, seen = open_log(path), []
     while batch := log.read():
@@ -161,15 +158,13 @@ def test_a_big_file_comes_in_batches_and_nothing_is_missed(path: Path) -> None:
     log.close()
 
 
-def test_no_log_is_reported_with_a_hint(tmp_path: Path) -> None:
+def test_no_log_is_reported_with_a_hint(tmp_path):
     with pytest.raises(Unavailable, match="cannot be opened") as caught:
         open_log(tmp_path / "none")
     assert "--kmsg" in caught.value.hint
 
 
-def test_overwritten_records_are_counted_and_reading_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypatch):
     """EPIPE is what the kernel answers when its ring went round; a FIFO stands for the device."""
     fifo = tmp_path / "kmsg"
     os.mkfifo(fifo)
@@ -203,7 +198,7 @@ needs_kmsg = pytest.mark.skipif(
 
 
 @needs_kmsg
-def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed() -> None:
+def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
     log = open_log(Path("/dev/kmsg"))
     assert isinstance(log, KernelDevice)
     line = f"NVRM: Xid (PCI:ffff:ff:1f): 79, hpctl test {uuid.uuid4()}"
@@ -220,5 +215,4 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed() ->
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
     assert kernel_gpu.gather(record) is None
     error = kernel_gpu.gather(record, accept_user=True)
-    assert error is not None
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")

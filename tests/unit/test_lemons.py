@@ -4,20 +4,18 @@ from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, SignalSeen, replay
 from hpctl.core.lemons import CHECK, DEFAULT, Lemon, finding, lemons, scores
-from hpctl.core.model import Condition, Generation, Health, RecoveryId
+from hpctl.core.model import Condition, Generation, Health
 from tests.fakes.values import N1, generation, node_name, opened
 from tests.fakes.values import at as seconds
 
 DAY = 86400.0
 
 
-def treated(
-    day: float, number: int = 0, node: int = 1, end: str = "operator_cancelled", **changes: object
-) -> list[Event]:
+def treated(day, number=0, node=1, end="operator_cancelled", **changes):
     """A recovery of that day, and its end."""
     rid = f"n-{node}-{number}-{day}"
     first = opened(rid, node_name(node), day * DAY, **changes)
-    return [first, SignalSeen(seconds(day * DAY + 60), RecoveryId(rid), end, "")]
+    return [first, SignalSeen(seconds(day * DAY + 60), rid, end, "")]
 
 
 def scored(*events: list[Event], day: float = 30) -> tuple[Lemon, ...]:
@@ -40,7 +38,7 @@ def test_two_are_none_and_time_forgives() -> None:
 
 def test_a_replaced_instance_takes_its_history_with_it() -> None:
     events = [e for n in (10, 16) for e in treated(n)]
-    rid = RecoveryId("n-last")
+    rid = "n-last"
     events.append(opened("n-last", N1, 22 * DAY))
     for n, signal in enumerate(("cordon_seen", "jobs_gone", "remedy_accepted")):
         events.append(SignalSeen(seconds(22 * DAY + n), rid, signal, ""))
@@ -72,6 +70,5 @@ def test_the_advice_is_shown_and_leaves_the_node_in_service() -> None:
     assert answer.check == CHECK
     health = Health(Generation(N1, generation().instance, generation().boot), now, (answer,))
     judged = assess(health, rules(), now)
-    assert judged.condition is Condition.HEALTHY
-    assert judged.findings == (answer,)
+    assert (judged.condition, judged.findings) == (Condition.HEALTHY, (answer,))
     assert "[history-lemon]" in judged.why

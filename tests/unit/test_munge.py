@@ -53,7 +53,7 @@ def test_nonsense_is_invalid(munges: Realm, text: str) -> None:
 def test_munged_away_is_unavailable_and_says_where(tmp_path: Path) -> None:
     for ask in (munge.encode, munge.decode):
         with pytest.raises(Unavailable, match="none") as caught:
-            ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")  # type: ignore[arg-type]
+            ask(b"x" if ask is munge.encode else "MUNGE:AA:", tmp_path / "none")
         assert "systemctl status munge" in caught.value.hint
 
 

@@ -8,22 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Clears, Finding, Health, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Clears, Finding, Health, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.protocol import reports as wire
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-N1, N2 = NodeName("n1"), NodeName("n2")
+N1, N2 = "n1", "n2"
 XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
 
 
 class Bench:
     """A book over a disk that is a value, with a clock that is moved by hand."""
 
-    def __init__(self, known: Mapping[NodeName, Health] | None = None) -> None:
+    def __init__(self, known: Mapping[str, Health] | None = None) -> None:
         self.at = T0
-        self.disk: dict[NodeName, Health] = dict(known or {})
-        self.heard: dict[NodeName, datetime] = {}
+        self.disk: dict[str, Health] = dict(known or {})
+        self.heard: dict[str, datetime] = {}
         self.writes: list[int] = []
         self.pokes = 0
         self.full = False
@@ -44,7 +44,7 @@ class Bench:
         self.disk.update({h.generation.node: h for h in facts})
         self.writes += [len(facts)] if facts else []
 
-    def note_heard(self, heard: Mapping[NodeName, datetime]) -> None:
+    def note_heard(self, heard: Mapping[str, datetime]) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
         self.heard = dict(heard)
@@ -54,19 +54,18 @@ class Bench:
         return self.at
 
 
-def report(node: NodeName, *findings: Finding, boot: str = "b1") -> Report:
-    return Report(node, InstanceId("i-1"), BootId(boot), 1, T0, T0, findings)
+def report(node: str, *findings: Finding, boot: str = "b1") -> Report:
+    return Report(node, "i-1", boot, 1, T0, T0, findings)
 
 
-def beat(node: NodeName, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
+def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
     return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest(findings))
 
 
 def test_news_is_stored_before_it_is_answered_and_wakes_the_loop() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
-    assert bench.disk[N1].findings == (XID,)
-    assert bench.pokes == 1
+    assert (bench.disk[N1].findings, bench.pokes) == ((XID,), 1)
 
 
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:

@@ -1,6 +1,6 @@
 """The node table: every pair of phase and signal, and a deadline for every waiting phase."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 
 import pytest
@@ -12,13 +12,11 @@ from hpctl.core.journal import replay
 from hpctl.core.marks import CHECK, mark_of, spent, with_marks
 from hpctl.core.model import (
     Assessment,
-    BootId,
     Condition,
     Finding,
     Generation,
     Health,
     Instance,
-    InstanceId,
     InstanceStatus,
     Outcome,
     Remedy,
@@ -30,7 +28,7 @@ from hpctl.core.model import (
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of, new_generation
 from hpctl.core.node_recovery import ENDS, TRANSITIONS, NodeRecovery, Phase, Signal
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.policy import Mode
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.timeline import awaited
 from tests.fakes.values import (
@@ -48,7 +46,7 @@ from tests.fakes.values import (
 BASE = replay([opened()]).nodes[opened().recovery]
 WAITING = [p for p in Phase if p not in ENDS]
 OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
-INSTANCE = Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, node=OURS.name)
+INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
 FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
 STUCK = {
     Phase.OPEN: replace(FACTS, slurm=None),
@@ -61,30 +59,28 @@ STUCK = {
 
 
 def rec(phase: Phase, **changes: object) -> NodeRecovery:
-    return replace(BASE, phase=phase, **changes)  # type: ignore[arg-type]
+    return replace(BASE, phase=phase, **changes)
+
+
+def signal_of(recovery: NodeRecovery, facts: NodeFacts, seconds: float = 1) -> Signal:
+    return Signal(moves(advance(recovery, facts, OWN, at(seconds))).signal)
 
 
 @pytest.mark.parametrize("phase", WAITING)
-def test_every_waiting_phase_has_a_deadline_that_ends_it(phase: Phase) -> None:
+def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     # The drain was tried and refused for now, so that OPEN waits too.
-    busy = StepRecord(
-        StepKind.DRAIN, 1, "n1", at(0), Outcome.rejected("away", transient=True), at(1e9)
-    )
+    refused = Outcome.rejected("away", transient=True)
+    busy = StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9))
     stuck = rec(phase, steps=(busy,))
     due = deadline_of(stuck, OWN)
     last = (due - at(0)).total_seconds()
     assert last > 0
-    before = advance(stuck, STUCK[phase], OWN, at(last - 1))
-    assert isinstance(before, Wait)
-    assert before.until <= due
-    assert (
-        TRANSITIONS[phase, Signal(moves(advance(stuck, STUCK[phase], OWN, due)).signal)]
-        is Phase.ESCALATED
-    )
+    assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
+    assert TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)] is Phase.ESCALATED
 
 
 @pytest.mark.parametrize("phase", [Phase.REMEDYING, Phase.REJOINING])
-def test_a_reboot_in_vain_climbs_to_the_next_rung(phase: Phase) -> None:
+def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     reboot = StepRecord(StepKind.REBOOT, 1, "i-n1", at(0), Outcome.accepted(), at(1))
     waiting = rec(phase, steps=(reboot,))
     due = deadline_of(waiting, OWN)
@@ -102,15 +98,12 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase: Phase) -> None:
     [slurm_node(1), slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")],
     ids=["resumed", "re-reasoned"],
 )
-def test_an_operator_wins_in_every_phase_after_our_drain(phase: Phase, node: object) -> None:
-    facts = replace(FACTS, slurm=node)  # type: ignore[arg-type]
-    assert TRANSITIONS[phase, Signal(moves(advance(rec(phase), facts, OWN, at(1))).signal)] in (
-        Phase.CANCELLED,
-        Phase.RETURNED,
-    )
+def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
+    signal = signal_of(rec(phase), replace(FACTS, slurm=node))
+    assert TRANSITIONS[phase, signal] in (Phase.CANCELLED, Phase.RETURNED)
 
 
-def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued() -> None:
+def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued():
     cordoned = rec(Phase.CORDONED)
     ready = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
     assert advance(cordoned, ready, OWN, at(1)) == Do(StepKind.DOWN, "n1", 1, BASE.meaning)
@@ -121,24 +114,21 @@ def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_req
     assert isinstance(advance(cordoned, lost, OWN, at(1)), Do)
 
 
-def test_after_jobs_never_sets_a_node_down() -> None:
+def test_after_jobs_never_sets_a_node_down():
     patient = rec(Phase.CORDONED, urgency=Urgency.AFTER_JOBS)
     facts = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
     assert isinstance(advance(patient, facts, OWN, at(800_000)), Wait)
 
 
-def test_the_remedy_names_the_instance_that_was_sick() -> None:
+def test_the_remedy_names_the_instance_that_was_sick():
     assert isinstance(advance(rec(Phase.VACATED), FACTS, OWN, at(59)), Wait)
-    assert advance(rec(Phase.VACATED), FACTS, OWN, at(60)) == Do(
-        StepKind.REBOOT, "i-n1", 1, BASE.meaning
-    )
-    assert advance(rec(Phase.VACATED, rung=1), FACTS, OWN, at(60)) == Do(
-        StepKind.REPLACE, "i-n1", 1, BASE.meaning
-    )
+    for rung, kind in enumerate((StepKind.REBOOT, StepKind.REPLACE)):
+        remedy = advance(rec(Phase.VACATED, rung=rung), FACTS, OWN, at(60))
+        assert remedy == Do(kind, "i-n1", 1, BASE.meaning)
 
 
 @pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.REPLACE])
-def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind: StepKind) -> None:
+def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind):
     """Throttled for minutes, or somebody scales the cluster: that is no reason to call a person."""
     busy = Outcome.rejected("ValidationException", "the cluster is Updating", transient=True)
     waiting = rec(Phase.VACATED, rung=int(kind is StepKind.REPLACE))
@@ -158,23 +148,18 @@ def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind: StepKi
     assert set(pauses[4:]) == {OWN.node.doubt_window_s}
 
 
-def test_another_instance_under_the_name_means_it_was_done() -> None:
-    other = replace(FACTS, instance=replace(INSTANCE, id=InstanceId("i-new")))
-    assert (
-        moves(advance(rec(Phase.VACATED, rung=1), other, OWN, at(1))).signal
-        is Signal.REMEDY_ACCEPTED
-    )
+def test_another_instance_under_the_name_means_it_was_done():
+    other = replace(FACTS, instance=replace(INSTANCE, id="i-new"))
+    assert signal_of(rec(Phase.VACATED, rung=1), other) is Signal.REMEDY_ACCEPTED
 
 
 @pytest.mark.parametrize("phase", [Phase.CORDONED, Phase.VACATED])
-def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase: Phase) -> None:
+def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
     mass = replace(FACTS, correlated="3 of 8 nodes")
     assert advance(rec(phase), mass, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
     sent = StepRecord(StepKind.RETURN, 1, "n1", at(1), Outcome.accepted(), at(1))
-    moved = moves(
-        advance(rec(phase, steps=(sent,)), replace(mass, slurm=slurm_node(1)), OWN, at(2))
-    )
-    assert moved.signal is Signal.WITHDRAWN
+    back = replace(mass, slurm=slurm_node(1))
+    assert signal_of(rec(phase, steps=(sent,)), back, 2) is Signal.WITHDRAWN
     for later_phase in (Phase.REMEDYING, Phase.REJOINING):
         assert not isinstance(advance(rec(later_phase), mass, OWN, at(1)), Do)
 
@@ -185,23 +170,17 @@ def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase: P
         (None, False),
         (generation(), False),
         (generation(boot=2), True),
-        (Generation(OURS.name, InstanceId("i-other"), generation(boot=2).boot), False),
+        (Generation(OURS.name, "i-other", generation(boot=2).boot), False),
     ],
 )
-def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(
-    heard: Generation | None, seen: bool
-) -> None:
-    found = new_generation(rec(Phase.REMEDYING), replace(FACTS, heard=heard))
-    assert (found is not None) is seen
+def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(heard, seen):
+    facts = replace(FACTS, heard=heard)
+    assert (new_generation(rec(Phase.REMEDYING), facts) is not None) is seen
+    assert new_generation(rec(Phase.REMEDYING, rung=1), facts) is None, "no replacement"
 
 
-def test_a_reboot_is_no_replacement() -> None:
-    waiting = rec(Phase.REMEDYING, rung=1)
-    assert new_generation(waiting, replace(FACTS, heard=generation(boot=2))) is None
-
-
-def test_a_healthy_generation_is_returned_after_a_while() -> None:
-    healthy = replace(faulty(), condition="healthy", findings=())  # type: ignore[arg-type]
+def test_a_healthy_generation_is_returned_after_a_while():
+    healthy = replace(faulty(), condition="healthy", findings=())
     facts = replace(FACTS, assessment=healthy)
     assert isinstance(advance(rec(Phase.VERIFYING), facts, OWN, at(29)), Wait)
     assert advance(rec(Phase.VERIFYING), facts, OWN, at(30)) == Do(StepKind.RETURN, "n1", 1)
@@ -229,7 +208,7 @@ ASSIST = replace(OWN, mode=Mode.ASSIST)
         ("", ""),
     ],
 )
-def test_only_the_marks_to_the_letter_count(reason: str, mark: str) -> None:
+def test_only_the_marks_to_the_letter_count(reason, mark):
     for flag in ("FAIL", "DRAIN"):
         assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
     assert mark_of(slurm_node(1, state="DOWN", reason=reason)) == mark
@@ -237,7 +216,7 @@ def test_only_the_marks_to_the_letter_count(reason: str, mark: str) -> None:
 
 
 def view(**changes: object) -> SchedulerView:
-    node = replace(MARKED, **changes)  # type: ignore[arg-type]
+    node = replace(MARKED, **changes)
     return SchedulerView(at(0), {node.name: node})
 
 
@@ -246,16 +225,15 @@ def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool =
     health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
     judged = assess(health[MARKED.name], rules(), at(1))
     assert judged.condition is Condition.FAULTY
-    assert judged.fault is not None
     assert judged.findings[0].detail == "Action:Replace"
     return judged.fault.rule
 
 
 def launched(when: datetime) -> Instance:
-    return Instance(InstanceId("i-n1"), InstanceStatus.RUNNING, launched=when)
+    return Instance("i-n1", InstanceStatus.RUNNING, launched=when)
 
 
-def test_a_mark_is_evidence_until_what_it_asks_for_was_done() -> None:
+def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
     assert rule_of(view()) == "hma-replace"
     assert rule_of(view(), heard=False) == "hma-replace"
     assert rule_of(view(reason_at=at(-9), boot_time=at(-99))) == "hma-replace"
@@ -274,7 +252,7 @@ def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
 
 
 @pytest.mark.parametrize("phase", [Phase.CORDONED, Phase.VACATED, Phase.REMEDYING, Phase.REJOINING])
-def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase: Phase) -> None:
+def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase):
     facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
     treated = did(rec(phase), StepKind.DRAIN)
     first = moves(advance(treated, facts, OWN, at(1)))
@@ -287,7 +265,7 @@ def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase: Pha
     assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
 
 
-def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
+def test_a_mark_that_comes_again_and_again_is_handed_to_a_person():
     treated = rec(Phase.CORDONED)
     for _ in range(2 * OWN.node.step_attempts):
         treated = did(treated, StepKind.DRAIN)
@@ -298,7 +276,7 @@ def test_a_mark_that_comes_again_and_again_is_handed_to_a_person() -> None:
 
 
 @pytest.mark.parametrize("mode", [OWN, ASSIST])
-def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> None:
+def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode):
     marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
     in_service = replace(FACTS, slurm=slurm_node(1))
     opened = rec(Phase.OPEN)
@@ -309,11 +287,10 @@ def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode: Policy) -> N
     assert drained.kind is StepKind.DRAIN
 
 
-def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
+def test_a_fail_in_other_words_is_an_operators_and_no_resume():
     other = replace(MARKED, reason="bad fan, Ann")
-    answer = moves(
-        advance(did(rec(Phase.CORDONED), StepKind.DRAIN), replace(FACTS, slurm=other), OWN, at(1))
-    )
+    drained = did(rec(Phase.CORDONED), StepKind.DRAIN)
+    answer = moves(advance(drained, replace(FACTS, slurm=other), OWN, at(1)))
     assert answer.signal is Signal.OPERATOR_TOOK_OVER
     assert "changed the Reason" in answer.why
     assert "resumed" not in answer.why
@@ -330,36 +307,27 @@ def test_a_fail_in_other_words_is_an_operators_and_no_resume() -> None:
         (10, 12, 80, False),  # an operator came after slurmctld
     ],
 )
-def test_a_drain_that_slurmctld_forgot_is_made_again(
-    drained: float, booted: float | None, now: float, again: bool
-) -> None:
-    step = StepRecord(
-        StepKind.DRAIN, 1, "ip-1", at(0), resolved=at(drained), outcome=Outcome.accepted()
-    )
+def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again):
+    step = StepRecord(StepKind.DRAIN, 1, "ip-1", at(0), Outcome.accepted(), at(drained))
     treated = replace(rec(Phase.CORDONED), steps=(step,))
     node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
     facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
     answer = advance(treated, facts, OWN, at(now))
     if again:
-        assert isinstance(answer, Do)
         assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
     else:
-        assert isinstance(answer, Move)
         assert answer.signal is Signal.OPERATOR_TOOK_OVER
 
 
-def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not() -> None:
+def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not():
     verifying = did(rec(Phase.VERIFYING), StepKind.DRAIN)
     new = replace(MARKED, reason_at=at(5), boot_time=at(0))
-    assert (
-        moves(advance(verifying, replace(FACTS, slurm=new), OWN, at(6))).signal
-        is Signal.FAULT_AGAIN
-    )
-    old = replace(MARKED, reason_at=at(0) - timedelta(seconds=1), boot_time=at(0))
-    assert moves(advance(verifying, replace(FACTS, slurm=old), OWN, at(6))).signal is Signal.MARKED
+    assert signal_of(verifying, replace(FACTS, slurm=new), 6) is Signal.FAULT_AGAIN
+    old = replace(MARKED, reason_at=at(-1), boot_time=at(0))
+    assert signal_of(verifying, replace(FACTS, slurm=old), 6) is Signal.MARKED
 
 
-def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
+def test_in_mode_assist_a_node_is_set_down_under_its_mark():
     facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
     noted = rec(Phase.OPEN).on(Signal.MARKED, at(1), "", None)
     answer = moves(advance(noted, facts, ASSIST, at(1)))
@@ -370,7 +338,7 @@ def test_in_mode_assist_a_node_is_set_down_under_its_mark() -> None:
     assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
 
 
-def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for() -> None:
+def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for():
     left = did(rec(Phase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
     order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
     late = moves(advance(left, FACTS, ASSIST, at(1e6)))
@@ -382,7 +350,7 @@ def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for() 
 
 
 @pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])
-def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, signal: str) -> None:
+def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code, signal):
     ladder = (Remedy.REBOOT, Remedy.REPLACE)
     gentle = rec(Phase.VACATED, ladder=ladder, urgency=Urgency.AFTER_JOBS)
     facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
@@ -392,21 +360,17 @@ def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code: str, si
     assert moved.urgency is Urgency.NOW
     assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
     rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
-    assert moves(advance(rebooted, facts, OWN, at(1))).signal is Signal.MARKED, (
-        "the reboot is under way: verifying tells"
-    )
+    assert signal_of(rebooted, facts) is Signal.MARKED, "the reboot is under way: verifying tells"
 
 
 @pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
-def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is_well(
-    code: str, climbs: bool
-) -> None:
+def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is_well(code, climbs):
     """Mode own drains the node again, which takes the mark off."""
     rebooting = rec(Phase.REMEDYING, ladder=(Remedy.REBOOT, Remedy.REPLACE))
     why = f"MIXED+FAIL: Action:{code}"
     noted = did(rebooting.on(Signal.MARKED, at(1), why, None), StepKind.DRAIN)
     back = replace(noted, phase=Phase.VERIFYING, since=at(2))
-    ill = Assessment(replace(generation(), boot=BootId("b2")), Condition.SUSPECT, at(2))
+    ill = Assessment(replace(generation(), boot="b2"), Condition.SUSPECT, at(2))
     back = replace(back, generation=ill.generation)
     facts = replace(FACTS, heard=ill.generation, assessment=ill)
     answer = advance(back, facts, OWN, at(3))

@@ -1,7 +1,6 @@
 """The NVML child's sweep against a driver in Python: its shape, and what it asks how often."""
 
 import ast
-import subprocess
 import sys
 import types
 import typing
@@ -16,6 +15,7 @@ import pytest
 from hpctl.agent.nvml import snapshot
 from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight
 from hpctl.agent.nvml.sweep import Sweep
+from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,19 +103,18 @@ def found_shape(value: Any) -> Any:
     return None
 
 
-def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page: InFlight) -> None:
+def test_a_sweep_has_exactly_the_fields_of_a_snapshot(page):
     found = Sweep(Driver(Nvml(), page, SWEEP)).read()
     wanted = shape(snapshot.Snapshot)
     del wanted["events"], wanted["error"], wanted["gpus"]["error"]  # not where all is well
     assert found_shape(found) == wanted
     decoded = msgspec.json.decode(msgspec.json.encode(found), type=snapshot.Snapshot)
     assert decoded.gpus[1].nvlinks[0].active is True
-    assert decoded.gpus[0].remap.banks_none == 1
-    assert decoded.gpus[0].recovery_action == 3
+    assert (decoded.gpus[0].remap.banks_none, decoded.gpus[0].recovery_action) == (1, 3)
     assert decoded.gpus[0].mig is True
 
 
-def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
+def test_what_costs_most_is_asked_seldom_and_repeated(page):
     nvml = Nvml()
     sweep = Sweep(Driver(nvml, page, SWEEP), slow_every_s=1000.0)
     first = sweep.read()
@@ -129,7 +128,7 @@ def test_what_costs_most_is_asked_seldom_and_repeated(page: InFlight) -> None:
     assert max(nvml.batches) <= BATCH
 
 
-def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> None:
+def test_an_older_binding_that_lacks_a_function_says_less(page):
     class Old(Nvml):
         def __getattr__(self, name: str) -> Any:
             if name in ("nvmlDeviceGetMarginTemperature", "c_nvmlEccSramErrorStatus_v1_t"):
@@ -141,7 +140,7 @@ def test_an_older_binding_that_lacks_a_function_says_less(page: InFlight) -> Non
     assert gpu["ecc"]["sram_threshold_exceeded"] is None
 
 
-def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
+def test_the_child_loads_little_and_nothing_else_loads_pynvml():
     code = (
         "import sys\n"
         "import {module}\n"
@@ -152,7 +151,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
     def loaded(module: str) -> set[str]:
         args = [sys.executable, "-S", "-c", code.format(module=module)]
         env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-        done = subprocess.run(args, env=env, capture_output=True, text=True, timeout=30, check=True)
+        done = run_text(args, env=env, check=True)
         return set(ast.literal_eval(done.stdout))
 
     assert loaded("hpctl.agent.nvml.child") == set()
@@ -160,9 +159,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml() -> None:
 
 
 @pytest.mark.parametrize(("code", "corrupt"), [(14, True), (3, None), (None, False)])
-def test_the_inforom_is_validated_once_a_session(
-    page: InFlight, code: int | None, corrupt: bool | None
-) -> None:
+def test_the_inforom_is_validated_once_a_session(page, code, corrupt):
     nvml = Nvml()
     if code is not None:
         nvml.answers["nvmlDeviceValidateInforom"] = nvml.NVMLError(code)

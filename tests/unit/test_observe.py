@@ -17,15 +17,11 @@ from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
-    BootId,
     Clears,
     Condition,
     Finding,
     Generation,
     Health,
-    InstanceId,
-    JobId,
-    NodeName,
     ProviderView,
     SchedulerView,
     SlurmJob,
@@ -41,18 +37,18 @@ from tests.fakes.values import opened, slurm_node
 from tests.intakes import Rows
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BOTH = (NodeName("n1"), NodeName("n2"))
+BOTH = ("n1", "n2")
 
 
 def seen(**job: object) -> SchedulerView:
-    one = SlurmJob(JobId(7), submit=T0, **job)  # type: ignore[arg-type]
+    one = SlurmJob(7, submit=T0, **job)
     return SchedulerView(T0, {}, {one.id: one})
 
 
 RUNNING = seen(state="RUNNING", nodes=BOTH)
 
 
-ELSEWHERE = (NodeName("n3"),)
+ELSEWHERE = ("n3",)
 COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])
 
 
@@ -65,18 +61,16 @@ COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1
     ],
     ids=["requeued", "completing, a node has left it", "runs elsewhere"],
 )
-def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(
-    after: SchedulerView, kept: tuple[NodeName, ...]
-) -> None:
-    assert carry_nodes(RUNNING, after).jobs[JobId(7)].nodes == kept
+def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
+    assert carry_nodes(RUNNING, after).jobs[7].nodes == kept
 
 
 def heard(node: str, seconds: float) -> Health:
-    generation = Generation(NodeName(node), InstanceId("i-1"), BootId("b-1"))
+    generation = Generation(node, "i-1", "b-1")
     return Health(generation, T0 + timedelta(seconds=seconds))
 
 
-def test_the_loop_looks_again_when_the_next_node_falls_silent() -> None:
+def test_the_loop_looks_again_when_the_next_node_falls_silent():
     reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
     at = next_silence(reported, rules(), T0)
     assert at is not None
@@ -125,12 +119,10 @@ class Late(Still):
         KeyError("ClusterNodeSummaries"),
     ],
 )
-def test_a_cloud_that_did_not_answer_is_asked_again_soon(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cloud_that_did_not_answer_is_asked_again_soon(error, monkeypatch):
     monkeypatch.setattr("hpctl.daemon.observe.AGAIN_S", 0.01)
     poked = threading.Event()
-    cloud = CloudWatch(Late(error), poked.set, 3600)  # type: ignore[arg-type]
+    cloud = CloudWatch(Late(error), poked.set, 3600)
     cloud.start()
     try:
         assert poked.wait(10)
@@ -160,12 +152,10 @@ class Counted(Still):
 
 
 @pytest.mark.parametrize("fresh_s", [0.0, 3600.0])
-def test_a_reading_that_blocks_something_is_taken_again_once(
-    fresh_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reading_that_blocks_something_is_taken_again_once(fresh_s, monkeypatch):
     monkeypatch.setattr("hpctl.daemon.observe.FRESH_S", fresh_s)
     counted = Counted()
-    cloud = CloudWatch(counted, lambda: None, 3600)  # type: ignore[arg-type]
+    cloud = CloudWatch(counted, lambda: None, 3600)
     cloud.start()
     try:
         assert counted.again(10)
@@ -182,9 +172,7 @@ def test_a_reading_that_blocks_something_is_taken_again_once(
         cloud.stop()
 
 
-def observing(
-    slurm: Any, place: Path, cloud: ProviderView | None = None, *reported: Health
-) -> tuple[CloudWatch, Observer]:
+def observing(slurm, place, cloud=None, *reported):
     """An observer of this Slurm, and of nodes whose agents said that."""
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
@@ -213,9 +201,7 @@ class Flaky(Still):
 
 
 @pytest.mark.parametrize(("seconds", "begins_anew"), [(60, False), (61, True)])
-def test_what_hindered_it_counts_when_it_lasted(
-    seconds: float, begins_anew: bool, tmp_path: Path
-) -> None:
+def test_what_hindered_it_counts_when_it_lasted(seconds, begins_anew, tmp_path):
     """A slurmctld that misses a question now and then puts no deadline off."""
     world = Flaky()
     _, observer = observing(world, tmp_path)
@@ -242,7 +228,7 @@ class Marked(Flaky):
             super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
         )
 
-    def marks(self) -> dict[NodeName, str]:
+    def marks(self) -> dict[str, str]:
         return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
 
 
@@ -265,21 +251,21 @@ class Restarted(Marked):
     ],
 )
 def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
-    phase: Phase, flags: frozenset[str], asked: int, tmp_path: Path
-) -> None:
+    phase, flags, asked, tmp_path
+):
     state = replay([opened()])
     (rid,) = state.nodes
     node = slurm_node(1, flags=flags)
     state.nodes[rid] = replace(state.nodes[rid], phase=phase)
     assert state.nodes[rid].node == node.name
     slurm = Restarted()
-    slurm.view = lambda: SchedulerView(T0, {node.name: node})  # type: ignore[method-assign]
+    slurm.view = lambda: SchedulerView(T0, {node.name: node})
     _, observer = observing(slurm, tmp_path)
     view = observer.look(state, rules())
     assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
 
 
-def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> None:
+def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path):
     slurm = Marked()
     cloud, observer = observing(slurm, tmp_path, ProviderView(T0, present=True))
     observer.look(replay([]), rules())
@@ -304,7 +290,7 @@ def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path: Path) -> Non
     assert not observer.marked(), "without HyperPod nobody marks"
 
 
-def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:
+def test_an_operators_return_clears_what_only_he_clears(tmp_path):
     first = T0 - timedelta(minutes=5)
     module = Finding(
         "host.edac", Verdict.FAIL, first, T0, code="uncorrected", clears=Clears.OPERATOR
@@ -312,14 +298,14 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path: Path) -> None:
     reported = replace(heard("n1", 0), findings=(module,))
     for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
         view = looked(reported, returned, tmp_path)
-        assert len(view.health[NodeName("n1")].findings) == counted
+        assert len(view.health["n1"].findings) == counted
         assert len(view.assessments) == counted
     # The same on a node whose return was refused.
-    other = replace(reported, generation=replace(reported.generation, node=NodeName("n2")))
+    other = replace(reported, generation=replace(reported.generation, node="n2"))
     assert len(looked(other, T0, tmp_path).assessments) == 1
 
 
-def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path: Path) -> None:
+def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
     view = looked(heard("n1", -15), None, tmp_path)
     assert view.silent_at is not None
     assert _pace(Progress((), (), ()), view, False).until == view.silent_at
@@ -338,24 +324,24 @@ class Large(Still):
         self.asked.append("whole")
         return self._shown(BOTH)
 
-    def part(self, nodes: Collection[NodeName]) -> SchedulerView:
+    def part(self, nodes: Collection[str], known) -> SchedulerView:
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
-    def reservations(self) -> dict[str, tuple[NodeName, ...]]:
+    def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 
-    def _shown(self, names: Collection[NodeName]) -> SchedulerView:
+    def _shown(self, names: Collection[str]) -> SchedulerView:
         found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
         return SchedulerView(self.at, found, {})
 
 
-def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_path: Path) -> None:
+def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_path):
     slurm = Large()
-    cloud = CloudWatch(slurm, lambda: None, 30)  # type: ignore[arg-type]
-    health: dict[NodeName, Health] = {}
+    cloud = CloudWatch(slurm, lambda: None, 30)
+    health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
-    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")  # type: ignore[arg-type]
+    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")
     observer.whole_cheap_s = -1
 
     def look(after: float) -> SchedulerView:

@@ -48,16 +48,14 @@ CASES = [row.split(" | ", 5) for row in ROWS if not row.startswith("#")]
 
 
 @pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "line"), CASES)
-def test_every_shape(
-    check: str, code: str, device: str, detail: str, verdict: str, line: str
-) -> None:
+def test_every_shape(check, code, device, detail, verdict, line):
     finding = found(line).finding(HEARD)
     output = (finding.check, finding.code, finding.device or "-", finding.detail or "-")
     assert (*output, finding.verdict) == (check, code, device, detail, verdict)
     assert (finding.clears, finding.evidence) == (Clears.BOOT, line[:512])
 
 
-def test_its_time_is_the_event_s_then_the_record_s_then_ours() -> None:
+def test_its_time_is_the_event_s_then_the_record_s_then_ours():
     late = npd(reason="R", message="")
     assert found(late).at == datetime(2026, 7, 20, 22, 53, 10, tzinfo=UTC)
     mine = record(condition="XID Error", data={"ErrNum": 79})
@@ -84,20 +82,18 @@ def test_its_time_is_the_event_s_then_the_record_s_then_ours() -> None:
         True,
     ],
 )
-def test_a_time_that_no_clock_shows_is_none(when: object) -> None:
+def test_a_time_that_no_clock_shows_is_none(when):
     """Go's zero time among them: the record counts, from when it was heard."""
     line = json.dumps({"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})
     assert found(line).at is None
     assert found(line).finding(HEARD).first == HEARD
 
 
-def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing() -> None:
+def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing():
     journal = HealthAgentJournal()
     for stamp in ("9" * 30, "9" * 18, "9" * 6000, "", "-1"):
         entry = {"MESSAGE": "x", "_UID": "0", "_SYSTEMD_UNIT": UNIT, "__REALTIME_TIMESTAMP": stamp}
-        line = journal._line(json.dumps(entry).encode())
-        assert line is not None
-        assert line.text == "x"
+        assert journal._line(json.dumps(entry).encode()).text == "x"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_a_journal_s_stamp_that_no_clock_shows_ends_nothing() -> None:
         '{"msg":"NPD caught event: %v","details":{"reason":"XidHardwareFailure"}}',
     ],
 )
-def test_its_other_lines_say_nothing_of_the_node(line: str) -> None:
+def test_its_other_lines_say_nothing_of_the_node(line):
     assert read(line) is None
 
 
@@ -130,6 +126,6 @@ def test_its_other_lines_say_nothing_of_the_node(line: str) -> None:
         ('{"HealthMonitoringAgentDetectionEvent": ' + "[" * 5000, "not JSON"),
     ],
 )
-def test_a_detection_that_cannot_be_understood_says_why(line: str, says: str) -> None:
+def test_a_detection_that_cannot_be_understood_says_why(line, says):
     with pytest.raises(Malformed, match=says):
         read(line)

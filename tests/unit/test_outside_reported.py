@@ -2,7 +2,6 @@
 
 import json
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,10 @@ import pytest
 from hpctl.agent.outside.reported import MAX_REPORTED, BadRequest, Full, Report, Reported, decode
 from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
-from hpctl.core.model import BootId, InstanceId, NodeName, Verdict
 from hpctl.core.model import Report as ToHead
+from hpctl.core.model import Verdict
 
-BOOT = BootId("b-1")
+BOOT = "b-1"
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -55,9 +54,7 @@ def shown(table: Reported) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("again", ["fail", "ok"])
-def test_a_clock_that_is_set_back_costs_no_report(
-    table: Reported, watch: Watch, again: str
-) -> None:
+def test_a_clock_that_is_set_back_costs_no_report(table, watch, again):
     """The head node refuses a report with a finding that was last seen before it began."""
     table.take(output(clears="boot"))
     watch.later(hours=-1)
@@ -66,7 +63,7 @@ def test_a_clock_that_is_set_back_costs_no_report(
     assert finding.first <= finding.last == watch.now
 
 
-def test_reported_again_it_is_renewed_under_its_first_detail(table: Reported, watch: Watch) -> None:
+def test_reported_again_it_is_renewed_under_its_first_detail(table, watch):
     table.take(output(detail="91 %", evidence="old"))
     watch.later(minutes=9)
     table.take(output(detail="92 %", evidence="new"))
@@ -78,7 +75,7 @@ def test_reported_again_it_is_renewed_under_its_first_detail(table: Reported, wa
     assert table.findings() == ()
 
 
-def test_its_time_is_its_own(table: Reported, watch: Watch) -> None:
+def test_its_time_is_its_own(table, watch):
     table.take(output(code="long", for_s=7200))
     table.take(output(code="boot", clears="boot"))
     table.take(output(code="short", for_s=5))
@@ -88,7 +85,7 @@ def test_its_time_is_its_own(table: Reported, watch: Watch) -> None:
     assert [code for code, _, _ in shown(table)] == ["boot"]
 
 
-def test_ok_clears_what_it_names(table: Reported) -> None:
+def test_ok_clears_what_it_names(table):
     for code, device in (("fs", "/a"), ("fs", "/b"), ("mem", "")):
         table.take(output(code=code, device=device))
     table.take(output(check="report.other", code="fs"))
@@ -98,9 +95,9 @@ def test_ok_clears_what_it_names(table: Reported) -> None:
     assert [f.check for f in table.findings()] == ["report.other"]
 
 
-def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table: Reported) -> None:
+def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table):
     def to_head(seq: int) -> ToHead:
-        node, instance = NodeName("n1"), InstanceId("i-1")
+        node, instance = "n1", "i-1"
         return ToHead(node, instance, BOOT, seq, NOON, NOON, table.findings())
 
     table.take(output(clears="boot", detail="91 %"))
@@ -114,14 +111,14 @@ def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table: Reported) -
     assert [(f.verdict, f.detail) for f in known.findings] == [(Verdict.FAIL, "91 %")]
 
 
-def test_what_only_an_operator_clears_no_script_does(table: Reported) -> None:
+def test_what_only_an_operator_clears_no_script_does(table):
     table.take(output(clears="operator"))
     taken = table.take(output("ok"))
     assert (taken.cleared, taken.stays) == (0, 1)
     assert shown(table) == [("", "", "fail")]
 
 
-def test_a_full_table_keeps_failures_before_warnings(table: Reported, watch: Watch) -> None:
+def test_a_full_table_keeps_failures_before_warnings(table, watch):
     table.take(output("warn", code="warning"))
     for number in range(MAX_REPORTED - 1):
         table.take(output(code=str(number)))
@@ -134,7 +131,7 @@ def test_a_full_table_keeps_failures_before_warnings(table: Reported, watch: Wat
     assert len(table.findings()) == MAX_REPORTED
 
 
-def test_it_outlives_a_restart_and_not_a_boot(tmp_path: Path, watch: Watch) -> None:
+def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
     state = tmp_path / "spool" / "reported.json"
     before = Reported(BOOT, state, now=watch)
     before.take(output(code="hour", for_s=3600))
@@ -143,14 +140,13 @@ def test_it_outlives_a_restart_and_not_a_boot(tmp_path: Path, watch: Watch) -> N
     assert Reported(BOOT, state, now=watch).findings() == before.findings()
     watch.later(minutes=31)
     assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch))] == ["boot"]
-    assert Reported(BootId("b-2"), state, now=watch).findings() == ()
+    assert Reported("b-2", state, now=watch).findings() == ()
 
 
-def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path: Path) -> None:
+def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
     state = tmp_path / "reported.json"
     state.write_text('{"boot": 3')
-    table = Reported(BOOT, state)
-    assert table.findings() == ()
+    assert Reported(BOOT, state).findings() == ()
     (tmp_path / "file").write_text("")
     blocked = Reported(BOOT, tmp_path / "file" / "below.json")
     assert blocked.take(output()).kept
@@ -160,7 +156,7 @@ def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path: Pa
 # --- what is said -----------------------------------------------------------------------------
 
 
-def test_what_a_script_computes_is_made_to_fit() -> None:
+def test_what_a_script_computes_is_made_to_fit():
     found = output(
         code=" check fs/é\n",
         device="a\x1b[31mb",
@@ -168,10 +164,8 @@ def test_what_a_script_computes_is_made_to_fit() -> None:
         evidence="y" * 9999,
         job="12_3;rm",
     )
-    assert found.code == "check_fs_"
-    assert found.device == "a [31mb"
-    assert (len(found.detail), len(found.evidence)) == (256, 2048)
-    assert found.job == "12_3"
+    assert (found.code, found.device) == ("check_fs_", "a [31mb")
+    assert (len(found.detail), len(found.evidence), found.job) == (256, 2048, "12_3")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +187,7 @@ def test_what_a_script_computes_is_made_to_fit() -> None:
         ),
     ],
 )
-def test_what_is_no_request_is_reported_its_place(line: bytes, says: str) -> None:
+def test_what_is_no_request_is_reported_its_place(line, says):
     with pytest.raises(BadRequest) as caught:
         decode(line)
     assert says in str(caught.value)

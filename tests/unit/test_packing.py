@@ -26,7 +26,7 @@ def nodes_for(*jobs: Demand, like: Tres = NODE, free: int = 0) -> int:
     return sum(n for n in new if n is not None)
 
 
-def test_jobs_of_one_gpu_share_a_node_and_the_ninth_needs_another() -> None:
+def test_jobs_of_one_gpu_share_a_node_and_the_ninth_needs_another():
     assert nodes_for(*[gpus(1)] * 8) == 1
     assert nodes_for(*[gpus(1)] * 9) == 2
     assert nodes_for(*[gpus(1)] * 9, free=1) == 1
@@ -34,24 +34,24 @@ def test_jobs_of_one_gpu_share_a_node_and_the_ninth_needs_another() -> None:
     assert nodes_for(gpus(4, nodes=3), *[gpus(4)] * 3) == 3
 
 
-def test_what_is_exclusive_or_unknown_is_taken_whole() -> None:
+def test_what_is_exclusive_or_unknown_is_taken_whole():
     assert nodes_for(*[replace(gpus(1), whole=True)] * 3) == 3
     assert nodes_for(*[Demand()] * 3) == 3
     assert nodes_for(*[gpus(1)] * 3, like=NOTHING_KNOWN) == 3
 
 
-def test_a_job_sized_by_its_sum_is_spread_over_as_many_nodes_as_it_takes() -> None:
+def test_a_job_sized_by_its_sum_is_spread_over_as_many_nodes_as_it_takes():
     assert nodes_for(Demand(total=Tres(1, 0, (("gpu", 20),)))) == 3
     assert nodes_for(Demand(total=Tres(100, 0))) == 7
 
 
-def test_a_job_that_asks_for_no_memory_has_all_of_it_where_memory_is_dealt_out() -> None:
+def test_a_job_that_asks_for_no_memory_has_all_of_it_where_memory_is_dealt_out():
     job = Demand(total=Tres(1, 4000))
     assert nodes_for(job, job) == 2
     assert nodes_for(job, job, like=replace(NODE, memory=0)) == 1
 
 
-def test_what_no_such_node_could_serve() -> None:
+def test_what_no_such_node_could_serve():
     pool = Pool(NODE, [])
     assert pool.fits(gpus(8))
     for job in (gpus(9), Demand(each=Tres(17)), Demand(total=Tres(1, 0, (("tpu", 1),)))):
@@ -59,7 +59,7 @@ def test_what_no_such_node_could_serve() -> None:
         assert Pool(NOTHING_KNOWN, []).fits(job)
 
 
-def test_no_more_than_there_is_room_for_and_a_refusal_changes_nothing() -> None:
+def test_no_more_than_there_is_room_for_and_a_refusal_changes_nothing():
     pool = Pool(NODE, [NODE])
     assert pool.place(gpus(8, nodes=3), 1, FAR) is None
     assert pool.place(gpus(8), 0, FAR) == 0, "the free node is free still"
@@ -74,9 +74,7 @@ JOBS = st.lists(
 
 @settings(max_examples=examples(80), deadline=None)
 @given(jobs=JOBS, free=st.integers(0, 5))
-def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(
-    jobs: list[tuple[int, int, bool, int]], free: int
-) -> None:
+def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(jobs, free):
     pool = Pool(NODE, [NODE] * free)
     wanted = 0
     for count, nodes, whole, memory in jobs:
@@ -110,7 +108,7 @@ def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(
         ("cpu=2,gres/gpu=1", (("gpu", 1),)),
     ],
 )
-def test_generic_resources(text: str, found: tuple[tuple[str, int], ...]) -> None:
+def test_generic_resources(text, found):
     assert gres_of(text) == found
 
 
@@ -122,7 +120,7 @@ def asked(tres: str, nodes: int = 1, tasks: int = 1, cpus: int = 1, **more: str)
     return parse.demand({**fields, "tres-alloc": tres, **answer})
 
 
-def test_what_22_05_said_of_pending_jobs() -> None:
+def test_what_22_05_said_of_pending_jobs():
     """Each line is what its sbatch printed there."""
     one = "cpu=1,mem=1000M,node=1,billing=1"
     found = asked(one, tres_per_job="gres:gpu:4")
@@ -141,7 +139,7 @@ def test_what_22_05_said_of_pending_jobs() -> None:
     assert asked(one, tres_per_socket="gres:gpu:1").whole
 
 
-def test_what_slurm_deals_out_of_a_node() -> None:
+def test_what_slurm_deals_out_of_a_node():
     assert dealt({"SelectType": "select/linear"}).whole
     assert not dealt({"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CPU"}).memory
     assert dealt({"SelectTypeParameters": "CR_CORE_MEMORY"}).memory

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.core import peers
-from hpctl.core.model import JobId, NodeName, SchedulerView, Verdict
+from hpctl.core.model import SchedulerView, Verdict
 from hpctl.core.peers import SIGNALS
 from tests.fakes.values import at, node_name, slurm_job
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 N1 = NAMES[0]
-GROUP = peers.Group(JobId(1), NAMES, (NAMES,))
+GROUP = peers.Group(1, NAMES, (NAMES,))
 USUAL = {
     "gpu.busy": 0.95,
     "gpu.power_w": 600.0,
@@ -45,9 +45,7 @@ BAD = {
 Change = Mapping[str, float]
 
 
-def seen(
-    window: int, changes: Mapping[NodeName, Change], names: tuple[NodeName, ...] = NAMES
-) -> dict[NodeName, dict[str, float]]:
+def seen(window, changes, names=NAMES):
     """One window in which no two nodes are quite alike."""
     answer = {}
     for n, name in enumerate(names):
@@ -57,13 +55,7 @@ def seen(
     return answer
 
 
-def windows(
-    count: int,
-    changes: Callable[[int], Mapping[NodeName, Change]],
-    group: peers.Group = GROUP,
-    memory: peers.Memory | None = None,
-    start: int = 0,
-) -> peers.Memory:
+def windows(count, changes, group=GROUP, memory=None, start=0):
     memory = {} if memory is None else memory
     for window in range(start, start + count):
         text = seen(window, changes(window), group.nodes)
@@ -71,86 +63,83 @@ def windows(
     return memory
 
 
-def found(memory: peers.Memory) -> dict[NodeName, list[str]]:
+def found(memory: peers.Memory) -> dict[str, list[str]]:
     return {node: [f.check for f in text] for node, text in peers.findings(memory).items()}
 
 
-def only(node: NodeName, change: Change) -> Callable[[int], Mapping[NodeName, Change]]:
+def only(node: str, change: Change) -> Callable[[int], Mapping[str, Change]]:
     return lambda _: {node: change}
 
 
 @pytest.mark.parametrize("signal", SIGNALS, ids=lambda s: s.name)
-def test_a_node_that_stands_out_is_found_by_each_signal(signal: peers.Signal) -> None:
+def test_a_node_that_stands_out_is_found_by_each_signal(signal):
     need = signal.seen[0]
     bad = only(N1, BAD[signal.name])
     assert found(windows(need - 1, bad)) == {}
     assert found(windows(need, bad)) == {N1: [f"peer.{signal.name}"]}
 
 
-def test_nodes_that_do_not_agree_on_a_setting_are_left_alone() -> None:
+def test_nodes_that_do_not_agree_on_a_setting_are_left_alone():
     """Three of eight are not the odd ones, nor are the five."""
     assert found(windows(9, lambda _: dict.fromkeys(NAMES[:3], BAD["vbios"]))) == {}
     two = found(windows(9, lambda _: dict.fromkeys(NAMES[:2], BAD["vbios"])))
     assert set(two) == set(NAMES[:2])
 
 
-def test_a_finding_tells_onset_value_median_z_peers_and_windows() -> None:
+def test_a_finding_tells_onset_value_median_z_peers_and_windows():
     memory = windows(3, lambda _: {})
     memory = windows(7, only(N1, BAD["clock"]), memory=memory, start=3)
     (answer,) = peers.findings(memory)[N1]
-    assert answer.verdict is Verdict.WARN
-    assert answer.job == "1"
-    assert answer.first == at(60)
-    assert answer.last == at(200)
-    assert answer.count == 7
+    assert (answer.verdict, answer.job, answer.first) == (Verdict.WARN, "1", at(60))
+    assert (answer.last, answer.count) == (at(200), 7)
     assert "gpu.sm_clock_mhz 1300 MHz, peers' median 19" in answer.evidence
     assert "7 peers, 7 of 7 windows of 20 s" in answer.evidence
     assert "draws" in answer.evidence
 
 
-def test_one_window_missed_of_seven_does_not_matter_but_two_do() -> None:
-    def flaps(*good: int) -> Callable[[int], Mapping[NodeName, Change]]:
+def test_one_window_missed_of_seven_does_not_matter_but_two_do():
+    def flaps(*good: int) -> Callable[[int], Mapping[str, Change]]:
         return lambda window: {} if window in good else {N1: BAD["throttle"]}
 
     assert found(windows(7, flaps(2))) == {N1: ["peer.throttle"]}
     assert found(windows(7, flaps(2, 4))) == {}
 
 
-def test_a_finding_ends_when_the_node_is_among_its_peers_again() -> None:
+def test_a_finding_ends_when_the_node_is_among_its_peers_again():
     memory = windows(6, only(N1, BAD["clock"]))
     memory = windows(5, lambda _: {}, memory=memory, start=6)
     assert found(memory) == {N1: ["peer.clock"]}
     assert windows(1, lambda _: {}, memory=memory, start=11) == {}
 
 
-def test_a_finding_without_evidence_is_dropped_after_ten_minutes() -> None:
+def test_a_finding_without_evidence_is_dropped_after_ten_minutes():
     memory = windows(6, only(N1, BAD["clock"]))
     assert found(peers.judge([], {}, memory, at(120 + 600))) == {N1: ["peer.clock"]}
     assert peers.judge([], {}, memory, at(120 + 601)) == {}
 
 
-def test_a_whole_job_that_slows_down_accuses_nobody() -> None:
+def test_a_whole_job_that_slows_down_accuses_nobody():
     for change in BAD.values():
         assert found(windows(10, lambda _, c=change: dict.fromkeys(NAMES, c))) == {}
 
 
-def test_a_cause_that_several_nodes_share_is_not_theirs() -> None:
+def test_a_cause_that_several_nodes_share_is_not_theirs():
     hit = dict.fromkeys(NAMES[:3], BAD["retrans"])
     assert found(windows(10, lambda _: hit)) == {}
 
 
-def test_a_power_brake_on_most_of_a_job_is_found_on_each() -> None:
+def test_a_power_brake_on_most_of_a_job_is_found_on_each():
     hit = dict.fromkeys(NAMES[:5], BAD["throttle"])
     assert found(windows(6, lambda _: hit)) == {n: ["peer.throttle"] for n in NAMES[:5]}
 
 
-def test_a_node_that_waits_is_not_the_slow_one() -> None:
+def test_a_node_that_waits_is_not_the_slow_one():
     """A leader or a data server: idle most of the time, its clock low for that."""
     idle = {"gpu.busy": 0.2, "gpu.power_w": 120.0, "gpu.sm_clock_mhz": 345.0}
     assert found(windows(10, only(N1, idle))) == {}
 
 
-def test_without_utilisation_power_tells_who_works() -> None:
+def test_without_utilisation_power_tells_who_works():
     answer = seen(0, {N1: {"gpu.sm_clock_mhz": 345.0, "gpu.power_w": 90.0}})
     for gauges in answer.values():
         del gauges["gpu.busy"]
@@ -159,7 +148,7 @@ def test_without_utilisation_power_tells_who_works() -> None:
     assert set(peers.judge([GROUP], answer, {}, at(30))) == {(N1, "clock")}
 
 
-def test_what_was_not_heard_is_no_evidence() -> None:
+def test_what_was_not_heard_is_no_evidence():
     parts = seen(0, {N1: BAD["clock"]})
     few = {name: parts[name] for name in NAMES[:3]}
     assert peers.judge([GROUP], few, {}, at(30)) == {}
@@ -167,15 +156,15 @@ def test_what_was_not_heard_is_no_evidence() -> None:
     assert peers.judge([GROUP], parts, {}, at(30)) == {}
 
 
-def test_clocks_are_compared_within_one_kind_and_throttling_across() -> None:
-    group = peers.Group(JobId(1), NAMES, (NAMES[:4], NAMES[4:]))
+def test_clocks_are_compared_within_one_kind_and_throttling_across():
+    group = peers.Group(1, NAMES, (NAMES[:4], NAMES[4:]))
     slow_kind = {name: {"gpu.sm_clock_mhz": 1400.0} for name in NAMES[4:]}
     assert found(windows(10, lambda _: slow_kind, group)) == {}
     hit = dict.fromkeys(NAMES[4:], BAD["throttle"])
     assert set(found(windows(6, lambda _: hit, group))) == set(NAMES[4:])
 
 
-def test_many_that_name_a_remote_side_accuse_the_silent_peer() -> None:
+def test_many_that_name_a_remote_side_accuse_the_silent_peer():
     raised = dict.fromkeys(NAMES[1:], BAD["remote"])
     memory = windows(4, lambda _: raised)
     assert found(memory) == {N1: ["peer.remote"]}
@@ -183,7 +172,7 @@ def test_many_that_name_a_remote_side_accuse_the_silent_peer() -> None:
 
 
 @pytest.mark.parametrize("raising", range(2, 7))
-def test_remote_events_in_between_accuse_nobody(raising: int) -> None:
+def test_remote_events_in_between_accuse_nobody(raising):
     raised = dict.fromkeys(NAMES[:raising], BAD["remote"])
     assert found(windows(10, lambda _: raised)) == {}
 
@@ -193,9 +182,7 @@ def test_remote_events_in_between_accuse_nobody(raising: int) -> None:
     place=st.integers(0, 39),
     low=st.booleans(),
 )
-def test_the_spread_is_that_of_all_the_others_in_full(
-    values: list[float], place: int, low: bool
-) -> None:
+def test_the_spread_is_that_of_all_the_others_in_full(values, place, low):
     ordered = sorted(values)
     place %= len(ordered)
     rest = ordered[:place] + ordered[place + 1 :]
@@ -207,24 +194,23 @@ def test_the_spread_is_that_of_all_the_others_in_full(
     assert peers._spread(others, count, centre) == plain
 
 
-def test_half_of_a_large_job_that_throttles_takes_no_time_squared() -> None:
+def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     nodes = tuple(node_name(n) for n in range(10_000))
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
-    memory = peers.judge([peers.Group(JobId(1), nodes, (nodes,))], slow, {}, at(0))
+    memory = peers.judge([peers.Group(1, nodes, (nodes,))], slow, {}, at(0))
     assert len(memory) == 5000
     assert time.process_time() - begun < 4
 
 
 def view(*jobs: object) -> SchedulerView:
-    return SchedulerView(at(0), jobs={j.id: j for j in jobs})  # type: ignore[attr-defined]
+    return SchedulerView(at(0), jobs={j.id: j for j in jobs})
 
 
-def test_peers_are_the_nodes_of_one_running_job_of_one_kind() -> None:
+def test_peers_are_the_nodes_of_one_running_job_of_one_kind():
     kinds = {n: "p5" if n in NAMES[:5] else "p4d" for n in NAMES}
     (group,) = peers.groups_of(view(slurm_job(nodes=NAMES)), kinds, at(0))
-    assert group.nodes == NAMES
-    assert group.parts == (NAMES[:5], NAMES[5:])
+    assert (group.nodes, group.parts) == (NAMES, (NAMES[:5], NAMES[5:]))
 
 
 @pytest.mark.parametrize(
@@ -232,12 +218,11 @@ def test_peers_are_the_nodes_of_one_running_job_of_one_kind() -> None:
     [{"nodes": NAMES[:3]}, {"state": "PENDING"}, {"state": "SUSPENDED"}, {"start": at(-89)}],
     ids=str,
 )
-def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change: dict) -> None:
-    job = slurm_job(**{"nodes": NAMES, **change})
-    assert peers.groups_of(view(job), {}, at(0)) == ()
+def test_small_jobs_and_those_that_do_not_compute_yet_have_no_peers(change):
+    assert peers.groups_of(view(slurm_job(**{"nodes": NAMES, **change})), {}, at(0)) == ()
 
 
-def test_a_node_that_two_jobs_share_is_nobodys_peer() -> None:
+def test_a_node_that_two_jobs_share_is_nobodys_peer():
     jobs = slurm_job(1, nodes=NAMES), slurm_job(2, nodes=NAMES[:1])
     (group,) = peers.groups_of(view(*jobs), {}, at(0))
     assert group.nodes == NAMES[1:]

@@ -28,23 +28,13 @@ from hpctl.core.journal import (
     StepStarted,
     replay,
 )
-from hpctl.core.model import (
-    Demand,
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    Outcome,
-    RecoveryId,
-    SlurmNode,
-    own_reason,
-)
+from hpctl.core.model import Demand, Instance, InstanceStatus, Outcome, SlurmNode, own_reason
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import GroupLimits, Mode, Policy
 from hpctl.core.recovery import Do, Move, StepKind
 from hpctl.core.view import View
 from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, steps
-from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job, slurm_node
+from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job
 from tests.unflawed import unflawed
 
 
@@ -137,10 +127,14 @@ def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None
 
 # --- what moves a change ----------------------------------------------------------------------
 
-REMOVE = ChangeOpened(
-    at(0), RecoveryId("s-1"), Kind.REMOVE, "workers", "idle", node=N1, instance=InstanceId("i-n1")
+REMOVE = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
+ADD = ChangeOpened(at(0), "s-2", Kind.ADD, "workers", "job 9", count=2, size=10)
+ARRIVING = (
+    ADD,
+    StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
+    StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
+    SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"),
 )
-ADD = ChangeOpened(at(0), RecoveryId("s-2"), Kind.ADD, "workers", "job 9", count=2, size=10)
 OURS: dict[str, Any] = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
 
 
@@ -175,12 +169,8 @@ def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     elsewhere = pending(partition="dev", eligible=at(1))
     view = cluster(log=closed(), jobs=(elsewhere,), change={N1: OURS})
     assert len(steps(view, seconds=2)) == 1
-    assert (
-        unflawed(
-            plan_capacity(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0))
-        )
-        == ()
-    )
+    before = pending(reason=reason, eligible=at(-1))
+    assert opens(cluster(jobs=(before,)), SCALE, at(0)) == ()
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
@@ -218,10 +208,9 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
             StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
             StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
         )
-    view = cluster(log=log, change={N1: OURS}, seconds=1100)
-    assert moves(view, seconds=1100) == []
-    view = cluster(log=log, change={N1: OURS}, seconds=3700)
-    assert moves(view, seconds=3700) == [Signal.DEADLINE], "a person is told, nothing is given back"
+    for seconds, moved in ((1100, []), (3700, [Signal.DEADLINE])):
+        view = cluster(log=log, change={N1: OURS}, seconds=seconds)
+        assert moves(view, seconds=seconds) == moved, "a person is told, nothing is given back"
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
@@ -256,49 +245,33 @@ def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() 
 def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     (order,) = steps(cluster(log=(ADD,)))
     assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
-    taken = (
-        ADD,
-        StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
-        StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
-    )
-    assert moves(cluster(log=taken), seconds=2) == [Signal.ORDER_TAKEN]
-    arriving = (*taken, SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"))
-    view = cluster(log=arriving, seconds=5)
+    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [Signal.ORDER_TAKEN]
+    view = cluster(log=ARRIVING, seconds=5)
     ten = {"workers": replace(view.provider.groups["workers"], target=10)}
     waits = replace(view, provider=replace(view.provider, groups=ten))
     assert moves(waits, seconds=5) == []
     full = replace(view.provider, instances={**view.provider.instances, **more(2)})
     full = replace(full, groups=ten)
-    there = cluster(log=arriving, seconds=5, provider=full)
+    there = cluster(log=ARRIVING, seconds=5, provider=full)
     assert moves(replace(there, provider=full), seconds=5) == [], "not in Slurm yet"
     old = {i: replace(x, launched=at(-5400)) for i, x in more(2).items()}
     broken = replace(full, instances={**view.provider.instances, **old})
     assert moves(replace(there, provider=broken), seconds=5) == [Signal.ARRIVED]
 
 
-def more(count: int) -> dict[InstanceId, Instance]:
+def more(count: int) -> dict[str, Instance]:
     """Instances that run, of which Slurm knows nothing yet."""
-    ids = [InstanceId(f"i-new{i}") for i in range(count)]
-    return {
-        i: Instance(i, InstanceStatus.RUNNING, "workers", NodeName(i.replace("i-", "ip-")))
-        for i in ids
-    }
+    ids = [f"i-new{i}" for i in range(count)]
+    return {i: Instance(i, InstanceStatus.RUNNING, "workers", i.replace("i-", "ip-")) for i in ids}
 
 
 def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
     """Nor is one ordered twice because the service tells of it a moment later."""
-    arriving = (
-        ADD,
-        StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
-        StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
-        SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"),
-    )
     job = pending(wants=10)
-    view = cluster(log=arriving, seconds=5, jobs=(job,))
-    assert moves(view, seconds=5) == []
-    view = cluster(log=arriving, seconds=182, jobs=(job,))
-    assert moves(view, seconds=182) == [Signal.REFUSED]
-    over = (*arriving, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
+    for seconds, moved in ((5, []), (182, [Signal.REFUSED])):
+        view = cluster(log=ARRIVING, seconds=seconds, jobs=(job,))
+        assert moves(view, seconds=seconds) == moved
+    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
     assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
 
@@ -326,7 +299,7 @@ def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
-    second = replace(REMOVE, recovery=RecoveryId("s-3"), node=N2, instance=InstanceId("i-n2"))
+    second = replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")
     both = (REMOVE, second)
     view = cluster(log=both)
     assert len(steps(view)) == 2
@@ -344,7 +317,7 @@ def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
     gone = deleting(Outcome.accepted())
     gone += (SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),)
     down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
-    sick = faulty(N1, rules().classes["node-lost"])  # type: ignore[index]
+    sick = faulty(N1, rules().classes["node-lost"])
     view = cluster(log=gone, change=down, sick=[sick])
     assert unflawed(node_candidates(view, rules(), at(5))) == []
     assert unflawed(node_candidates(cluster(change=down, sick=[sick]), rules(), at(5)))
@@ -358,7 +331,7 @@ def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     )
     view = cluster(log=gone, change={N1: OURS}, idle=0, seconds=10)
     assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
-    fresh = replace(view.instances[N1], id=InstanceId("i-new"))
+    fresh = replace(view.instances[N1], id="i-new")
     new = replace(view, instances={**view.instances, N1: fresh})
     (back,) = opens(new, SCALE, at(10))
     assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
@@ -372,7 +345,6 @@ def test_instances_on_their_way_out_are_gone() -> None:
     instances = {**view.provider.instances, going.id: going}
     seen = replace(view, provider=replace(view.provider, instances=instances))
     assert moves(seen, seconds=9) == [Signal.GONE]
-    assert slurm_node(1).drained is False
 
 
 NAME = f"{RESERVATION}workers"
@@ -384,46 +356,41 @@ def wanted(view: View, policy: Policy = SPARE) -> ChangeOpened | None:
     return changes[0] if changes else None
 
 
-def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
-    change = wanted(cluster(sick=[faulty(N1)]))
+def set_to(view: View, policy: Policy = SPARE) -> ChangeOpened:
+    change = wanted(view, policy)
     assert change is not None
-    assert change.nodes == (N2, N3)
+    return change
+
+
+def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
+    assert set_to(cluster(sick=[faulty(N1)])).nodes == (N2, N3)
     assert wanted(cluster(reservations={NAME: (N2, N3)})) is None
-    fewer = wanted(cluster(reservations={NAME: (N1, N2, N3)}))
-    assert fewer is not None
-    assert fewer.nodes == (N1, N2)
-    none = wanted(cluster(reservations={NAME: (N1,)}), replace(SPARE, spares={"workers": 0}))
-    assert none is not None
-    assert none.nodes == ()
+    assert set_to(cluster(reservations={NAME: (N1, N2, N3)})).nodes == (N1, N2)
+    none = replace(SPARE, spares={"workers": 0})
+    assert set_to(cluster(reservations={NAME: (N1,)}), none).nodes == ()
 
 
 def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
-    change = wanted(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
-    assert change is not None
+    change = set_to(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
     assert (change.group, change.nodes) == ("workers", ())
 
 
 def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
     log: tuple[Event, ...] = (opened(node=N1),)
     for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
-        log += (SignalSeen(at(0), RecoveryId("n-1"), signal, "x"),)
-    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(RecoveryId("n-1"), "x")}
-    change = wanted(cluster(idle=1, log=log, change={N1: shut}))
-    assert change is not None
-    assert change.nodes == (N1,)
+        log += (SignalSeen(at(0), "n-1", signal, "x"),)
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-1", "x")}
+    assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
 
 
 def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
     """Job 9 lost n8 and is about to start again."""
-    rid = RecoveryId("j-1")
-    begun = JobRecoveryOpened(
-        at(-20), rid, attempt(9), RecoveryId(""), (node_name(8),), "hit", partition="all"
-    )
+    rid = "j-1"
+    begun = JobRecoveryOpened(at(-20), rid, attempt(9), "", (node_name(8),), "hit", partition="all")
     log: tuple[Event, ...] = (begun,)
     for signal in ("stop_wanted", "queued", "started"):
         log += (SignalSeen(at(-10), rid, signal, "x"),)
-    state = replay(log)
-    assert state.jobs[rid].phase is phase
+    assert replay(log).jobs[rid].phase is phase
     return log
 
 
@@ -434,8 +401,7 @@ def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
     # slurmctld shows the flag seconds later than the reservation.
     for seen in (free, {}):
         view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, change=seen)
-        change = wanted(view)
-        assert change is not None
+        change = set_to(view)
         assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
     done = (change, SignalSeen(at(0), change.recovery, Signal.SET_SEEN, "x"))
     after = cluster(
@@ -453,24 +419,18 @@ def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
 
 
 def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
-    first = wanted(cluster())
-    assert first is not None
+    first = set_to(cluster())
     log = (first, SignalSeen(at(0), first.recovery, Signal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    later = cluster(log=log, seconds=31)
-    assert unflawed(plan_capacity(later, SPARE, at(31)))
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31)))
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
-    change = wanted(cluster())
-    assert change is not None
+    change = set_to(cluster())
     taken = {change.nodes[0]: {"state": "ALLOCATED"}}
-    view = cluster(log=(change,), change=taken)
-    assert moves(view, SPARE, 0) == [Signal.REFUSED]
+    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [Signal.REFUSED]
     log = (change, SignalSeen(at(0), change.recovery, Signal.REFUSED, "x"))
-    other = wanted(cluster(log=log, change=taken))
-    assert other is not None, "others are asked for at once"
-    assert change.nodes[0] not in other.nodes
+    assert change.nodes[0] not in set_to(cluster(log=log, change=taken)).nodes
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
@@ -489,4 +449,4 @@ def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
 
 def test_two_changes_about_the_same_thing_are_corruption() -> None:
     with pytest.raises(Corrupt):
-        replay([REMOVE, replace(REMOVE, recovery=RecoveryId("s-9"))])
+        replay([REMOVE, replace(REMOVE, recovery="s-9")])

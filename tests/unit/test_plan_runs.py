@@ -8,15 +8,7 @@ from msgspec.structs import replace
 
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
-from hpctl.core.model import (
-    Attempt,
-    JobId,
-    NodeName,
-    RecoveryId,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
+from hpctl.core.model import Attempt, SchedulerView, SlurmJob
 from hpctl.core.plan_runs import run_decisions
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.run_policy import Action, Backoff, Ruled, RunPolicy, Treatment
@@ -27,7 +19,7 @@ from tests.unflawed import unflawed
 ASKED = 'hpctl:{"ckpt":"/ckpt"}'
 CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
 RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
-HOST = NodeName("n1")
+HOST = "n1"
 
 
 def job(**changes: Any) -> SlurmJob:
@@ -41,16 +33,7 @@ QUEUED = job(
 )
 
 
-def decided(
-    job: SlurmJob,
-    log: Sequence[Event] = (),
-    *,
-    run: RunPolicy = RUN,
-    note: str = "",
-    policy: Policy = OWN,
-    seconds: float = 0,
-    **changes: Any,
-) -> JobRecoveryOpened | HoldNoted | None:
+def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
     view = view_of(
         jobs=[job], log=log, seconds=seconds, ruled={job.id: Ruled(run, note)}, **changes
     )
@@ -71,22 +54,20 @@ def holds(job: SlurmJob, log: Sequence[Event] = (), **more: Any) -> HoldNoted:
     return found
 
 
-def told(
-    seconds: float = -2, restarts: int = 0, kind: Kind = Kind.HANG, **changes: Any
-) -> JobReported:
+def report_of(seconds=-2, restarts=0, kind=Kind.HANG, **changes):
     trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
-    report = JobReport(JobId(7), restarts, trouble, Action.REQUEUE, "no healthy node is left")
+    report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
     return JobReported(at(seconds), replace(report, **{"wish": Wish.REQUEUE, **changes}))
 
 
 def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
     """An earlier crash, treated to its end."""
-    rid = RecoveryId(f"j-{restarts}")
+    rid = f"j-{restarts}"
     signature = f"FAILED {code}:0"
     trouble = Trouble(Kind.CRASH, at(seconds), "exit code", signature, exit_code=code)
-    attempt = Attempt(JobId(7), at(-3700), restarts)
+    attempt = Attempt(7, at(-3700), restarts)
     opened = JobRecoveryOpened(
-        at(seconds), rid, attempt, RecoveryId(""), (), "", trouble=trouble, action=Action.REQUEUE
+        at(seconds), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
     )
     ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
     return [opened, *(SignalSeen(at(seconds), rid, way, "") for way in ways)]
@@ -114,13 +95,12 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
         replace(QUEUED, flags=frozenset({"COMPLETING"})),
     ],
 )
-def test_what_is_none_of_our_business(quiet: SlurmJob) -> None:
+def test_what_is_none_of_our_business(quiet):
     assert decided(quiet) is None
 
 
-def test_what_a_node_explains_is_left_to_it() -> None:
-    view = view_of(jobs=[FAILED])
-    assert unflawed(run_decisions(view, OWN, {FAILED.id}, at(0))) == []
+def test_what_a_node_explains_is_left_to_it():
+    assert unflawed(run_decisions(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
 
 
 # --- ended badly ----------------------------------------------------------------------------------
@@ -147,19 +127,15 @@ def test_what_a_node_explains_is_left_to_it() -> None:
         ),
     ],
 )
-def test_an_end_is_read_from_state_and_exit_code(
-    ended: dict[str, Any], kind: Kind, why: str
-) -> None:
+def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
     found = opens(replace(FAILED, **ended), run=replace(RUN, same_signature=9))
-    assert found.trouble is not None
     assert (found.trouble.kind, found.trouble.why) == (kind, why)
-    assert found.action is Action.REQUEUE
-    assert found.attempt == FAILED.attempt
+    assert (found.action, found.attempt) == (Action.REQUEUE, FAILED.attempt)
     assert (found.cause, found.bad_nodes) == ("", ())
     assert found.why.startswith(why)
 
 
-def test_the_first_restart_does_not_wait_and_the_next_does() -> None:
+def test_the_first_restart_does_not_wait_and_the_next_does():
     assert opens(FAILED).start_at == at(2)  # a node's fault has 3 s to show itself
     assert opens(replace(FAILED, end=at(-9))).start_at is None
     again = replace(FAILED, restarts=1, exit_code="2:0")
@@ -168,7 +144,7 @@ def test_the_first_restart_does_not_wait_and_the_next_does() -> None:
     assert at(40) <= found.start_at <= at(50)
 
 
-def test_the_same_crash_twice_without_progress_is_held_with_a_reason() -> None:
+def test_the_same_crash_twice_without_progress_is_held_with_a_reason():
     found = opens(replace(FAILED, restarts=1), crashed(0, -60))
     assert found.action is Action.HOLD
     assert found.over_budget == (
@@ -177,14 +153,14 @@ def test_the_same_crash_twice_without_progress_is_held_with_a_reason() -> None:
     )
 
 
-def test_what_was_treated_is_not_treated_again() -> None:
+def test_what_was_treated_is_not_treated_again():
     log = crashed(0, -60)
     assert decided(FAILED, log) is None
     assert decided(replace(FAILED, restarts=1, exit_code="2:0"), log) is not None
 
 
 @pytest.mark.parametrize("code", [93, 94])
-def test_a_final_exit_code_is_never_run_again(code: int) -> None:
+def test_a_final_exit_code_is_never_run_again(code):
     final = replace(FAILED, exit_code=f"{code}:0")
     found = holds(final, run=replace(RUN, final_exit_codes=(94,)))
     assert found.gate == "asked_not_to"
@@ -192,96 +168,89 @@ def test_a_final_exit_code_is_never_run_again(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [126, 127])
-def test_a_command_that_was_never_there_is_not_run_again(code: int) -> None:
+def test_a_command_that_was_never_there_is_not_run_again(code):
     found = holds(replace(FAILED, exit_code=f"{code}:0"))
     assert found.gate == "run_policy"
     assert f"(exit code {code}): another try would not change that" in found.why
     gone = opens(replace(FAILED, exit_code=f"{code}:0", restarts=1))
-    assert gone.trouble is not None
     assert (gone.trouble.kind, gone.action) == (Kind.STORAGE, Action.REQUEUE)
 
 
-def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm() -> None:
+def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
     assert (
         "(its own policy is not used: x)" in opens(FAILED, note="its own policy is not used: x").why
     )
     assert "no number of nodes" in opens(replace(FAILED, comment='hpctl:{"spares":"x"}')).why
 
 
-# --- told -----------------------------------------------------------------------------------------
+# --- reported -------------------------------------------------------------------------------------
 
 
-def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait() -> None:
-    found = opens(job(), [told(-2, exclude=(NodeName("n2"),), after_s=12.0)])
-    assert found.trouble is not None
-    assert found.trouble.kind is Kind.HANG
-    assert found.exclude == ("n2",)
+def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
+    found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
+    assert (found.trouble.kind, found.exclude) == (Kind.HANG, ("n2",))
     assert found.start_at == at(10)
     assert "no healthy node is left" in found.why
 
 
-def test_a_wish_for_a_hold() -> None:
-    found = opens(job(), [told(wish=Wish.HOLD, action=Action.HOLD, why="loss is NaN")])
+def test_a_wish_for_a_hold():
+    found = opens(job(), [report_of(wish=Wish.HOLD, action=Action.HOLD, why="loss is NaN")])
     assert found.action is Action.HOLD
     assert found.over_budget.startswith("hpctl: loss is NaN; held for you to look")
 
 
-def test_a_wish_without_a_trouble_is_planned() -> None:
-    found = opens(job(), [told(trouble=None, why="nodes are free to grow back")])
-    assert found.trouble is not None
+def test_a_wish_without_a_trouble_is_planned():
+    found = opens(job(), [report_of(trouble=None, why="nodes are free to grow back")])
     assert (found.trouble.kind, found.action) == (Kind.PREEMPTED, Action.REQUEUE)
     assert found.why == "nodes are free to grow back"
 
 
-def test_the_word_of_another_run_says_nothing_of_this_one() -> None:
-    assert decided(job(restarts=1), [told(restarts=0)]) is None
+def test_the_word_of_another_run_says_nothing_of_this_one():
+    assert decided(job(restarts=1), [report_of(restarts=0)]) is None
 
 
-def test_what_is_told_twice_counts_once() -> None:
+def test_what_is_told_twice_counts_once():
     """The answer was lost, so the supervisor told it again."""
     trouble = Trouble(Kind.NAN, at(-3), "loss is NaN", "nan")
     same = {"trouble": trouble, "wish": Wish.REQUEUE}
     run = replace(RUN, same_signature=2)
-    found = opens(job(), [told(-3, **same), told(-2, **same)], run=run)
+    found = opens(job(), [report_of(-3, **same), report_of(-2, **same)], run=run)
     assert found.action is Action.REQUEUE
     before = Trouble(Kind.NAN, at(-60), "loss is NaN", "nan")
-    earlier = told(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
-    held = opens(job(), [earlier, earlier, told(-3, **same), told(-2, **same)], run=run)
+    earlier = report_of(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
+    held = opens(job(), [earlier, earlier, report_of(-3, **same), report_of(-2, **same)], run=run)
     assert held.action is Action.HOLD
     assert "nan 2 times" in held.why
 
 
-def test_nodes_that_the_job_could_not_do_without_are_not_left_out() -> None:
+def test_nodes_that_the_job_could_not_do_without_are_not_left_out():
     nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
-    slurm = SchedulerView(at(0), nodes, {JobId(7): job()})
-    found = opens(job(), [told(exclude=(NodeName("n2"),))], scheduler=slurm)
+    slurm = SchedulerView(at(0), nodes, {7: job()})
+    found = opens(job(), [report_of(exclude=("n2",))], scheduler=slurm)
     assert found.exclude == ()
 
 
 # --- in the queue ---------------------------------------------------------------------------------
 
 
-def test_a_job_that_requeued_itself_starts_at_once_or_when_its_answer_says() -> None:
-    found = opens(QUEUED, [told(-3, wish=Wish.NONE, after_s=0.0)])
+def test_a_job_that_requeued_itself_starts_at_once_or_when_its_answer_says():
+    found = opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=0.0)])
     assert (found.start_at, found.attempt.restarts) == (None, 0)
-    assert opens(QUEUED, [told(-3, wish=Wish.NONE, after_s=30.0)]).start_at == at(27)
+    assert opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=30.0)]).start_at == at(27)
 
 
-def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once() -> None:
+def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     nodes = {node_name(i): slurm_node(i) for i in range(1, 9)}
     nodes[HOST] = slurm_node(1, state="DOWN")
     shown = replace(QUEUED, nodes=(HOST, node_name(2)))
-    slurm = SchedulerView(at(0), nodes, {JobId(7): shown})
+    slurm = SchedulerView(at(0), nodes, {7: shown})
     found = opens(shown, scheduler=slurm)
-    assert found.trouble is not None
     assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
     assert (found.start_at, found.exclude) == (None, (HOST,))
 
 
-def test_a_job_that_somebody_requeued_without_a_word() -> None:
-    found = opens(QUEUED)
-    assert found.trouble is not None
-    assert found.trouble.kind is Kind.KILLED
+def test_a_job_that_somebody_requeued_without_a_word():
+    assert opens(QUEUED).trouble.kind is Kind.KILLED
 
 
 @pytest.mark.parametrize(
@@ -293,23 +262,19 @@ def test_a_job_that_somebody_requeued_without_a_word() -> None:
         ("1:0", {"DRAIN"}, Kind.CRASH),
     ],
 )
-def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(
-    exit_code: str, flags: set[str], kind: Kind
-) -> None:
+def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, kind):
     ended = replace(FAILED, exit_code=exit_code)
     nodes = {HOST: slurm_node(1, flags=frozenset(flags))}
-    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {JobId(7): ended}))
+    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {7: ended}))
     assert (found.trouble and found.trouble.kind) is kind
 
 
 # --- headless -------------------------------------------------------------------------------------
 
 
-def test_a_job_that_runs_without_its_batch_host_is_requeued() -> None:
+def test_a_job_that_runs_without_its_batch_host_is_requeued():
     ghost = job(nodes=(node_name(2), node_name(3)))
-    found = opens(ghost)
-    assert found.trouble is not None
-    assert found.trouble.why == "the node of its batch script, n1, is lost"
+    assert opens(ghost).trouble.why == "the node of its batch script, n1, is lost"
 
 
 # --- gates ----------------------------------------------------------------------------------------
@@ -324,7 +289,7 @@ def test_a_job_that_runs_without_its_batch_host_is_requeued() -> None:
         ("observing", Policy(mode=Mode.OBSERVE), {}),
     ],
 )
-def test_the_gates_hold(gate: str, policy: Policy, changes: dict[str, Any]) -> None:
+def test_the_gates_hold(gate, policy, changes):
     assert holds(FAILED, policy=policy, **changes).gate == gate
 
 
@@ -332,11 +297,10 @@ BOOTED = slurm_node(1, boot_time=at(-30), slurmd_start=at(-2))
 
 
 @pytest.mark.parametrize("comment", [ASKED, "", "my own words"])
-def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(comment: str) -> None:
+def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(comment):
     queued = replace(QUEUED, comment=comment, nodes=(BOOTED.name,))
     seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
     answer = opens(queued, scheduler=seen)
-    assert answer.trouble is not None
     assert (answer.trouble.kind, answer.action, answer.start_at) == (
         Kind.NODE, Action.REQUEUE, None,
     )  # fmt: skip
@@ -353,7 +317,7 @@ def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(commen
         replace(BOOTED, boot_time=None),
     ],
 )
-def test_an_unregistered_job_that_somebody_requeued_is_left_alone(node: SlurmNode) -> None:
+def test_an_unregistered_job_that_somebody_requeued_is_left_alone(node):
     queued = replace(QUEUED, comment="", nodes=(node.name,))
     seen = SchedulerView(at(0), {node.name: node}, {queued.id: queued})
     assert decided(queued, scheduler=seen) is None

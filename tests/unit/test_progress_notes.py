@@ -46,8 +46,7 @@ def test_a_loss_may_be_no_number(text: str) -> None:
 
 
 def test_names_that_slurm_cannot_have_are_no_nodes() -> None:
-    note = parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65)
-    assert note == Note(step=1)
+    assert parse(b"step=1 node=a;rm%20-rf phase=" + b"x" * 65) == Note(step=1)
 
 
 def test_the_notes_of_a_log() -> None:
@@ -72,5 +71,4 @@ def test_the_notes_of_a_log() -> None:
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
     line = f"checkpoint={quoted(path)} step=3".encode()
-    note = parse(line)
-    assert note == Note(step=3, checkpoint=path)
+    assert parse(line) == Note(step=3, checkpoint=path)

@@ -94,8 +94,7 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
 def test_where_all_are_equal_nobody_is_named(release: str) -> None:
     state = stepped(7)
     finding = still(state, release)
-    assert finding.cause is HangCause.EQUAL
-    assert finding.members == ()
+    assert (finding.cause, finding.members) == (HangCause.EQUAL, ())
 
 
 @pytest.mark.parametrize("release", list(RELEASES))

@@ -1,17 +1,15 @@
 """What SIGHUP changes in a daemon that runs."""
 
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldLifted, HoldNoted
-from hpctl.core.model import RuleId
 from hpctl.daemon.main import Daemon
 
 
-def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path: Path) -> None:
+def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path):
     """Whoever pulls it in an emergency has read the configuration, and not the process."""
     path, before, after = (tmp_path / name for name in ("hpctl.yaml", "STOP", "HALT"))
     text = f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\nkill_switch: "
@@ -37,14 +35,12 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("gate", "busy"), [("provider_acts", True), ("budget", False)])
-def test_what_the_clouds_last_reading_holds_has_it_read_again(
-    gate: str, busy: bool, tmp_path: Path
-) -> None:
+def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy, tmp_path):
     path = tmp_path / "hpctl.yaml"
     path.write_text(f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\n")
     daemon = Daemon(str(path))
     now = datetime(2026, 3, 1, tzinfo=UTC)
-    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", RuleId("xid-79"), False)
+    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", "xid-79", False)
     daemon._memory.append([held])
     daemon._look_at_cloud()
     cluster = daemon.config.cluster

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from hpctl.cloud.sagemaker import LONGEST, Details
-from hpctl.core.model import Instance, InstanceId, InstanceStatus
+from hpctl.core.model import Instance, InstanceStatus
 from tests.lifecycle.node import resources
 
 
 def listed(*ids: str) -> list[Instance]:
-    return [Instance(InstanceId(key), InstanceStatus.RUNNING) for key in ids]
+    return [Instance(key, InstanceStatus.RUNNING) for key in ids]
 
 
 class Api:
@@ -41,7 +41,7 @@ def one(**instance: Any) -> dict[str, Any]:
 KEY = "i-00000000000000001"
 
 
-def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path: Path) -> None:
+def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path):
     """CustomerIpAddress is the address in the VPC, as AWS's lifecycle_script.py reads the file."""
     ids = [f"i-{number:017x}" for number in range(10_000)]
     instances = [
@@ -69,7 +69,7 @@ def test_ten_thousand_addresses_are_there_at_once_without_a_call(tmp_path: Path)
     assert api.asked == ["i-new"]
 
 
-def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_is_written_anew_is_read_anew(tmp_path):
     path, api = tmp_path / "rc.json", Api()
     details = Details("demo", api, path)
     details.complete(listed(KEY))
@@ -103,15 +103,13 @@ TWICE = [GOOD, {**GOOD, "CustomerIpAddress": "10.1.1.2"}]
         one(InstanceId=KEY, CustomerIpAddress="1" * 100_000),
     ],
 )
-def test_what_cannot_be_read_or_is_in_doubt_costs_a_call_and_no_more(
-    tmp_path: Path, content: Any
-) -> None:
+def test_what_cannot_be_read_or_is_in_doubt_costs_a_call_and_no_more(tmp_path, content):
     api = Api()
     (done,) = Details("demo", api, write(tmp_path / "rc.json", content)).complete(listed(KEY))
     assert (done.address, api.asked) == ("10.8.8.8", [KEY])
 
 
-def test_neither_a_pipe_nor_a_file_without_end_is_read(tmp_path: Path) -> None:
+def test_neither_a_pipe_nor_a_file_without_end_is_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "long").open("wb") as file:
         file.truncate(LONGEST + 1)

@@ -9,11 +9,10 @@ import pytest
 from benchmarks.world import World, WorldScheduler
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import RecoveryId, SchedulerView
+from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.daemon.journaled_state import AGAIN_S, EVERY_S, FIRST_S, JournaledState, Retirement
 from hpctl.daemon.main import Daemon
-from hpctl.daemon.metrics import Metrics
 from hpctl.errors import Unavailable
 from hpctl.store.sql import Store
 from tests.fakes.values import Clock, at, opened
@@ -26,7 +25,7 @@ RULES = rules()
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(f"sqlite:///{tmp_path}/journal.db", write=True)
     for number in (1, 2):
-        rid = RecoveryId(f"n-{number}")
+        rid = f"n-{number}"
         store.append([opened(rid, seconds=number), SignalSeen(at(number), rid, "deadline", "")])
     yield store
     store.close()
@@ -50,7 +49,7 @@ class Bench:
         self.retirement.look(slurm, Policy(), RULES, keep_days)
 
 
-def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) -> None:
+def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store):
     bench = Bench(store)
     bench.clock.at += 200 * DAY
     bench.retirement = Retirement(store, bench.memory, bench.clock)
@@ -67,7 +66,7 @@ def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store: Store) ->
     assert ids(store, past=True) == ["n-2"], "the last that was done to the node is kept for ever"
 
 
-def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_years_are_retired_in_turns(store, monkeypatch):
     monkeypatch.setattr("hpctl.daemon.journaled_state.MOST", 2)
     bench = Bench(store)
     bench.look(200 * DAY)
@@ -79,28 +78,7 @@ def test_years_are_retired_in_turns(store: Store, monkeypatch: pytest.MonkeyPatc
     assert (list(bench.memory.state.nodes), bench.memory.state.retired) == (["n-2"], {"n-1"})
 
 
-def test_what_is_past_is_counted_no_more(store: Store) -> None:
-    bench, metrics = Bench(store), Metrics()
-
-    def ended(kind: str, end: str) -> float | None:
-        return metrics.registry.get_sample_value(
-            "hpctl_recoveries_ended", {"kind": kind, "end": end}
-        )
-
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 2
-    bench.look(200 * DAY)
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 1
-    bench.memory.state.nodes.clear()
-    bench.memory.state.events += 1
-    metrics.cycle(0.1, bench.memory.state)
-    assert ended("node", "escalated") == 0
-
-
-def test_the_daemon_sees_to_it_where_slurm_can_be_read(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemon_sees_to_it_where_slurm_can_be_read(store, tmp_path, monkeypatch):
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
     slurm = Reads()

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -35,25 +35,25 @@ def asked(directory: Path, message: str) -> Unavailable:
         path.write_text(PROGRAM.format(message=message))
         path.chmod(0o755)
     with pytest.raises(Unavailable) as error:
-        AllocationQueries(JobId(999), Runner(bin_dir=directory)).allocation()
+        AllocationQueries(999, Runner(bin_dir=directory)).allocation()
     return error.value
 
 
-def test_no_such_job_is_told_from_a_controller_that_is_away(tmp_path: Path) -> None:
+def test_no_such_job_is_told_from_a_controller_that_is_away(tmp_path):
     unknown = asked(tmp_path, "slurm_load_jobs error: Invalid job id specified")
     assert isinstance(unknown, NoSuchJob)
     away = asked(tmp_path, "slurm_load_jobs error: Unable to contact slurm controller")
     assert not isinstance(away, NoSuchJob)
 
 
-A, B, C, D = (NodeName(f"n{number}") for number in range(1, 5))
+A, B, C, D = (f"n{number}" for number in range(1, 5))
 
 
-def node(name: NodeName, state: str = "ALLOCATED", *flags: str, reason: str = "") -> SlurmNode:
+def node(name: str, state: str = "ALLOCATED", *flags: str, reason: str = "") -> SlurmNode:
     return SlurmNode(name, state, frozenset(flags), reason)
 
 
-def test_each_way_of_being_unfit() -> None:
+def test_each_way_of_being_unfit():
     states = {
         A: node(A, "DOWN", "DRAIN", reason="hpctl:r1 xid 79"),
         B: node(B, "ALLOCATED", "NOT_RESPONDING"),
@@ -65,12 +65,12 @@ def test_each_way_of_being_unfit() -> None:
     assert "hpctl:r1" in fit.unfit[A]
 
 
-def test_an_operators_drain_lets_the_job_finish_on_the_node() -> None:
+def test_an_operators_drain_lets_the_job_finish_on_the_node():
     states = {A: node(A, "ALLOCATED", "DRAIN", reason="maintenance on Friday"), B: node(B)}
     assert fitness((A, B), states, {}).healthy == (A, B)
 
 
-def test_survivors_come_before_the_spare_and_the_spare_before_offenders() -> None:
+def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
     assert choose_nodes((A, B, C), 2, before=(B, D)) == (A, B)
     assert choose_nodes((A, B, C), 2, before=(B, C)) == (B, C)
     assert choose_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
@@ -79,7 +79,7 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders() -> Non
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-OURS = SlurmJob(JobId(7), "RUNNING", NOW, restarts=1, nodes=(NodeName("n1"),))
+OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
 
 
 class Slurmctld:
@@ -94,7 +94,7 @@ class Slurmctld:
             raise answer
         return JobRecord(answer)
 
-    def states(self, _: object) -> dict[NodeName, SlurmNode]:
+    def states(self, _: object) -> dict[str, SlurmNode]:
         return {A: self.seen.pop(0)}
 
 
@@ -109,7 +109,7 @@ def asking(*jobs: SlurmJob, restart: int = 1) -> AllocationState:
         (replace(OURS, submit=NOW + timedelta(days=9)), "is not the one"),
     ],
 )
-def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, message: str) -> None:
+def test_another_run_with_the_same_id_is_left_alone(later, message):
     left = asking(OURS, later)
     assert left.glance()
     before = left.alive
@@ -118,7 +118,7 @@ def test_another_run_with_the_same_id_is_left_alone(later: SlurmJob, message: st
     assert message in left.over
 
 
-def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing() -> None:
+def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing():
     late = asking(OURS, restart=0)
     assert late.glance()
     assert not late.alive
@@ -126,7 +126,7 @@ def test_a_supervisor_that_first_looks_when_its_run_is_over_launches_nothing() -
     assert "belongs to restart 0" in late.other
 
 
-def test_a_signal_ends_the_wait_for_slurmctld() -> None:
+def test_a_signal_ends_the_wait_for_slurmctld():
     message: list[str] = []
     # The first question is asked, and the wait after it is under way.
     failing = Slurmctld(Unavailable("nobody answers"))
@@ -138,7 +138,7 @@ def test_a_signal_ends_the_wait_for_slurmctld() -> None:
     assert message == ["waiting for slurmctld: nobody answers"]
 
 
-def test_a_job_that_was_never_known_is_not_waited_for() -> None:
+def test_a_job_that_was_never_known_is_not_waited_for():
     message: list[str] = []
     with pytest.raises(NoSuchJob):
         AllocationState(Slurmctld(NoSuchJob("no job 999")), message.append).look()
@@ -162,9 +162,7 @@ BY_HAND = replace(TREATED, reason="disk swap, Ada")
         ((TREATED, FINE, TREATED), False, False),
     ],
 )
-def test_a_suspect_that_hpctl_gave_back_may_serve_again(
-    seen: tuple[SlurmNode, ...], fit: bool, healed: bool
-) -> None:
+def test_a_suspect_that_hpctl_gave_back_may_serve_again(seen, fit, healed):
     place = AllocationState(Slurmctld(seen=seen), lambda _: None, 1)
     place.suspect({A: "its ranks did not end at SIGKILL"})
     for _ in seen:

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
@@ -16,7 +15,7 @@ from hpctl.jobs.run.srun import NotLaunched, TaskEnd
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
-N1 = NodeName("n1")
+N1 = "n1"
 SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
 
 
@@ -63,7 +62,7 @@ def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
 
 
 def test_a_lost_node_explains_any_other_code() -> None:
-    trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={NodeName("n2"): "DOWN"}))
+    trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={"n2": "DOWN"}))
     assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
 
 
@@ -84,17 +83,16 @@ def test_a_crash_names_rank_node_and_checkpoint() -> None:
 
 def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
     text = Trouble(Kind.CUDA, NOW, "CUDA error on rank 3", rank=3)
-    trouble = judged(Evidence(1, account=text, after=SEVEN))
-    assert trouble == replace(text, progress=7)
+    assert judged(Evidence(1, account=text, after=SEVEN)) == replace(text, progress=7)
 
 
 def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:
-    ends = [TaskEnd(N1, 0, 127, ""), TaskEnd(NodeName("n2"), 1, 127, "")]
+    ends = [TaskEnd(N1, 0, 127, ""), TaskEnd("n2", 1, 127, "")]
     first = Evidence(127, ends=ends)
     assert kind(first) is Kind.FINAL
     assert kind(replace(first, again=True)) is Kind.STORAGE
     assert kind(replace(first, stepped=True)) is Kind.STORAGE
     assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
     # The other rank found it: what is missing is missing on one node.
-    found = replace(first, ends=[ends[0], TaskEnd(NodeName("n2"), 1, 137, "")])
+    found = replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])
     assert kind(found) is Kind.STORAGE

@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.run import history as banner
@@ -18,7 +17,7 @@ from hpctl.jobs.run.history import (
 )
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
-TROUBLE = Trouble(Kind.NODE, AT, "node n2 is lost", signature="node lost", node=NodeName("n2"))
+TROUBLE = Trouble(Kind.NODE, AT, "node n2 is lost", signature="node lost", node="n2")
 START = AttemptStarted(1, 0, AT, "n[1-2]", "/ck/step-7", 7)
 TREATED = TroubleTreated(1, TROUBLE, Action.STEP, "go on")
 END = AttemptEnded(1, AT + timedelta(seconds=75), 137, "node n2 is lost -> step")
@@ -83,5 +82,4 @@ def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path: Path) -
     history.saved(2, AT, [7.0])
     again = JobHistory.open(tmp_path / "run-7.jsonl")
     assert again.records[:2] == [CheckpointSaved(1, AT, 4.0), CheckpointSaved(1, AT, 5.0)]
-    assert len(again.records) == MOST_SAVES + 1
-    assert again.past == []
+    assert (len(again.records), again.past) == (MOST_SAVES + 1, [])

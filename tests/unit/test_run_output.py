@@ -3,9 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
@@ -24,7 +21,7 @@ def wait(test: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path: Path) -> None:
+def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"srun: error: n1: task 0: Exited with exit code 9\n")
     seen: list[SrunLine] = []
@@ -43,7 +40,7 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path: Pa
     assert [verdict.rule for verdict in verdicts] == ["bad loss"]
 
 
-def test_each_attempt_is_heard_anew(tmp_path: Path) -> None:
+def test_each_attempt_is_heard_anew(tmp_path):
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2)
         output.begin()
@@ -53,7 +50,7 @@ def test_each_attempt_is_heard_anew(tmp_path: Path) -> None:
         assert output.settle().ends == []
 
 
-def test_a_pipe_gets_every_byte(tmp_path: Path) -> None:
+def test_a_pipe_gets_every_byte(tmp_path):
     read, write = os.pipe()
     seen: list[SrunLine] = []
     output = OutputReader(None, seen.append, lambda _: None, fds=(write, write))
@@ -91,9 +88,7 @@ class Clock:
         time.sleep(0.001)
 
 
-def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, monkeypatch):
     clock, verdicts = Clock(), list[RuleVerdict]()
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
     rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
@@ -111,7 +106,7 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(
     assert verdicts[0].at > 1e9 + 2 * 7200, "by the wall clock"
 
 
-def test_progress_in_the_log_is_passed_on(tmp_path: Path) -> None:
+def test_progress_in_the_log_is_passed_on(tmp_path):
     noted: list[Note] = []
     with (tmp_path / "log").open("ab", buffering=0) as file:
         output = OutputReader(

@@ -1,12 +1,10 @@
 """Ranks that report, over real sockets."""
 
 import time
-from pathlib import Path
 
 import pytest
 
 from hpctl import progress
-from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import in_log
@@ -14,7 +12,7 @@ from hpctl.jobs.ras.client import Address
 from hpctl.jobs.run.rank_progress import RankProgress
 
 NOBODY = Address("127.0.0.1", 1)
-HERE = {"127.0.0.1": NodeName("n1")}
+HERE = {"127.0.0.1": "n1"}
 EAGER = RunPolicy(hang_floor_s=0.3, hang_factor=1.0, hang_start_s=0.3)
 
 
@@ -28,7 +26,7 @@ def looked(ranks: RankProgress, troubles: list[Trouble], seconds: float = 5.0) -
 
 
 @pytest.mark.parametrize("here", [True, False])
-def test_silence_after_steps_is_a_hang(here: bool) -> None:
+def test_silence_after_steps_is_a_hang(here):
     troubles: list[Trouble] = []
     ranks = RankProgress(EAGER, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=here), "RANK": "3"})
@@ -37,15 +35,12 @@ def test_silence_after_steps_is_a_hang(here: bool) -> None:
         time.sleep(0.02)
     rank.close()
     (trouble,) = looked(ranks, troubles)
-    assert trouble.kind is Kind.HANG
-    assert trouble.step == 2
+    assert (trouble.kind, trouble.step) == (Kind.HANG, 2)
     assert ranks.step == 2
     ranks.end()
 
 
-def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_supervisor_that_was_stopped_itself_finds_no_hang(monkeypatch):
     troubles: list[Trouble] = []
     ranks = RankProgress(EAGER, NOBODY, troubles.append)
     rank = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=True), "RANK": "0"})
@@ -60,7 +55,7 @@ def test_a_supervisor_that_was_stopped_itself_finds_no_hang(
     ranks.end()
 
 
-def test_an_older_steps_ranks_are_not_heard() -> None:
+def test_an_older_steps_ranks_are_not_heard():
     ranks = RankProgress(EAGER, NOBODY, lambda _: None)
     old = progress.Reporter({"HPCTL_PROGRESS": ranks.begin(HERE, here=False), "RANK": "0"})
     ranks.begin(HERE, here=False)
@@ -72,7 +67,7 @@ def test_an_older_steps_ranks_are_not_heard() -> None:
     ranks.end()
 
 
-def test_silence_after_steps_in_the_log_is_a_hang() -> None:
+def test_silence_after_steps_in_the_log_is_a_hang():
     troubles: list[Trouble] = []
     ranks = RankProgress(EAGER, NOBODY, troubles.append)
     ranks.begin(HERE, here=True)
@@ -87,7 +82,7 @@ def test_silence_after_steps_in_the_log_is_a_hang() -> None:
     ranks.end()
 
 
-def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_path: Path) -> None:
+def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_path):
     troubles: list[Trouble] = []
     file = tmp_path / "progress"
     file.write_text("step=99\n")

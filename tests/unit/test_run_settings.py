@@ -33,7 +33,7 @@ def test_an_elastic_range_goes_into_the_policy() -> None:
 @pytest.mark.parametrize("bad", [{"nodes": "six"}, {"nodes": "9"}, {"spares": 5}])
 def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(HpctlError):
-        given(**bad)  # type: ignore[arg-type]
+        given(**bad)
 
 
 def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:

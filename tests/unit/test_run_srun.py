@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.jobs.run.launch import blocked, step_of
 from hpctl.jobs.run.srun import (
@@ -17,23 +16,22 @@ from hpctl.jobs.run.srun import (
     with_step_nodes,
 )
 
-AB = (NodeName("n1"), NodeName("n2"))
+AB = ("n1", "n2")
 
 
-def test_options_end_where_the_command_begins() -> None:
+def test_options_end_where_the_command_begins():
     parsed = parse_srun(
         ["-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2", "train", "-x", "1"]
     )
     assert parsed.command == ("train", "-x", "1")
     assert parsed.options == ("-n4", "--gres", "gpu:8", "-K", "--mpi=pmix", "-l", "-c", "2")
-    assert parsed.given["ntasks"] == "4"
-    assert parsed.given["cpus-per-task"] == "2"
+    assert (parsed.given["ntasks"], parsed.given["cpus-per-task"]) == ("4", "2")
 
 
 @pytest.mark.parametrize(
     "pin", [["-w", "n1"], ["--nodelist=n1"], ["-x", "n1"], ["-r", "1"], ["--nodefile", "f"]]
 )
-def test_a_step_pinned_to_nodes_is_refused(pin: list[str]) -> None:
+def test_a_step_pinned_to_nodes_is_refused(pin):
     with pytest.raises(HpctlError, match="pins the step"):
         parse_srun([*pin, "train"])
 
@@ -42,15 +40,14 @@ def test_a_step_pinned_to_nodes_is_refused(pin: list[str]) -> None:
     ("options", "given"),
     [(["-un", "4"], "4"), (["-luln4"], "4"), (["-lQn", "4", "-K"], "4"), (["-lK0"], None)],
 )
-def test_letters_in_one_word_are_read_as_srun_does(options: list[str], given: str | None) -> None:
+def test_letters_in_one_word_are_read_as_srun_does(options, given):
     parsed = parse_srun([*options, "train", "a"])
-    assert parsed.command == ("train", "a")
-    assert parsed.options == tuple(options)
+    assert (parsed.command, parsed.options) == (("train", "a"), tuple(options))
     assert parsed.given.get("ntasks") == given
     assert parsed.lives_on == (given is None)
 
 
-def test_the_supervisors_words_stand_after_the_users_and_before_the_command() -> None:
+def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
     line = step_arguments(parse_srun(["-K1", "train", "a"]), 8, AB, overlap=False)
     assert line == [
         "-K1", "--kill-on-bad-exit=0", "--nodes=2", "--nodelist=n[1-2]", "--ntasks=16",
@@ -69,29 +66,27 @@ def test_the_supervisors_words_stand_after_the_users_and_before_the_command() ->
         ([], {"SLURM_NTASKS": "32"}, 8),
     ],
 )
-def test_tasks_of_the_allocation_become_tasks_of_a_node(
-    options: list[str], environ: dict[str, str], expected: int | None
-) -> None:
+def test_tasks_of_the_allocation_become_tasks_of_a_node(options, environ, expected):
     assert task_layout(parse_srun([*options, "x"]), environ, 5, 4) == expected
 
 
-def test_tasks_that_do_not_come_out_even_are_refused() -> None:
+def test_tasks_that_do_not_come_out_even_are_refused():
     with pytest.raises(HpctlError, match="evenly"):
         task_layout(parse_srun(["x"]), {"SLURM_NTASKS": "7"}, 5, 4)
 
 
-def test_what_goes_stale_is_taken_out_of_the_environment() -> None:
+def test_what_goes_stale_is_taken_out_of_the_environment():
     environ = {
         "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[0-2]", "SLURM_NNODES": "3", "PATH": "/bin",
         "MASTER_ADDR": "n0",
     }  # fmt: skip
-    env = step_environment(environ, AB, (NodeName("n0"), *AB))
+    env = step_environment(environ, AB, ("n0", *AB))
     assert env == {"SLURM_JOB_ID": "1", "PATH": "/bin", "MASTER_ADDR": "n1"}
     env = step_environment({"MASTER_ADDR": "login1"}, AB, AB)
     assert env["MASTER_ADDR"] == "login1"
 
 
-def test_ranks_see_the_nodes_of_their_step() -> None:
+def test_ranks_see_the_nodes_of_their_step():
     command = with_step_nodes(parse_srun(["train"]), AB).command
     assert command[0] == "/usr/bin/env"
     assert "SLURM_NODELIST=n[1-2]" in command
@@ -111,7 +106,7 @@ not srun: error: x: task 1: Killed
 """
 
 
-def test_the_lines_in_their_order() -> None:
+def test_the_lines_in_their_order():
     found = list(lines(BLOCK))
     ends = [(e.node, e.rank, e.code) for e in found if isinstance(e, TaskEnd)]
     assert ends == [
@@ -122,17 +117,17 @@ def test_the_lines_in_their_order() -> None:
 
 
 def end(code: int, rank: int = 0) -> TaskEnd:
-    return TaskEnd(NodeName("n1"), rank, code, "")
+    return TaskEnd("n1", rank, code, "")
 
 
-def test_the_root_is_the_first_unless_a_code_says_more() -> None:
+def test_the_root_is_the_first_unless_a_code_says_more():
     assert root_end([end(1, 4), end(143, 2)], (93,), (16, 17)) == end(1, 4)
     assert root_end([end(1, 4), end(93, 2)], (93,), (16, 17)) == end(93, 2)
     assert root_end([end(1), end(17, 2)], (93,), (16, 17)) == end(17, 2)
     assert root_end([], (93,), ()) is None
 
 
-def test_a_step_is_found_by_its_sruns_process() -> None:
+def test_a_step_is_found_by_its_sruns_process():
     text = (
         "StepId=1.batch UserId=0 State=RUNNING SrunHost:Pid=(null):0\n"
         "StepId=1.4 UserId=0 State=RUNNING Name=sh Dist=Block SrunHost:Pid=vm:14398 TresPerNode=x\n"
@@ -143,7 +138,7 @@ def test_a_step_is_found_by_its_sruns_process() -> None:
     assert step_of(text, 1) is None
 
 
-def test_a_step_that_waits_for_a_dead_one_is_seen() -> None:
+def test_a_step_that_waits_for_a_dead_one_is_seen():
     old = "StepId=21.0 UserId=0 State=RUNNING Name=env SrunHost:Pid=vm:2095 TresPerNode=x\n"
     new = "StepId=21.TBD UserId=0 State=PENDING Name=(null) SrunHost:Pid=vm:3027\n"
     assert blocked(old + new, 3027, {2095})

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply
@@ -36,7 +35,7 @@ ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
 HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
 
 
-def test_a_node_that_is_back_is_used_where_it_pays() -> None:
+def test_a_node_that_is_back_is_used_where_it_pays():
     answer = grown(ELASTIC, 8, HOUR)
     assert (answer.action, answer.size) == (Action.STEP, 8)
 
@@ -50,18 +49,17 @@ def test_a_node_that_is_back_is_used_where_it_pays() -> None:
         replace(HOUR, inside=6, idle=9, missing=2, left_s=1800),
     ],
 )
-def test_else_it_goes_on_as_it_is(room: Room) -> None:
+def test_else_it_goes_on_as_it_is(room):
     assert grown(ELASTIC, 8, room) is None
 
 
-def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay() -> None:
+def test_idle_nodes_outside_are_worth_a_requeue_only_with_its_delay():
     outside = replace(HOUR, inside=6, idle=2, missing=2, left_s=4 * 3 * (60 + REQUEUE_S))
-    answer = grown(ELASTIC, 8, outside)
-    assert answer.action is Action.REQUEUE
+    assert grown(ELASTIC, 8, outside).action is Action.REQUEUE
     assert grown(ELASTIC, 8, replace(outside, left_s=(outside.left_s or 0) - 10)) is None
 
 
-NODES = (NodeName("n1"), NodeName("n2"))
+NODES = ("n1", "n2")
 STEP = SimpleNamespace(attempt=1, nodes=NODES)
 FIT = Fitness(NODES, {})
 NO_GRES = "Invalid generic resource (gres) specification"
@@ -71,9 +69,7 @@ def refused(text: str) -> Evidence:
     return Evidence(1, failed=[NotLaunched(None, text)])
 
 
-def handler(
-    lines: list[str] | None = None, *, nodes: str = "n[1-2]", recoverable: bool = True
-) -> TroubleHandler:
+def handler(lines=None, *, nodes="n[1-2]", recoverable=True):
     given = settings(parse_srun(["x"]), {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": nodes})
     state = SimpleNamespace(alive=True, recoverable=recoverable, healed=set())
     return TroubleHandler(
@@ -90,7 +86,7 @@ def supervisor(*, recoverable: bool = True) -> SimpleNamespace:
     ("text", "most"),
     [("Job/step already completing or completed", MOST_REFUSALS), (NO_GRES, MOST_NO_GRES)],
 )
-def test_the_allocation_is_given_up_for_another_one(text: str, most: int) -> None:
+def test_the_allocation_is_given_up_for_another_one(text, most):
     one = supervisor()
     for _ in range(most):
         again = StepSupervisor._uncreated(one, STEP, refused(text), FIT)
@@ -101,7 +97,7 @@ def test_the_allocation_is_given_up_for_another_one(text: str, most: int) -> Non
     assert last.why == f"Slurm creates no step in this allocation any more: {text}"
 
 
-def test_a_step_that_ran_starts_the_count_afresh() -> None:
+def test_a_step_that_ran_starts_the_count_afresh():
     one = supervisor()
     assert StepSupervisor._uncreated(one, STEP, refused(NO_GRES), FIT) is not None
     assert one.refusals == 1
@@ -114,11 +110,11 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 def past(kind: Kind, node: str | None, hours: float) -> Past:
     at = NOW - timedelta(hours=hours)
-    name = NodeName(node) if node else None
+    name = node if node else None
     return Past(Trouble(kind, at, "", node=name), Action.STEP)
 
 
-def test_who_proved_bad_within_the_window_is_avoided() -> None:
+def test_who_proved_bad_within_the_window_is_avoided():
     known = [
         past(Kind.NODE, "n1", 1),
         past(Kind.NODE, "n2", 25),
@@ -132,12 +128,12 @@ def test_who_proved_bad_within_the_window_is_avoided() -> None:
 def waits_of(*replies: DaemonReply | None) -> list[float]:
     """How long was waited between the attempts to tell, until one was enough."""
     left, waits = list(replies), list[float]()
-    persist(JobReport(JobId(7), 0), lambda _: left.pop(0), waits.append)
+    persist(JobReport(7, 0), lambda _: left.pop(0), waits.append)
     assert not left
     return waits
 
 
-def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
+def test_a_word_to_the_daemon_is_said_again_while_it_is_away():
     assert waits_of(DaemonReply(True)) == []
     assert waits_of(None, DaemonReply(False, again=True), DaemonReply(True)) == list(PAUSES[:2])
     assert waits_of(DaemonReply(False, text="404 unknown_job")) == []
@@ -145,12 +141,12 @@ def test_a_word_to_the_daemon_is_said_again_while_it_is_away() -> None:
     assert sum(PAUSES) + 2 * (len(PAUSES) + 1) < 60
 
 
-def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_of_a_spare_is_told_once(monkeypatch):
     lines, reports = list[str](), list[JobReport]()
     one = handler(lines, nodes="n[1-3]")
     monkeypatch.setattr(one, "_report", reports.append)
     for gone in ([], ["n3"], ["n3"], ["n2", "n3"]):
-        one.unaffected([NodeName(node) for node in gone])
+        one.unaffected(list(gone))
     whys = [
         f"the job lost {node}, where no rank of this step runs: it runs on" for node in ("n3", "n2")
     ]
@@ -161,7 +157,7 @@ def test_the_loss_of_a_spare_is_told_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("refused", "action"), [("", Action.PROCESS), ("deaf", Action.STEP)])
-def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Action) -> None:
+def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
     lines = list[str]()
     one = handler(lines)
     trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
@@ -171,12 +167,12 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused: str, action: Acti
     assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
 
 
-def test_nothing_is_sent_after_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_after_a_wish(monkeypatch):
     """The daemon takes the newest report of a run: a late one would take the wish back."""
     sent = list[JobReport]()
-    monkeypatch.setattr(trouble_handler, "send_report", lambda report: sent.append(report))
+    monkeypatch.setattr(trouble_handler, "send_report", lambda report, **_: sent.append(report))
     one = handler()
-    late = JobReport(JobId(7), 0, progress=4)
+    late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
     one.wish(None, Answer(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)
@@ -206,15 +202,13 @@ def given(tmp_path: Path, saves: bool = True) -> RunSettings:
         (None, None, False),
     ],
 )
-def test_it_is_near_when_a_save_and_a_requeue_just_fit(
-    tmp_path: Path, left: float | None, whole: float | None, near: bool
-) -> None:
+def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
     clocks = StepTimers(given(tmp_path))
     trouble = clocks.time_limit(limits(left, whole), NOW)
     assert (trouble is not None and trouble.kind is Kind.TIME_LIMIT) is near
 
 
-def test_it_is_told_once_and_only_to_who_can_save(tmp_path: Path) -> None:
+def test_it_is_told_once_and_only_to_who_can_save(tmp_path):
     allocation = limits(50.0, 7200.0)
     clocks = StepTimers(given(tmp_path))
     assert clocks.time_limit(allocation, NOW) is not None

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import time
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -28,16 +27,14 @@ def ended() -> subprocess.Popen[bytes]:
     return child
 
 
-def test_one_that_somebody_else_collects_first_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_that_somebody_else_collects_first_ends_nothing(monkeypatch):
     child = ended()
     child.wait()
     monkeypatch.setattr(supervisor, "zombie_children", lambda parent: [child.pid])
     supervisor.reap_adopted()
 
 
-def test_strangers_are_collected_and_our_own_are_left_to_their_popen() -> None:
+def test_strangers_are_collected_and_our_own_are_left_to_their_popen():
     stranger, ours = ended(), ended()
     supervisor.reap_adopted([ours.pid])
     assert zombie_children(os.getpid()).count(ours.pid) == 1
@@ -53,7 +50,7 @@ def port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_agents_check_hears_the_notice_of_its_own_instance(port: int) -> None:
+def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
     imds = Imds(port)
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):
@@ -68,7 +65,7 @@ def test_the_agents_check_hears_the_notice_of_its_own_instance(port: int) -> Non
     assert check_host_ec2.gather_spot(machines["127.0.1.2"]).action == "", "a new instance has none"
 
 
-def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path: Path) -> None:
+def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
     root = tmp_path / "hardware"
     hardware.boot(root, {"efa": 1})
     path = "/sys/class/infiniband/rdmap79s0/ports/1/state"

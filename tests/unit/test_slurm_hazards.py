@@ -54,7 +54,7 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
 
 
 @pytest.mark.parametrize("name", TRIPS)
-def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name: str) -> None:
+def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name):
     rule, (severity, version, bad, good) = name.partition(" ")[0], TRIPS[name]
     found = [h for h in hazards(version, bad) if h.rule == rule]
     assert [h.severity for h in found] == [severity]
@@ -62,7 +62,7 @@ def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name: str) -> N
     assert severity not in [h.severity for h in other]
 
 
-def test_the_completing_hazard_ends_with_26_05_4() -> None:
+def test_the_completing_hazard_ends_with_26_05_4():
     def rules(version: Version) -> set[str]:
         return {h.rule for h in hazards(version, {})}
 
@@ -71,7 +71,7 @@ def test_the_completing_hazard_ends_with_26_05_4() -> None:
     assert "crash" in next(h.what for h in hazards(NEW, {}) if h.rule == "requeue-completing")
 
 
-def test_slurms_defaults_have_no_failure() -> None:
+def test_slurms_defaults_have_no_failure():
     assert not [h for h in hazards(LATEST, {}) if h.severity in ("fail", "warn")]
 
 
@@ -91,8 +91,6 @@ TREE = {"TopologyPlugin": "topology/tree"}
         (NEW, TREE, {}, {"topology-file"}),
     ],
 )
-def test_topology_files_that_are_missing_or_empty(
-    version: Version, config: dict[str, str], files: dict[str, str] | None, rules: set[str]
-) -> None:
+def test_topology_files_that_are_missing_or_empty(version, config, files, rules):
     found = {h.rule for h in hazards(version, config, files) if h.rule.startswith("topology-")}
     assert found == rules

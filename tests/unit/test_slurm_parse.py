@@ -64,8 +64,7 @@ def nodes_of(text: str) -> list[SlurmNode]:
 def test_a_nodes_reason_is_kept_to_the_letter(reason: str) -> None:
     text = node_text(state="IDLE+DRAIN", reason=f" Reason={reason} [root@2026-11-21T11:40:51]")
     (node,) = nodes_of(text + "\n")
-    assert node.reason == reason
-    assert (node.state, node.flags) == ("IDLE", {"DRAIN"})
+    assert (node.reason, node.state, node.flags) == (reason, "IDLE", {"DRAIN"})
 
 
 def test_a_node_in_full() -> None:
@@ -108,11 +107,9 @@ def test_a_node_that_never_registered() -> None:
 def test_a_job_in_full() -> None:
     job = one(Comment=" a=b  StdErr=c ").job
     assert (job.id, job.state, job.restarts, job.user) == (7, "RUNNING", 2, "ada")
-    assert job.nodes == ("n1", "n2")
-    assert job.excluded == ("n4",)
+    assert (job.nodes, job.excluded) == (("n1", "n2"), ("n4",))
     assert (job.batch_host, job.batch, job.requeue) == ("n1", True, True)
-    assert job.submit == datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC)
-    assert job.end is None
+    assert (job.submit, job.end) == (datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC), None)
     assert job.comment == " a=b  StdErr=c "
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from hpctl.config import Config, Slurm
 from hpctl.core.bounds import LATEST
-from hpctl.core.model import JobId
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.ports import Scheduler
 from hpctl.slurm.cli import CliScheduler
@@ -70,19 +69,19 @@ def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PySlu
     made.close()
 
 
-def test_no_single_record_ends_the_child(scheduler: PySlurm) -> None:
+def test_no_single_record_ends_the_child(scheduler):
     view = scheduler.view()
     assert [(job.id, job.name, job.comment) for job in view.jobs.values()][:3] == [
         (1, "good", ""),
         (2, "caf\ufffd", "\ufffd"),
         (3, "", ""),
     ]
-    assert view.jobs[3].end == LATEST  # type: ignore[index]
+    assert view.jobs[3].end == LATEST
     assert list(view.nodes) == ["n1"]
     assert [flaw.target for flaw in view.flaws] == ["n2", "4"]
 
 
-def test_a_bug_of_the_library_is_an_answer(scheduler: PySlurm, tmp_path: Path) -> None:
+def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
     before = scheduler._child._started()
     (tmp_path / "broken").touch()
     with pytest.raises(Unavailable, match="the library has a bug"):
@@ -92,18 +91,16 @@ def test_a_bug_of_the_library_is_an_answer(scheduler: PySlurm, tmp_path: Path) -
     assert scheduler._child._started() is before, "the child lives on"
 
 
-def test_a_completing_job_has_ended_or_waits_for_its_next_run(scheduler: PySlurm) -> None:
+def test_a_completing_job_has_ended_or_waits_for_its_next_run(scheduler):
     jobs = scheduler.view().jobs
-    assert [jobs[JobId(n)].state for n in (5, 6)] == ["FAILED", "PENDING"]
-    assert jobs[JobId(6)].completing
+    assert [jobs[n].state for n in (5, 6)] == ["FAILED", "PENDING"]
+    assert jobs[6].completing
 
 
-def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(
-    scheduler: PySlurm,
-) -> None:
+def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(scheduler):
     jobs = scheduler.view().jobs
-    assert [jobs[JobId(n)].wants for n in (1, 7, 8, 9)] == [0, 8, 3, 0]
-    assert jobs[JobId(7)].reason == "ReqNodeNotAvail,_May_be_reserved"
+    assert [jobs[n].wants for n in (1, 7, 8, 9)] == [0, 8, 3, 0]
+    assert jobs[7].reason == "ReqNodeNotAvail,_May_be_reserved"
 
 
 @pytest.fixture
@@ -126,7 +123,7 @@ def chosen(place: Path, adapter: str = "auto") -> tuple[Scheduler, str]:
     return choose_scheduler(Config(slurm=Slurm(bin=place, adapter=adapter)))
 
 
-def test_the_choice_asks_no_slurmctld(installed: Path) -> None:
+def test_the_choice_asks_no_slurmctld(installed):
     frozen = "Nodes.load = Jobs.load = lambda: time.sleep(60)"
     (installed / "pyslurm.py").write_text(f"{LIBRARY}\n{frozen}\n")
     scheduler, why = chosen(installed)
@@ -134,7 +131,7 @@ def test_the_choice_asks_no_slurmctld(installed: Path) -> None:
     assert why == "pyslurm (slurm.adapter: auto)"
 
 
-def test_the_choice_says_why_it_is_cli(installed: Path) -> None:
+def test_the_choice_says_why_it_is_cli(installed):
     assert chosen(installed, "cli")[1] == "cli, as slurm.adapter says"
     (installed / "pyslurm.py").write_text("raise ImportError")
     scheduler, why = chosen(installed)
@@ -146,7 +143,7 @@ def test_the_choice_says_why_it_is_cli(installed: Path) -> None:
         chosen(installed, "pyslurm")
 
 
-def test_the_child_ends_with_who_asked_and_closed_nothing(installed: Path) -> None:
+def test_the_child_ends_with_who_asked_and_closed_nothing(installed):
     scheduler, _ = chosen(installed)
     assert isinstance(scheduler, PySlurm)
     (process, _pipe) = scheduler._child._running[0]

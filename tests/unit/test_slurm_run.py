@@ -30,8 +30,7 @@ def test_a_late_command_is_killed_with_its_children(tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     runner = Runner(bin_dir=script(tmp_path, f"sleep 60 & echo $! > {pidfile}; wait"), timeout=0.5)
     began = time.monotonic()
-    done = runner.run("scontrol")
-    assert done.end is End.TIMED_OUT
+    assert runner.run("scontrol").end is End.TIMED_OUT
     assert time.monotonic() - began < 5
     child = int(pidfile.read_text())
     deadline = time.monotonic() + 5
@@ -89,8 +88,7 @@ def test_the_environment_says_what_language_and_time_and_whose_slurm(tmp_path: P
     who = {"SLURM_JWT": "x", "SLURM_SACK_SOCKET": "/s", "SLURM_CONF_SERVER": "head:6817"}
     outside |= who
     env = Runner(conf, environ=outside).env()
-    assert env["SLURM_CONF"] == str(conf)
-    assert (env["LC_ALL"], env["TZ"]) == ("C", "UTC")
+    assert (env["SLURM_CONF"], env["LC_ALL"], env["TZ"]) == (str(conf), "C", "UTC")
     assert not {"SLURM_TIME_FORMAT", "SLURM_CLUSTERS"} & set(env)
     assert Runner(environ=outside).env()["SLURM_CONF"] == "/other"
     assert {name: env.get(name) for name in who} == who

@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hpctl.agent import config
 from hpctl.agent.outside.ask import SOCKET
 from hpctl.cli.main import cli
 from hpctl.protocol.heads import DEFAULT_PORT, SLURM_USER
+from tests.process import run_text
 
 UNITS = Path(__file__).resolve().parents[2] / "lifecycle_scripts/systemd"
 SERVICES = sorted(UNITS.glob("*.service"))
@@ -114,14 +114,10 @@ def test_systemd_knows_every_setting(tmp_path: Path) -> None:
     for unit in UNITS.iterdir():
         (tmp_path / unit.name).write_text(unit.read_text().replace(PROGRAM, "/bin/true"))
     for unit in UNITS.iterdir():
-        done = subprocess.run(
+        done = run_text(
             ["systemd-analyze", "verify", "--man=no", f"./{unit.name}"],
             cwd=tmp_path,
             env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -129,13 +125,9 @@ def test_systemd_knows_every_setting(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
 def test_a_unit_exposes_little(unit: Path) -> None:
-    done = subprocess.run(
+    done = run_text(
         ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)],
         env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-200:]
 

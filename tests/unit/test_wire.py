@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
+from hpctl.core.model import Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -19,8 +19,8 @@ FINDING = Finding(
     "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.", 7,
 )  # fmt: skip
 REPORT = Report(
-    NodeName("ip-10-1-2-3"), InstanceId("i-0123456789abcdef0"),
-    BootId("7a58ec84-3776-4210-8a5c-212610e998ed"), 5, NOON, NOON, (FINDING,),
+    "ip-10-1-2-3", "i-0123456789abcdef0",
+    "7a58ec84-3776-4210-8a5c-212610e998ed", 5, NOON, NOON, (FINDING,),
 )  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def raw(**changes: Any) -> dict[str, Any]:
     finding = changes.pop("finding", {})
     body["report"]["findings"][0].update(finding)
     body["report"].update(changes)
-    return body  # type: ignore[no-any-return]
+    return body
 
 
 times = st.timedeltas(timedelta(days=-3000), timedelta(days=3000)).map(lambda past: NOON + past)
@@ -47,14 +47,12 @@ findings = st.builds(
 
 
 @given(st.lists(findings, max_size=5), times, st.integers(1, 2**53))
-def test_every_report_within_the_limits_comes_back(
-    found: list[Finding], at: datetime, seq: int
-) -> None:
+def test_every_report_within_the_limits_comes_back(found, at, seq):
     report = replace(REPORT, findings=tuple(found), sent_at=at, agent_start=at, seq=seq)
     assert wire.decode(wire.encode(report)) == report
 
 
-def test_the_wire_says_exactly_what_the_model_says() -> None:
+def test_the_wire_says_exactly_what_the_model_says():
     for shape, model in ((wire._Report, Report), (wire._Finding, Finding)):
         assert set(shape.__struct_fields__) == set(model.__struct_fields__)
 
@@ -84,13 +82,13 @@ def test_the_wire_says_exactly_what_the_model_says() -> None:
         ({"finding": {"severity": 3}}, "severity"),
     ],
 )
-def test_what_is_out_of_bounds_is_named_with_its_place(changes: dict[str, Any], place: str) -> None:
+def test_what_is_out_of_bounds_is_named_with_its_place(changes, place):
     with pytest.raises(wire.InvalidReportError) as caught:
         wire.decode(json.dumps(raw(**changes)).encode())
     assert place in str(caught.value)
 
 
-def test_too_many_findings_are_refused() -> None:
+def test_too_many_findings_are_refused():
     body = raw()
     body["report"]["findings"] *= wire.MAX_FINDINGS + 1
     slim = [
@@ -101,13 +99,13 @@ def test_too_many_findings_are_refused() -> None:
         wire.decode(json.dumps(body).encode())
 
 
-def test_gauges_come_back_and_those_that_are_no_number_are_left_out() -> None:
+def test_gauges_come_back_and_those_that_are_no_number_are_left_out():
     answer = {"gpu.clock_mhz": 1980.0, "gpu.power_w": float("nan"), "efa.x": float("inf")}
     back = wire.decode(wire.encode(replace(REPORT, gauges=answer)))
     assert back.gauges == {"gpu.clock_mhz": 1980.0}
 
 
-def test_too_many_gauges_are_cut_by_us_and_refused_from_others() -> None:
+def test_too_many_gauges_are_cut_by_us_and_refused_from_others():
     many = {f"g{n:03}": float(n) for n in range(wire.MAX_GAUGES + 1)}
     back = wire.decode(wire.encode(replace(REPORT, gauges=many)))
     assert list(back.gauges) == [f"g{n:03}" for n in range(wire.MAX_GAUGES)]
@@ -115,7 +113,7 @@ def test_too_many_gauges_are_cut_by_us_and_refused_from_others() -> None:
         wire.decode(json.dumps(raw(gauges=many)).encode())
 
 
-def test_a_full_report_is_made_to_fit_by_cutting_evidence_only() -> None:
+def test_a_full_report_is_made_to_fit_by_cutting_evidence_only():
     many = tuple(
         replace(FINDING, code=str(n), evidence="é" * 2048) for n in range(wire.MAX_FINDINGS)
     )
@@ -125,7 +123,7 @@ def test_a_full_report_is_made_to_fit_by_cutting_evidence_only() -> None:
     assert all(f.evidence and f.evidence in "é" * 2048 for f in back.findings)
 
 
-def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first() -> None:
+def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first():
     """A site's plugins may find much and say it at length: the agent must not die of it."""
     many = tuple(
         replace(FINDING, code=str(n), device="é" * 256, detail="é" * 256)
@@ -138,7 +136,7 @@ def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first(
     assert [f.code for f in kept] == [f.code for f in many[: len(kept)]]
 
 
-def test_the_payload_is_the_bodys_digest() -> None:
+def test_the_payload_is_the_bodys_digest():
     assert wire.payload(b"") == (
         b"hpctl1:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     )

@@ -6,7 +6,7 @@ the documentation. The order of the files here, and of the lines in them, is the
 precedence: among rows that are equally urgent and equally strong the one that stands first names
 the fault. What is misspelled or incomplete raises at the first import.
 
-Meant to be reviewed line by line; `catalogue.vendor_deviations()` and docs/catalogue.md show each
+Meant to be reviewed line by line; docs/catalogue.md shows each
 row that departs from what NVIDIA says.
 """
 

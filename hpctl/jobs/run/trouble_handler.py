@@ -15,7 +15,7 @@ from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import CERTAIN, Action, Answer, Means, Past, RunPolicy, decide
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.daemon_client import DaemonReply, send_report
+from hpctl.jobs.daemon_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory, TroubleTreated
 from hpctl.jobs.run.launch import StepLauncher
@@ -119,7 +119,7 @@ class TroubleHandler:
         )  # fmt: skip
         self._wished = True
         with self._sending:
-            reply = send_report(report)
+            reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
         acts = reply is not None and reply.ok and reply.acts
         self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
         return acts

@@ -19,7 +19,7 @@ from tests.checkpoints.writers.torch_dcp import join
 from tests.checkpoints.writers.torch_fsdp import WIDTH, make_model
 
 # Its collectives on shared memory would be compiled first, for minutes; gloo's do as well.
-sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 deepspeed.utils.logger.setLevel(logging.ERROR)
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,

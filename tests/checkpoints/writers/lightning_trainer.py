@@ -77,7 +77,7 @@ class Lightning:
             with run.saving():
                 original(*args, **kwargs)
 
-        mine.save_checkpoint = save  # type: ignore[method-assign]
+        mine.save_checkpoint = save
         data = torch.utils.data.DataLoader(Endless(), batch_size=2)
         mine.fit(Model(), data, ckpt_path=run.resume, weights_only=False)
 

@@ -38,7 +38,7 @@ OFFLINE = {family.name for family in FAMILIES if family.offline}
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nobody_answers_nothing_is_blamed(spec: ClusterSpec) -> None:
-    found = validate(Nobody(Unavailable), spec)  # type: ignore[arg-type]
+    found = validate(Nobody(Unavailable), spec)
     levels = {v.level for v in found if v.family not in OFFLINE}
     assert levels <= {Level.UNKNOWN}
     assert Level.UNKNOWN in levels
@@ -47,7 +47,7 @@ def test_where_nobody_answers_nothing_is_blamed(spec: ClusterSpec) -> None:
 @settings(max_examples=40, deadline=None)
 @given(specs())
 def test_where_nothing_is_there_it_is_said(spec: ClusterSpec) -> None:
-    found = validate(Nobody(Absent), spec)  # type: ignore[arg-type]
+    found = validate(Nobody(Absent), spec)
     failed = {f"{v.family}.{v.check}" for v in found if v.level is Level.FAIL}
     assert "iam.role" in failed
     assert ("network.subnets-exist" in failed) is bool(

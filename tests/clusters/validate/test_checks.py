@@ -5,8 +5,6 @@ test_gather.py asks for those over HTTP. Of a file system's VPC, network interfa
 name no emulator tells, so they stand here alone.
 """
 
-from typing import Any
-
 import pytest
 
 from hpctl.clusters.validate import FAMILIES
@@ -18,7 +16,7 @@ CASES = [(check, case) for check, cases in WORLD["cases"].items() for case in ca
 
 
 @pytest.mark.parametrize(("check", "case"), CASES, ids=[f"{c}: {x['says']}" for c, x in CASES])
-def test_a_check_fires_and_no_other_blames_something_else(check: str, case: Any) -> None:
+def test_a_check_fires_and_no_other_blames_something_else(check, case):
     """One cause, one problem: a second verdict would send people the wrong way."""
     says, *change = case["says"], case.get("file", {}), case.get("account", {})
     level, place, text = says.split(" ", 2)
@@ -31,18 +29,18 @@ def test_a_check_fires_and_no_other_blames_something_else(check: str, case: Any)
     assert others <= {*WORLD["beside"].get(check, ())}, found
 
 
-def test_every_check_has_a_case_in_which_it_fires() -> None:
+def test_every_check_has_a_case_in_which_it_fires():
     every = [f"{family.name}.{check.id}" for family in FAMILIES for check in family.checks]
     assert {*WORLD["cases"]} == {*every}
     assert len(every) == len(set(every))
 
 
-def test_where_nothing_is_wrong_nothing_is_said() -> None:
+def test_where_nothing_is_wrong_nothing_is_said():
     assert [trouble(**fine) for fine in WORLD["fine"]] == [[], []]
 
 
 @pytest.mark.parametrize("case", WORLD["untold"])
-def test_nothing_is_concluded_of_what_nobody_could_read(case: Any) -> None:
+def test_nothing_is_concluded_of_what_nobody_could_read(case):
     assert {v.level for v in trouble(**case)} == {Level.UNKNOWN}
 
 
@@ -54,9 +52,7 @@ def test_nothing_is_concluded_of_what_nobody_could_read(case: Any) -> None:
         ({"auto_patch": {"patching_strategy": "WhenIdle"}}, ["down"]),
     ],
 )
-def test_alarms_that_roll_back_are_read_by_the_role_and_no_others(
-    update: dict[str, dict[str, object]], named: list[str]
-) -> None:
+def test_alarms_that_roll_back_are_read_by_the_role_and_no_others(update, named):
     """HyperPod guide, "Update your AMI version in your SageMaker HyperPod cluster": automatic
     rollback needs cloudwatch:DescribeAlarms on the execution role.
     """

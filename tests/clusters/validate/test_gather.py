@@ -1,14 +1,13 @@
 """The gathers over HTTP with real boto3: moto for EC2, S3, IAM, FSx; the emulator for the rest."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import Verdict, validate
 from hpctl.clusters.validate.wanted import Level
-from tests.clusters.validate.account import Account, Bed, denied
+from tests.clusters.validate.account import Bed, denied
 from tests.contract.provider.beds import cluster
 
 
@@ -19,9 +18,7 @@ def bed() -> Iterator[Bed]:
     made.close()
 
 
-def file(
-    bed: Bed, group: dict[str, Any] | None = None, gpu: dict[str, Any] | None = None, **more: Any
-) -> specs.ClusterSpec:
+def file(bed, group=None, gpu=None, **more):
     """A cluster that fits the account; `group` is said of both groups, `gpu` of the second."""
     scripts = {"source_s3_uri": "s3://sagemaker-ours/clean"}
     scripts["on_init_complete"] = "on_init_complete.sh"
@@ -39,9 +36,7 @@ def file(
     return specs.ClusterSpec.model_validate(data)
 
 
-def said(
-    aws: Account, spec: specs.ClusterSpec, level: Level = Level.FAIL, **more: Any
-) -> dict[str, str]:
+def said(aws, spec, level=Level.FAIL, **more):
     found: tuple[Verdict, ...] = validate(aws, spec, **more)
     return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 
 from hpctl.clusters.request import create_request
-from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
 
@@ -35,7 +34,7 @@ def there(data: Any, place: tuple[str | int, ...]) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(specs())
-def test_every_place_leads_to_a_key(spec: ClusterSpec) -> None:
+def test_every_place_leads_to_a_key(spec):
     data = spec.model_dump(exclude_unset=True, by_alias=False)
     for place in leaves(create_request(spec)):
         keys = in_file(place)
@@ -63,9 +62,7 @@ def _elsewhere(data: Any, keys: tuple[str | int, ...]) -> bool:
         ((), "", None),
     ],
 )
-def test_a_line_is_that_of_the_key_or_of_the_nearest_above(
-    place: tuple[str | int, ...], said: str, line: int | None
-) -> None:
+def test_a_line_is_that_of_the_key_or_of_the_nearest_above(place, said, line):
     text = "name: a\nvpc:\n  subnets:\n    - x\n    - y\ninstance_groups: [{name: g,\n count: 1}]\n"
     assert spoken(place) == said
     assert Lines(text).of(place) == line

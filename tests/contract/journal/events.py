@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, SignalSeen
-from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName, RecoveryId
+from hpctl.core.model import BootId, Finding, Generation, Health, InstanceId, NodeName
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123457, UTC)
 
@@ -64,7 +64,7 @@ any_health = st.builds(
 
 def signal(number: int) -> SignalSeen:
     """A small event that can be told from its neighbours."""
-    return SignalSeen(NOW, RecoveryId(f"r-{number}"), "drained", f"number {number}")
+    return SignalSeen(NOW, f"r-{number}", "drained", f"number {number}")
 
 
 def numbers(found: Any) -> list[int]:

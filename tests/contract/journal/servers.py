@@ -138,7 +138,6 @@ class Server:
     @contextmanager
     def away(self) -> Iterator[None]:
         """Kill it as a crash would; afterwards it runs again, on the same data."""
-        assert self._process is not None
         self._process.send_signal(self.die_with)
         self._process.wait(timeout=20)
         try:
@@ -155,7 +154,7 @@ class PostgreSQL(Server):
     die_with = signal.SIGQUIT  # "immediate shutdown": no last words, but its children go too
 
     @property
-    def admin_url(self) -> str:  # type: ignore[override]
+    def admin_url(self) -> str:
         return self.url("postgres").replace("postgresql:", "postgresql+psycopg:")
 
     def _program(self, name: str) -> str:
@@ -184,7 +183,7 @@ class MariaDB(Server):
     create = "CREATE DATABASE {name} CHARACTER SET latin1"
 
     @property
-    def admin_url(self) -> str:  # type: ignore[override]
+    def admin_url(self) -> str:
         return self.url("mysql").replace("mariadb:", "mariadb+pymysql:")
 
     def _program(self, name: str) -> str:

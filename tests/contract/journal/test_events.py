@@ -62,7 +62,7 @@ def test_reading_may_stop_early(journal: AnyJournal) -> None:
     found = iter(journal.events())
     assert numbers([next(found), next(found)]) == [0, 1]
     journal.append([signal(500)])
-    found.close()  # type: ignore[attr-defined]
+    found.close()
     assert len(list(journal.events())) == 501
 
 

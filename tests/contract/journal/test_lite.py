@@ -11,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpctl.core.journal import Event
+from hpctl.core.journal import Event, replay
 from hpctl.errors import JournalCorrupt, Unavailable
 from hpctl.store.lite import SqliteReader, passing
+from hpctl.store.rows import Holder
+from tests.cli import worlds
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values
 from tests.contract.journal.test_facts import WELL
@@ -32,7 +34,7 @@ def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, 
     store.append([signal(1), *batch])
     store.record([WELL])
     store.note_heard({WELL.generation.node: NOW})
-    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     with closing(SqliteReader(sqlite.file)) as reader:
         assert list(reader.events()) == list(store.events())
         assert reader.health() == store.health() != {}
@@ -51,6 +53,30 @@ def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
         assert numbers(reader.events(past=True)) == [2]
 
 
+def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(
+    database: DatabaseBed,
+) -> None:
+    store = database.open()
+    store.append([*worlds.healed(), *worlds.troubled()])
+    readers = [store]
+    if database.server is None:
+        readers.append(SqliteReader(database.file))  # type: ignore[arg-type]
+    for reader in readers:
+        everything = list(reader.numbered())
+        assert [event for _, event in everything] == list(reader.events())
+        whole = replay(reader.events())
+        (ended,) = {r.id for r in whole.jobs.values() if r.ended}
+        for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
+            found = replay(e for _, e in reader.numbered(since=worlds.at(seconds)))
+            assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
+            assert found.open_jobs == whole.open_jobs
+            assert (ended not in found.jobs) == left_out
+            assert bool(found.reports) == (seconds < 72)
+        last = everything[-3][0]
+        assert list(reader.numbered(last)) == everything[-2:]
+        reader.close()
+
+
 @pytest.mark.parametrize(
     ("statement", "read"),
     [
@@ -66,7 +92,7 @@ def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, 
     store = sqlite.open()
     store.append([signal(1)])
     store.record([WELL])
-    store.take_lease("head", 7, "1.2", "own", NOW, 30)
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
     sqlite.execute(statement)
     with (
         closing(SqliteReader(sqlite.file)) as reader,
@@ -85,9 +111,10 @@ def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path: Path) -> 
     with pytest.raises(JournalCorrupt, match="not a database"):
         SqliteReader(tmp_path / "text.db")
     sqlite.open()
-    sqlite.execute("UPDATE hpctl_meta SET value = '2'")
-    with pytest.raises(JournalCorrupt, match="schema 2"):
-        SqliteReader(sqlite.file)
+    for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
+        sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
+        with pytest.raises(error, match=f"schema {schema}, this hpctl reads 2"):
+            SqliteReader(sqlite.file)
 
 
 def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:

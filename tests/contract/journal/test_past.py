@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from hpctl.core.journal import Event, SignalSeen
+from hpctl.store.rows import Holder
 from hpctl.store.sql import LeaseLost
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, taken
@@ -84,10 +85,10 @@ def test_only_old_requests_that_were_answered_are_deleted(database: DatabaseBed)
 
 def test_one_that_lost_the_lease_moves_and_deletes_nothing(database: DatabaseBed) -> None:
     first, second = database.open(), database.open()
-    first.take_lease("head-1", 7, "0.1", "own", NOW, 30)
+    first.take_lease(Holder("head-1", 7, "0.1", "own", ""), first.daemon(), NOW, 30)
     first.append([signal(1), signal(2)])
     first.retire(ended({1: NOW}))
-    second.take_lease("head-2", 7, "0.1", "own", NOW + DAY, 30)
+    second.take_lease(Holder("head-2", 7, "0.1", "own", ""), second.daemon(), NOW + DAY, 30)
     with pytest.raises(LeaseLost):
         first.retire(ended({2: NOW}))
     with pytest.raises(LeaseLost):
@@ -112,6 +113,5 @@ def test_a_journal_of_an_earlier_release_has_no_past(database: DatabaseBed) -> N
     database.execute("DROP TABLE hpctl_past")
     reader = database.open(write=False)
     assert numbers(reader.events(past=True)) == [1]
-    writer = database.open()
-    assert writer.retire(ended({1: NOW})) == 1
+    assert database.open().retire(ended({1: NOW})) == 1
     assert numbers(reader.events(past=True)) == [1]

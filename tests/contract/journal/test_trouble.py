@@ -1,16 +1,15 @@
 """A journal that is missing, foreign, broken or full: said once, with its place; never empty."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
-from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal
 from tests.contract.journal.test_facts import WELL
+from tests.process import run_text
 
 TABLES = ["hpctl_events", "hpctl_agents", "hpctl_heard", "hpctl_requests", "hpctl_lease"]
 DAMAGE = [
@@ -43,7 +42,7 @@ except OSError as error:
 """
 
 
-def test_an_event_that_cannot_be_read(database: DatabaseBed) -> None:
+def test_an_event_that_cannot_be_read(database):
     store = database.open()
     for place, damage in enumerate(DAMAGE, 1):
         store.append([signal(0), signal(1), signal(2)])
@@ -59,7 +58,7 @@ def test_an_event_that_cannot_be_read(database: DatabaseBed) -> None:
         assert numbers(store.events(after=bad)) == [2]
 
 
-def test_findings_that_cannot_be_read(database: DatabaseBed) -> None:
+def test_findings_that_cannot_be_read(database):
     store = database.open()
     store.record([WELL])
     database.execute("UPDATE hpctl_agents SET findings = '[{}]'")
@@ -70,11 +69,11 @@ def test_findings_that_cannot_be_read(database: DatabaseBed) -> None:
     assert store.health() == {WELL.generation.node: WELL}
 
 
-def test_times_that_cannot_be_read(database: DatabaseBed) -> None:
+def test_times_that_cannot_be_read(database):
     value = "1e300"
     store = database.open()
     store.record([WELL])
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     number = store.ask("pause", "", "ann", NOW)
     database.execute(f"UPDATE hpctl_agents SET last_heard = {value}")
     database.execute(f"UPDATE hpctl_requests SET at = {value}")
@@ -89,7 +88,7 @@ def test_times_that_cannot_be_read(database: DatabaseBed) -> None:
 
 @pytest.mark.parametrize("column", ["payload", "kind"])
 @pytest.mark.parametrize("value", ["x'ff00fe'", "CAST(x'ff00fe' AS TEXT)", "7"])
-def test_a_value_of_another_type(sqlite: DatabaseBed, column: str, value: str) -> None:
+def test_a_value_of_another_type(sqlite, column, value):
     store = sqlite.open()
     store.append([signal(1), signal(2)])
     sqlite.execute(f"UPDATE hpctl_events SET {column} = {value} WHERE seq = 2")
@@ -97,9 +96,9 @@ def test_a_value_of_another_type(sqlite: DatabaseBed, column: str, value: str) -
         list(store.events())
 
 
-def test_tables_that_are_gone(database: DatabaseBed) -> None:
+def test_tables_that_are_gone(database):
     store = database.open()
-    store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+    store.take_lease(Holder("head-1", 1, "0.1", "own", ""), store.daemon(), NOW, 30.0)
     for table in TABLES:
         database.execute(f"DROP TABLE {table}")
     for read in (store.health, store.requests, store.daemon, lambda: list(store.events())):
@@ -108,7 +107,7 @@ def test_tables_that_are_gone(database: DatabaseBed) -> None:
     with pytest.raises(JournalCorrupt):
         store.answer(1)
     with pytest.raises(JournalCorrupt):
-        store.take_lease("head-1", 1, "0.1", "own", NOW, 30.0)
+        store.take_lease(Holder("head-1", 1, "0.1", "own", ""), None, NOW, 30.0)
     with pytest.raises(HpctlError, match="the request cannot be written"):
         store.ask("pause", "", "ann", NOW)
     for write in (
@@ -121,32 +120,32 @@ def test_tables_that_are_gone(database: DatabaseBed) -> None:
             write()
 
 
-def test_what_a_request_cannot_hold_is_refused(served: DatabaseBed) -> None:
+def test_what_a_request_cannot_hold_is_refused(served):
     with pytest.raises(HpctlError, match="the request cannot be written"):
         served.open().ask("v" * 33, "n1", "ann", NOW)
     assert served.open().requests() == []
 
 
 @pytest.mark.parametrize("write", [True, False])
-def test_another_schema_is_refused(database: DatabaseBed, write: bool) -> None:
+def test_another_schema_is_refused(database, write):
     database.open().append([signal(1)])
     database.execute("UPDATE hpctl_meta SET value = '99'")
-    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 1"):
+    with pytest.raises(JournalCorrupt, match="schema 99, this hpctl reads 2"):
         database.open(write=write)
 
 
-def test_a_database_without_a_journal_is_not_an_empty_journal(served: DatabaseBed) -> None:
+def test_a_database_without_a_journal_is_not_an_empty_journal(served):
     with pytest.raises(Unavailable, match="there is no journal"):
         served.open(write=False)
 
 
-def test_reading_what_is_not_there_makes_nothing(sqlite: DatabaseBed) -> None:
+def test_reading_what_is_not_there_makes_nothing(sqlite):
     with pytest.raises(Unavailable):
         sqlite.open(write=False)
     assert list(sqlite.file.parent.iterdir()) == []
 
 
-def test_a_reader_changes_nothing(sqlite: DatabaseBed) -> None:
+def test_a_reader_changes_nothing(sqlite):
     sqlite.open().append([signal(1)])
     reader = sqlite.open(write=False)
     with pytest.raises(OSError, match="readonly"):
@@ -156,7 +155,7 @@ def test_a_reader_changes_nothing(sqlite: DatabaseBed) -> None:
     assert numbers(reader.events()) == [1]
 
 
-def test_a_journal_that_is_read_after_its_writer_has_gone(sqlite: DatabaseBed) -> None:
+def test_a_journal_that_is_read_after_its_writer_has_gone(sqlite):
     writer = sqlite.open()
     writer.append([signal(1)])
     writer.close()
@@ -164,14 +163,14 @@ def test_a_journal_that_is_read_after_its_writer_has_gone(sqlite: DatabaseBed) -
     assert numbers(sqlite.open(write=False).events()) == [1]
 
 
-def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_there(tmp_path):
     with pytest.raises(Unavailable, match=str(tmp_path)):
         Store(f"sqlite:///{tmp_path}/none/journal.db", write=True)
 
 
 @pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("name", ["journal.db", "a #b c.db"])
-def test_a_file_that_is_no_database(tmp_path: Path, name: str, write: bool) -> None:
+def test_a_file_that_is_no_database(tmp_path, name, write):
     file = tmp_path / name
     file.write_text("not a database, " * 1000)
     with pytest.raises(JournalCorrupt, match="not a database"):
@@ -179,14 +178,14 @@ def test_a_file_that_is_no_database(tmp_path: Path, name: str, write: bool) -> N
     assert file.read_text() == "not a database, " * 1000
 
 
-def test_a_file_that_was_cut_to_nothing(sqlite: DatabaseBed) -> None:
+def test_a_file_that_was_cut_to_nothing(sqlite):
     sqlite.file.touch()
     with pytest.raises(JournalCorrupt, match="empty file"):
         sqlite.open()
     assert sqlite.file.stat().st_size == 0
 
 
-def test_a_file_that_was_replaced_while_in_use(sqlite: DatabaseBed) -> None:
+def test_a_file_that_was_replaced_while_in_use(sqlite):
     store = sqlite.open()
     store.append([signal(1)])
     sqlite.file.rename(sqlite.file.with_name("old.db"))
@@ -198,11 +197,8 @@ def test_a_file_that_was_replaced_while_in_use(sqlite: DatabaseBed) -> None:
         sqlite.file.write_bytes(sqlite.file.with_name("old.db").read_bytes())
 
 
-def test_a_full_disk_fails_the_whole_batch(sqlite: DatabaseBed) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FILLER, sqlite.url],
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
+def test_a_full_disk_fails_the_whole_batch(sqlite):
+    done = run_text([sys.executable, "-c", FILLER, sqlite.url], check=True)
     first, again = done.stdout.splitlines()
     assert again == "again"
     acknowledged, kind, _ = first.split(" ", 2)
@@ -210,7 +206,7 @@ def test_a_full_disk_fails_the_whole_batch(sqlite: DatabaseBed) -> None:
     assert numbers(sqlite.open().events()) == list(range(int(acknowledged) * 2))
 
 
-def test_a_url_that_no_driver_serves() -> None:
+def test_a_url_that_no_driver_serves():
     with pytest.raises(HpctlError, match="no driver for 'oracle'") as caught:
         Store("oracle://hpctl@db.example/hpctl", write=True)
     assert "postgresql://" in caught.value.hint
@@ -219,16 +215,14 @@ def test_a_url_that_no_driver_serves() -> None:
 
 
 @pytest.mark.parametrize(("url", "module"), [("postgresql", "psycopg"), ("mariadb", "pymysql")])
-def test_a_driver_that_is_not_installed(
-    url: str, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_not_installed(url, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(HpctlError, match=module) as caught:
         Store(f"{url}://hpctl@db.example/hpctl", write=True)
     assert caught.value.hint == f"pip install 'hpctl[{url}]'"
 
 
-def test_a_password_is_never_shown(served: DatabaseBed) -> None:
+def test_a_password_is_never_shown(served):
     secret = served.url.replace("@", ":hunter2@", 1).replace("hpctl_", "nowhere_")
     with pytest.raises(Unavailable) as caught:
         Store(secret, write=True)

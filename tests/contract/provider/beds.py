@@ -8,7 +8,7 @@ from typing import Any
 from hpctl.cloud.sagemaker import Details, SageMakerProvider
 from hpctl.clusters.joining import Joiner
 from hpctl.core.compat import UTC
-from hpctl.core.model import Instance, InstanceId, NodeName, ProviderView, SchedulerView, SlurmNode
+from hpctl.core.model import Instance, ProviderView, SchedulerView, SlurmNode
 from hpctl.ports import Provider
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
@@ -70,14 +70,14 @@ class _Nodes:
 class FakeBed(_Nodes):
     def __init__(self, workers: int = 4) -> None:
         self.time = datetime(2026, 1, 1, tzinfo=UTC)
-        names = [NodeName(f"ip-127-0-1-{n}") for n in range(1, workers + 2)]
+        names = [f"ip-127-0-1-{n}" for n in range(1, workers + 2)]
         self.fake = FakeProvider(names, now=lambda: self.time, protected=names[:1])
         self.provider = self.fake
 
-    def truly_replaced(self) -> list[InstanceId]:
+    def truly_replaced(self) -> list[str]:
         return [o.instance for o in self.fake.orders if o.kind == "replace"]
 
-    def truly_rebooted(self) -> list[InstanceId]:
+    def truly_rebooted(self) -> list[str]:
         return [o.instance for o in self.fake.orders if o.kind == "reboot"]
 
     def calls(self) -> list[tuple[str, ...]]:
@@ -100,7 +100,7 @@ class FakeBed(_Nodes):
     def unreadable(self, on: bool) -> None:
         self.fake.unreadable(1000 if on else 0)
 
-    def vanish(self, node: NodeName, on: bool) -> None:
+    def vanish(self, node: str, on: bool) -> None:
         self.fake.vanish(node, 3600.0 if on else 0.0)
 
 
@@ -141,13 +141,13 @@ class EmulatorBed(_Nodes):
         self.emulator.stop()
         assert self.emulator.response_errors == []
 
-    def _did(self, verb: str) -> list[InstanceId]:
+    def _did(self, verb: str) -> list[str]:
         return [instance for done, instance in self.machines.done if done == verb]
 
-    def truly_replaced(self) -> list[InstanceId]:
+    def truly_replaced(self) -> list[str]:
         return self._did("destroy")
 
-    def truly_rebooted(self) -> list[InstanceId]:
+    def truly_rebooted(self) -> list[str]:
         return self._did("reboot")
 
     def calls(self) -> list[tuple[str, ...]]:
@@ -177,7 +177,7 @@ class EmulatorBed(_Nodes):
     def _next(self, fault: str) -> None:
         self.emulator.faults.add(fault, calls=1, operations=MUTATIONS)
 
-    def fail(self, instance: InstanceId, code: str, *, accepted: bool = False) -> None:
+    def fail(self, instance: str, code: str, *, accepted: bool = False) -> None:
         self.emulator.faults.add(
             "fail_nodes", calls=1, nodes=[instance], code=code, accepted=accepted
         )
@@ -197,13 +197,13 @@ class EmulatorBed(_Nodes):
     def unstick(self) -> None:
         self.emulator.faults.clear("stuck")
 
-    def vanish(self, node: NodeName, on: bool) -> None:
+    def vanish(self, node: str, on: bool) -> None:
         if on:
             self.emulator.faults.add("vanish", nodes=[node])
         else:
             self.emulator.faults.clear("vanish")
 
-    def act_by_itself(self, instance: InstanceId) -> bool:
+    def act_by_itself(self, instance: str) -> bool:
         return self.emulator.act_by_itself(instance)
 
 
@@ -232,7 +232,7 @@ class JoinedProvider:
             if nodes == before:
                 return self._joiner.join(view, SchedulerView(view.as_of, nodes))[0]
 
-    def _nodes(self) -> dict[NodeName, SlurmNode]:
+    def _nodes(self) -> dict[str, SlurmNode]:
         with self._world.lock:
             return {
                 node.node: SlurmNode(node.node, "IDLE", address=node.address)
@@ -250,21 +250,21 @@ class GroupBed(EmulatorBed):
     def __init__(self, workers: int = 4) -> None:
         addresses = loopback_addresses()
 
-        def allocate(name: str, role: Role) -> tuple[str, NodeName]:
+        def allocate(name: str, role: Role) -> tuple[str, str]:
             address, host = addresses(name, role)
             number = address.rpartition(".")[2]
-            return address, NodeName(f"{self.prefix}{number}") if role == "compute" else host
+            return address, f"{self.prefix}{number}" if role == "compute" else host
 
         super().__init__(workers, allocate)
         world = self.emulator.world
         world.moved = lambda address: address.replace("127.0.", "127.1.")
         self.emulator.faults.add("no_dns")
-        self.provider = JoinedProvider(self.provider, self.emulator)  # type: ignore[assignment]
+        self.provider = JoinedProvider(self.provider, self.emulator)
 
     def reset(self) -> None:
         super().reset()
         self.emulator.faults.add("no_dns")
-        self.provider.forget_addresses()  # type: ignore[attr-defined]
+        self.provider.forget_addresses()
 
 
 class Client:

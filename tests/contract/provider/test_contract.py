@@ -2,14 +2,14 @@
 
 import pytest
 
-from hpctl.core.model import Instance, InstanceId, InstanceStatus, Outcome, OutcomeKind
+from hpctl.core.model import Instance, InstanceStatus, Outcome, OutcomeKind
 from hpctl.errors import Unavailable
 from tests.contract.provider.beds import Bed, EmulatorBed, FakeBed
 
-ABSENT = InstanceId("i-0fffffffffffffffe")
+ABSENT = "i-0fffffffffffffffe"
 
 
-def one(outcomes: object, instance: Instance | InstanceId) -> Outcome:
+def one(outcomes: object, instance: Instance | str) -> Outcome:
     assert isinstance(outcomes, dict)
     key = instance.id if isinstance(instance, Instance) else instance
     assert list(outcomes) == [key]

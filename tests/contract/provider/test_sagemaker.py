@@ -1,6 +1,5 @@
 """What only the SageMaker adapter does, over HTTP: paging, modes, time-outs, hints."""
 
-from collections.abc import Callable
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +22,7 @@ def provider(bed: EmulatorBed, **more: Any) -> SageMakerProvider:
     return SageMakerProvider(CLUSTER, sleep=lambda _s: None, **settings)
 
 
-def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_default(
-    emulated: EmulatorBed,
-) -> None:
+def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_default(emulated):
     spec = cluster("plain")
     del spec["NodeProvisioningMode"], spec["NodeRecovery"]
     emulated.emulator.create(spec)
@@ -39,9 +36,7 @@ def test_a_cluster_that_is_not_continuous_has_no_logical_ids_and_recovers_by_def
     assert [i.group for i in instances if i.protected] == ["controller"]
 
 
-def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(
-    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(emulated, monkeypatch):
     listed = emulated.emulator.handlers["ListClusterNodes"]
 
     def refuse(request: dict[str, Any]) -> dict[str, Any]:
@@ -53,9 +48,7 @@ def test_a_continuous_cluster_that_refuses_logical_ids_is_listed_without(
     assert len(emulated.provider.view().instances) == 5
 
 
-def test_nodes_that_wait_for_an_instance_are_left_out(
-    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_that_wait_for_an_instance_are_left_out(emulated, monkeypatch):
     monkeypatch.setattr(emulated.emulator.launches, "timings", Timings(boot_s=0.5))
     emulated.add(2)
     assert len(emulated.provider.view().instances) == 5
@@ -63,10 +56,8 @@ def test_nodes_that_wait_for_an_instance_are_left_out(
     assert len(emulated.provider.view().instances) == 7
 
 
-def test_words_that_the_model_does_not_have_yet(
-    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = emulated.provider._read.list_cluster_nodes  # type: ignore[attr-defined]
+def test_words_that_the_model_does_not_have_yet(emulated, monkeypatch):
+    real = emulated.provider._read.list_cluster_nodes
     text = iter(["Failed", "Hibernating", "Running", "Running", "Running"])
 
     def patched(**request: Any) -> Any:
@@ -75,12 +66,12 @@ def test_words_that_the_model_does_not_have_yet(
             summary["InstanceStatus"]["Status"] = next(text)
         return answer
 
-    monkeypatch.setattr(emulated.provider._read, "list_cluster_nodes", patched)  # type: ignore[attr-defined]
+    monkeypatch.setattr(emulated.provider._read, "list_cluster_nodes", patched)
     seen = [i.status for i in emulated.provider.view().instances.values()]
     assert seen[:2] == [InstanceStatus.FAILURE, InstanceStatus.SYSTEM_UPDATING]
 
 
-def test_a_read_is_retried_a_bounded_number_of_times(emulated: EmulatorBed) -> None:
+def test_a_read_is_retried_a_bounded_number_of_times(emulated):
     emulated.emulator.faults.add("throttle", calls=2, operations=["DescribeCluster"])
     assert len(emulated.provider.view().instances) == 5
     assert emulated.emulator.calls.count("DescribeCluster") == 3
@@ -98,9 +89,7 @@ def test_a_read_is_retried_a_bounded_number_of_times(emulated: EmulatorBed) -> N
         (lambda e: e.faults.add("throttle"), "polling interval"),
     ],
 )
-def test_unavailable_names_the_fix(
-    emulated: EmulatorBed, break_it: Callable[[Any], object], hint: str
-) -> None:
+def test_unavailable_names_the_fix(emulated, break_it, hint):
     break_it(emulated.emulator)
     with pytest.raises(Unavailable) as caught:
         emulated.provider.view()
@@ -108,9 +97,7 @@ def test_unavailable_names_the_fix(
     assert "sagemaker:DescribeCluster of cluster contract" in str(caught.value)
 
 
-def test_without_credentials_a_mutation_was_certainly_not_sent(
-    emulated: EmulatorBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_credentials_a_mutation_was_certainly_not_sent(emulated, monkeypatch):
     node = emulated.worker()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -123,7 +110,7 @@ def test_without_credentials_a_mutation_was_certainly_not_sent(
     assert emulated.calls() == []
 
 
-def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated: EmulatorBed) -> None:
+def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated):
     node = emulated.worker()
     emulated.emulator.faults.add(
         "latency", seconds=0.6, calls=1, operations=["BatchReplaceClusterNodes"]
@@ -134,7 +121,7 @@ def test_a_slow_answer_is_ambiguous_and_the_order_may_come_later(emulated: Emula
     assert len(emulated.calls()) == 1
 
 
-def test_a_cluster_that_is_being_updated_refuses_for_now(emulated: EmulatorBed) -> None:
+def test_a_cluster_that_is_being_updated_refuses_for_now(emulated):
     node = emulated.worker()
     world = emulated.emulator.world
     world.cluster(CLUSTER).status = "SystemUpdating"
@@ -144,7 +131,7 @@ def test_a_cluster_that_is_being_updated_refuses_for_now(emulated: EmulatorBed) 
     assert emulated.truly_replaced() == []
 
 
-def test_a_chunk_that_fails_does_not_stop_the_next() -> None:
+def test_a_chunk_that_fails_does_not_stop_the_next():
     bed = EmulatorBed(workers=30)
     try:
         wanted = [i.id for i in bed.provider.view().instances.values() if not i.protected]
@@ -160,7 +147,7 @@ def described(bed: EmulatorBed) -> list[str]:
     return [str(c.request["NodeId"]) for c in bed.emulator.calls.all("DescribeClusterNode")]
 
 
-def test_an_address_that_the_list_does_not_tell_is_asked_for_once(grouped: GroupBed) -> None:
+def test_an_address_that_the_list_does_not_tell_is_asked_for_once(grouped):
     seen = provider(grouped)
     first = seen.view().instances
     assert {i.address for i in first.values()} == {f"127.0.1.{n}" for n in range(1, 6)}
@@ -178,15 +165,13 @@ def test_an_address_that_the_list_does_not_tell_is_asked_for_once(grouped: Group
     assert after[new].address == old.address.replace("127.0.", "127.1.")
 
 
-def test_a_host_name_that_spells_the_address_needs_no_call(emulated: EmulatorBed) -> None:
+def test_a_host_name_that_spells_the_address_needs_no_call(emulated):
     instances = provider(emulated).view().instances.values()
     assert {i.address for i in instances} == {f"127.0.1.{n}" for n in range(1, 6)}
     assert described(emulated) == []
 
 
-def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(monkeypatch):
     monkeypatch.setattr(details, "AT_MOST", 20)
     clock = 1000.0
     monkeypatch.setattr(details, "time", SimpleNamespace(monotonic=lambda: clock))
@@ -207,7 +192,7 @@ def test_calls_for_addresses_are_rationed_and_the_newest_instances_come_first(
         bed.close()
 
 
-def test_who_may_not_describe_sees_the_instances_without_addresses(grouped: GroupBed) -> None:
+def test_who_may_not_describe_sees_the_instances_without_addresses(grouped):
     """And asks no further: a service that throttles is left alone until the next view."""
     for kind in ("throttle", "access_denied"):
         seen = provider(grouped)
@@ -219,7 +204,7 @@ def test_who_may_not_describe_sees_the_instances_without_addresses(grouped: Grou
         assert all(i.address for i in seen.view().instances.values())
 
 
-def test_a_cluster_older_than_an_order_says_what_it_needs_first(emulated: EmulatorBed) -> None:
+def test_a_cluster_older_than_an_order_says_what_it_needs_first(emulated):
     """The texts of BatchReplace- and BatchDeleteClusterNodes in botocore's model say that an
     existing cluster needs one UpdateClusterSoftware; the refusal's own words are not known."""
     emulated.emulator.faults.add("unpatched", operations=["BatchReplaceClusterNodes"])

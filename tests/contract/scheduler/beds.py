@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 
 from hpctl.core.compat import UTC
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
+from hpctl.core.model import NodeName, SlurmJob, SlurmNode
 from hpctl.ports import Scheduler
 from hpctl.sandbox.api import Sandbox
 from hpctl.slurm.cli import CliScheduler
@@ -29,27 +29,27 @@ class Bed(Protocol):
     real: bool
 
     @property
-    def nodes(self) -> list[NodeName]: ...
-    def submit(self, size: int = 1, **options: Any) -> JobId: ...
-    def fail_job(self, job: JobId) -> None: ...
-    def cancel(self, job: JobId) -> None: ...
-    def operator_drain(self, node: NodeName, reason: str) -> None: ...
-    def operator_fail(self, node: NodeName, reason: str) -> None: ...
+    def nodes(self) -> list[str]: ...
+    def submit(self, size: int = 1, **options: Any) -> int: ...
+    def fail_job(self, job: int) -> None: ...
+    def cancel(self, job: int) -> None: ...
+    def operator_drain(self, node: str, reason: str) -> None: ...
+    def operator_fail(self, node: str, reason: str) -> None: ...
     def slow_epilog(self, on: bool) -> None: ...
-    def stop_slurmd(self, node: NodeName) -> None: ...
-    def start_slurmd(self, node: NodeName) -> None: ...
+    def stop_slurmd(self, node: str) -> None: ...
+    def start_slurmd(self, node: str) -> None: ...
     def stop_controller(self) -> None: ...
     def start_controller(self) -> None: ...
     def wait_for_a_second_to_begin(self) -> None: ...
     def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float: ...
 
 
-def job_of(bed: Bed, job: JobId) -> SlurmJob:
+def job_of(bed: Bed, job: int) -> SlurmJob:
     """The job as the scheduler's view has it now."""
     return bed.scheduler.view().jobs[job]
 
 
-def node_of(bed: Bed, node: NodeName) -> SlurmNode:
+def node_of(bed: Bed, node: str) -> SlurmNode:
     """The node as the scheduler's view has it now."""
     return bed.scheduler.view().nodes[node]
 
@@ -61,9 +61,9 @@ class FakeBed:
 
     def __init__(self) -> None:
         self._time = datetime(2026, 3, 1, tzinfo=UTC)
-        self._dead: set[NodeName] = set()
-        self._boots: dict[NodeName, int] = {}
-        names = [NodeName(f"n{i}") for i in range(1, 5)]
+        self._dead: set[str] = set()
+        self._boots: dict[str, int] = {}
+        names = [f"n{i}" for i in range(1, 5)]
         self.scheduler = SimSlurm(
             names,
             lambda: self._time,
@@ -72,31 +72,31 @@ class FakeBed:
         )
 
     @property
-    def nodes(self) -> list[NodeName]:
+    def nodes(self) -> list[str]:
         return list(self.scheduler.nodes)
 
-    def submit(self, size: int = 1, *, exclude: Sequence[str] = (), **options: Any) -> JobId:
+    def submit(self, size: int = 1, *, exclude: Sequence[str] = (), **options: Any) -> int:
         return self.scheduler.submit(size, 3600, exclude=tuple(map(NodeName, exclude)), **options)
 
-    def fail_job(self, job: JobId) -> None:
+    def fail_job(self, job: int) -> None:
         self.scheduler.fail_job(self.scheduler.jobs[job])
 
-    def cancel(self, job: JobId) -> None:
+    def cancel(self, job: int) -> None:
         self.scheduler.cancel(self.scheduler.jobs[job])
 
-    def operator_drain(self, node: NodeName, reason: str) -> None:
+    def operator_drain(self, node: str, reason: str) -> None:
         self.scheduler.operator(node, drain=reason)
 
-    def operator_fail(self, node: NodeName, reason: str) -> None:
+    def operator_fail(self, node: str, reason: str) -> None:
         self.scheduler.operator(node, fail=reason)
 
     def slow_epilog(self, on: bool) -> None:
         self.scheduler.epilog_s = SLOW_EPILOG_S if on else 0.2
 
-    def stop_slurmd(self, node: NodeName) -> None:
+    def stop_slurmd(self, node: str) -> None:
         self._dead.add(node)
 
-    def start_slurmd(self, node: NodeName) -> None:
+    def start_slurmd(self, node: str) -> None:
         self._dead.discard(node)
         self._boots[node] = self._boots.get(node, 0) + 1
 
@@ -124,7 +124,7 @@ class Cluster(Struct):
 
     sandbox: Sandbox
     files: Path
-    slurmds: dict[NodeName, subprocess.Popen[bytes]] = field(default_factory=dict)
+    slurmds: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def close(self) -> None:
         """End the slurmds that are ours."""
@@ -141,11 +141,11 @@ class RealBed:
     def __init__(self, cluster: Cluster, scheduler: Scheduler) -> None:
         self.sandbox, self._files, self._slurmds = cluster.sandbox, cluster.files, cluster.slurmds
         self.scheduler = scheduler
-        self._stopped: set[NodeName] = set()
+        self._stopped: set[str] = set()
 
     @property
-    def nodes(self) -> list[NodeName]:
-        return [NodeName(name) for name in self.sandbox.nodes]
+    def nodes(self) -> list[str]:
+        return list(self.sandbox.nodes)
 
     def submit(
         self,
@@ -160,7 +160,7 @@ class RealBed:
         per_node: int = 0,
         options: Sequence[str] = (),
         script: str = "",
-    ) -> JobId:
+    ) -> int:
         fail = self._files / "fail"
         body = script or f'while [ ! -e "{fail}-$SLURM_JOB_ID" ]; do sleep 0.1; done; exit 3'
         path = self._files / f"job-{time.monotonic_ns()}.sh"
@@ -175,30 +175,30 @@ class RealBed:
         if comment:
             args.append(f"--comment={comment}")
         output = self.sandbox.run([*args, *options, str(path)]).stdout
-        return JobId(int(output.strip().split(";")[0]))
+        return int(output.strip().split(";")[0])
 
-    def fail_job(self, job: JobId) -> None:
+    def fail_job(self, job: int) -> None:
         (self._files / f"fail-{job}").touch()
         self.until("the job has ended", lambda: not job_of(self, job).running)
 
-    def fix_job(self, job: JobId) -> None:
+    def fix_job(self, job: int) -> None:
         """Its next run does not fail by itself."""
         (self._files / f"fail-{job}").unlink()
 
-    def cancel(self, job: JobId) -> None:
+    def cancel(self, job: int) -> None:
         self.sandbox.run(["scancel", str(job)])
 
-    def operator_drain(self, node: NodeName, reason: str) -> None:
+    def operator_drain(self, node: str, reason: str) -> None:
         self.sandbox.scontrol("update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
 
-    def operator_fail(self, node: NodeName, reason: str) -> None:
+    def operator_fail(self, node: str, reason: str) -> None:
         self.sandbox.scontrol("update", f"NodeName={node}", "State=FAIL", f"Reason={reason}")
 
     def slow_epilog(self, on: bool) -> None:
         flag = self._files / "slow"
         flag.touch() if on else flag.unlink(missing_ok=True)
 
-    def stop_slurmd(self, node: NodeName) -> None:
+    def stop_slurmd(self, node: str) -> None:
         ours = self._slurmds.pop(node, None)
         if ours is None:
             self.sandbox.inject(node, "kill-slurmd")
@@ -207,7 +207,7 @@ class RealBed:
             ours.wait()
         self._stopped.add(node)
 
-    def start_slurmd(self, node: NodeName) -> None:
+    def start_slurmd(self, node: str) -> None:
         """Start it by hand as the instance would, without rebooting the instance."""
         conf = str(self.sandbox.node_dir(node) / "slurm.conf")
         slurmd = shutil.which("slurmd", path=f"{self.sandbox.env['PATH']}:/usr/sbin")

@@ -1,17 +1,18 @@
 """What every Scheduler promises when slurmctld is away: no lie, no exception, bounded time."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
-from hpctl.core.model import Outcome, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import NOT_LEADING, Outcome, OutcomeKind, own_reason
 from hpctl.errors import Unavailable
 from hpctl.slurm.pyslurm import PySlurm
-from tests.contract.scheduler.beds import Bed, RealBed, job_of, node_of
+from tests.contract.scheduler.beds import Bed, job_of, node_of
 
-MINE = own_reason(RecoveryId("r1"), "xid 79")
+MINE = own_reason("r1", "xid 79")
 BOUND_S = 45.0
 
 
@@ -25,7 +26,7 @@ def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
     return [
         ("drain", lambda: to.drain({node: MINE})[node]),
         ("down", lambda: to.down({node: MINE})[node]),
-        ("give_back", lambda: to.give_back({node: RecoveryId("r1")})[node]),
+        ("give_back", lambda: to.give_back({node: "r1"})[node]),
         ("requeue", lambda: to.requeue(attempt)),
         ("start_now", lambda: to.start_now(job, [])),
         ("signal", lambda: to.signal(attempt, "USR1")),
@@ -33,7 +34,28 @@ def orders(bed: Bed) -> list[tuple[str, Callable[[], Outcome]]]:
     ]
 
 
-def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed: Bed) -> None:
+def test_a_daemon_that_leads_no_more_sends_nothing(real, monkeypatch):
+    """Each order is kept back after the look at Slurm, and Slurm stays as it was."""
+    todo, node = orders(real), real.nodes[0]
+    monkeypatch.setattr(real.scheduler, "may_act", lambda: False)
+    before = node_of(real, node)
+    sent = {name: order() for name, order in todo}
+    kept = {name for name, answer in sent.items() if answer == NOT_LEADING}
+    # The others have nothing to do: the node is not closed, the job runs.
+    assert kept == sent.keys() - {"down", "give_back", "start_now", "hold"}
+    assert node_of(real, node).reason == before.reason
+
+
+def test_the_active_controller_is_named(real):
+    assert real.scheduler.active_controller() == socket.gethostname()
+    real.stop_controller()
+    try:
+        assert real.scheduler.active_controller() == ""
+    finally:
+        real.start_controller()
+
+
+def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed):
     todo = orders(bed)
     bed.stop_controller()
     try:
@@ -49,7 +71,7 @@ def test_without_a_controller_a_read_fails_and_an_order_is_refused_for_now(bed: 
     bed.until("back", lambda: not node_of(bed, bed.nodes[0]).drained, 30)
 
 
-def test_a_frozen_controller_is_not_believed_to_have_done_anything(real: RealBed) -> None:
+def test_a_frozen_controller_is_not_believed_to_have_done_anything(real):
     todo = orders(real)
     real.sandbox.signal_service("slurmctld", "SIGSTOP")
     try:
@@ -66,9 +88,7 @@ def test_a_frozen_controller_is_not_believed_to_have_done_anything(real: RealBed
     real.until("back", lambda: real.scheduler.view().nodes, 30)
 
 
-def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(
-    real: RealBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(real, monkeypatch):
     """Frozen between the look and the order: it may be carried out when it thaws."""
     from hpctl.slurm import rules
 
@@ -76,7 +96,7 @@ def test_an_order_that_was_sent_to_a_frozen_controller_is_ambiguous(
 
     def freeze(seen: object, why: str) -> Outcome | None:
         real.sandbox.signal_service("slurmctld", "SIGSTOP")
-        return drain(seen, why)  # type: ignore[arg-type]
+        return drain(seen, why)
 
     monkeypatch.setattr(rules, "drain", freeze)
     try:
@@ -105,7 +125,7 @@ def at_once(todo: list[tuple[str, Callable[[], Outcome]]]) -> dict[str, Outcome]
     return answers
 
 
-def test_a_controller_that_is_busy_still_answers_in_shape(real: RealBed) -> None:
+def test_a_controller_that_is_busy_still_answers_in_shape(real):
     """Views while others submit and cancel: every one is whole."""
     stop = threading.Event()
 

@@ -7,21 +7,21 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.bounds import LATEST
-from hpctl.core.model import Attempt, JobId, OutcomeKind, RecoveryId, SlurmJob, own_reason
+from hpctl.core.model import Attempt, OutcomeKind, SlurmJob, own_reason
 from hpctl.errors import HpctlError
 from tests.contract.scheduler.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
 
-MINE = own_reason(RecoveryId("r1"), "xid 79")
+MINE = own_reason("r1", "xid 79")
 
 
-def running(bed: Bed, size: int = 1, **options: object) -> JobId:
+def running(bed: Bed, size: int = 1, **options: object) -> int:
     """A job that runs."""
-    job = bed.submit(size, **options)  # type: ignore[arg-type]
+    job = bed.submit(size, **options)
     bed.until("running", lambda: job_of(bed, job).running)
     return job
 
 
-def requeued(bed: Bed, job: JobId, attempt: Attempt) -> None:
+def requeued(bed: Bed, job: int, attempt: Attempt) -> None:
     """Requeue as the core does: again while the answer is transient."""
 
     def done() -> bool:
@@ -32,7 +32,7 @@ def requeued(bed: Bed, job: JobId, attempt: Attempt) -> None:
     bed.until("requeued", done)
 
 
-def started(bed: Bed, job: JobId, exclude: tuple[str, ...] = ()) -> float:
+def started(bed: Bed, job: int, exclude: tuple[str, ...] = ()) -> float:
     """start_now as the core does; seconds from then to RUNNING."""
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
@@ -45,11 +45,11 @@ def slurm_of(bed: Bed) -> tuple[int, int, int]:
     return cli(bed.sandbox).version() if isinstance(bed, RealBed) else (22, 5, 0)
 
 
-def send_start(bed: Bed, job: JobId, exclude: tuple[str, ...] = ()) -> None:
+def send_start(bed: Bed, job: int, exclude: tuple[str, ...] = ()) -> None:
     """start_now, again while the answer is transient."""
 
     def sent() -> bool:
-        outcome = bed.scheduler.start_now(job, exclude)  # type: ignore[arg-type]
+        outcome = bed.scheduler.start_now(job, exclude)
         assert outcome.kind is OutcomeKind.ACCEPTED or outcome.transient, outcome
         return outcome.kind is OutcomeKind.ACCEPTED
 
@@ -83,9 +83,8 @@ def test_start_now_clears_the_delay_and_goes_elsewhere(bed: Bed) -> None:
     bed.until("not completing", lambda: not job_of(bed, job).completing)
     assert job_of(bed, job).state == "PENDING"
     assert bed.scheduler.requeue(first.attempt).kind is OutcomeKind.ACCEPTED
-    bed.scheduler.give_back({node: RecoveryId("r1")})
-    took = started(bed, job, (node, "no-such-node"))
-    assert took < 5
+    bed.scheduler.give_back({node: "r1"})
+    assert started(bed, job, (node, "no-such-node")) < 5
     second = job_of(bed, job)
     assert second.restarts == 1
     assert set(second.excluded) == {node, d}
@@ -102,11 +101,11 @@ def test_nodes_that_ended_a_job_take_it_back_in_the_next_second(bed: Bed) -> Non
         bed.scheduler.drain({node: MINE})
         bed.wait_for_a_second_to_begin()
         bed.scheduler.down({node: MINE})
-        bed.until("not completing", lambda j=job: not job_of(bed, j).completing)  # type: ignore[misc]
+        bed.until("not completing", lambda j=job: not job_of(bed, j).completing)
         took.append(started(bed, job, (node,)))
         assert {*job_of(bed, job).nodes} & {*before}
         bed.cancel(job)
-        bed.scheduler.give_back({node: RecoveryId("r1")})
+        bed.scheduler.give_back({node: "r1"})
         bed.until(
             "idle", lambda: all(n.state == "IDLE" for n in bed.scheduler.view().nodes.values())
         )
@@ -126,7 +125,7 @@ def test_nodes_that_ended_a_job_kill_it_when_it_comes_back_in_the_same_second(be
         bed.wait_for_a_second_to_begin()
         requeued(bed, job, attempt)
         send_start(bed, job)
-        bed.until("run or killed", lambda j=job: job_of(bed, j).state != "PENDING")  # type: ignore[misc]
+        bed.until("run or killed", lambda j=job: job_of(bed, j).state != "PENDING")
         killed = job_of(bed, job).state == "FAILED"
         bed.cancel(job)
         bed.until(
@@ -218,7 +217,7 @@ def test_a_reused_job_id_is_another_attempt(bed: Bed) -> None:
 
 def test_a_job_that_nobody_knows(bed: Bed) -> None:
     view = bed.scheduler.view()
-    gone = Attempt(JobId(999999), view.as_of, 0)
+    gone = Attempt(999999, view.as_of, 0)
     assert bed.scheduler.requeue(gone).code == "no_such_job"
     assert bed.scheduler.signal(gone, "USR1").code == "no_such_job"
     assert bed.scheduler.start_now(gone.job, []).code == "no_such_job"
@@ -305,7 +304,7 @@ def test_a_signal_that_is_none_is_refused(real: RealBed, word: str) -> None:
 def test_of_a_job_array_only_the_one_task_is_requeued(real: RealBed) -> None:
     array = real.submit(options=["--array=1-3"])
 
-    def tasks() -> dict[JobId, SlurmJob]:
+    def tasks() -> dict[int, SlurmJob]:
         return {j.id: j for j in real.scheduler.view().jobs.values() if j.running}
 
     real.until("three tasks run", lambda: len(tasks()) == 3)
@@ -371,13 +370,11 @@ def test_the_same_job_in_the_view_whatever_it_is_called(real: RealBed) -> None:
     job = real.submit(2, name=name, comment=comment, exclude=[real.nodes[3]])
     real.until("running", lambda: job_of(real, job).running)
     seen = job_of(real, job)
-    assert seen.name == name
-    assert len(seen.nodes) == 2
-    assert seen.excluded == (real.nodes[3],)
+    assert (seen.name, len(seen.nodes), seen.excluded) == (name, 2, (real.nodes[3],))
     assert seen.batch_host == seen.nodes[0]
     assert seen.recoverable
     assert seen.comment.startswith("a=b Requeue=0")
-    assert JobId(4242) not in real.scheduler.view().jobs
+    assert 4242 not in real.scheduler.view().jobs
     assert node_of(real, seen.nodes[0]).state in ("ALLOCATED", "MIXED")
 
 

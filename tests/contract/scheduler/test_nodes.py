@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from hpctl.core.marks import mark_of, spent
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import Outcome, OutcomeKind, own_reason
 from tests.contract.scheduler.beds import Bed, RealBed, cli, job_of, node_of
 
 ODD = [
@@ -31,16 +31,16 @@ def later(bed: Bed) -> None:
 
 def mine(n: int, why: str = "xid 79") -> str:
     """The Reason of recovery rN."""
-    return own_reason(RecoveryId(f"r{n}"), why)
+    return own_reason(f"r{n}", why)
 
 
-def codes(outcomes: dict[NodeName, Outcome]) -> list[str]:
+def codes(outcomes: dict[str, Outcome]) -> list[str]:
     """What became of each: the code of a rejection, or `accepted`."""
     return [o.code or str(o.kind) for o in outcomes.values()]
 
 
 @pytest.mark.parametrize("why", ODD, ids=range(len(ODD)))
-def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed: Bed, why: str) -> None:
+def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed, why):
     node, other = bed.nodes[:2]
     reason = mine(1, why)
     assert codes(dict(bed.scheduler.drain({node: reason}))) == ["accepted"]
@@ -48,17 +48,17 @@ def test_a_drain_keeps_its_reason_to_the_letter_and_resume_ends_it(bed: Bed, why
     assert seen.drained
     assert seen.reason == reason
     assert not node_of(bed, other).drained
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     bed.until("back in service", lambda: not node_of(bed, node).drained)
 
 
-def test_a_node_tells_the_version_of_its_slurmd(bed: Bed) -> None:
+def test_a_node_tells_the_version_of_its_slurmd(bed):
     if isinstance(bed, RealBed):
         major, minor, patch = cli(bed.sandbox).version()
         assert node_of(bed, bed.nodes[0]).version == f"{major}.{minor:02}.{patch}"
 
 
-def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed: Bed) -> None:
+def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed):
     node = bed.nodes[0]
     for reason in (mine(1), mine(1), mine(2)):
         assert codes(dict(bed.scheduler.drain({node: reason}))) == ["accepted"]
@@ -66,7 +66,7 @@ def test_a_drain_is_convergent_and_takes_over_from_a_recovery_of_ours(bed: Bed) 
 
 
 @pytest.mark.parametrize("drained", [False, True])
-def test_fail_clears_a_drain_and_a_drain_clears_fail(bed: Bed, drained: bool) -> None:
+def test_fail_clears_a_drain_and_a_drain_clears_fail(bed, drained):
     """HyperPod's health agent marks a node so, before our drain or over it."""
     node = bed.nodes[0]
     later(bed)
@@ -78,15 +78,15 @@ def test_fail_clears_a_drain_and_a_drain_clears_fail(bed: Bed, drained: bool) ->
     assert marked.reason_at is not None
     assert marked.closed
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["accepted"]
     taken = node_of(bed, node)
     assert (taken.flags & {"DRAIN", "FAIL"}, taken.reason) == ({"DRAIN"}, mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
-def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed: Bed) -> None:
+def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed):
     """And closes those beside it, each after a look of its own."""
     node, other = bed.nodes[:2]
     bed.operator_fail(node, "Action:Replace")
@@ -98,7 +98,7 @@ def test_a_drain_that_spares_marks_leaves_a_marked_node_to_the_service(bed: Bed)
     assert node_of(bed, other).reason == mine(2)
 
 
-def test_slurmctld_tells_when_it_started(bed: Bed) -> None:
+def test_slurmctld_tells_when_it_started(bed):
     booted = bed.scheduler.booted()
     assert (booted is None) is not bed.real
     if booted is not None:
@@ -106,7 +106,7 @@ def test_slurmctld_tells_when_it_started(bed: Bed) -> None:
         assert as_of - timedelta(hours=1) < booted <= as_of
 
 
-def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed: Bed) -> None:
+def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed):
     a, b, c, d = bed.nodes
     assert bed.scheduler.marks() == {}
     bed.operator_fail(a, "Action:Replace")
@@ -123,7 +123,7 @@ def test_marks_tells_what_the_nodes_records_tell_and_nothing_else(bed: Bed) -> N
     assert bed.scheduler.marks() == {a: "Action:Replace"}
 
 
-def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed: Bed) -> None:
+def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed):
     job = bed.submit(2)
     bed.until("running", lambda: job_of(bed, job).running)
     node, other = job_of(bed, job).nodes
@@ -138,32 +138,32 @@ def test_a_marked_node_is_set_down_under_its_mark_which_stays(bed: Bed) -> None:
     assert ("FAIL" in seen.flags, seen.reason) == (True, "Action:Reboot")
 
 
-def test_a_node_that_booted_since_its_mark_may_be_given_back(bed: Bed) -> None:
+def test_a_node_that_booted_since_its_mark_may_be_given_back(bed):
     node = bed.nodes[0]
     later(bed)
     bed.operator_fail(node, "Action:Reboot")
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     bed.stop_slurmd(node)
     bed.start_slurmd(node)
     bed.until("registered", lambda: spent(node_of(bed, node)), 30)
     assert node_of(bed, node).closed
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
     assert node_of(bed, node).in_service
 
 
 @pytest.mark.parametrize("words", ["action: replace please", "Action:Replace please", "Action:"])
-def test_an_operators_fail_in_other_words_is_touched_by_nothing(bed: Bed, words: str) -> None:
+def test_an_operators_fail_in_other_words_is_touched_by_nothing(bed, words):
     node = bed.nodes[0]
     bed.operator_fail(node, words)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert node_of(bed, node).reason == words
 
 
-def test_several_nodes_with_several_reasons_each_get_an_answer(bed: Bed) -> None:
+def test_several_nodes_with_several_reasons_each_get_an_answer(bed):
     a, b, c, d = bed.nodes
     bed.operator_drain(c, "disk swap, Ada")
-    zz = NodeName("zz9")
+    zz = "zz9"
     wanted = {a: mine(1), zz: mine(1), b: mine(1), c: mine(1), d: mine(2)}
     outcomes = bed.scheduler.drain(wanted)
     assert list(outcomes) == list(wanted)
@@ -173,25 +173,25 @@ def test_several_nodes_with_several_reasons_each_get_an_answer(bed: Bed) -> None
     assert [node_of(bed, n).reason for n in (a, b, d)] == [mine(1), mine(1), mine(2)]
 
 
-def test_a_name_that_is_no_host_name_reaches_nobody(bed: Bed) -> None:
+def test_a_name_that_is_no_host_name_reaches_nobody(bed):
     names = ["n1,n2", "n[1-4]", "ALL", "", "n1 State=DOWN", "-h"]
-    outcomes = bed.scheduler.drain({NodeName(name): mine(1) for name in names})
+    outcomes = bed.scheduler.drain({name: mine(1) for name in names})
     assert set(codes(dict(outcomes))) == {"no_such_node"}
     assert not any(node.drained for node in bed.scheduler.view().nodes.values())
 
 
-def test_an_operators_drain_is_touched_by_nothing(bed: Bed) -> None:
+def test_an_operators_drain_is_touched_by_nothing(bed):
     node = bed.nodes[0]
     bed.operator_drain(node, "do not touch")
     before = node_of(bed, node)
     assert codes(dict(bed.scheduler.drain({node: mine(1)}))) == ["foreign_drain"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     after = node_of(bed, node)
     assert (after.state, after.flags, after.reason) == (before.state, before.flags, before.reason)
 
 
-def test_down_needs_our_own_drain(bed: Bed) -> None:
+def test_down_needs_our_own_drain(bed):
     node = bed.nodes[0]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
     bed.scheduler.drain({node: mine(2)})
@@ -203,7 +203,7 @@ def test_down_needs_our_own_drain(bed: Bed) -> None:
     assert node_of(bed, node).drained
 
 
-def test_down_takes_the_job_off_the_node_and_slurm_requeues_it(bed: Bed) -> None:
+def test_down_takes_the_job_off_the_node_and_slurm_requeues_it(bed):
     job = bed.submit(2)
     bed.until("running", lambda: job_of(bed, job).running)
     node = job_of(bed, job).nodes[0]
@@ -214,7 +214,7 @@ def test_down_takes_the_job_off_the_node_and_slurm_requeues_it(bed: Bed) -> None
     assert job_of(bed, job).restarts == 1
 
 
-def test_down_alone_would_come_back_but_our_drain_stays_closed(bed: Bed) -> None:
+def test_down_alone_would_come_back_but_our_drain_stays_closed(bed):
     node = bed.nodes[0]
     bed.scheduler.drain({node: mine(1)})
     bed.scheduler.down({node: mine(1)})
@@ -224,48 +224,46 @@ def test_down_alone_would_come_back_but_our_drain_stays_closed(bed: Bed) -> None
     seen = node_of(bed, node)
     assert seen.drained
     assert seen.reason.startswith(mine(1))
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["accepted"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["accepted"]
 
 
-def test_give_back_is_for_the_recovery_that_closed_it(bed: Bed) -> None:
+def test_give_back_is_for_the_recovery_that_closed_it(bed):
     a, b = bed.nodes[:2]
     bed.scheduler.drain({a: mine(1), b: mine(2)})
-    outcomes = bed.scheduler.give_back({a: RecoveryId("r1"), b: RecoveryId("r1")})
+    outcomes = bed.scheduler.give_back({a: "r1", b: "r1"})
     assert codes(dict(outcomes)) == ["accepted", "not_ours"]
     assert node_of(bed, b).drained
-    again = bed.scheduler.give_back({a: RecoveryId("r1"), NodeName("zz9"): RecoveryId("r1")})
+    again = bed.scheduler.give_back({a: "r1", "zz9": "r1"})
     assert codes(dict(again)) == ["accepted", "no_such_node"]
 
 
-def test_a_recovery_whose_name_begins_like_another_is_another(bed: Bed) -> None:
+def test_a_recovery_whose_name_begins_like_another_is_another(bed):
     node = bed.nodes[0]
     bed.scheduler.drain({node: mine(12)})
-    assert codes(dict(bed.scheduler.give_back({node: RecoveryId("r1")}))) == ["not_ours"]
+    assert codes(dict(bed.scheduler.give_back({node: "r1"}))) == ["not_ours"]
     assert codes(dict(bed.scheduler.down({node: mine(1)}))) == ["not_ours"]
 
 
-def test_a_node_whose_slurmd_is_silent_is_not_offered_to_jobs(bed: Bed) -> None:
+def test_a_node_whose_slurmd_is_silent_is_not_offered_to_jobs(bed):
     node = bed.nodes[0]
     bed.scheduler.drain({node: mine(1)})
     bed.stop_slurmd(node)
     bed.until(
         "not responding", lambda: not node_of(bed, node).responding, 400 if not bed.real else 60
     )
-    outcome = bed.scheduler.give_back({node: RecoveryId("r1")})[node]
+    outcome = bed.scheduler.give_back({node: "r1"})[node]
     assert (outcome.code, outcome.transient) == ("not_responding", True)
     assert node_of(bed, node).drained
 
 
-def test_a_hundred_and_more_names_at_once(bed: Bed) -> None:
-    many = {NodeName(f"x{i:04d}"): mine(1) for i in range(450)}
+def test_a_hundred_and_more_names_at_once(bed):
+    many = {f"x{i:04d}": mine(1) for i in range(450)}
     outcomes = bed.scheduler.drain({bed.nodes[0]: mine(1), **many, bed.nodes[1]: mine(1)})
     assert len(outcomes) == 452
     assert [o.kind for o in outcomes.values()].count(OutcomeKind.ACCEPTED) == 2
 
 
-def test_a_partly_refused_update_is_repeated_one_by_one(
-    real: RealBed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partly_refused_update_is_repeated_one_by_one(real, monkeypatch):
     """The look says that all exist; slurmctld then refuses one: the others get their drain."""
     from hpctl.slurm import rules
 
@@ -274,16 +272,16 @@ def test_a_partly_refused_update_is_repeated_one_by_one(
     scheduler = real.scheduler
     drain = rules.drain
     monkeypatch.setattr(rules, "drain", lambda node, why: drain(node, why) if node else None)
-    outcomes = scheduler.drain({a: mine(1), NodeName("zz9"): mine(1), b: mine(1)})
+    outcomes = scheduler.drain({a: mine(1), "zz9": mine(1), b: mine(1)})
     assert codes(dict(outcomes)) == ["accepted", "ESLURM_INVALID_NODE_NAME", "accepted"]
     assert all(node_of(real, n).drained for n in (a, b))
 
 
-def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed: Bed) -> None:
+def test_a_part_has_all_jobs_and_the_nodes_that_are_asked_for(bed):
     job = bed.submit()
     bed.until("running", lambda: job_of(bed, job).running)
     wanted = bed.nodes[:2]
-    part, whole = bed.scheduler.part([*wanted, NodeName("nobody")], {}), bed.scheduler.view()
+    part, whole = bed.scheduler.part([*wanted, "nobody"], {}), bed.scheduler.view()
     assert set(wanted) <= part.nodes.keys()
     assert "nobody" not in part.nodes
     assert {n: part.nodes[n].state for n in wanted} == {n: whole.nodes[n].state for n in wanted}

@@ -7,7 +7,7 @@ import pytest
 
 from hpctl.core.capacity import waiting
 from hpctl.core.journal import State
-from hpctl.core.model import NodeName, OutcomeKind, ProviderView
+from hpctl.core.model import OutcomeKind, ProviderView
 from hpctl.core.view import View
 from tests.contract.scheduler.beds import Bed, job_of
 
@@ -21,7 +21,7 @@ def spare_bed(bed: Bed) -> Iterator[Bed]:
     bed.scheduler.reserve("other", ())
 
 
-def held(bed: Bed) -> set[NodeName]:
+def held(bed: Bed) -> set[str]:
     return set(bed.scheduler.reservations().get(NAME, ()))
 
 
@@ -71,7 +71,7 @@ def test_a_node_with_a_job_or_in_another_reservation_is_refused_whole(spare_bed:
 
 
 def test_a_node_that_slurm_does_not_know_is_refused(spare_bed: Bed) -> None:
-    refused = spare_bed.scheduler.reserve(NAME, [NodeName("zz9")])
+    refused = spare_bed.scheduler.reserve(NAME, ["zz9"])
     assert refused.kind is OutcomeKind.REJECTED
     assert not refused.transient
 

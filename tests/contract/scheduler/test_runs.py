@@ -4,25 +4,23 @@ import os
 
 import pytest
 
-from hpctl.core.model import JobId, NodeName, OutcomeKind, RecoveryId, own_reason
+from hpctl.core.model import OutcomeKind, own_reason
 from tests.contract.scheduler.beds import Bed, job_of, node_of
 from tests.contract.scheduler.test_jobs import requeued, running
 from tests.fakes.slurmctld import UID
 
 PING_S = 6.0
 """Longer than slurmctld's pings are apart in these clusters, a third of SlurmdTimeout."""
-MINE = own_reason(RecoveryId("r1"), "xid 79")
+MINE = own_reason("r1", "xid 79")
 
 
-def quarantine(bed: Bed, node: NodeName) -> None:
+def quarantine(bed: Bed, node: str) -> None:
     """DRAIN, then DOWN."""
     bed.scheduler.drain({node: MINE})
     assert bed.scheduler.down({node: MINE})[node].kind is OutcomeKind.ACCEPTED
 
 
-def runs(
-    bed: Bed, job: JobId, *, exclude: tuple[NodeName, ...] = (), elastic: bool = False
-) -> None:
+def runs(bed, job, *, exclude=(), elastic=False):
     """Started, again and again: a node that was resumed gets work only after its next ping."""
 
     def running() -> bool:
@@ -34,11 +32,11 @@ def runs(
     bed.until("running", running, 30)
 
 
-def serve_again(bed: Bed, *nodes: NodeName) -> None:
+def serve_again(bed: Bed, *nodes: str) -> None:
     """Give nodes back, and wait until slurmctld would give them work."""
-    bed.scheduler.give_back({node: RecoveryId("r1") for node in nodes})
+    bed.scheduler.give_back(dict.fromkeys(nodes, "r1"))
 
-    def serves(node: NodeName) -> bool:
+    def serves(node: str) -> bool:
         shown = node_of(bed, node)
         return shown.responding and shown.state in ("IDLE", "ALLOCATED", "MIXED")
 
@@ -51,7 +49,7 @@ def serve_again(bed: Bed, *nodes: NodeName) -> None:
     bed.until("answered a ping, which nobody can see", pinged)
 
 
-def in_queue(bed: Bed, job: JobId) -> None:
+def in_queue(bed: Bed, job: int) -> None:
     bed.until("in the queue", lambda: job_of(bed, job).state == "PENDING")
     bed.until("cleared", lambda: not job_of(bed, job).completing)
     bed.wait_for_a_second_to_begin()
@@ -72,13 +70,12 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
     )
     shown = job_of(bed, job)
     assert shown.eligible is not None
-    now = bed.scheduler.view().as_of
-    assert 2.5 <= (shown.eligible - now).total_seconds() <= 5
+    assert 2.5 <= (shown.eligible - bed.scheduler.view().as_of).total_seconds() <= 5
     assert shown.state == "PENDING"
     assert "JobHeld" not in shown.reason
 
     def over() -> bool:
-        return bed.scheduler.view().as_of >= shown.eligible  # type: ignore[operator]
+        return bed.scheduler.view().as_of >= shown.eligible
 
     bed.until("the wait is over", over)
 
@@ -90,7 +87,7 @@ def test_a_start_may_wait_and_comes_by_itself_or_with_a_nudge(bed: Bed) -> None:
     assert bed.until("running", lambda: job_of(bed, job).running) < 5
 
 
-def grown(bed: Bed, job: JobId, size: int) -> None:
+def grown(bed: Bed, job: int, size: int) -> None:
     """Requeued and started until it has all its nodes: one that was resumed serves a bit later."""
 
     def whole() -> bool:
@@ -113,8 +110,7 @@ def test_an_elastic_job_starts_smaller_and_grows_back(bed: Bed, per_node: int) -
     quarantine(bed, victim)
     in_queue(bed, job)
     runs(bed, job, elastic=True)
-    smaller = job_of(bed, job)
-    assert set(smaller.nodes) == set(bed.nodes) - {victim}
+    assert set(job_of(bed, job).nodes) == set(bed.nodes) - {victim}
     serve_again(bed, victim)
     grown(bed, job, 4)
 

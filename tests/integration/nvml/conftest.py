@@ -29,7 +29,7 @@ def connect(stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     def make(every_s: float = 0.1, deadline_s: float = 0.5, **settings: object) -> Client:
         settings.setdefault("env", {**os.environ, **stub.env()})
         settings.setdefault("root", tmp_path)
-        made.append(Client(every_s, deadline_s, **settings))  # type: ignore[arg-type]
+        made.append(Client(every_s, deadline_s, **settings))
         return made[-1]
 
     yield make

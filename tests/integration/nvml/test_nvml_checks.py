@@ -9,7 +9,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import load
 from hpctl.core.faults.table import CHECKS
-from tests.integration.nvml.bed import PATIENCE_S, Connect, pci_gpu, until
+from tests.integration.nvml.bed import PATIENCE_S, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
 Fault = Callable[[Stub], object]
@@ -51,7 +51,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_healthy_machine_gives_no_cause(stub: Stub, connect: Connect, root: Path) -> None:
+def test_a_healthy_machine_gives_no_cause(stub, connect, root):
     stub.gpus(8)
     client = connect(deadline_s=5.0)
     client.wait(PATIENCE_S)
@@ -59,9 +59,7 @@ def test_a_healthy_machine_gives_no_cause(stub: Stub, connect: Connect, root: Pa
 
 
 @pytest.mark.parametrize("code", FAULTS)
-def test_a_fault_in_the_driver_becomes_an_observation(
-    stub: Stub, connect: Connect, root: Path, code: str
-) -> None:
+def test_a_fault_in_the_driver_becomes_an_observation(stub, connect, root, code):
     fault, device = FAULTS[code]
     stub.gpus(8)
     client = connect(deadline_s=5.0)

@@ -11,17 +11,14 @@ import pytest
 
 from hpctl.agent.check import CannotTell
 from hpctl.agent.nvml import client as client_module
-from tests.integration.nvml.bed import PATIENCE_S, Connect, alive, fresh, hung, newest, until
-from tests.stubs.nvml import Stub
+from tests.integration.nvml.bed import PATIENCE_S, alive, fresh, hung, newest, until
 
 ROOT = Path(__file__).parents[3]
 
 # --- a call that does not come back ------------------------------------------------------------
 
 
-def test_a_hung_call_is_reported_with_its_name_and_no_second_child_is_started(
-    stub: Stub, connect: Connect
-) -> None:
+def test_a_hung_call_is_reported_with_its_name_and_no_second_child_is_started(stub, connect):
     stub.gpus(8)
     client = connect()
     client.wait(PATIENCE_S)
@@ -39,9 +36,7 @@ def test_a_hung_call_is_reported_with_its_name_and_no_second_child_is_started(
     assert alive(pid), "the child was killed inside a call of the driver"
 
 
-def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(
-    stub: Stub, connect: Connect
-) -> None:
+def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(stub, connect):
     stub.gpus(2)
     client = connect()
     client.wait(PATIENCE_S)
@@ -59,9 +54,7 @@ def test_when_the_call_comes_back_its_sweep_counts_and_a_fresh_child_takes_over(
     assert not alive(pid)
 
 
-def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(
-    stub: Stub, connect: Connect
-) -> None:
+def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(stub, connect):
     stub.gpus(1)
     client = connect()
     client.wait(PATIENCE_S)
@@ -76,9 +69,7 @@ def test_a_hung_child_outlives_its_agent_until_the_call_comes_back(
     until(lambda: not alive(pid))
 
 
-def test_a_child_that_does_not_get_out_of_the_driver_is_reported(
-    stub: Stub, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_that_does_not_get_out_of_the_driver_is_reported(stub, connect, monkeypatch):
     # As when closing the device hangs: the child has gone silent, in no call, and does not exit.
     stub.gpus(1)
     client = connect()
@@ -93,7 +84,7 @@ def test_a_child_that_does_not_get_out_of_the_driver_is_reported(
 # --- ends and crashes --------------------------------------------------------------------------
 
 
-def test_a_healthy_child_ends_when_the_client_closes(stub: Stub, connect: Connect) -> None:
+def test_a_healthy_child_ends_when_the_client_closes(stub, connect):
     stub.gpus(1)
     client = connect()
     client.wait(PATIENCE_S)
@@ -107,7 +98,7 @@ def test_a_healthy_child_ends_when_the_client_closes(stub: Stub, connect: Connec
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_child_of_an_agent_that_dies_ends_by_itself(stub: Stub, number: int) -> None:
+def test_the_child_of_an_agent_that_dies_ends_by_itself(stub, number):
     stub.gpus(2)
     program = (
         "import time\n"
@@ -121,7 +112,6 @@ def test_the_child_of_an_agent_that_dies_ends_by_itself(stub: Stub, number: int)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=env
     ) as agent:
-        assert agent.stdout is not None
         pid = int(agent.stdout.readline())
         assert alive(pid)
         agent.send_signal(number)
@@ -130,9 +120,7 @@ def test_the_child_of_an_agent_that_dies_ends_by_itself(stub: Stub, number: int)
     until(lambda: not alive(pid), 5.0)
 
 
-def test_a_child_that_crashes_is_started_again_more_and_more_seldom(
-    stub: Stub, connect: Connect
-) -> None:
+def test_a_child_that_crashes_is_started_again_more_and_more_seldom(stub, connect):
     stub.gpus(2)
     client = connect()
     client.wait(PATIENCE_S)
@@ -152,9 +140,7 @@ def test_a_child_that_crashes_is_started_again_more_and_more_seldom(
     assert until(lambda: fresh(client).gpus)[1].recovery_action == 0
 
 
-def test_while_there_is_no_sweep_nothing_is_claimed(
-    stub: Stub, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_there_is_no_sweep_nothing_is_claimed(stub, connect, monkeypatch):
     monkeypatch.setattr(client_module, "FIRST_PAUSE_S", 60.0)
     stub.gpus(1)
     client = connect(every_s=0.1, deadline_s=0.2)
@@ -168,7 +154,7 @@ def test_while_there_is_no_sweep_nothing_is_claimed(
         client.newest()
 
 
-def test_what_was_opened_is_closed(stub: Stub, connect: Connect) -> None:
+def test_what_was_opened_is_closed(stub, connect):
     stub.gpus(1)
     before = len(os.listdir("/proc/self/fd"))
     client = connect()

@@ -3,15 +3,12 @@
 import time
 from pathlib import Path
 
-import pytest
-
 from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
 from hpctl.agent.service import Checks
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName
+from hpctl.core.model import Finding
 from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
-from tests.stubs.nvml import Stub
 
 RESET = 1
 
@@ -22,9 +19,9 @@ def checks(root: Path, seen: list[Finding]) -> Checks:
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
     settings = AgentSettings(
         (Head("127.0.0.1", 1),),
-        NodeName("n1"),
-        InstanceId("i-1"),
-        BootId("b-1"),
+        "n1",
+        "i-1",
+        "b-1",
         spool=root / "spool",
         root=root,
         config=AgentConfig(checks=chosen),
@@ -33,9 +30,7 @@ def checks(root: Path, seen: list[Finding]) -> Checks:
     return made
 
 
-def test_the_first_look_waits_for_the_first_sweep(
-    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_look_waits_for_the_first_sweep(stub, tmp_path, monkeypatch):
     pci_gpu(tmp_path)
     stub.gpus(1).set(0, field230=RESET)
     stub.slow(300)

@@ -1,0 +1,166 @@
+"""`hpctl events`: the journal, one line an event, in the words of `hpctl explain`."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.cli import output, views
+from hpctl.cli.arguments import complete_any, explainable
+from hpctl.cli.gather import Followed
+from hpctl.core.bounds import EARLIEST, json_safe, printable
+from hpctl.core.change import Change
+from hpctl.core.journal import (
+    ConfigurationTaken,
+    DaemonStarted,
+    Event,
+    HoldLifted,
+    HoldNoted,
+    JobReported,
+    RequestTaken,
+    State,
+)
+from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.timeline import event_line, subject_of
+from hpctl.errors import Unavailable
+
+if TYPE_CHECKING:
+    from hpctl.store.lite import SqliteReader
+    from hpctl.store.sql import Store
+
+EVERY_S = 1.0
+PATIENCE = 10
+"""Opening the journal takes at most one part in so many of the time: who may not read it gets a
+copy, which is work for the daemon."""
+DAY = timedelta(days=1)
+
+
+class JournalEvent(Struct, frozen=True):
+    """One line. `kind`: the journal's record; `recovery` is empty where it belongs to none."""
+
+    seq: int
+    at: datetime
+    kind: str
+    recovery: str
+    text: str
+    mark: str
+
+
+def names(event: Event, state: State) -> set[str]:
+    """What an event is about: ids, nodes, jobs, groups."""
+    match event:
+        case HoldNoted() | HoldLifted() | RequestTaken():
+            return {event.target}
+        case JobReported():
+            return {str(event.report.job)}
+        case DaemonStarted() | ConfigurationTaken():
+            return set()
+    about = subject_of(event.recovery, state)
+    if isinstance(about, NodeRecovery):
+        return {about.id, about.node}
+    if isinstance(about, Change):
+        return {about.id, about.opened.group, str(about.opened.node), *about.opened.nodes}
+    return {about.id, str(about.attempt.job), about.cause, *about.bad_nodes}
+
+
+def news(
+    store: SqliteReader | Store, journal: Followed, since: datetime, targets: tuple[str, ...]
+) -> Iterator[JournalEvent]:
+    """What is new in the journal, without steps that were just accepted. Raises Unavailable,
+    JournalCorrupt."""
+    for seq, event in journal.news(store):
+        if event.at < since or (targets and names(event, journal.state).isdisjoint(targets)):
+            continue
+        if line := event_line(event, journal.state):
+            rid, kind = getattr(event, "recovery", ""), type(event).__name__
+            yield JournalEvent(seq, event.at, kind, rid, line.text, line.mark)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Ctrl-C, and a reader who has left, end what follows the journal: that is no error."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:
+        # Python writes what is left of its buffer when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _wait(seconds: float) -> None:
+    """Wait, at most until whoever reads has left. Raises BrokenPipeError."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # An error or a hang-up is always reported.
+    if poll.poll(seconds * 1000):
+        raise BrokenPipeError
+
+
+def _print(view: JournalEvent, as_json: bool) -> None:
+    if as_json:
+        import msgspec
+
+        body = {"schema": "hpctl.event/1", **msgspec.to_builtins(view)}
+        output.echo(json_safe(msgspec.json.encode(body).decode()))
+    else:
+        text = printable(" ".join(view.text.split()))
+        output.echo(f"{view.at:%Y-%m-%d %H:%M:%S}  {text}")
+
+
+@click.command()
+@click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_any)
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option(
+    "--since",
+    type=output.SinceType(),
+    help="Events since then (30min, 7d, ISO). Default: a day; with TARGET all that is not past.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line (docs/cli-json.md)."
+)
+@output.config_option
+def events(
+    targets: tuple[str, ...], follow: bool, since: datetime | None, config: str, as_json: bool
+) -> None:
+    """What hpctl saw, decided and did, one line an event.
+
+    TARGET is a node, a job, an instance group or the id of a recovery or change. Steps that were
+    accepted at once have one line, those that were not a second one.
+    """
+    from hpctl.wiring import open_reader
+
+    loaded, now = output.load_config(config), output.now()
+    begun = since or (EARLIEST if targets else now - DAY)
+    past = views.looks_back(now, ended=False, since=since)
+    journal = Followed(None if targets else min(begun, now - DAY), past=past)
+    found = False
+    with _quietly():
+        while True:
+            at = time.monotonic()
+            try:
+                with closing(open_reader(loaded)) as store:
+                    opened_s, health = time.monotonic() - at, store.health()
+                    for view in news(store, journal, begun, targets):
+                        _print(view, as_json)
+                        found = True
+            except Unavailable as error:
+                if not (follow and journal.state.events):
+                    raise
+                output.echo(f"hpctl: {error}; trying again", err=True)
+            if not follow:
+                break
+            _wait(max(EVERY_S, PATIENCE * opened_s))
+    known = {*map(str, explainable(journal.state)), *map(str, health)}
+    if not found:
+        for target in set(targets) - known:
+            raise output.no_such("recoveries --all", target, known)
+        output.echo("hpctl: no event", err=True)

@@ -1,0 +1,115 @@
+"""`hpctl failover`: let another head node lead. The leader hands over; nobody takes it away."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.cli import output
+from hpctl.cli.output import Exit
+from hpctl.cli.requests import ask
+from hpctl.cli.status import STANDBY_LOST_S, StandbyView, standby_views
+from hpctl.errors import HpctlError
+
+if TYPE_CHECKING:
+    from hpctl.config import Config
+    from hpctl.store.rows import DaemonInfo
+
+WAIT_S = 30.0
+LOOK_S = 0.1
+NOBODY = "nobody has answered yet: hpctl status"
+
+
+class FailoverView(Struct, frozen=True):
+    """Who led, who leads now, and who could. `ok`: the leader agreed, or would. `done`: false for
+    `--dry-run`, and where nobody was seen to lead yet."""
+
+    leader: str
+    leads_now: str
+    standbys: tuple[StandbyView, ...]
+    ok: bool
+    done: bool
+    answer: str
+
+
+def _look(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
+    from hpctl.wiring import open_store
+
+    with closing(open_store(config)) as store:
+        return store.daemon(), standby_views(store.standbys(), output.now())
+
+
+def _hosts(config: Config) -> list[str]:
+    return [one.host for one in _look(config)[1] if one.silent_s <= STANDBY_LOST_S]
+
+
+def _complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
+    try:
+        found = _hosts(output.load_config(ctx.params.get("config") or ""))
+    except HpctlError:
+        return []
+    return [name for name in found if name.startswith(start)]
+
+
+def preview(before: DaemonInfo | None, standbys: tuple[StandbyView, ...], to: str) -> FailoverView:
+    """What would become of it now."""
+    ready = [one for one in standbys if one.silent_s <= STANDBY_LOST_S]
+    chosen = [one for one in ready if to in ("", one.host, one.address)]
+    leader = before.host if before else ""
+    names = ", ".join(one.host for one in ready) or "none"
+    would = f"{leader} would hand over to {chosen[0].host}" if chosen else ""
+    answer = would or f"no standby is ready there; ready: {names}"
+    return FailoverView(leader, leader, standbys, bool(chosen), done=False, answer=answer)
+
+
+def handed_over(config: Config, before: DaemonInfo | None, to: str, wait: bool) -> FailoverView:
+    """Ask the leader; with `wait` until the next one leads."""
+    (row,) = ask(config, "failover", [to]).requests
+    epoch, until = (before.epoch if before else 0), time.monotonic() + WAIT_S * wait
+    while True:
+        now, standbys = _look(config)
+        done = now is not None and now.epoch > epoch
+        if done or not row.ok or time.monotonic() >= until:
+            break
+        time.sleep(LOOK_S)
+    answer = row.answer if row.answered else NOBODY
+    leads = now.host if now is not None and now.lease_s else ""
+    return FailoverView(before.host if before else "", leads, standbys, row.ok, done, answer)
+
+
+@click.command()
+@click.option(
+    "--to", metavar="HOST", default="", shell_complete=_complete, help="Which standby is to lead."
+)
+@click.option("--dry-run", is_flag=True, help="Say who would lead; ask for nothing.")
+@click.option("--wait", is_flag=True, help="Wait until the other one leads, 30 s at most.")
+@output.json_option
+@output.config_option
+def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> None:
+    """Let another head node lead.
+
+    The leader ends what is under way, writes it down and lets go; open recoveries go on at once
+    where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 nobody answered, or with
+    --wait nobody leads yet.
+    """
+    loaded = output.load_config(config)
+    if loaded.database_url is None:
+        raise click.UsageError(
+            "the journal is a file, and has one head: database_url (docs/head-nodes.md)"
+        )
+    before, standbys = _look(loaded)
+    view = preview(before, standbys, to) if dry_run else handed_over(loaded, before, to, wait)
+    if as_json:
+        output.echo(output.to_json("failover", view))
+    else:
+        output.echo(view.answer)
+        if dry_run:
+            output.echo(output.DRY_RUN)
+        elif view.done:
+            output.echo(f"{view.leads_now} leads")
+    unanswered = view.answer == NOBODY or (wait and view.ok and not (view.done or dry_run))
+    output.leave(Exit.CANNOT_TELL if unanswered else Exit.FINE if view.ok else Exit.PROBLEM)

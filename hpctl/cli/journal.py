@@ -1,0 +1,209 @@
+"""`hpctl journal`: check, copy, put back and print the journal, on whatever database it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.cli import output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.store.copies import Checked, Tell
+
+
+class ProblemView(Struct, frozen=True):
+    """The first row that is wrong: its table and key, why, and what to do."""
+
+    table: str
+    row: str
+    why: str
+    fix: str
+
+
+class JournalView(Struct, frozen=True):
+    """A journal that was read as a whole. `rows`: how many each table has. `newest`: the newest
+    event's time. `digest`: of all events, so that two journals can be compared."""
+
+    journal: str
+    ok: bool
+    schema_version: str
+    rows: dict[str, int]
+    newest: datetime | None
+    open_recoveries: int
+    audit_digest: str
+    digest: str
+    problem: ProblemView | None
+
+
+class RestoreView(Struct, frozen=True):
+    """A backup and where it goes. `events`, `lost`: those of the journal there, and how many of
+    them are younger than the backup. `done`: false for `--dry-run`."""
+
+    backup: JournalView
+    journal: str
+    events: int
+    lost: int
+    done: bool
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Tell]:
+    """A progress bar on stderr, where somebody watches it."""
+    from rich import progress as bars
+
+    err = output.console(err=True)
+    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
+    silent = not err.is_terminal
+    left = bars.TimeRemainingColumn()
+    with bars.Progress(*columns, left, console=err, transient=True, disable=silent) as shown:
+        task = shown.add_task(what)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
+
+
+def _view(found: Checked) -> JournalView:
+    bad = found.problem
+    problem = None if bad is None else ProblemView(bad.table, bad.row, bad.why, bad.fix)
+    rows = {name.removeprefix("hpctl_"): count for name, count in found.rows.items()}
+    return JournalView(
+        found.journal, bad is None, found.schema, rows, found.newest, found.open_recoveries,
+        found.audit_digest, found.digest, problem,
+    )  # fmt: skip
+
+
+def _draw(out: Console, view: JournalView) -> None:
+    out.print(f"{view.journal}: {'whole' if view.ok else 'NOT WHOLE'}", soft_wrap=True)
+    if view.rows:
+        counts = ", ".join(f"{count} {name}" for name, count in view.rows.items() if count)
+        out.print(f"  schema {view.schema_version}; rows: {counts or 'none'}", soft_wrap=True)
+    if view.newest is not None:
+        newest = f"{view.newest:%Y-%m-%d %H:%M:%S} UTC"
+        out.print(f"  newest event {newest}; {view.open_recoveries} recoveries and changes open")
+    if view.problem is not None:
+        place = f"{view.problem.table} {view.problem.row}".strip()
+        out.print(f"  {place}: {view.problem.why}\n  fix: {view.problem.fix}", soft_wrap=True)
+
+
+def _check(url: str, what: str) -> JournalView:
+    from hpctl.store.copies import check
+
+    with _bar(what) as tell:
+        return _view(check(url, tell))
+
+
+@click.group()
+def journal() -> None:
+    """Check, back up, restore and export the journal."""
+
+
+@journal.command("check")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@output.json_option
+@output.config_option
+def check_command(file: Path | None, config: str, as_json: bool) -> None:
+    """Read and replay all of it; name the first wrong row.
+
+    FILE: a backup, in place of the configured journal. Exit code: 0 whole, 1 not, 3 not reached.
+    """
+    from hpctl.store.copies import file_url
+    from hpctl.wiring import readable_url
+
+    url = file_url(file) if file else readable_url(output.load_config(config))
+    view = _check(url, "checking")
+    output.show("journal-check", view, as_json, _draw)
+    output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+
+
+@journal.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@output.json_option
+@output.config_option
+def backup(file: Path, config: str, as_json: bool) -> None:
+    """Copy it into FILE, while daemons write it, and check.
+
+    FILE is a SQLite file whatever the database is, for root and the daemon alone. Exit code: 0
+    whole, 1 not.
+    """
+    from hpctl.store import copies
+    from hpctl.wiring import readable_url
+
+    with _bar("copying") as tell:
+        copies.backup(readable_url(output.load_config(config)), file, tell)
+    view = _check(copies.file_url(file), "checking")
+    output.show("journal-check", view, as_json, _draw)
+    output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
+
+
+@journal.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Check FILE and the journal; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@output.json_option
+@output.config_option
+def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) -> None:
+    """Put a backup in the journal's place.
+
+    The journal must be empty, or the one that FILE is a copy of, and no daemon may run. A restore
+    that fails changes nothing.
+    """
+    from tempfile import TemporaryDirectory
+
+    from hpctl.store import copies
+
+    url = output.load_config(config).url
+    with TemporaryDirectory(prefix="hpctl-restore-") as directory:
+        source = copies.prepared(file, Path(directory))
+        found = replace(_check(source, "checking"), journal=str(file))
+        if not found.ok:
+            output.show("journal-check", found, as_json, _draw)
+            output.leave(output.Exit.PROBLEM)
+        there = copies.target(source, url, output.now())
+        view = RestoreView(found, there.journal, there.events, there.lost, done=False)
+        if dry_run:
+            output.show("journal-restore", view, as_json, _draw_restore)
+            if not as_json:
+                output.echo(output.DRY_RUN)
+            return
+        if not yes:
+            output.on_stderr(_draw_restore, view)
+            output.confirm(f"replace {there.events} events?", abort=True)
+        with _bar("restoring") as tell:
+            copies.restore(source, url, output.now(), tell)
+    output.show("journal-restore", replace(view, done=True), as_json, _draw_restore)
+
+
+def _draw_restore(out: Console, view: RestoreView) -> None:
+    _draw(out, view.backup)
+    there = f"{view.events} events, of which {view.lost} are younger than the backup and get lost"
+    out.print(f"{view.journal}: {there if view.events else 'empty'}", soft_wrap=True)
+    if view.done:
+        out.print("Restored. Start the daemons.")
+
+
+@journal.command()
+@click.option("--since", type=output.SinceType(), help="Events since (30min, 7d, ISO).")
+@click.option("--recovery", metavar="ID", help="Events of this recovery or change alone.")
+@output.json_anyway_option
+@output.config_option
+def export(
+    since: datetime | None,
+    recovery: str | None,
+    config: str,
+    as_json: bool,  # noqa: ARG001 -- JSON either way
+) -> None:
+    """Print events as JSON, one a line, oldest first."""
+    from hpctl.core.bounds import json_safe
+    from hpctl.store.copies import events
+    from hpctl.wiring import readable_url
+
+    for seq, kind, payload in events(readable_url(output.load_config(config)), since, recovery):
+        line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'
+        output.echo(json_safe(line.replace("\n", " ")))

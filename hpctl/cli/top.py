@@ -1,0 +1,408 @@
+"""`hpctl top`: nodes, jobs and recoveries, live in a terminal."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import click
+from msgspec import Struct
+
+from hpctl.cli import output, requests
+from hpctl.cli.arguments import DurationType
+from hpctl.cli.explain import draw as draw_story
+from hpctl.cli.explain import explained
+from hpctl.cli.gather import Followed, World, gather
+from hpctl.cli.nodes import nodes_view, treatment
+from hpctl.cli.status import LOOKS_BACK, StatusView, status_view
+from hpctl.cli.tables import BAD, DIM, HEAD, WARN, ago, columns, counted, plain, styled, word
+from hpctl.clusters.names import natural
+from hpctl.core.bounds import printable
+from hpctl.core.timeline import duration
+from hpctl.errors import HpctlError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+    from hpctl.config import Config
+
+HEADINGS: Final = {
+    "nodes": ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", "TREATMENT"),
+    "jobs": ("JOB", "USER", "STATE", "NODES", "RUN", "RECOVERY", "NAME"),
+    "recoveries": ("WHAT", "PHASE", "FOR", "RULE", "WHY"),
+}
+TABS: Final = tuple(HEADINGS)
+LINES = 6
+"""Of the screen, for what stands above and below the rows."""
+KEYS = "q quit  Enter explain  / filter  s sort  Tab view  a approve  p pause  r replace"
+BACK = "Esc back  q quit  arrows scroll"
+LOOK_S = 0.25
+"""How often a change of the window's size is looked for."""
+ESCAPE_S = 0.05
+"""How long the rest of a key's sequence may take over a slow line."""
+
+_KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+_PART = re.compile(rb"\x1b([\[O][0-9;]*)?\Z")
+_NAMED = {"[A": "up", "[B": "down", "[5~": "pgup", "[6~": "pgdn", "[H": "home", "[F": "end"}
+_NAMED |= {"[1~": "home", "[4~": "end", "OA": "up", "OB": "down", "OH": "home", "OF": "end"}
+_CONTROL = {"\r": "enter", "\n": "enter", "\t": "tab", "\x1b": "esc", "\x7f": "del", "\b": "del"}
+_CONTROL |= {"\x03": "quit", "\x04": "quit", "\x1a": "stop"}
+_PLAIN = {"k": "up", "j": "down", "g": "home", "G": "end", "q": "quit"}
+_ASKS = {"enter": "explain", "a": "approve", "p": "pause", "r": "replace"}
+
+
+class Row(Struct, frozen=True):
+    """One row. `target`: what `hpctl explain` tells of. `urgency`: 0 comes first. `node`: what
+    `replace` would replace, if anything; `held`: an approval lets it go ahead."""
+
+    target: str
+    cells: tuple[str, ...]
+    urgency: int = 2
+    node: str = ""
+    held: bool = False
+
+
+class Model(Struct, frozen=True):
+    """What there is to show."""
+
+    status: StatusView
+    rows: dict[str, list[Row]]
+
+
+def model(w: World) -> Model:
+    """Everything as rows, what needs attention first."""
+    status = status_view(w)
+    rows = {"nodes": _nodes(w), "jobs": _jobs(w), "recoveries": _recoveries(status)}
+    for table in rows.values():
+        table.sort(key=lambda row: (row.urgency, natural(row.cells[0])))
+    return Model(status, rows)
+
+
+def _cells(*cells: object) -> tuple[str, ...]:
+    """Cells of one line each, whatever others wrote."""
+    return tuple(printable(" ".join(str(cell).split())) for cell in cells)
+
+
+def _nodes(w: World) -> list[Row]:
+    found = []
+    for n in nodes_view(w).nodes:
+        state = n.slurm_state + "".join(f"+{flag}" for flag in n.slurm_flags)
+        heard = ago(n.last_heard, w.now).removesuffix(" ago")
+        cells = _cells(n.name, state, n.condition, n.rule, heard, treatment(n))
+        bad = n.recovery or n.held_by or n.condition == "faulty"
+        odd = n.slurm_flags or n.condition != "healthy"
+        found.append(Row(n.name, cells, 0 if bad else 1 if odd else 2, n.name))
+    return found
+
+
+def _jobs(w: World) -> list[Row]:
+    jobs = w.slurm.jobs if w.slurm else {}
+    found = []
+    for number in jobs.keys() | w.state.open_jobs.keys():
+        job, rec = jobs.get(number), w.state.job_recovery(number)
+        about = job or rec
+        assert about is not None
+        state, nodes, run = (job.state, len(job.nodes), job.restarts) if job else ("-", "-", "-")
+        hold = w.state.holds.get(str(number))
+        doing = f"{rec.id} {rec.phase}" if rec else f"held: {hold.gate}" if hold else ""
+        cells = _cells(number, about.user, state, nodes, run, doing, about.name)
+        found.append(Row(str(number), cells, 0 if doing else 2))
+    return found
+
+
+def _recoveries(status: StatusView) -> list[Row]:
+    found = []
+    for h in status.holds:
+        lasts = duration((status.as_of - h.since).total_seconds())
+        cells = _cells(h.target, f"held: {h.gate}", lasts, h.rule, h.why)
+        node = "" if h.target.isdecimal() else h.target
+        found.append(Row(h.target, cells, 0, node, held=h.approvable))
+    for r in status.waiting_for_a_person + status.node_recoveries:
+        lasts = duration((status.as_of - r.opened).total_seconds())
+        cells = _cells(r.node, r.phase, lasts, r.rule, r.meaning or r.why)
+        found.append(Row(r.id, cells, 0 if r.ended else 1, r.node))
+    for j in status.job_recoveries:
+        lasts = duration((status.as_of - j.opened).total_seconds())
+        cells = _cells(f"job {j.job}", j.phase, lasts, j.cause_rule or j.action, j.why)
+        found.append(Row(j.id, cells, 1))
+    return found
+
+
+class Screen:
+    """What is on the screen and what each key does to it. Knows neither terminal nor clock."""
+
+    def __init__(self, view: str = "nodes") -> None:
+        self.tab = TABS.index(view)
+        self.filter, self.typing = "", False
+        self.sort: int | None = None
+        self.index, self.target = 0, ""
+        self.story: list[Text] = []
+        self.room = 1
+        """How many rows, or lines of a story, there is room for."""
+
+    def rows(self, shown: Model) -> list[Row]:
+        """The rows of the view, filtered and sorted; the cursor stays on what it was on."""
+        text, by = self.filter.casefold(), self.sort
+        found = [r for r in shown.rows[TABS[self.tab]] if text in " ".join(r.cells).casefold()]
+        if by is not None:
+            found.sort(key=lambda row: natural(row.cells[by]))
+        targets = [row.target for row in found]
+        self.index = targets.index(self.target) if self.target in targets else self.index
+        self.index = max(0, min(self.index, len(found) - 1))
+        self.target = targets[self.index] if targets else ""
+        return found
+
+    def press(self, key: str, shown: Model) -> str:
+        """Take one key; answers what it asks for beyond the screen, if anything."""
+        if self.typing:
+            return self._typed(key)
+        key = _PLAIN.get(key, key)
+        rows = self.rows(shown)
+        size = len(self.story) - self.room if self.story else len(rows) - 1
+        step = {"up": -1, "down": 1, "pgup": -self.room, "pgdn": self.room, "home": -size - 1,
+                "end": size + 1}.get(key)  # fmt: skip
+        if step is not None:
+            self.index = max(0, min(self.index + step, size))
+            self.target = self.target if self.story or not rows else rows[self.index].target
+        elif self.story and key in ("esc", "enter"):
+            self.story, self.index = [], 0
+        elif self.story or key in ("quit", "stop"):
+            return key if key in ("quit", "stop") else ""
+        elif key in ("tab", "1", "2", "3"):
+            self.tab = int(key) - 1 if key != "tab" else (self.tab + 1) % len(TABS)
+            self.sort, self.index, self.target = None, 0, ""
+        elif key == "s":
+            at = -1 if self.sort is None else self.sort
+            self.sort = at + 1 if at + 1 < len(HEADINGS[TABS[self.tab]]) else None
+        elif key in ("/", "esc"):
+            self.typing, self.filter = key == "/", ""
+        return _ASKS.get(key, "") if not self.story else ""
+
+    def _typed(self, key: str) -> str:
+        if key in ("enter", "esc", "quit"):
+            self.typing, self.filter = False, "" if key == "esc" else self.filter
+        elif key == "del":
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.filter += key
+        return "quit" if key == "quit" else ""
+
+    def draw(self, shown: Model, note: str, height: int) -> RenderableType:
+        """The screen, `height` lines of it."""
+        from rich.console import Group
+
+        self.room = max(1, height - LINES)
+        if self.story:
+            self.room = height - 1
+            lines = self.story[self.index : self.index + self.room]
+            return Group(*lines, *[""] * (self.room - len(lines)), styled(BACK, DIM))
+        rows = self.rows(shown)
+        first = max(0, self.index - self.room + 1)
+        *headings, last = HEADINGS[TABS[self.tab]]
+        table = columns(*headings, (last, {"ratio": 1}))
+        table.expand = True
+        for at, row in islice(enumerate(rows), first, first + self.room):
+            cells = (word(cell.partition("+")[0], cell) for cell in row.cells)
+            table.add_row(*cells, style="reverse" if at == self.index else "")
+        blank = [""] * (self.room - max(0, len(rows) - first))
+        foot = styled(f"filter: {self.filter}_") if self.typing else styled(KEYS, DIM)
+        foot.no_wrap = True
+        return Group(*head(shown, note), self._tabs(shown, len(rows)), table, *blank, foot)
+
+    def _tabs(self, shown: Model, count: int) -> Text:
+        line = styled("")
+        for number, name in enumerate(TABS):
+            text = f" {number + 1} {name} {len(shown.rows[name])} "
+            line.append(text, "reverse" if number == self.tab else "")
+        if self.sort is not None:
+            line.append(f"  by {HEADINGS[TABS[self.tab]][self.sort]}", DIM)
+        if self.filter:
+            line.append(f"  {count} with {printable(self.filter)!r}", DIM)
+        line.no_wrap = True
+        return line
+
+
+def head(shown: Model, note: str = "") -> list[Text]:
+    """Three lines about everything."""
+    s = shown.status
+    first = styled(s.cluster or "hpctl", HEAD)
+    first.append(f"  mode {s.mode}  {s.as_of:%Y-%m-%d %H:%M:%S} UTC", "default")
+    second = styled("nodes ")
+    second.append_text(counted(s.nodes.by_state))
+    second.append("; health ").append_text(counted(s.nodes.by_condition))
+    wrong = [note, f"paused by {s.paused_by}" * bool(s.paused_by), s.stopped, *s.unknowns]
+    text = "; ".join(_cells(*filter(None, wrong)))
+    count = f"{len(s.problems)} problem(s): see hpctl status" if s.problems else "no problem"
+    third = styled(text, BAD) if text else styled(count, WARN if s.problems else DIM)
+    for line in (first, second, third):
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return [first, second, third]
+
+
+def draw_once(out: Console, shown: tuple[Model, str]) -> None:
+    """All rows of a view, for a pipe."""
+    found, view = shown
+    for line in head(found):
+        out.print(line)
+    rows = [HEADINGS[view], *(row.cells for row in found.rows[view])]
+    out.print(plain(rows), no_wrap=True, crop=False)
+
+
+class Reader(threading.Thread):
+    """Reads journal and Slurm again and again, so that keys do not wait for them."""
+
+    def __init__(self, config: Config, every_s: float) -> None:
+        super().__init__(daemon=True)
+        self.config, self.every_s = config, every_s
+        self.wake = threading.Event()
+        self._journal = Followed(output.now() - LOOKS_BACK)
+        self.note = ""
+        self.model = self._read()
+
+    def _read(self) -> Model:
+        return model(gather(self.config, output.now(), slurm=True, journal=self._journal))
+
+    def run(self) -> None:
+        """For ever. What cannot be read now is noted, and what was read last stays."""
+        while True:
+            begun = time.monotonic()
+            try:
+                self.model, self.note = self._read(), ""
+            except (HpctlError, OSError) as error:
+                self.note = str(error)
+            # A quarter of its time at most: reading is work for slurmctld, and a copy of the
+            # journal for the daemon.
+            self.wake.wait(max(self.every_s, 3 * (time.monotonic() - begun)))
+            self.wake.clear()
+
+
+@contextmanager
+def _keyboard(fd: int) -> Iterator[None]:
+    """Keys one by one, without echo; Ctrl-C and Ctrl-Z are keys as well."""
+    saved = termios.tcgetattr(fd)
+    try:
+        tty.setcbreak(fd)
+        how = termios.tcgetattr(fd)
+        how[3] &= ~termios.ISIG
+        termios.tcsetattr(fd, termios.TCSADRAIN, how)
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, saved)
+
+
+def keys(fd: int, timeout_s: float) -> list[str]:
+    """The keys pressed by then, by name. A terminal that is gone quits."""
+    if not select.select([fd], [], [], timeout_s)[0]:
+        return []
+    try:
+        got = os.read(fd, 1024)
+    except OSError:
+        got = b""
+    while _PART.search(got) and select.select([fd], [], [], ESCAPE_S)[0]:
+        got += os.read(fd, 1024)
+    found = _KEY.findall(got.decode(errors="ignore"))
+    return [_NAMED.get(key[1:], _CONTROL.get(key, key)) for key in found] or ["quit"]
+
+
+def _story(out: Console, config: Config, target: str) -> list[Text]:
+    from rich.text import Text
+
+    try:
+        view = explained(config, target)
+        with out.capture() as drawn:
+            draw_story(out, view)
+    except HpctlError as error:
+        return [styled(f"{error}. {error.hint}")]
+    return [Text.from_ansi(line, no_wrap=True) for line in drawn.get().splitlines()]
+
+
+def _interact(out: Console, reader: Reader, screen: Screen) -> tuple[str, Row | None]:
+    """Until a key asks for what needs the terminal for itself; that, and the row it is about."""
+    fd, drawn = sys.stdin.fileno(), None
+    with _keyboard(fd), out.screen(hide_cursor=True) as shown:
+        while True:
+            seen = (reader.model, reader.note, out.size)
+            if seen != drawn:
+                shown.update(screen.draw(seen[0], seen[1], out.size.height))
+                drawn = seen
+            for key in keys(fd, LOOK_S):
+                drawn, asked = None, screen.press(key, seen[0])
+                row = next((r for r in screen.rows(seen[0]) if r.target == screen.target), None)
+                if asked == "explain" and row is not None:
+                    screen.story, screen.index = _story(out, reader.config, row.target), 0
+                elif asked in ("quit", "stop", "pause") or (asked and asked != "explain" and row):
+                    return asked, row
+
+
+def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
+    """Ask the operator, then the daemon, as the command of that name does."""
+    context = click.get_current_context()
+    options = {"no_wait": False, "config": config, "as_json": False}
+    try:
+        if asked == "pause":
+            verb = "resume" if paused else "pause"
+            output.confirm(f"{verb} hpctl?", abort=True)
+            context.invoke(getattr(requests, verb), **options)
+        elif asked == "approve" and row is not None:
+            if not row.held:
+                raise HpctlError(f"{row.target} waits for no approval")
+            output.confirm(f"approve {row.target}?", abort=True)
+            context.invoke(requests.approve, targets=(row.target,), rule=None, **options)
+        elif row is not None:
+            if not row.node:
+                raise HpctlError(f"{row.target} is no node", "go to the node that it is about")
+            order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
+            context.invoke(requests.replace, **order, **options)
+    except (click.exceptions.Exit, click.Abort):
+        pass
+    except HpctlError as error:
+        output.echo(f"hpctl: {error}. {error.hint}", err=True)
+    output.prompt("Enter goes back", default="", show_default=False)
+
+
+@click.command()
+@click.option("--view", type=click.Choice(TABS), default="nodes", help="What is shown first.")
+@click.option(
+    "--delay", "-d", type=DurationType("0.5s", "1h"), default="1s", show_default=True,
+    help="How long to wait before reading again; longer where reading takes longer.",
+)  # fmt: skip
+@output.config_option
+def top(view: str, delay: float, config: str) -> None:
+    """Nodes, jobs and recoveries, live.
+
+    What needs attention comes first. Enter explains a row; approve, pause and replace ask before
+    they do anything. Where output is not a terminal, one screen is printed.
+    """
+    reader = Reader(output.load_config(config), delay)
+    gc.freeze()
+    gc.enable()
+    out = output.console()
+    if not (sys.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal):
+        output.show("top", (reader.model, view), False, draw_once)
+        return
+    # The terminal is put back whoever ends it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    reader.start()
+    screen = Screen(view)
+    while True:
+        asked, row = _interact(out, reader, screen)
+        if asked == "quit":
+            return
+        if asked == "stop":
+            os.kill(0, signal.SIGTSTP)
+            continue
+        _request(asked, row, bool(reader.model.status.paused_by), config)
+        reader.wake.set()

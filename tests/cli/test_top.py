@@ -1,0 +1,226 @@
+"""`hpctl top`: what is shown and what keys do; in a real pseudo-terminal, and through a pipe."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from struct import pack
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from hpctl.cli.top import Model, Screen, keys, model
+from hpctl.core.model import NodeName
+from tests.cli import worlds
+from tests.cli.conftest import Head
+from tests.cli.test_terminal import EVIL, OBEYED
+
+SICK, JOB = "ip-10-1-0-4", "4343"
+
+
+def everything() -> Model:
+    return model(worlds.world(worlds.healed(), worlds.troubled()))
+
+
+def shown(screen: Screen, found: Model, width: int = 80, height: int = 24) -> list[str]:
+    out = Console(width=width, height=height, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    with out.file:
+        out.print(screen.draw(found, "", height))
+    return [line.rstrip() for line in out.export_text().splitlines()]
+
+
+def test_what_needs_attention_comes_first_and_all_fits_80_by_24() -> None:
+    found = everything()
+    for view in found.rows:
+        lines = shown(Screen(view), found)
+        assert len(lines) == 24
+        assert lines[-1].startswith("q quit")
+        assert lines[0].startswith("llm-prod  mode own")
+    names = [row.cells[0] for row in found.rows["nodes"]]
+    assert names[:3] == ["ip-10-1-0-4", "ip-10-1-0-5", "ip-10-1-0-6"]
+    assert names[-1] == "ip-10-1-0-3"
+    assert [row.target for row in found.rows["jobs"]] == ["4343", "4444", "4545", "4242"]
+    holds = [(r.target, r.held) for r in found.rows["recoveries"] if "held" in r.cells[1]]
+    assert holds == [("4444", False), ("ip-10-1-0-5", True)]
+
+
+def test_keys_move_filter_sort_and_ask() -> None:
+    found, screen = everything(), Screen()
+
+    def press(*names: str) -> str:
+        return [screen.press(name, found) for name in names][-1]
+
+    press("down", "down")
+    assert screen.target == "ip-10-1-0-6"
+    assert press("s") == ""
+    assert screen.rows(found)[0].cells[0] == "ip-10-1-0-1"
+    assert screen.target == "ip-10-1-0-6"
+    press("/", *"aLLx", "del", "o", "enter")
+    assert {row.cells[1] for row in screen.rows(found)} == {"ALLOCATED"}
+    assert press("end", "a") == "approve"
+    assert screen.target == "ip-10-1-0-3"
+    press("esc")
+    assert len(screen.rows(found)) == 8
+    press("tab")
+    assert screen.rows(found)[0].cells[0] == "4343"
+    assert (press("enter"), press("p"), press("r"), press("q")) == (
+        "explain",
+        "pause",
+        "replace",
+        "quit",
+    )
+    assert press("/", "q") == ""
+
+
+def test_a_cursor_in_a_long_list_stays_in_sight() -> None:
+    found, screen = everything(), Screen()
+    row = found.rows["nodes"][0]
+    many = [replace(row, target=f"n{i}", cells=(f"n{i}", *row.cells[1:])) for i in range(2000)]
+    found = replace(found, rows={**found.rows, "nodes": many})
+    shown(screen, found)
+    for key, first, cursor in (
+        ("pgdn", "n1", "n18"),
+        ("end", "n1982", "n1999"),
+        ("home", "n0", "n0"),
+    ):
+        screen.press(key, found)
+        lines = shown(screen, found)
+        assert (lines[5].split()[0], screen.target) == (first, cursor)
+
+
+def test_no_name_is_obeyed() -> None:
+    slurm = worlds.slurm()
+    jobs = {i: replace(job, name=EVIL + "\nx", user=EVIL) for i, job in slurm.jobs.items()}
+    nodes = {**slurm.nodes, NodeName(SICK): replace(slurm.nodes[NodeName(SICK)], reason=EVIL)}
+    found = model(worlds.world(worlds.troubled(), slurm=replace(slurm, jobs=jobs, nodes=nodes)))
+    for view in found.rows:
+        lines = shown(Screen(view), found, width=200)
+        assert len(lines) == 24
+        assert not OBEYED.search("".join(lines))
+
+
+def test_keys_are_read_by_name_also_in_pieces() -> None:
+    mine, theirs = os.pipe()
+    for piece, names in (
+        (b"\x1b[A\x1bOBj", ["up", "down", "j"]),
+        (b"\x1b", ["esc"]),
+        (b"\x03", ["quit"]),
+    ):
+        os.write(theirs, piece)
+        assert keys(mine, 1) == names
+    assert keys(mine, 0) == []
+    os.close(theirs)
+    assert keys(mine, 1) == ["quit"]
+    os.close(mine)
+
+
+def test_through_a_pipe_one_screen_is_printed(history: Head) -> None:
+    text = history.run("top", width=200).stdout
+    assert [line.split()[0] for line in text.splitlines()[4:]][:2] == ["ip-10-1-0-4", "ip-10-1-0-5"]
+    assert "n-44444444 vacated" in text
+    assert "sweep [7B]" in history.run("top", "--view", "jobs", width=200).stdout
+
+
+class Terminal:
+    """hpctl in a pseudo-terminal of 80 by 24, and what it has written there so far."""
+
+    def __init__(self, head: Head) -> None:
+        self.main, child = pty.openpty()
+        ioctl(child, termios.TIOCSWINSZ, pack("HHHH", 24, 80, 0, 0))
+        self.before = termios.tcgetattr(child)
+        self.child, self.text = child, ""
+        env = {**os.environ, "HPCTL_CONFIG": str(head.config), "TERM": "xterm-256color"}
+        env.pop("COLUMNS", None)
+        command = [sys.executable, "-m", "hpctl", "top", "--view", "recoveries"]
+        self.process = subprocess.Popen(
+            command, env=env, stdin=child, stdout=child, stderr=child, start_new_session=True
+        )
+
+    def wait(self, *words: str) -> str:
+        """Until all of it was written since the last time."""
+        until = time.monotonic() + 30
+        while not all(word in self.text for word in words):
+            assert time.monotonic() < until, (words, self.text)
+            if select.select([self.main], [], [], 0.2)[0]:
+                found = os.read(self.main, 65536).decode(errors="replace")
+                self.text += re.sub(r"\x1b\[[0-9;]*m", "", found)
+        found, self.text = self.text, ""
+        return found
+
+    def type(self, text: str) -> None:
+        os.write(self.main, text.encode())
+
+
+@contextmanager
+def terminal(head: Head) -> Iterator[Terminal]:
+    made = Terminal(head)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+        os.close(made.main)
+        os.close(made.child)
+
+
+def test_in_a_terminal_one_looks_explains_asks_and_leaves(history: Head) -> None:
+    history.config.write_text(
+        history.config.read_text() + "slurm: {bin: /nonexistent, adapter: cli}\n"
+    )
+    with terminal(history) as seen:
+        seen.wait("\x1b[?1049h", "approve", "held: budget")
+        seen.type("/n-4\r")
+        seen.type("\x1b")
+        seen.wait("q quit")
+        seen.type("/budget\r")
+        seen.wait("1 with 'budget'")
+        seen.type("\r")
+        seen.wait("held by budget", "Esc back")
+        seen.type("\x1b")
+        seen.wait("Tab view")
+        seen.type("a")
+        seen.wait("\x1b[?1049l", "approve ip-10-1-0-5? [y/N]")
+        seen.type("n\n")
+        seen.wait("Enter goes back")
+        seen.type("\n")
+        seen.wait("\x1b[?1049h", "Tab view")
+        for key, question, answer in (
+            ("p", "pause hpctl? [y/N]", "n"),
+            ("r", "on the nodes is unknown", ""),
+        ):
+            seen.type(key)
+            seen.wait(question)
+            seen.type(f"{answer}\n" * bool(answer) + "\n")
+            seen.wait("Tab view")
+        seen.type("a")
+        seen.wait("approve ip-10-1-0-5?")
+        seen.type("y\n")
+        seen.wait("queued as request", "Enter goes back")
+        seen.type("\n")
+        seen.wait("Tab view")
+        seen.type("q")
+        assert seen.process.wait(10) == 0
+        seen.wait("\x1b[?1049l", "\x1b[?25h")
+        assert termios.tcgetattr(seen.child) == seen.before
+    store = history.store()
+    assert [(r.verb, r.target) for r in store.requests()] == [("approve", "ip-10-1-0-5")]
+    store.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_puts_the_terminal_back(history: Head, number: int) -> None:
+    with terminal(history) as seen:
+        seen.wait("Tab view")
+        seen.process.send_signal(number)
+        assert seen.process.wait(10) in (128 + signal.SIGTERM, 130)
+        seen.wait("\x1b[?1049l", "\x1b[?25h")
+        assert termios.tcgetattr(seen.child) == seen.before
