@@ -34,7 +34,7 @@ setup: ## Install what is missing (Debian packages, .venv); quick when nothing i
 # checkpoints are written by torch and what stands on it. Nothing else needs them.
 .PHONY: test-packages
 test-packages: setup
-	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core prometheus gcc libc6-dev libslurm-dev e2fsprogs shellcheck debootstrap
+	@.ci/setup --frameworks postgresql mariadb-server-core mariadb-client-core prometheus chromium gcc libc6-dev libslurm-dev e2fsprogs shellcheck debootstrap
 
 .PHONY: demo
 demo: setup ## Break a node under a training job and watch the cluster heal itself
@@ -58,12 +58,13 @@ static: setup ## Format, lint, types and import rules
 test-pure: test-packages ## The tests that need no Slurm
 	.ci/once-more $(BIN)/$(PURE) tests
 
-# What looks at the source tree, by git too, and at torch's files is the same on every Python.
+# What looks at the source tree, by git too, at torch's files and with a browser is the same on every
+# Python.
 .PHONY: test-trixie
 test-trixie: setup ## The same on Debian 13 and its Python, in the matrix's root (needs root)
 	@.ci/matrix --in trixie env HPCTL_TEST_WITHOUT_FRAMEWORKS=1 .ci/once-more $(PURE) tests \
 		--ignore=tests/architecture --ignore=tests/docs --ignore=tests/checkpoints \
-		--ignore=tests/lifecycle/test_scripts.py --ignore=tests/integration/test_elastic_torch.py
+		--ignore=tests/page/test_browser.py --ignore=tests/lifecycle/test_scripts.py --ignore=tests/integration/test_elastic_torch.py
 
 .PHONY: test-floor
 test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON310 names it)

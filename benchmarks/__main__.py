@@ -39,6 +39,7 @@ NAMES = (
     "hma",
     "restart",
     "attack",
+    "page",
 )
 
 

@@ -34,8 +34,8 @@ could be asked.
 
 **Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is
 a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names in capitals are
-described under [parts](#parts). Fields that end in `_s` are seconds. States are spelled as Slurm, SageMaker and
-hpctl spell them.
+described under [parts](#parts). Fields that end in `_s` are seconds. States are spelled as Slurm,
+SageMaker and hpctl spell them.
 
 **Exit codes** are those of the [command](cli.md). On 2, and where a command cannot answer at all,
 standard output is empty.

@@ -111,6 +111,19 @@ class Alerts(Struct, frozen=True):
     keep_s: Seconds = 18000.0
 
 
+class Page(Struct, frozen=True):
+    """The read-only web page: off while `listen` is empty (docs/page.md)."""
+
+    listen: Annotated[str, Meta(pattern=r"^$|^[^\s:]*:\d{1,5}$|^unix:/\S{1,100}$")] = ""
+    token_file: Path | None = None
+    hosts: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+
+    @property
+    def unix(self) -> str:
+        """The path of the socket to listen on; empty where it is a TCP port."""
+        return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
+
+
 class Loop(Struct, frozen=True):
     """How often the loop looks by itself, in seconds."""
 
@@ -177,6 +190,7 @@ class Config(Struct, frozen=True):
     intake: Intake = Intake()
     access: Access = Access()
     alerts: Alerts = Alerts()
+    page: Page = Page()
     metrics: MetricsSection = MetricsSection()
     loop: Loop = Loop()
     journal: JournalSection = JournalSection()
@@ -192,6 +206,8 @@ class Config(Struct, frozen=True):
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.page.listen and not self.page.unix and self.page.token_file is None:
+            raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
         if self.autoscale.enabled and not self.autoscale.groups:
             raise ValueError("autoscale: enabled, but no group is named in groups")
         if self.mode is Mode.OWN and self.cluster.provider == "none":

@@ -50,6 +50,10 @@ def check(path: str | None, as_json: bool) -> None:
         loaded = load(path)
         make_rules(loaded)
         problems = [f"{error}: {error.hint}" for error in unusable(loaded.notify.sinks)]
+        if loaded.page.listen:
+            from hpctl.page.access import Access
+
+            Access.of(loaded.page)
     except HpctlError as error:
         if not as_json:
             raise

@@ -66,7 +66,8 @@ def _secrets(config: Config) -> set[Path]:
     """The files that the daemon reads and others must not."""
     from sqlalchemy import make_url
 
-    found = {config.alerts.token_file} if config.alerts.token_file else set()
+    files = (config.alerts.token_file, config.page.token_file)
+    found = {file for file in files if file}
     found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
     if config.database_url and make_url(config.database_url).password:
         found.add(Path(DEFAULT_PATH))

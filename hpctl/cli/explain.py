@@ -514,9 +514,10 @@ def change_of(w: World, target: str) -> ExplainView | None:
 
 
 def job_view(
-    w: World, policies: Mapping[model.JobId, RunPolicy], target: str
+    w: World, policies: Mapping[model.JobId, RunPolicy], target: str, *, look: bool = True
 ) -> ExplainView | None:
-    """What is known of a job that Slurm knows; None for any other target."""
+    """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
+    of its checkpoints, which may be on a file system that hangs."""
     from hpctl.jobs import job_comment
 
     number = model.JobId(natural(target))
@@ -529,7 +530,10 @@ def job_view(
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [_protected(registered), checkpoint_text(job_comment.decode(job.comment), job)]
+        facts += [
+            _protected(registered),
+            checkpoint_text(job_comment.decode(job.comment), job, look),
+        ]
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
@@ -563,7 +567,9 @@ def _protected(registered: Registration) -> str:
     return f"it is protected: {', '.join(how)}"
 
 
-def checkpoint_text(registered: JobRegistration | None, job: model.SlurmJob) -> str:
+def checkpoint_text(
+    registered: JobRegistration | None, job: model.SlurmJob, look: bool = True
+) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     from hpctl.jobs.checkpoints import search
 
@@ -575,7 +581,7 @@ def checkpoint_text(registered: JobRegistration | None, job: model.SlurmJob) -> 
         return f"its checkpoints are in {place}, which only the job can fill in"
     if filled.startswith("s3://"):
         return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
-    if os.geteuid() == 0 and job.uid != 0:  # what users own is not root's to open
+    if not look or (os.geteuid() == 0 and job.uid != 0):  # what users own is not root's to open
         return (
             f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
         )

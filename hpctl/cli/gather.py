@@ -114,9 +114,7 @@ def gather(
     Raises what opening the store raises: without the journal there is nothing to show. An
     unreadable Slurm or cloud is part of the answer.
     """
-    from hpctl.core.plan import node_candidates
-    from hpctl.core.reach import with_marks_and_reach
-    from hpctl.wiring import make_provider, make_rules, make_scheduler, open_reader
+    from hpctl.wiring import make_provider, make_scheduler, open_reader
 
     journal = journal or Followed(None, past=past)
     with ThreadPoolExecutor(2) as pool:
@@ -124,32 +122,53 @@ def gather(
         instances = pool.submit(attempt, cloud, lambda: make_provider(config).view())
         with closing(open_reader(config)) as store:
             deque(journal.news(store), maxlen=0)
-            health, standbys = store.health(), tuple(store.standbys())
-            daemon = leader(store, at, wait=config.database_url is not None)
-        (slurm_view, slurm_error), (cloud_view, cloud_error) = nodes.result(), instances.result()
-    joined = Joined()
-    if cloud_view is not None:
-        cloud_view, joined = _joined(cloud_view, slurm_view)
-    rules = _patient(make_rules(config), config)
-    state = journal.state
-    health = _present(state, health, slurm_view, joined, at - rules.silent_after)
-    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
-    world = World(
+            world = stored(config, store, journal.state, at)
+        return judged(world, config, nodes.result(), instances.result())
+
+
+def stored(config: Config, store: SqliteReader | Store, state: State, at: datetime) -> World:
+    """What the store tells beside the journal. Raises Unavailable, JournalCorrupt."""
+    shared = config.database_url is not None
+    return World(
         now=at,
         policy=config.policy(),
         state=state,
         cluster=config.cluster.name,
         stopped=f"the kill switch {config.kill_switch} is there" * config.kill_switch.exists(),
+        health=store.health(),
+        daemon=leader(store, at, wait=shared),
+        standbys=tuple(store.standbys()),
+        shared=shared,
+    )
+
+
+def judged(
+    world: World,
+    config: Config,
+    slurm: tuple[model.SchedulerView | None, str],
+    cloud: tuple[model.ProviderView | None, str],
+) -> World:
+    """The same with what Slurm and the cloud say, or why they do not, and with assessments."""
+    from hpctl.core.plan import node_candidates
+    from hpctl.core.reach import with_marks_and_reach
+    from hpctl.wiring import make_rules
+
+    (slurm_view, slurm_error), (cloud_view, cloud_error) = slurm, cloud
+    at, state, joined = world.now, world.state, Joined()
+    if cloud_view is not None:
+        cloud_view, joined = _joined(cloud_view, slurm_view)
+    rules = _patient(make_rules(config), config)
+    health = _present(state, world.health, slurm_view, joined, at - rules.silent_after)
+    health, _ = with_marks_and_reach(health, slurm_view, joined.instances, rules, at)
+    world = replace(
+        world,
         health=health,
         assessments=_assessed(health, state, rules, at),
-        daemon=daemon,
         slurm=slurm_view,
         slurm_error=slurm_error,
         cloud=cloud_view,
         cloud_error=cloud_error,
         joined=joined,
-        standbys=standbys,
-        shared=config.database_url is not None,
     )
     found = node_candidates(world.view(), rules, at)[0] if slurm_view else ()
     return replace(world, untreated=tuple(found))

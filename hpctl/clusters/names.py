@@ -6,6 +6,7 @@ while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -219,6 +220,7 @@ def _row(answer: Mapping[str, Any]) -> NodeRow:
     )
 
 
+@functools.lru_cache(32_768)
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
     """A sort key that puts `n9` before `n10`."""
     return tuple(

@@ -290,7 +290,7 @@ def routes(
 
 def _authorize(authorization: str, token_file: Path) -> None:
     """Compare with the file's token, read each time: it may be changed while we run."""
-    token = _token(token_file)
+    token = read_token(token_file, "alerts.token_file")
     scheme, _, given = authorization.partition(" ")
     same = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
     if scheme.lower() != "bearer" or not same:
@@ -302,20 +302,19 @@ def _authorize(authorization: str, token_file: Path) -> None:
         )
 
 
-def _token(path: Path) -> bytes:
+def read_token(path: Path, key: str) -> bytes:
+    """A secret that a key of the configuration names. Raises Refusal, which says the fix."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             token = file.read(_TOKEN_BYTES).strip()
     except OSError as error:
-        raise Refusal(
-            503, "token_unusable", f"alerts.token_file cannot be read: {error.strerror}"
-        ) from error
+        raise Refusal(503, "token_unusable", f"{key} cannot be read: {error.strerror}") from error
     if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        message = "alerts.token_file is open to everybody"
+        message = f"{key} is open to everybody"
         raise Refusal(503, "token_unusable", message, f"chmod 0640 {path}")
     if len(token) < 16:
-        message = "alerts.token_file holds no token of 16 characters or more"
+        message = f"{key} holds no token of 16 characters or more"
         raise Refusal(503, "token_unusable", message, f"openssl rand -hex 32 > {path}")
     return token
 

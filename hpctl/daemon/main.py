@@ -38,6 +38,7 @@ from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
+from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
@@ -209,6 +210,7 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
         """Whoever observes, decides and acts, each with whom it works with."""
@@ -264,6 +266,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         self._intake.start()
+        self._page.start()
         try:
             munge.encode(b"", self.config.intake.munge_socket)
         except munge.MungeUnavailable as error:
@@ -283,6 +286,7 @@ class Daemon:
             log.error("%s", error)
             again = self._intake.keep_listener()
         finally:
+            self._page.stop()
             self._end()
         return again
 
@@ -518,7 +522,8 @@ class Daemon:
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
         lock = self._cluster_lock.trouble if self._cluster_lock else ""
-        return *found, self._jobs.trouble, lock, self._notifier.trouble
+        found = (*found, self._jobs.trouble, lock)
+        return *found, self._notifier.trouble, self._page.trouble
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
@@ -531,13 +536,14 @@ class Daemon:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
         database = ("state_dir", "database_url")
-        fixed = (*database, "cluster", "slurm", "intake", "alerts", "metrics", "notify")
+        fixed = (*database, "cluster", "slurm", "intake", "alerts", "metrics", "notify", "page")
         moved = [name for name in fixed if getattr(fresh, name) != getattr(self.config, name)]
         self._config_trouble = f"restart to change: {', '.join(moved)}" if moved else ""
         self.config, self._rules, self._policy = fresh, rules, policy
         self._observer.configure(fresh)
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
+        self._page.reload()
         if self.leadership.leads:
             self._audit_configuration()
         log.info("configuration reloaded mode=%s", fresh.mode)

@@ -79,7 +79,7 @@ class AcceptFilter:
             except OSError as error:  # gone already, or no descriptors for a moment
                 log.debug("a connection was not taken: %s", error)
             else:
-                self.take(client, str(address[0]))
+                self.take(client, str(address[0]) if address else "")
         self._loop.remove_reader(self._listener)
         self._paused = self._loop.call_later(EVERY_S, self._resume)
 
@@ -358,7 +358,7 @@ class IntakeServer:
         """Listen, or take what listens already; serve, and wait until it does."""
         tune_interpreter()
         ours = listener or listen(self.host, self.port)
-        self.port = ours.getsockname()[1]
+        self.port = 0 if ours.family == socket.AF_UNIX else ours.getsockname()[1]
         ready = threading.Event()
 
         def serve() -> None:

@@ -1,5 +1,6 @@
 """Reading Slurm through its commands: retried, bounded, and in one shape for every release."""
 
+import re
 import secrets
 import time
 from collections import Counter
@@ -125,6 +126,13 @@ class Reader:
             raise Unavailable(f"sinfo: {ran.message}", "look at `scontrol ping`")
         rows = (line.strip().partition(" ") for line in ran.text.splitlines())
         return {NodeName(name): mark for name, _, why in rows if (mark := mark_in(why))}
+
+    def leaves(self) -> dict[NodeName, str]:
+        """The leaf switch or the block of each node; empty where no topology is configured."""
+        hosts, found = Hostlists(), dict[NodeName, str]()
+        for leaf in _LEAF.finditer(self._read("show", "topology", known=lambda _: True).text):
+            found |= dict.fromkeys(hosts(leaf["nodes"]), leaf["name"])
+        return found
 
     def nodes(self, names: Sequence[str]) -> dict[NodeName, SlurmNode]:
         """Those of these nodes that slurmctld knows, and whose records can be read."""
@@ -284,6 +292,12 @@ class Reader:
                 "look at `scontrol ping` and slurmctld's log; is SLURM_CONF the right file?",
             )
         return ran
+
+
+_LEAF = re.compile(
+    r"^(?:SwitchName|BlockName)=(?P<name>\S+) (?!Level=[1-9]).*?Nodes=(?P<nodes>\S+)", re.MULTILINE
+)
+"""A switch whose ports are nodes, or a block: whatever else there is stands above these."""
 
 
 def _of(records: Iterable[JobRecord], job: JobId) -> JobRecord | None:

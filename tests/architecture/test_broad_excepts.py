@@ -17,6 +17,7 @@ ALLOWED = {
     "hpctl/daemon/intake_process.py": 2,
     "hpctl/daemon/main.py": 1,
     "hpctl/daemon/observe.py": 1,
+    "hpctl/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
     "hpctl/jobs/daemon_client.py": 1,
