@@ -522,8 +522,8 @@ class Daemon:
     def _troubles(self) -> tuple[str, ...]:
         found = (self._config_trouble, self._cycle_trouble, self._observer.trouble)
         lock = self._cluster_lock.trouble if self._cluster_lock else ""
-        found = (*found, self._jobs.trouble, lock)
-        return *found, self._notifier.trouble, self._page.trouble
+        parts = (self._jobs.trouble, lock, self._notifier.trouble, self._page.trouble)
+        return *found, *parts
 
     def _reload(self) -> None:
         """Take what may change while running from the file; keep the last good one on error."""
