@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FIRST_S = 3.0
 """How long Slurm and the cloud may take before the page is served without them."""
-HERE = "127.0.0.1:8471"
+HERE = "127.0.0.1:8472"
 
 
 @click.command()
@@ -29,7 +29,7 @@ def page(listen: str | None, link: bool, config: str) -> None:
     """Serve a read-only web page of what hpctl sees and does.
 
     The daemon serves one by itself where page.listen is set. From your own machine: `ssh -L
-    8471:127.0.0.1:8471 HEAD`, then open the link. Ctrl-C ends it.
+    8472:127.0.0.1:8472 HEAD`, then open the link. Ctrl-C ends it.
     """
     from hpctl.page.access import Access
 

@@ -112,6 +112,6 @@ def test_a_link_needs_a_port_and_a_token(config: Path, tmp_path: Path) -> None:
     assert "needs no link" in getattr(answer.exception, "hint", "")
     (tmp_path / "token").write_text("x" * 32)
     (tmp_path / "token").chmod(0o600)
-    config.write_text(f"page: {{listen: '0.0.0.0:8471', token_file: {tmp_path}/token}}\n")
+    config.write_text(f"page: {{listen: '0.0.0.0:8472', token_file: {tmp_path}/token}}\n")
     answer = run("page", "--link", "--config", config)
-    assert answer.output.startswith(f"http://{socket.gethostname()}:8471/enter/")
+    assert answer.output.startswith(f"http://{socket.gethostname()}:8472/enter/")
