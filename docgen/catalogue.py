@@ -8,6 +8,9 @@ from hpctl.core.faults.table import SECTIONS
 from hpctl.core.model import Urgency
 
 WEEK_S = 7 * 86400.0
+SAME = "\u3003"
+FROM = {"reset, reboot, replace": "reset", "reboot, replace": "reboot"}
+"""The usual ladders, by their first rung."""
 
 HEAD = """# The fault catalogue
 
@@ -17,8 +20,9 @@ name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by 
 faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
 differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
 
-**Remedy**: the ladder (*reset* the GPU); the same rule on the same instance within 7 days, or the
-time in the row, climbs one rung. hpctl waits for the seconds after *settle* before it acts, for a
+**Remedy**: where the ladder begins: *reset* the GPU, then reboot, then replace; another ladder is
+written out. The same rule on the same instance within 7 days, or the time in the row, climbs one
+rung. \u3003: as in the row above. hpctl waits for the seconds after *settle* before it acts, for a
 message that says more. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node
 is drained and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty:
 counted only.
@@ -31,14 +35,19 @@ def page() -> str:
     for title, rows in SECTIONS:
         lines += [f"## {title}", "", "| code | meaning | remedy |", "|---|---|---|"]
         for check, those in groupby(rows, lambda row: row.check):
-            lines += [f"| **{stem(check)}** | | |", *map(_line, those)]
+            lines.append(f"| **{stem(check)}** | | |")
+            above = ""
+            for row in those:
+                remedy = _remedy(row)
+                lines.append(_line(row, SAME if remedy and remedy == above else remedy))
+                above = remedy
         lines.append("")
     return "\n".join(lines)
 
 
-def _line(row: FaultRow) -> str:
+def _line(row: FaultRow, remedy: str) -> str:
     code = f"`{row.code.replace(' ', ', ')}`" if row.code else ""
-    return f"| {code} | {row.meaning} | {_remedy(row)} |"
+    return f"| {code} | {row.meaning} | {remedy} |"
 
 
 def _remedy(row: FaultRow) -> str:
@@ -48,6 +57,8 @@ def _remedy(row: FaultRow) -> str:
         if row.treatment in "IW"
         else ", ".join(shipped.ladder).replace("reset_gpu", "reset").replace("_", " ")
     )
+    if ladder in FROM:
+        ladder = FROM[ladder]
     if shipped.urgency is Urgency.AFTER_JOBS:
         ladder += " (after jobs)"
     if row.watch and ladder and not row.acts:

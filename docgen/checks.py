@@ -27,7 +27,7 @@ budget:                   # of one core, and resident memory
 ```
 
 - **Seen** 2/3: reported when two of the last three runs found it; empty: when one did.
-- **Clears**: `boot`, by a restart of the instance; `gone 60 s`, when absent for that long;
+- **Every** and **clears** are in seconds: it clears when absent for so long; `boot`, by a restart;
   `operator`, by `hpctl return` or another instance.
 - **Limits**: names and shipped values, to be changed under `limits`.
 
@@ -65,8 +65,8 @@ def _table(specs: Sequence[CheckSpec]) -> list[str]:
 
 
 def _line(spec: CheckSpec) -> str:
-    clears = f"gone {spec.gone_s:g} s" if spec.clears is Clears.GONE else str(spec.clears)
+    clears = f"{spec.gone_s:g}" if spec.clears is Clears.GONE else str(spec.clears)
     limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
     seen = "" if spec.seen == (1, 1) else f"{spec.seen[0]}/{spec.seen[1]}"
-    cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g} s", seen, clears, limits)
+    cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g}", seen, clears, limits)
     return "| " + " | ".join(cells) + " |"

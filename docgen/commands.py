@@ -23,10 +23,10 @@ HEAD = """# Commands
   read; `--profile`, `--region` and `--endpoint-url` where AWS is asked.
 - **Completion**: `eval "$(hpctl completion bash)"`; also zsh and fish.
 
-| option of many commands | meaning |
+| option of several commands | meaning |
 |---|---|
 """
-_SHARED_BY = 4
+_SHARED_BY = 2
 """An option that so many commands have is described once."""
 _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
