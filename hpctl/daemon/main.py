@@ -341,6 +341,8 @@ class Daemon:
                 if not self._shared:
                     raise
                 self._without_journal(error)
+        self.leadership.caught_up = True
+        self._intake.say_who_leads()
         self._cloud.start()
         self._grey.start()
         self._notifier.start()

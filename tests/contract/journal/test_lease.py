@@ -188,8 +188,13 @@ def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
         one.leadership.active_controller = "HEAD-2.example"
         one.leadership.try_to_lead()
     far.ticks, near.ticks = Ticks(), Ticks()
-    assert far.leadership._patience_s(old.store.daemon()) == LEASE_S + 1
-    assert near.leadership._patience_s(old.store.daemon()) == LEASE_S
+    seen = old.store.daemon()
+    assert not far.leadership._waits(seen, LEASE_S), "no other one stands by"
+    near.leadership.note_standby()
+    assert far.leadership._waits(seen, LEASE_S)
+    assert not far.leadership._waits(seen, LEASE_S + 1)
+    assert near.leadership._waits(seen, LEASE_S - 0.1)
+    assert not near.leadership._waits(seen, LEASE_S)
     for _ in range(2):
         for one in (near, far):
             one.leadership.note_standby()
