@@ -11,7 +11,7 @@ from msgspec import Struct
 from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
 
-INSTALL_S = 60.0
+INSTALL_S = 180.0
 _PACKAGES = {"postgresql": "postgresql"} | dict.fromkeys(
     ("", "mariadb"), "mariadb-server-core mariadb-client-core"
 )
