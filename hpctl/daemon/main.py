@@ -232,7 +232,8 @@ class Daemon:
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
-        self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
+        asks, socket_of = (store, observer, memory, group, poke, clock), config.intake.munge_socket
+        self._requests = RequestDesk(*asks, leadership, socket_of)
         self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
