@@ -210,6 +210,7 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._observer.tell_addresses = self._intake.nodes
         self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
@@ -398,7 +399,6 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
-                self._intake.nodes(self._observer.addresses())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)
