@@ -51,7 +51,7 @@ def choose(spec: Spec) -> Database:
             f"postgresql://hpctl@/postgres?host={home}",
         )
     raise HpctlError(
-        f"two heads share a database, and no {named or 'such'} server is here with its Python driver",
+        f"two heads share a database, and no {named or 'such'} server with Python driver is here",
         f"sudo apt-get install -y --no-install-recommends {_PACKAGES[named]};"
         f" pip install 'hpctl[{named or 'mariadb'}]'",
     )
