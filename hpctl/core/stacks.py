@@ -19,6 +19,8 @@ from msgspec import Struct
 from hpctl.core import bounds
 from hpctl.core.hostlist import fold
 
+CHECK: Final = "job.stacks"
+"""The check of the findings by which an agent tells stacks: lines in their evidence."""
 MOST_FRAMES, MOST_RANKS, MOST_NAMED = 64, 64, 4
 """Frames of a stack and ranks of a node that are kept; ranks that a sentence names."""
 MAX_WORLD = 2**16
@@ -44,6 +46,14 @@ _STATES: Final = {
     "t": "stopped by a debugger",
     "Z": "dead, and not yet waited for",
 }
+
+
+class StackAsk(Struct, frozen=True):
+    """What a head node asks an agent for: the stacks of a job's ranks. `uid`: the job's owner."""
+
+    id: str
+    job: int
+    uid: int
 
 
 class Frame(Struct, frozen=True, array_like=True):

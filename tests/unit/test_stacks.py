@@ -94,7 +94,7 @@ def test_what_a_node_says_is_bounded_and_printable() -> None:
     bomb = NodeStacks("n1", ras="a" * 5_000_000)
     assert read(lines(bomb)) == []
     evil = tuple(Frame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
-    many = NodeStacks("n1", 2**60, tuple(RankStack(n, frames=evil) for n in range(5000)))
+    many = NodeStacks("n1", 2**60, tuple(RankStack(n, 1, "0", frames=evil) for n in range(5000)))
     verdict = aggregate([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])
     assert sum(len(group.ranks) for group in verdict.groups) == MOST_RANKS + 40
     assert verdict.text.isprintable()
