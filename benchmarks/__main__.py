@@ -40,6 +40,7 @@ NAMES = (
     "restart",
     "attack",
     "page",
+    "stacks",
 )
 
 
