@@ -41,6 +41,7 @@ NAMES = (
     "restart",
     "attack",
     "page",
+    "stacks",
 )
 
 
