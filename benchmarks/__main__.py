@@ -38,6 +38,7 @@ NAMES = (
     "heal",
     "hma",
     "restart",
+    "reset",
     "attack",
     "page",
 )

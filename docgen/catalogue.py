@@ -20,6 +20,11 @@ name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by 
 faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
 differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
 
+**Reset**: on the drained node the agent stops DCGM, exporters and persistence, ends what holds a
+GPU, runs `nvidia-smi --gpu-reset` (with the NVLink peers that the driver names), and starts all
+again; the boot stays. MIG, a job's process on any GPU, and NVSwitch before Hopper without Fabric
+Manager (before Ampere: any) are refused. What is not reset is rebooted; `hpctl explain` says why.
+
 **Remedy**: where the ladder begins: *reset* the GPU, then reboot, then replace; another ladder is
 written out. The same rule on the same instance within 7 days, or the time in the row, climbs one
 rung. \u3003: as in the row above. hpctl waits for the seconds after *settle* before it acts, for a

@@ -74,7 +74,8 @@ class Sender(threading.Thread):
 
     `snapshot` is asked for the findings of the moment, with a version that grows whenever
     something new is among them, `gauges` for the numbers of the moment, which are in reports and
-    heartbeats alike. Both are called from this thread.
+    heartbeats alike, and `obey` is given the order that came with an answer. All are called from
+    this thread.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class Sender(threading.Thread):
         snapshot: Callable[[], tuple[int, tuple[Finding, ...]]],
         agent_start: datetime,
         gauges: Callable[[], Mapping[str, float]] = dict,
+        obey: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
         self._settings, self._spool, self._snapshot = settings, spool, snapshot
-        self._agent_start, self._gauges = agent_start, gauges
+        self._agent_start, self._gauges, self._obey = agent_start, gauges, obey
         self._client = HeadClient(settings.heads, settings.munge_socket)
         self._wanted = threading.Condition()
         self._woken, self._stopping = False, False
@@ -120,6 +122,8 @@ class Sender(threading.Thread):
                 self._woken = False
             reply = self._deliver()
             self._complain(reply)
+            if reply.order:
+                self._obey(reply.order)
             failures = failures + 1 if reply.answer is Answer.RETRY else 0
             with self._wanted:
                 if failures:
@@ -241,10 +245,11 @@ class Answer(Enum):
 
 
 class Reply(Struct, frozen=True):
-    """The answer and the head node's reason for it."""
+    """The answer and the head node's reason for it; the order that came with it."""
 
     answer: Answer
     text: str = ""
+    order: str = ""
 
 
 class _Session(Struct, frozen=True):
@@ -413,11 +418,18 @@ def _exchange(
 
 def _reply(status: int, text: bytes) -> Reply:
     if status == 200:
-        return Reply(Answer.ACKED)
+        return Reply(Answer.ACKED, order=_order(text))
     if status == 409 and _code(text) == "unknown_digest":
         return Reply(Answer.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
     return Reply(Answer.RETRY if later else Answer.REFUSED, f"{status} {explained(text)}")
+
+
+def _order(text: bytes) -> str:
+    try:
+        return wire.decode_ack(text).order
+    except wire.MalformedReportError:
+        return ""
 
 
 def _code(text: bytes) -> str:

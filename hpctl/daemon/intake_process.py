@@ -131,6 +131,7 @@ class IntakeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
+        self._orders: Mapping[NodeName, str] = {}
         self._stopping = threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -172,10 +173,11 @@ class IntakeProcess:
         for pool in (self._reports, self._others, self._sender):
             pool.shutdown(wait=wait, cancel_futures=True)
 
-    def nodes(self, addresses: Mapping[NodeName, str]) -> None:
-        """Say which nodes Slurm has where, if that is news."""
-        if addresses is not self._addresses and not self._stopping.is_set():
-            self._addresses = addresses
+    def nodes(self, addresses: Mapping[NodeName, str], orders: Mapping[NodeName, str]) -> None:
+        """Say which nodes Slurm has where, and what waits for their agents, if that is news."""
+        news = addresses is not self._addresses or orders != self._orders
+        if news and not self._stopping.is_set():
+            self._addresses, self._orders = addresses, orders
             self._sender.submit(self._send_nodes)
 
     def _keep(self) -> None:
@@ -233,7 +235,7 @@ class IntakeProcess:
         line, addresses = self._line, self._addresses
         if line is not None and addresses is not None:
             with contextlib.suppress(OSError):
-                line.send(channel.Nodes(dict(addresses)))
+                line.send(channel.Nodes(dict(addresses), dict(self._orders)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

@@ -27,7 +27,7 @@ from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
-from hpctl.daemon.execute import Executor
+from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
@@ -233,7 +233,9 @@ class Daemon:
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
         self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
-        self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._orders = AgentOrders(config.intake.munge_socket, clock)
+        world = (scheduler, provider, memory, clock, poke, leadership.may_act, self._orders)
+        self._executor = Executor(*world)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
@@ -395,7 +397,7 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
-                self._intake.nodes(self._observer.addresses())
+                self._intake.nodes(self._observer.addresses(), self._orders.standing())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)
