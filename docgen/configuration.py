@@ -74,7 +74,7 @@ MEANINGS = {
     "node.vacate_deadline_s": "until its jobs are gone",
     "node.vacate_after_jobs_deadline_s": "the same where jobs may finish",
     "node.remedy_after_s": "from opening until a reset, reboot or replacement",
-    "node.reset_deadline_s": "until a GPU reset is done; then it reboots",
+    "node.reset_deadline_s": "until a GPU reset is done",
     "node.reboot_deadline_s": "until a reboot is done",
     "node.replace_deadline_s": "until a replacement is done",
     "node.rejoin_deadline_s": "until cloud, agent and slurmd agree",

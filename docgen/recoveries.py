@@ -30,7 +30,7 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "`replace_deadline_s`",
     ),
     "remedying": (
-        "its GPUs are reset, and the agent says so; or a new boot has to report",
+        "GPUs are reset, or a new boot has to report",
         "`reset_deadline_s`, `reboot_deadline_s` or `replace_deadline_s`",
     ),
     "rejoining": ("a new boot reports; cloud and slurmd have to agree", "`rejoin_deadline_s`"),

@@ -70,7 +70,6 @@ class Signal(StrEnum):
 
 _WAITING: Final = tuple(p for p in Phase if p not in ENDS)
 _UNTOUCHED: Final = (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
-_REMEDIED: Final = (Phase.VACATED, Phase.REMEDYING, Phase.REJOINING)
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.OPEN, Signal.CORDON_SEEN): Phase.CORDONED,
@@ -85,7 +84,9 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.VERIFYING, Signal.FAULT_AGAIN): Phase.VACATED,
     # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
     # rung, not to a person yet.
-    **{(p, Signal.RESET_IN_VAIN): Phase.VACATED for p in _REMEDIED},
+    (Phase.VACATED, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REMEDYING, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REJOINING, Signal.RESET_IN_VAIN): Phase.VACATED,
     (Phase.REMEDYING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.REJOINING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.VERIFYING, Signal.RETURN_SEEN): Phase.RETURNED,
