@@ -128,7 +128,7 @@ def copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]
         return rate(work, lambda: torch.cuda.synchronize(one), seconds) * COPY / 1e9
 
     found = {
-        "memory_gbs": 2 * speed(there, here),
+        "hbm_gbs": 2 * speed(there, here),
         "h2d_gbs": speed(here, host),
         "d2h_gbs": speed(host, here),
     }
