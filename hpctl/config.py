@@ -22,6 +22,7 @@ from hpctl.core.policy import (
     Budgets,
     Count,
     FactAges,
+    HangPolicy,
     JobPolicy,
     Mode,
     NodePolicy,
@@ -199,6 +200,7 @@ class Config(Struct, frozen=True):
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()
     ages: FactAges = FactAges()
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     catalogue: dict[RuleId, Override] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)

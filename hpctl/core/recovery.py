@@ -33,6 +33,9 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    STACKS = "stacks"
+    """Dump the stacks of every rank of a job (its id is the target), and keep them. It takes
+    seconds, so it is answered like a call to the cloud. Felt by nobody: asking again is safe."""
 
 
 CONVERGENT = frozenset(
@@ -44,6 +47,7 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.STACKS,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""

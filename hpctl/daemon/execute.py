@@ -46,6 +46,7 @@ _SLURM = (
     StepKind.DOWN,
     StepKind.RESERVE,
     StepKind.RETURN,
+    StepKind.STACKS,
     StepKind.SIGNAL,
     StepKind.REQUEUE,
     StepKind.START_NOW,
@@ -236,6 +237,8 @@ class Executor:
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)
+        if do.kind is StepKind.STACKS:
+            return Outcome.rejected("no_collector", "nothing here dumps stacks")
         if do.kind is StepKind.SIGNAL:
             return self._scheduler.signal(attempt, do.target)
         if do.kind is StepKind.REQUEUE:
