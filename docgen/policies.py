@@ -44,11 +44,25 @@ A crash is classified from Slurm's job state, exit codes and the log's end. Its 
 addresses, numbers or host names. It decides about this job only and never drains a node.
 """
 
+HANGS = """## Hangs of jobs that nobody wrapped
+
+The agents count what the processes and GPUs of every job do. A job of two or more processes stands
+still when none of them computes, reads or writes while one waits as in a collective: on a futex
+(gloo), on a GPU that is busy at under 60 % of the power it has drawn before (NCCL), or in state D.
+It hangs when it has stood still for `hangs.factor` times its own longest pause, at least
+`hangs.floor_s`. A rank that computes on one core without data for that long looks the same.
+
+`hangs` in hpctl.yaml says what follows: `notify`, `dump` (stacks are kept), `requeue`, `cancel`;
+both of these dump first. Another action for a partition: `partitions: {debug: cancel}`. A job under
+`hpctl run`, or with `HYPERPOD_HANG_RULES` in its environment, is left to its own doctor, and
+`hpctl explain JOB` says so.
+"""
+
 
 def page() -> str:
     """The page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
-    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys()]
+    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys(), HANGS]
     return "\n".join(parts)
 
 

@@ -29,8 +29,8 @@ WORKS = 0.6
 POLLS = 0.9
 """So much of the time a GPU is busy whose ranks are in a collective of NCCL."""
 LEAST_RANKS = 2
-GAP_S = 60.0
-"""A longer time without a look is not counted: neither as work nor as a pause."""
+GAP_SHARE = 0.5
+"""Of `floor_s`: a longer time without a look is not counted, neither as work nor as a pause."""
 
 
 class Activity(Struct, frozen=True):
@@ -120,7 +120,7 @@ def judge(
         return Track(job.attempt, now)
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
-    if passed_s < 0 or passed_s > GAP_S or job.state != "RUNNING":
+    if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
         return replace(known, seen=now, still=None, hang=None)
     if len(mine) < len(job.nodes):
         # A node that is not heard may be at work: the time counts for nothing.
@@ -132,7 +132,8 @@ def judge(
     most = max(known.watts, drawn) if busy > 0 else known.watts
     works = any(a.working or a.traffic for a in mine.values())
     if works or (busy > 0 and drawn >= WORKS * most):
-        paused_s = (now - known.still).total_seconds() - passed_s if known.still else 0.0
+        # It may have begun right after the look before, and ended right before this one.
+        paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
         return Track(job.attempt, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)

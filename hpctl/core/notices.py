@@ -86,7 +86,7 @@ class Notice(Struct, frozen=True):
     @property
     def urgent(self) -> bool:
         """Whether it waits neither for quiet hours to end nor for long."""
-        return bool(self.person) and self.kind not in ("job_gave_up", "job_hung")
+        return bool(self.person) and self.kind != "job_gave_up"
 
 
 def unfolded(event: Event, state: State) -> bool:

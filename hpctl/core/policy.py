@@ -148,7 +148,7 @@ class HangPolicy(Struct, frozen=True):
     factor: Annotated[float, Meta(ge=1, le=100)] = 3.0
     cap_s: Seconds = 1800.0
     start_s: Seconds = 1800.0
-    dump_s: Seconds = 60.0
+    dump_s: Seconds = 90.0
 
 
 class Budgets(Struct, frozen=True):
