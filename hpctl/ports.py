@@ -32,7 +32,11 @@ class Scheduler(Protocol):
     """Slurm, as the daemon uses it."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable."""
+        """All nodes and jobs. Raises Unavailable.
+
+        Raises Interrupted where an event of the daemon's arrives while many nodes are read; never
+        the first time, and never twice in a row.
+        """
 
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
