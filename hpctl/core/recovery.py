@@ -34,8 +34,6 @@ class StepKind(StrEnum):
     REMOVE = "remove"
     RESERVE = "reserve"
     STACKS = "stacks"
-    """Dump the stacks of every rank of a job (its id is the target), and keep them. It takes
-    seconds, so it is answered like a call to the cloud. Felt by nobody: asking again is safe."""
 
 
 CONVERGENT = frozenset(

@@ -40,6 +40,7 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge
@@ -210,6 +211,7 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._stacks.tell = self._intake.ask
         self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
@@ -233,7 +235,12 @@ class Daemon:
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
         self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
-        self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._stacks = StackDesk(
+            self._health, lambda: observer.slurm, config.state_dir / "stacks", poke
+        )
+        self._executor = Executor(
+            scheduler, provider, memory, clock, poke, leadership.may_act, self._stacks
+        )
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
