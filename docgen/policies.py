@@ -46,16 +46,13 @@ addresses, numbers or host names. It decides about this job only and never drain
 
 HANGS = """## Hangs of jobs that nobody wrapped
 
-The agents count what the processes and GPUs of every job do. A job of two or more processes stands
-still when none of them computes, reads or writes while one waits as in a collective: on a futex
-(gloo), on a GPU that is busy at under 60 % of the power it has drawn before (NCCL), or in state D.
-It hangs when it has stood still for `hangs.factor` times its own longest pause, at least
-`hangs.floor_s`. A rank that computes on one core without data for that long looks the same.
+A job stands still when none of its processes computes, reads or writes while one waits on a futex
+(gloo), on a GPU that is busy at under 60 % of its earlier power (NCCL), or in state D. It hangs when
+that lasts for `hangs.factor` times its own longest pause, and `hangs.floor_s`.
 
-`hangs` in hpctl.yaml says what follows: `notify`, `dump` (stacks are kept), `requeue`, `cancel`;
-both of these dump first. Another action for a partition: `partitions: {debug: cancel}`. A job under
-`hpctl run`, or with `HYPERPOD_HANG_RULES` in its environment, is left to its own doctor, and
-`hpctl explain JOB` says so.
+`hangs.action`: `notify`, `dump` (stacks), `requeue`, `cancel`; the last two dump first. A job under
+`hpctl run` or with `HYPERPOD_HANG_RULES` in its environment is left to that doctor: `hpctl explain`
+says so.
 """
 
 

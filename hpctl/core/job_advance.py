@@ -9,7 +9,18 @@ from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
 from hpctl.core.model import ENDED_BADLY, NodeName, SlurmJob
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wait, in_time
+from hpctl.core.recovery import (
+    Case,
+    Do,
+    Look,
+    Move,
+    Next,
+    Repeat,
+    StepKind,
+    Wait,
+    answer_text,
+    in_time,
+)
 
 CLOCK_MARGIN_S = 0.02
 """How far slurmctld's clock may be from this host's, in seconds."""
@@ -134,7 +145,8 @@ def _hung(c: _Case) -> Next:
     if dumped.outcome is None and c.now < late:
         return Wait(late, "the stacks of its ranks are dumped", Look.SLOWLY)
     if c.rec.hang == "dump":
-        kept = "its stacks are kept" if dumped.accepted else "its stacks could not be dumped"
+        said = answer_text(dumped.outcome) if dumped.outcome else ""
+        kept = f"stacks: {said}" if dumped.accepted else f"its stacks could not be dumped ({said})"
         return Move(Signal.CALLED_OFF, f"{kept}; it is left as it is")
     if c.rec.hang == "cancel":
         return Do(StepKind.SIGNAL, "KILL", 1, "it hangs")

@@ -111,7 +111,7 @@ def train(job: str, kind: str, rank: int, place: str) -> None:
         "checkpoint": lambda: checkpoint(model),
     }
     for step, batch in enumerate(DataLoader(data, batch_size=16, num_workers=1)):
-        if step == AT - 3:
+        if step == AT - 1:
             say("at")
         if step == AT and kind == "mismatch":
             mismatch(rank)
@@ -122,7 +122,7 @@ def train(job: str, kind: str, rank: int, place: str) -> None:
         ddp(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(0.5 * UNIT)
+        time.sleep(UNIT)
 
 
 def main() -> None:

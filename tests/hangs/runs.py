@@ -22,11 +22,11 @@ from hpctl.daemon.hangs import HangWatch
 
 HANGS = ("sleep", "spin", "loader", "file", "mismatch")
 SOUND = ("evaluate", "checkpoint", "stall", "compile")
-UNIT, AT, LOOK_S = 0.1, 150, 1.0
+UNIT, AT, LOOK_S = 0.1, 80, 1.0
 """Seconds a second of the runs; the step at which something happens; the agent looks each 10 s."""
 NODE, BEGIN = NodeName("n1"), datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = HangPolicy(floor_s=120 * UNIT, cap_s=1800 * UNIT, start_s=1800 * UNIT)
-MOST_LOOKS = 200
+MOST_LOOKS = 500
 
 
 class Clock:
