@@ -36,10 +36,13 @@ NAMES = (
     "progress",
     "clusters",
     "heal",
+    "failover",
     "hma",
     "restart",
+    "reset",
     "attack",
     "page",
+    "stacks",
 )
 
 

@@ -79,7 +79,9 @@ def running_job(job: str) -> RunningJob:
 
     if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", job):
         raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
-    ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%A %T %U %u %N")
+    ran = Runner().run(
+        "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
+    )
     if not ran.ok and "Invalid job id" not in ran.message:
         raise Unavailable(f"Slurm does not answer: {ran.message}", "Try again.")
     rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []

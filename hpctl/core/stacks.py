@@ -11,6 +11,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -194,6 +195,11 @@ def _entrance(frames: Sequence[Frame]) -> int | None:
     return found
 
 
+@lru_cache(4096)
+def _named(file: str, function: str) -> tuple[str, str]:
+    return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
+
+
 _Key = tuple[bool, tuple[tuple[str, str], ...]]
 
 
@@ -203,7 +209,7 @@ def _key(rank: RankStack) -> _Key:
     at = _entrance(rank.frames)
     kept: list[tuple[str, str]] = []
     for frame in rank.frames[at or 0 :]:
-        name = (_NUMBERS.sub("#", frame.file.rpartition("/")[2]), _NUMBERS.sub("#", frame.function))
+        name = _named(frame.file, frame.function)
         if frame.line and (not kept or kept[-1] != name):
             kept.append(name)
     return at is not None, tuple(kept)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from hpctl.core import reset
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.hangs import Hang
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
@@ -76,6 +77,8 @@ class View(Struct, frozen=True):
     """The nodes of each reservation of Slurm's; read only where spares are kept."""
     hangs: Mapping[JobId, Hang] = field(default_factory=dict)
     """The running jobs that stand still for longer than their past explains."""
+    leaves: Mapping[NodeName, str] = field(default_factory=dict)
+    """The leaf switch or block of each node; read where reservations are, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
@@ -155,6 +158,7 @@ def node_facts(
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
         booted=view.scheduler.booted,
+        reset=reset.answer(rec.id, health.findings) if health else None,
     )
 
 

@@ -24,19 +24,32 @@ from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.bounds import natural
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold
-from hpctl.core.stacks import MOST_FRAMES, MOST_RANKS, Frame, NodeStacks, RankStack, lines, read
+from hpctl.core.model import NodeName
+from hpctl.core.stacks import (
+    MOST_FRAMES,
+    MOST_RANKS,
+    Frame,
+    NodeStacks,
+    RankStack,
+    StackVerdict,
+    aggregate,
+    lines,
+    read,
+)
+from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
 from hpctl.jobs.ras.client import address, query
 from hpctl.slurm.run import End, Runner
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
 """How long a look at one rank, one at its native calls, and NCCL's answer may take, in seconds."""
-NODE_S = 60.0
-"""How long all nodes together may take, in seconds."""
+NODE_S, EXPLAIN_S = 60.0, 30.0
+"""How long all nodes together may take, by hand and while a run waits to be restarted, in s."""
 LARGEST_DUMP = 8 << 20
 AT_ONCE = 4
 _PROC = Path("/proc")
@@ -240,8 +253,29 @@ def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -
     return NodeStacks(node, max(sizes, default=0), stacks, error, said)
 
 
+def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
+    """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
+    where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
+    try:
+        verdict = aggregate(collect(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes)
+    except HpctlError as error:
+        verdict = StackVerdict(str(error))
+    evidence = f"stacks: {verdict.text}\n{trouble.evidence}"[:EVIDENCE_CHARS]
+    if len(verdict.suspects) != 1 or trouble.rank is not None or trouble.node is not None:
+        return replace(trouble, evidence=evidence)
+    (only,) = verdict.suspects
+    node = NodeName(only.node) if only.node else None
+    why = f"{trouble.why}; {verdict.text}"
+    return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
+
+
 def collect(
-    job: int, nodes: Sequence[str], *, uid: int | None = None, bin_dir: Path | None = None
+    job: int,
+    nodes: Sequence[str],
+    *,
+    uid: int | None = None,
+    bin_dir: Path | None = None,
+    within_s: float = NODE_S,
 ) -> list[NodeStacks]:
     """What the job's ranks on these nodes do now; nodes that did not answer in time are not in it.
 
@@ -260,7 +294,7 @@ def collect(
         owner = pwd.getpwuid(uid)
         become = [f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
         command = ["setpriv", *become, *command]
-    done = Runner(environ=runner.env()).run(*command, timeout=NODE_S)
+    done = Runner(environ=runner.env()).run(*command, timeout=within_s)
     answers = read(done.text.splitlines())
     if not answers and done.end is not End.TIMED_OUT:
         raise HpctlError(
