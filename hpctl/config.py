@@ -23,6 +23,7 @@ from hpctl.core.policy import (
     Budgets,
     Count,
     FactAges,
+    HangPolicy,
     JobPolicy,
     Mode,
     NodePolicy,
@@ -200,6 +201,7 @@ class Config(Struct, frozen=True):
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()
     ages: FactAges = FactAges()
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     catalogue: dict[RuleId, Override] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
     acceptance: AcceptancePolicy = AcceptancePolicy()

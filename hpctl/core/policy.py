@@ -24,7 +24,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 Told = Literal[
     "escalated", "held", "breaker", "budget", "mass_event", "node_back", "job_resumed",
-    "job_gave_up", "spares_used_up", "standby_lost", "quarantined",
+    "job_gave_up", "job_hung", "spares_used_up", "standby_lost", "quarantined",
 ]  # fmt: skip
 """What people are told of, as `notify.routes` names it."""
 
@@ -164,6 +164,26 @@ class JobPolicy(Struct, frozen=True):
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
 
 
+HangAction = Literal["notify", "dump", "requeue", "cancel"]
+
+
+class HangPolicy(Struct, frozen=True):
+    """What becomes of a job that hangs and that nobody wrapped (docs/policies.md).
+
+    `partitions`: the action in some partitions. A run hangs when it has stood still for `factor`
+    times its own longest pause, at least `floor_s`, at most `cap_s`; `start_s` before its work was
+    seen. `dump_s`: how long its stacks may take, which are dumped before it is stopped.
+    """
+
+    action: HangAction = "notify"
+    partitions: dict[str, HangAction] = field(default_factory=dict)
+    floor_s: Annotated[float, Meta(ge=1, le=MAX_SECONDS, title="seconds")] = 120.0
+    factor: Annotated[float, Meta(ge=1, le=100)] = 3.0
+    cap_s: Seconds = 1800.0
+    start_s: Seconds = 1800.0
+    dump_s: Seconds = 90.0
+
+
 class Budgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned."""
 
@@ -201,6 +221,7 @@ class Policy(Struct, frozen=True):
     job: JobPolicy = field(default_factory=JobPolicy)
     budgets: Budgets = field(default_factory=Budgets)
     ages: FactAges = field(default_factory=FactAges)
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
     acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)

@@ -541,6 +541,8 @@ LIFTED_BY: Final[dict[str, str]] = {
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",
     "run_policy": "nothing: its policy asks for no restart here",
+    "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
+    "hang_of_others": "nothing of hpctl's: one doctor at a time",
     "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
 }
 

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from hpctl.core import acceptance, reset
 from hpctl.core.bounds import EARLIEST, later, span
+from hpctl.core.hangs import Hang
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -74,6 +75,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    hangs: Mapping[JobId, Hang] = field(default_factory=dict)
+    """The running jobs that stand still for longer than their past explains."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
@@ -216,6 +219,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
+        hangs=rec.attempt.job in view.hangs,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
         pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
     )

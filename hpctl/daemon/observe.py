@@ -43,6 +43,7 @@ from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Interrupted, Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
@@ -178,6 +179,7 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
+        self.hangs = HangWatch()
 
     def configure(self, config: Config) -> None:
         """Take what a configuration sets, at the start and after each reload.
@@ -188,6 +190,7 @@ class Observer:
         self._kill_switch = config.kill_switch
         self._runs = RunPolicies(config.run_policy_layers)
         self._capacity = config.sizes_capacity
+        self.hangs.policy = config.hangs
 
     @property
     def slurm(self) -> SchedulerView:
@@ -267,11 +270,12 @@ class Observer:
             ruled=ruled,
             reservations=self._reserved,
             leaves=self._leaves,
-            flaws={
-                flaw.target: flaw
-                for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
-            },
+            hangs=self.hangs.look(self._slurm, now),
+            flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
+
+    def _flaws(self) -> tuple[Flaw, ...]:
+        return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
     def _read_capacity(self) -> None:
         """The reservations, and the topology, which changes with slurmctld's configuration."""
