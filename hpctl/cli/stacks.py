@@ -13,7 +13,7 @@ from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, GOOD, HEAD, heading, indented, styled
 from hpctl.cli.views import copied
-from hpctl.core.stacks import Group, Suspect
+from hpctl.core.stacks import StackGroup, Suspect
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StacksView(Struct, frozen=True):
     nodes: tuple[str, ...]
     text: str
     suspects: tuple[Suspect, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[StackGroup, ...]
     missing: tuple[int, ...]
     silent: tuple[str, ...]
     errors: tuple[str, ...]

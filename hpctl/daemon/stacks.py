@@ -1,5 +1,5 @@
 """Stacks of a job's ranks on the daemon's behalf: it asks the agents of the job's nodes, which read
-them, and keeps what they say with the recovery (docs/adr/0067).
+them, and keeps what they say with the recovery (docs/adr/0073).
 
 The daemon itself may not: Slurm lets only a job's owner add a step to it, and the daemon is
 SlurmUser without a capability. An ask goes out with the answers to the agents' own words, and comes
