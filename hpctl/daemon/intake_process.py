@@ -60,8 +60,8 @@ class Leadership(Protocol):
     """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this daemon may act and take reports now."""
+    def serves(self) -> bool:
+        """Whether this daemon takes reports and requests now."""
 
     @property
     def leader_address(self) -> str:
@@ -71,7 +71,7 @@ class Leadership(Protocol):
 class Alone:
     """The leadership of a daemon whose journal no other shares."""
 
-    leads = True
+    serves = True
     leader_address = ""
 
 
@@ -97,7 +97,7 @@ class Backend(Struct, frozen=True):
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
         """
-        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.leads):
+        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.serves):
             Leading(0.0, self.leadership.leader_address).check()
         match question:
             case channel.Store(reports):
@@ -132,7 +132,8 @@ class IntakeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
-        self._stopping = threading.Event()
+        self._orders: Mapping[NodeName, str] = {}
+        self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
 
@@ -177,6 +178,12 @@ class IntakeProcess:
         """Say which nodes Slurm has where, if that is news."""
         if addresses is not self._addresses and not self._stopping.is_set():
             self._addresses = addresses
+            self._sender.submit(self._send_nodes)
+
+    def order(self, orders: Mapping[NodeName, str]) -> None:
+        """Say what waits for the agents of these nodes, if that is news."""
+        if orders != self._orders and not self._stopping.is_set():
+            self._orders = orders
             self._sender.submit(self._send_nodes)
 
     def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
@@ -232,18 +239,24 @@ class IntakeProcess:
         leadership = self._backend.leadership
         # A journal of its own leaves nobody else to lead, however long this process is busy.
         lasts_s = LEADS_S if self._setup.journal is None else math.inf
-        until = time.monotonic() + lasts_s if leadership.leads else 0.0
+        until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
+
+    def say_who_leads(self) -> None:
+        """At once, where that has just changed."""
+        self._changed.set()
 
     def _say_who_leads(self) -> None:
         """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
-        while not self._stopping.wait(SAY_S):
+        while not self._stopping.is_set():
+            self._changed.wait(SAY_S)
+            self._changed.clear()
             self._send(self._leads())
 
     def _send_nodes(self) -> None:
         """While another intake is started there is nobody to send to: it is sent then."""
         if self._addresses is not None:
-            self._send(channel.Nodes(dict(self._addresses)))
+            self._send(channel.Nodes(dict(self._addresses), dict(self._orders)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

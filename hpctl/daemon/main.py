@@ -27,7 +27,7 @@ from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
-from hpctl.daemon.execute import Executor
+from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
@@ -211,6 +211,7 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._observer.tell_addresses = self._intake.nodes
         self._stacks.tell = self._intake.ask
         self._page = PageProcess(config_path, config.page.listen)
 
@@ -234,13 +235,13 @@ class Daemon:
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
-        self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
-        self._stacks = StackDesk(
-            self._health, lambda: observer.slurm, config.state_dir / "stacks", poke
-        )
-        self._executor = Executor(
-            scheduler, provider, memory, clock, poke, leadership.may_act, self._stacks
-        )
+        asks, socket_of = (store, observer, memory, group, poke, clock), config.intake.munge_socket
+        self._requests = RequestDesk(*asks, leadership, socket_of)
+        slurm, dumps = lambda: observer.slurm, config.state_dir / "stacks"
+        self._stacks = StackDesk(self._health, slurm, dumps, poke)
+        self._orders = AgentOrders(socket_of, clock)
+        world = (scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._executor = Executor(*world, self._stacks, self._orders)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
@@ -348,6 +349,8 @@ class Daemon:
                 if not self._shared:
                     raise
                 self._without_journal(error)
+        self.leadership.caught_up = True
+        self._intake.say_who_leads()
         self._cloud.start()
         self._grey.start()
         self._notifier.start()
@@ -402,7 +405,7 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
-                self._intake.nodes(self._observer.addresses())
+                self._intake.order(self._orders.standing())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)

@@ -138,6 +138,10 @@ class CloudWatch:
             self._poke()
 
 
+LEAVES_S = 600.0
+"""How often the topology is read, in seconds."""
+
+
 class Observer:
     """All the reading of one cycle."""
 
@@ -160,9 +164,13 @@ class Observer:
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self._leaves: Mapping[NodeName, str] = {}
+        self._leaves_at = -math.inf
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
+        self.tell_addresses: Callable[[Mapping[NodeName, str]], None] = lambda _: None
+        """Hears the nodes' addresses as soon as Slurm was read."""
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._whole_due = -math.inf
@@ -223,7 +231,7 @@ class Observer:
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
             if self._capacity or state.changes:
-                self._reserved = self._scheduler.reservations()
+                self._read_capacity()
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -231,6 +239,8 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        if not self.slurm_trouble:
+            self.tell_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
         self._looked = now
@@ -254,11 +264,18 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            leaves=self._leaves,
             flaws={
                 flaw.target: flaw
                 for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
             },
         )
+
+    def _read_capacity(self) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration."""
+        self._reserved = self._scheduler.reservations()
+        if time.monotonic() - self._leaves_at > LEAVES_S:
+            self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]

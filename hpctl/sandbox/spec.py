@@ -48,7 +48,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
     `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
-    database; their services are `daemon`, `daemon-2` and so on.
+    database, which `database` may name; their services are `daemon`, `daemon-2` and so on.
     `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
@@ -64,7 +64,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `retry_time` is after how many seconds a launch that failed is tried again in that case.
     `hma`: HyperPod's health agents mark nodes in Slurm, `hma_latency` seconds (least and most)
     after a fault, and `hma_false_marks` times an hour a node that is well.
-    `boot_time` is how long a new instance takes before its first process runs, in seconds.
+    `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
     by the script that $HPCTL_NVML_STUB names, and `nvml_script` is that script as a boot finds
@@ -76,6 +76,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     ports: Ports
     heads: Literal[1, 2] = 1
+    database: Literal["", "mariadb", "postgresql"] = ""
     nodes: int = 8
     groups: int = 1
     slots: int = 0
