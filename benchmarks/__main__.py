@@ -36,6 +36,7 @@ NAMES = (
     "progress",
     "clusters",
     "heal",
+    "failover",
     "hma",
     "restart",
     "reset",

@@ -46,12 +46,12 @@ FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 REPEATS_EVERY = 3
 """Heartbeats between two reports in which only counts and times differ."""
-NEWS_RETRY_S, NEWS_TRIES = 1.0, 40
+NEWS_RETRY_S, NEWS_TRIES = 0.5, 80
 """While something new has not been heard, so many attempts follow each other at most so far apart:
 as soon as a standby leads, it is to know."""
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
-STANDBY_TIMEOUT_S = 3.0
+STANDBY_TIMEOUT_S = 2.0
 """The same for an answer where another head node may lead by now."""
 DISTRUST_S = 10.0
 """For how long no standby's word leads to a head node that did not answer: it names the former

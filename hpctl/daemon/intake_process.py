@@ -59,8 +59,8 @@ class Leadership(Protocol):
     """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this daemon may act and take reports now."""
+    def serves(self) -> bool:
+        """Whether this daemon takes reports and requests now."""
 
     @property
     def leader_address(self) -> str:
@@ -70,7 +70,7 @@ class Leadership(Protocol):
 class Alone:
     """The leadership of a daemon whose journal no other shares."""
 
-    leads = True
+    serves = True
     leader_address = ""
 
 
@@ -96,7 +96,7 @@ class Backend(Struct, frozen=True):
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
         """
-        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.leads):
+        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.serves):
             Leading(0.0, self.leadership.leader_address).check()
         match question:
             case channel.Store(reports):
@@ -132,7 +132,7 @@ class IntakeProcess:
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
         self._orders: Mapping[NodeName, str] = {}
-        self._stopping = threading.Event()
+        self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
 
@@ -173,11 +173,16 @@ class IntakeProcess:
         for pool in (self._reports, self._others, self._sender):
             pool.shutdown(wait=wait, cancel_futures=True)
 
-    def nodes(self, addresses: Mapping[NodeName, str], orders: Mapping[NodeName, str]) -> None:
-        """Say which nodes Slurm has where, and what waits for their agents, if that is news."""
-        news = addresses is not self._addresses or orders != self._orders
-        if news and not self._stopping.is_set():
-            self._addresses, self._orders = addresses, orders
+    def nodes(self, addresses: Mapping[NodeName, str]) -> None:
+        """Say which nodes Slurm has where, if that is news."""
+        if addresses is not self._addresses and not self._stopping.is_set():
+            self._addresses = addresses
+            self._sender.submit(self._send_nodes)
+
+    def offer(self, orders: Mapping[NodeName, str]) -> None:
+        """Say what waits for the agents, if that is news."""
+        if orders != self._orders and not self._stopping.is_set():
+            self._orders = orders
             self._sender.submit(self._send_nodes)
 
     def _keep(self) -> None:
@@ -220,12 +225,18 @@ class IntakeProcess:
         leadership = self._backend.leadership
         # A journal of its own leaves nobody else to lead, however long this process is busy.
         lasts_s = LEADS_S if self._setup.journal is None else math.inf
-        until = time.monotonic() + lasts_s if leadership.leads else 0.0
+        until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
+
+    def say_who_leads(self) -> None:
+        """At once, where that has just changed."""
+        self._changed.set()
 
     def _say_who_leads(self) -> None:
         """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
-        while not self._stopping.wait(SAY_S):
+        while not self._stopping.is_set():
+            self._changed.wait(SAY_S)
+            self._changed.clear()
             if (line := self._line) is not None:
                 with contextlib.suppress(OSError):
                     line.send(self._leads())

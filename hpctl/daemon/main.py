@@ -210,6 +210,7 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._observer.tell_addresses = self._intake.nodes
         self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
@@ -232,8 +233,9 @@ class Daemon:
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
-        self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
-        self._orders = AgentOrders(config.intake.munge_socket, clock)
+        asks, socket_of = (store, observer, memory, group, poke, clock), config.intake.munge_socket
+        self._requests = RequestDesk(*asks, leadership, socket_of)
+        self._orders = AgentOrders(socket_of, clock)
         world = (scheduler, provider, memory, clock, poke, leadership.may_act, self._orders)
         self._executor = Executor(*world)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
@@ -343,6 +345,8 @@ class Daemon:
                 if not self._shared:
                     raise
                 self._without_journal(error)
+        self.leadership.caught_up = True
+        self._intake.say_who_leads()
         self._cloud.start()
         self._grey.start()
         self._notifier.start()
@@ -397,7 +401,7 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
-                self._intake.nodes(self._observer.addresses(), self._orders.standing())
+                self._intake.offer(self._orders.standing())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)

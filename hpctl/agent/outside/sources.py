@@ -114,6 +114,7 @@ class Sources:
         # Reports have a memory of their own, and the health agent's log says its part again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
         self._plugins = PluginRunner(places.plugins, changed, plugins)
+        self.parts = (self._server, self._hma, self._plugins)
 
     def start(self) -> None:
         """Begin. A socket that cannot be had costs the reports, not the agent."""
@@ -125,10 +126,9 @@ class Sources:
         self._plugins.start()
 
     def stop(self) -> None:
-        """End; bounded to a few seconds."""
-        self._server.stop()
-        self._hma.stop()
-        self._plugins.stop()
+        """End; bounded to a few seconds each."""
+        for part in self.parts:
+            part.stop()
 
     def findings(self) -> tuple[Finding, ...]:
         """What scripts, plugins and HyperPod's health agent say now. From any thread."""
