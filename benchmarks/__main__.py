@@ -42,6 +42,7 @@ NAMES = (
     "reset",
     "attack",
     "page",
+    "stacks",
 )
 
 

@@ -161,7 +161,8 @@ class Agent:
         )
         resets = Resets(settings, self._checks.held, self._add, mine)
         begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
-        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, resets.obey)
+        ask = self._outside.stacks.ask
+        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, resets.obey)
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 

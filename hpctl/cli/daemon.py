@@ -42,8 +42,7 @@ def config() -> None:
 @click.argument("path", required=False, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(path: str | None, as_json: bool) -> None:
-    """Validate a file: every problem at once, with its place; a database_url is tried. Exit code 1
-    when there is one."""
+    """Validate a file and its database: every problem at once. Exit code 1 when there is one."""
     import json
     import os
 

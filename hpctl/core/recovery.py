@@ -35,6 +35,7 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    STACKS = "stacks"
 
 
 CONVERGENT = frozenset(
@@ -46,6 +47,7 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.STACKS,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""

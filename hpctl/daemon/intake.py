@@ -26,6 +26,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from msgspec.structs import replace
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -364,7 +365,7 @@ class _Reports:
                 ack = await self._believe(message)
                 if proved.message.open_session:
                     granted = await self._run(self._authenticator.open_session, proved, peer)
-                    ack = wire.Ack(ack.ack, granted, ack.order)
+                    ack = replace(ack, session=granted)
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
@@ -390,7 +391,10 @@ class _Reports:
         else:
             self._queue.hear(message)
             self._heartbeats.inc()
-        return wire.Ack(message.seq, order=self._order_for(NodeName(message.node)))
+        node = NodeName(message.node)
+        return wire.Ack(
+            message.seq, stacks=self._settings.asks.get(node), order=self._order_for(node)
+        )
 
 
 async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:

@@ -250,6 +250,7 @@ class Observer:
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         assessments, of_health = self._assess(health, rules, now)
         ruled, of_runs = self._runs.of(self._slurm)
+        flaws = (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
         return View(
             scheduler=self._slurm,
             provider=self._provider,
@@ -265,10 +266,7 @@ class Observer:
             ruled=ruled,
             reservations=self._reserved,
             leaves=self._leaves,
-            flaws={
-                flaw.target: flaw
-                for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
-            },
+            flaws={flaw.target: flaw for flaw in flaws},
         )
 
     def _read_capacity(self) -> None:
