@@ -52,7 +52,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @click.option(
     "--database",
     type=click.Choice(["mariadb", "postgresql"]),
-    help="What two heads share, where both are installed.",
+    help="Which one two heads share.",
 )
 @_shown("--nodes", default=8, help="How many worker nodes.")
 @_shown("--groups", default=1, help="In how many worker groups.")

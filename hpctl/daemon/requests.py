@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -50,9 +50,6 @@ log = logging.getLogger(__name__)
 
 PER_MINUTE: Final = 60
 FAILOVER: Final = "failover"
-_REQUEST: Final = "hpctl request"
-_Sealed: TypeAlias = tuple[str, int, str, str, str, str]
-"""_REQUEST, number, verb, target, who asked, and what proved that."""
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
@@ -104,8 +101,12 @@ class RequestDesk:
         with self._lock:
             self._check_pace(uid)
             try:
-                now, words = self._clock.now(), (asked.verb, asked.target, by)
-                number = self._store.ask(*words, now, lambda n: self._vouch(n, *words, proof))
+                words = (asked.verb, asked.target, by)
+                number = self._store.ask(
+                    *words,
+                    self._clock.now(),
+                    lambda n: munge.encode(_sealed(n, *words) + proof.encode(), self._munge_socket),
+                )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
             self._proofs[number] = proof
@@ -133,27 +134,22 @@ class RequestDesk:
                 self._leadership.take(request, self._memory)
         return [r for r in waiting if r.verb != FAILOVER]
 
-    def _vouch(self, number: int, verb: str, target: str, by: str, proof: str) -> str:
-        """A credential of ours for the next leader. Raises MungeUnavailable."""
-        sealed: _Sealed = (_REQUEST, number, verb, target, by, proof)
-        return munge.encode(msgspec.json.encode(sealed), self._munge_socket)
-
     def _take_over(self, requests: Sequence[Request]) -> None:
         """Find what proved these to a former leader; nothing is known of any while munged is
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
+            words, proof = _sealed(one.id, one.verb, one.target, one.by), b""
             try:
                 made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
-                *said, proof = msgspec.json.decode(made.payload, type=_Sealed)
-            except (munge.CredentialError, msgspec.MsgspecError):
-                self._proofs[one.id] = ""
-                continue
+                if made.uid in (0, os.geteuid()) and made.payload.startswith(words):
+                    proof = made.payload[len(words) :]
+            except munge.CredentialError as error:
+                log.warning("request %d: %s", one.id, error)
             except munge.MungeUnavailable as error:
                 log.warning("request %d waits: %s", one.id, error)
                 return
-            same = said == [_REQUEST, one.id, one.verb, one.target, one.by]
-            self._proofs[one.id] = proof if same and made.uid in (0, os.geteuid()) else ""
+            self._proofs[one.id] = proof.decode(errors="replace")
 
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
@@ -185,6 +181,11 @@ class RequestDesk:
         if len(times) == PER_MINUTE and now - times[0] <= 60:
             raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
         times.append(now)
+
+
+def _sealed(number: int, verb: str, target: str, by: str) -> bytes:
+    """How the credential begins that is kept with a request; what proved it follows."""
+    return msgspec.json.encode(("hpctl request", number, verb, target, by))
 
 
 def _name(uid: int) -> str:

@@ -12,9 +12,6 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
 
 INSTALL_S = 180.0
-_PACKAGES = {"postgresql": "postgresql"} | dict.fromkeys(
-    ("", "mariadb"), "mariadb-server-core mariadb-client-core"
-)
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
 
 
@@ -50,10 +47,11 @@ def choose(spec: Spec) -> Database:
             home / ".s.PGSQL.5432",
             f"postgresql://hpctl@/postgres?host={home}",
         )
+    named = named or "mariadb"
+    packages = {"mariadb": "mariadb-server-core mariadb-client-core"}.get(named, named)
     raise HpctlError(
-        f"two heads share a database, and no {named or 'such'} server with Python driver is here",
-        f"sudo apt-get install -y --no-install-recommends {_PACKAGES[named]};"
-        f" pip install 'hpctl[{named or 'mariadb'}]'",
+        f"two heads share a database, and no {named} server with its driver is here",
+        f"sudo apt-get install -y --no-install-recommends {packages}; pip install 'hpctl[{named}]'",
     )
 
 
