@@ -39,8 +39,10 @@ NAMES = (
     "failover",
     "hma",
     "restart",
+    "reset",
     "attack",
     "page",
+    "stacks",
 )
 
 

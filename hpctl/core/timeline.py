@@ -78,6 +78,8 @@ NODE_TEXTS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
     node_recovery.Signal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
     node_recovery.Signal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
     node_recovery.Signal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
+    node_recovery.Signal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
+    node_recovery.Signal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
     node_recovery.Signal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
     node_recovery.Signal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
     node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
@@ -133,12 +135,14 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.REQUEUE: "Requeuing job {target}",
     StepKind.START_NOW: "Starting job {target} now, without the bad nodes",
     StepKind.HOLD: "Holding job {target}",
+    StepKind.RESET: "Resetting GPUs of {target}",
     StepKind.REBOOT: "Rebooting instance {target}",
     StepKind.REPLACE: "Replacing instance {target}",
     StepKind.RETURN: "Resuming {target}",
     StepKind.ADD: "Adding instances to group {target}",
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {

@@ -38,6 +38,7 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 
 _T = TypeVar("_T")
@@ -189,6 +190,9 @@ class Ack(Struct, frozen=True, omit_defaults=True):
 
     ack: int
     session: Session | None = None
+    stacks: StackAsk | None = None
+    order: Annotated[str, Meta(max_length=8192)] = ""
+    """A credential of the daemon's, for this node's agent (hpctl.protocol.orders)."""
 
 
 _version = msgspec.json.Decoder(_Version)
