@@ -97,15 +97,13 @@ class RequestDesk:
                 " everything, a job's owner to approve or cancel what is done to that job",
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
-        proof = f"MUNGE uid {uid} from {address}"
+        proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
         with self._lock:
             self._check_pace(uid)
             try:
-                words = (asked.verb, asked.target, by)
+                words, at = (asked.verb, asked.target, by), self._clock.now()
                 number = self._store.ask(
-                    *words,
-                    self._clock.now(),
-                    lambda n: munge.encode(_sealed(n, *words) + proof.encode(), self._munge_socket),
+                    *words, at, lambda n: munge.encode(_sealed(n, *words, proof), socket)
                 )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
@@ -122,11 +120,8 @@ class RequestDesk:
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
             if unknown := [r for r in rows if not r.proof and r.id not in self._proofs]:
                 self._take_over(unknown)
-            waiting = [
-                replace(r, proof=self._proofs.get(r.id, r.proof))
-                for r in rows
-                if r.proof or r.id in self._proofs
-            ]
+            known = {r.id: r.proof for r in rows if r.proof} | self._proofs
+            waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]
         if self._leadership is None:
             return waiting
         for request in waiting:
@@ -183,9 +178,9 @@ class RequestDesk:
         times.append(now)
 
 
-def _sealed(number: int, verb: str, target: str, by: str) -> bytes:
-    """How the credential begins that is kept with a request; what proved it follows."""
-    return msgspec.json.encode(("hpctl request", number, verb, target, by))
+def _sealed(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
+    """What the credential says that is kept with a request: first the request, then the proof."""
+    return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
 
 
 def _name(uid: int) -> str:

@@ -29,8 +29,7 @@ def choose(spec: Spec) -> Database:
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
-    mariadb, postgresql = (named in ("", one) for one in ("mariadb", "postgresql"))
-    if mariadb and find_spec("pymysql") and (server := _program("mariadbd")):
+    if named in ("", "mariadb") and find_spec("pymysql") and (server := _program("mariadbd")):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
         return Database(
@@ -39,7 +38,7 @@ def choose(spec: Spec) -> Database:
             sock,
             f"mariadb://root@localhost/test?unix_socket={sock}",
         )
-    if postgresql and find_spec("psycopg") and (server := _program("postgres")):
+    if named in ("", "postgresql") and find_spec("psycopg") and (server := _program("postgres")):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
         return Database(
             [_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],

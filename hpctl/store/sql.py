@@ -404,11 +404,10 @@ class Store:
         try:
             with self._engine.begin() as c:
                 result = c.execute(insert(t.requests).values(**values, taken=False))
-                (number,) = result.inserted_primary_key or (0,)
+                number = int((result.inserted_primary_key or (0,))[0])
                 if prove is not None and c.dialect.name != "sqlite":
-                    credential = prove(int(number))
-                    c.execute(insert(t.proofs).values(request=number, credential=credential))
-                return int(number)
+                    c.execute(insert(t.proofs).values(request=number, credential=prove(number)))
+                return number
         except SQLAlchemyError as error:
             raise HpctlError(
                 f"the request cannot be written: {message_of(error)}",
