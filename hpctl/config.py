@@ -18,10 +18,12 @@ from msgspec import Meta, Struct, field
 from hpctl.core.catalogue import Override
 from hpctl.core.model import RuleId
 from hpctl.core.policy import (
+    AcceptancePolicy,
     AutoscalePolicy,
     Budgets,
     Count,
     FactAges,
+    HangPolicy,
     JobPolicy,
     Mode,
     NodePolicy,
@@ -199,8 +201,10 @@ class Config(Struct, frozen=True):
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()
     ages: FactAges = FactAges()
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     catalogue: dict[RuleId, Override] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
+    acceptance: AcceptancePolicy = AcceptancePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
     run_policy: PolicyFile = PolicyFile()
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)

@@ -32,6 +32,7 @@ from hpctl.agent.checks import (
     check_host_memory,
     check_host_processes,
     check_host_services,
+    check_job_activity,
     check_neuron,
     check_rdma,
 )
@@ -65,7 +66,7 @@ _MODULES = (
     *(check_efa, check_rdma, check_neuron),
     *(check_gpu_driver, check_gpu_links, check_gpu_memory, check_gpu_processes, check_gpu_speed),
     *(check_host_disks, check_host_ec2, check_host_filesystems, check_host_memory),
-    *(check_host_processes, check_host_services),
+    *(check_host_processes, check_host_services, check_job_activity),
 )
 FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in module.CHECKS.items()}
 """All checks that run at intervals, by their names in `hpctl.core.faults`."""

@@ -8,7 +8,7 @@ stands is corruption, and corruption stops the daemon.
 import gc
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -72,6 +72,7 @@ class JobRecoveryOpened(Struct, frozen=True):
 
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
     answered. `exclude`: nodes that it must not be given again, though nobody treats them.
+    `hang`: what `hangs` of the configuration does to a run that hangs; empty for other troubles.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
     goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     """
@@ -94,6 +95,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
+    hang: Literal["", "dump", "requeue", "cancel"] = ""
 
 
 class JobReported(Struct, frozen=True):
@@ -123,13 +125,15 @@ class HoldLifted(Struct, frozen=True):
 
 
 class SignalSeen(Struct, frozen=True):
-    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN."""
+    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN. `tests`: what an
+    acceptance test found, for the signal that it gave."""
 
     at: datetime
     recovery: RecoveryId
     signal: str
     why: str
     generation: Generation | None = None
+    tests: tuple[Finding, ...] = ()
 
 
 class StepStarted(Struct, frozen=True):
@@ -302,7 +306,7 @@ class State(Struct):
             rec = kept[e.recovery].on(e.signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
             raise Corrupt(str(error)) from error
-        kept[rec.id] = rec
+        kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
         if rec.ended:
             del listed[rec.key]
 

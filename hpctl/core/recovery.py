@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
+from hpctl.core.model import (
+    Finding,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    SlurmNode,
+    reason_owner,
+)
 from hpctl.core.policy import Policy
 from hpctl.core.reset import ResetOrder
 
@@ -36,6 +44,11 @@ class StepKind(StrEnum):
     REMOVE = "remove"
     RESERVE = "reserve"
     STACKS = "stacks"
+    ISOLATE = "isolate"
+    RESUME = "resume"
+    TEST = "test"
+    END_TEST = "end_test"
+    UNRESERVE = "unreserve"
 
 
 CONVERGENT = frozenset(
@@ -48,6 +61,11 @@ CONVERGENT = frozenset(
         StepKind.RETURN,
         StepKind.RESERVE,
         StepKind.STACKS,
+        StepKind.ISOLATE,
+        StepKind.RESUME,
+        StepKind.TEST,
+        StepKind.END_TEST,
+        StepKind.UNRESERVE,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""
@@ -88,6 +106,8 @@ class Move(Struct, frozen=True):
 
     signal: StrEnum
     why: str
+    tests: tuple[Finding, ...] = ()
+    """What the tests of a node found, for the move that rests on them."""
 
 
 class Do(Struct, frozen=True):
@@ -114,7 +134,11 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE: what the reservation holds then."""
+    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs."""
+    partition: str = ""
+    command: str = ""
+    limit_s: float = 0.0
+    """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
     order: ResetOrder | None = None

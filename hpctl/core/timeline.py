@@ -80,6 +80,17 @@ NODE_TEXTS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
     node_recovery.Signal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
     node_recovery.Signal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
     node_recovery.Signal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
+    node_recovery.Signal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
+    node_recovery.Signal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
+    node_recovery.Signal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REPLACE: (
+        "{node} failed its test, needs a replacement",
+        Mark.TROUBLE,
+    ),
+    node_recovery.Signal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
+    node_recovery.Signal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
     node_recovery.Signal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
     node_recovery.Signal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
     node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
@@ -143,6 +154,11 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
     StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
+    StepKind.ISOLATE: "Reserving the node for its test ({target})",
+    StepKind.RESUME: "Resuming {target} inside that reservation",
+    StepKind.TEST: "Submitting the test {target}",
+    StepKind.END_TEST: "Ending the test {target}",
+    StepKind.UNRESERVE: "Deleting reservation {target}",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {
@@ -479,6 +495,10 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
             return "; ".join(filter(None, [boot, unasked(rec, policy)]))
         case node_recovery.Phase.REJOINING:
             return "the instance to be Running and slurmd to register"
+        case node_recovery.Phase.ACCEPTING:
+            return f"the result of test {rec.test}"
+        case node_recovery.Phase.UNRESERVING:
+            return "the job and the reservation of its test to go"
         case _:
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
 
@@ -521,6 +541,8 @@ LIFTED_BY: Final[dict[str, str]] = {
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",
     "run_policy": "nothing: its policy asks for no restart here",
+    "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
+    "hang_of_others": "nothing of hpctl's: one doctor at a time",
     "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
 }
 

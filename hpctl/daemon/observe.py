@@ -38,11 +38,12 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import IN_TEST, Phase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Interrupted, Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
@@ -178,6 +179,7 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
+        self.hangs = HangWatch()
 
     def configure(self, config: Config) -> None:
         """Take what a configuration sets, at the start and after each reload.
@@ -188,6 +190,7 @@ class Observer:
         self._kill_switch = config.kill_switch
         self._runs = RunPolicies(config.run_policy_layers)
         self._capacity = config.sizes_capacity
+        self.hangs.policy = config.hangs
 
     @property
     def slurm(self) -> SchedulerView:
@@ -230,6 +233,8 @@ class Observer:
             self._slurm = seen
             if self._capacity or state.changes:
                 self._read_capacity()
+            elif any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values()):
+                self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -263,11 +268,12 @@ class Observer:
             ruled=ruled,
             reservations=self._reserved,
             leaves=self._leaves,
-            flaws={
-                flaw.target: flaw
-                for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
-            },
+            hangs=self.hangs.look(self._slurm, now),
+            flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
+
+    def _flaws(self) -> tuple[Flaw, ...]:
+        return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
     def _read_capacity(self) -> None:
         """The reservations, and the topology, which changes with slurmctld's configuration."""

@@ -22,7 +22,7 @@ from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge, orders
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head as At
-from hpctl.protocol.heads import Unproved, check_proof, daemons
+from hpctl.protocol.heads import Unproved, check_proof
 from tests.intakes import Head, Session, report
 
 pytestmark = pytest.mark.slurm
@@ -139,7 +139,7 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     mine = Generation("n1", "i-1", "b-1")
 
     def opened(credential):
-        return orders.opened(credential, mine, daemons(), munges.n1)
+        return orders.opened(credential, mine, trusted_uids(), munges.n1)
 
     good = order(munges)
     assert opened(good).recovery == "n-1"
