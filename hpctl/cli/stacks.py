@@ -13,7 +13,7 @@ from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, DIM, GOOD, HEAD, heading, indented, styled
 from hpctl.cli.views import copied
-from hpctl.core.stacks import Group, Suspect
+from hpctl.core.stacks import StackGroup, Suspect
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class StacksView(Struct, frozen=True):
     nodes: tuple[str, ...]
     text: str
     suspects: tuple[Suspect, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[StackGroup, ...]
     missing: tuple[int, ...]
     silent: tuple[str, ...]
     errors: tuple[str, ...]
@@ -49,12 +49,10 @@ class RunningJob(Struct, frozen=True):
 @click.argument("job", metavar="JOB")
 @output.json_option
 def stacks(job: str, as_json: bool) -> None:
-    """Read the stacks of all Python ranks of a running job, and name the ranks that stand elsewhere
-    than the others: those that the others wait for, where the job hangs.
+    """Read the stacks of a running job's Python ranks, and name those that the others wait for.
 
-    For the job's owner and root. It adds a step to the job for some seconds; each rank stands still
-    while its calls are read, a second or so. Exit code: 0 no rank stands out, 1 ranks are named,
-    3 no stack could be read.
+    For the job's owner and root. A step is added to the job, and each rank stands still for a
+    second or so. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack could be read.
     """
     from hpctl.core.stacks import aggregate
     from hpctl.jobs.stacks import collect

@@ -109,7 +109,7 @@ class NodeStacks(Struct, frozen=True, omit_defaults=True):
         bounds.clean(self, "node", "error", "ras")
 
 
-class Group(Struct, frozen=True):
+class StackGroup(Struct, frozen=True):
     """Ranks whose stacks are alike, and the stack of the first of them."""
 
     ranks: tuple[int, ...]
@@ -136,7 +136,7 @@ class StackVerdict(Struct, frozen=True):
 
     text: str
     suspects: tuple[Suspect, ...] = ()
-    groups: tuple[Group, ...] = ()
+    groups: tuple[StackGroup, ...] = ()
     missing: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
@@ -251,17 +251,17 @@ def _largest_step(answers: Sequence[NodeStacks]) -> str:
     return max(sizes, key=lambda step: (sizes[step], step), default="")
 
 
-def _group(key: _Key, members: Sequence[RankStack]) -> Group:
+def _group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
     frames = members[0].frames
     place = frames[_entrance(frames) or 0]
     ranks = tuple(one.rank for one in members)
-    return Group(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
+    return StackGroup(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
 
 
 def _suspects(
     by_rank: dict[int, RankStack],
     ordered: Sequence[Sequence[RankStack]],
-    groups: Sequence[Group],
+    groups: Sequence[StackGroup],
     node_of: dict[int, str],
 ) -> tuple[Suspect, ...]:
     """Those that do not live, then those that stand neither in a collective nor with most others.
@@ -289,7 +289,7 @@ def _suspects(
     return tuple(_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
 
 
-def _most(group: Group, of: int) -> bool:
+def _most(group: StackGroup, of: int) -> bool:
     return 2 * len(group.ranks) > of
 
 
@@ -307,7 +307,7 @@ def _suspect(rank: RankStack, node: str, why: str) -> Suspect:
 
 def _text(
     suspects: Sequence[Suspect],
-    groups: Sequence[Group],
+    groups: Sequence[StackGroup],
     ranks: int,
     silent: Sequence[str],
     errors: Sequence[str],

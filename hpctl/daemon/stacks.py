@@ -1,5 +1,5 @@
 """Stacks of a job's ranks on the daemon's behalf: it asks the agents of the job's nodes, which read
-them, and keeps what they say with the recovery (docs/adr/0067).
+them, and keeps what they say with the recovery (docs/adr/0073).
 
 The daemon itself may not: Slurm lets only a job's owner add a step to it, and the daemon is
 SlurmUser without a capability. An ask goes out with the answers to the agents' own words, and comes
@@ -19,6 +19,7 @@ import msgspec
 from hpctl.core.advance import Due
 from hpctl.core.model import NodeName, Outcome, SchedulerView
 from hpctl.core.stacks import CHECK, NodeStacks, StackAsk, aggregate, read
+from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.node_health import NodeHealthStore
 
 log = logging.getLogger(__name__)
@@ -65,18 +66,15 @@ class StackDesk:
         return [self._done.get() for _ in range(self._done.qsize())]
 
     def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:
-        outcome = Outcome.ambiguous("internal_error", "see the daemon's log")
-        try:
-            outcome = self._asked(due, ask, nodes)
-        # What agents say must not leave a recovery waiting.
-        except Exception:
-            log.exception("the stacks of job %s could not be judged", ask.job)
-        finally:
-            for node in nodes:
-                self._asks.pop(node, None)
-            self.tell(dict(self._asks))
-            self._done.put((due, outcome))
-            self._poke()
+        found = walled("stacks", ask.job, lambda asked: self._asked(due, asked, nodes), ask)
+        if isinstance(found, Flaw):
+            log.error("flaw=%s", found)
+            found = Outcome.ambiguous("internal_error", found.error)
+        for node in nodes:
+            self._asks.pop(node, None)
+        self.tell(dict(self._asks))
+        self._done.put((due, found))
+        self._poke()
 
     def _asked(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
         until = time.monotonic() + ANSWER_S

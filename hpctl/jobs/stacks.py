@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.bounds import natural
+from hpctl.core.bounds import natural, printable
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
@@ -321,7 +321,7 @@ def main() -> None:
     asked = words.parse_args()
     own_step = os.environ.get("SLURM_STEP_ID", "")
     said = look(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
-    sys.stdout.write("".join(f"{line}\n" for line in lines(said)))
+    print(printable("\n".join(lines(said)), lines=True))
 
 
 if __name__ == "__main__":
