@@ -50,9 +50,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @_name
 @_shown("--heads", default=1, type=click.IntRange(1, 2), help="Head nodes; two need root.")
 @click.option(
-    "--database",
-    type=click.Choice(["mariadb", "postgresql"]),
-    help="What two heads share, where both are installed.",
+    "--database", type=click.Choice(["mariadb", "postgresql"]), help="Which one two heads share."
 )
 @_shown("--nodes", default=8, help="How many worker nodes.")
 @_shown("--groups", default=1, help="In how many worker groups.")

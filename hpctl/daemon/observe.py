@@ -222,10 +222,8 @@ class Observer:
         return self._cloud.joiner.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True) -> View:
-        """The world now. Where Slurm cannot be read, the old view with its old time.
-
-        `acts`: the mode lets hpctl act on what is seen.
-        """
+        """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
+        mode lets hpctl act on what is seen."""
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
