@@ -151,7 +151,9 @@ class Agent:
             recalled.findings,
         )
         begin = _start_after(recalled.agent_start)
-        self._sender = Sender(settings, spool, self._snapshot, begin, self._checks.gauges)
+        self._sender = Sender(
+            settings, spool, self._snapshot, begin, self._checks.gauges, self._outside.stacks.ask
+        )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 

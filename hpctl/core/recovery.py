@@ -33,6 +33,7 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    STACKS = "stacks"
 
 
 CONVERGENT = frozenset(
@@ -44,6 +45,7 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.STACKS,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""

@@ -139,6 +139,7 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.ADD: "Adding instances to group {target}",
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {

@@ -163,6 +163,8 @@ class Observer:
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
+        self.tell_addresses: Callable[[Mapping[NodeName, str]], None] = lambda _: None
+        """Hears the nodes' addresses as soon as Slurm was read."""
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._whole_due = -math.inf
@@ -217,12 +219,7 @@ class Observer:
         """
         health = self._health.snapshot()
         try:
-            try:
-                seen = self._read_slurm(state, health)
-            except Interrupted:
-                health = self._health.snapshot()
-                self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
-                seen = self._read_slurm(state, health)
+            seen, health = self._read_slurm(state, health)
             ours = (state.nodes[rid] for rid in state.open_nodes.values())
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
@@ -236,6 +233,8 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        if not self.slurm_trouble:
+            self.tell_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
         self._looked = now
@@ -265,7 +264,18 @@ class Observer:
             },
         )
 
-    def _read_slurm(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+    def _read_slurm(
+        self, state: State, health: dict[NodeName, Health]
+    ) -> tuple[SchedulerView, dict[NodeName, Health]]:
+        """Slurm, and the health of the nodes, which is newer where an event has come meanwhile."""
+        try:
+            return self._read_part_or_whole(state, health), health
+        except Interrupted:
+            health = self._health.snapshot()
+            self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
+            return self._read_part_or_whole(state, health), health
+
+    def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
         """The whole, or all jobs and the nodes that something is to be done about.
 
         A part leaves the time of the whole as it is: what it does not hold is that old. Where
