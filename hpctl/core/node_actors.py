@@ -13,6 +13,7 @@ from hpctl.core.marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.core.model import (
     Assessment,
     Condition,
+    Finding,
     Generation,
     Instance,
     Outcome,
@@ -52,6 +53,7 @@ class NodeFacts(Struct, frozen=True):
     `blocked` says why its remedy waits though it stays closed.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
+    `reset`: what the agent answered to the recovery's order to reset GPUs.
     """
 
     slurm: SlurmNode | None = None
@@ -69,6 +71,7 @@ class NodeFacts(Struct, frozen=True):
     taken_away: bool = False
     able_since: datetime | None = None
     booted: datetime | None = None
+    reset: Finding | None = None
 
     @property
     def mark(self) -> str:
@@ -146,9 +149,9 @@ def _asks(rec: NodeRecovery, mark: str) -> Signal:
 
 
 def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
-    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
-    asked = MARKS.get(mark) == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
-    return asked and stronger
+    gentler = rec.remedy in (Remedy.RESET_GPU, Remedy.REBOOT)
+    stronger = Remedy.REPLACE in rec.ladder[rec.rung + 1 :]
+    return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:

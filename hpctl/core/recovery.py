@@ -16,6 +16,7 @@ from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
 from hpctl.core.policy import Policy
+from hpctl.core.reset import ResetOrder
 
 
 class StepKind(StrEnum):
@@ -27,6 +28,7 @@ class StepKind(StrEnum):
     REQUEUE = "requeue"
     START_NOW = "start_now"
     HOLD = "hold"
+    RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
     RETURN = "return"
@@ -115,6 +117,8 @@ class Do(Struct, frozen=True):
     """For RESERVE: what the reservation holds then."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
+    order: ResetOrder | None = None
+    """For RESET: what the node's agent is told."""
 
 
 class Look(StrEnum):

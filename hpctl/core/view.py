@@ -5,6 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from hpctl.core import reset
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
@@ -73,6 +74,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read only where spares are kept."""
+    leaves: Mapping[NodeName, str] = field(default_factory=dict)
+    """The leaf switch or block of each node; read where reservations are, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
@@ -152,6 +155,7 @@ def node_facts(
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
         booted=view.scheduler.booted,
+        reset=reset.answer(rec.id, health.findings) if health else None,
     )
 
 

@@ -138,6 +138,10 @@ class CloudWatch:
             self._poke()
 
 
+LEAVES_S = 600.0
+"""How often the topology is read, in seconds."""
+
+
 class Observer:
     """All the reading of one cycle."""
 
@@ -160,6 +164,8 @@ class Observer:
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self._leaves: Mapping[NodeName, str] = {}
+        self._leaves_at = -math.inf
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
@@ -225,7 +231,7 @@ class Observer:
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
             if self._capacity or state.changes:
-                self._reserved = self._scheduler.reservations()
+                self._read_capacity()
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -258,11 +264,18 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            leaves=self._leaves,
             flaws={
                 flaw.target: flaw
                 for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
             },
         )
+
+    def _read_capacity(self) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration."""
+        self._reserved = self._scheduler.reservations()
+        if time.monotonic() - self._leaves_at > LEAVES_S:
+            self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]
