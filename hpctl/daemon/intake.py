@@ -356,12 +356,12 @@ class _Reports:
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
-                message = self._authenticator.within_session(session, body).said
+                message = self._authenticator.within_session(session, body).content
                 ack = await self._believe(message)
             else:
                 credential = await self._run(self._authenticator.verified, authorization, body)
                 proved = await self._run(self._authenticator.by_credential, credential, body, peer)
-                message = proved.message.said
+                message = proved.message.content
                 ack = await self._believe(message)
                 if proved.message.open_session:
                     granted = await self._run(self._authenticator.open_session, proved, peer)

@@ -170,7 +170,7 @@ class _Version(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """What a body says, and whether its sender asks for a session."""
 
-    said: Report | Heartbeat
+    content: Report | Heartbeat
     open_session: bool = False
 
 
@@ -282,7 +282,7 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 def decode(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = read(body).said
+    content = read(body).content
     if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
     return content
