@@ -224,9 +224,7 @@ class Observer:
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
-            if self._capacity or state.changes or tested:
-                self._reserved = self._scheduler.reservations()
+            self._read_reservations(state)
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
