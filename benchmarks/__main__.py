@@ -39,6 +39,7 @@ NAMES = (
     "failover",
     "hma",
     "restart",
+    "reset",
     "attack",
     "page",
     "stacks",

@@ -67,7 +67,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
     if isinstance(server, IntakeProcess):
         names = (name_of(number) for number in range(max(nodes, AT_LEAST)))
-        server.nodes(dict.fromkeys(names, "127.0.0.1"))
+        server.nodes(dict.fromkeys(names, "127.0.0.1"), {})
     print(json.dumps({"port": server.port, "intake": pid}), flush=True)
     next_cycle = next_flush = time.monotonic() + 1
     pause = 0.0 if mode == "busy" else 0.25

@@ -23,7 +23,7 @@ partitions: [gpu]
 """
 
 MEANINGS = {
-    "mode": "`observe`: journal only; `assist`: drain and requeue; `own`: also reboot and replace",
+    "mode": "`observe`: journal only; `assist`: drain, requeue; `own`: also reset, reboot, replace",
     "state_dir": "journal and lock; a local disk",
     "database_url": "MariaDB or PostgreSQL that several head nodes share, in place of SQLite",
     "heads": "every head node's intake, as in the agents' `HPCTL_AGENT_HEAD`; empty: this one",
@@ -73,7 +73,8 @@ MEANINGS = {
     "node.disturb_after_s": "from opening until a job is stopped",
     "node.vacate_deadline_s": "until its jobs are gone",
     "node.vacate_after_jobs_deadline_s": "the same where jobs may finish",
-    "node.remedy_after_s": "from opening until a reboot or replacement",
+    "node.remedy_after_s": "from opening until a reset, reboot or replacement",
+    "node.reset_deadline_s": "until a GPU reset is done",
     "node.reboot_deadline_s": "until a reboot is done",
     "node.replace_deadline_s": "until a replacement is done",
     "node.rejoin_deadline_s": "until cloud, agent and slurmd agree",

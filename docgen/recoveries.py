@@ -27,12 +27,12 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "`vacate_deadline_s`; `vacate_after_jobs_deadline_s` where jobs may finish",
     ),
     "vacated": (
-        "no job is left; the remedy of the current rung is ordered from the cloud",
+        "no job is left; the remedy of the current rung is ordered from agent or cloud",
         "`replace_deadline_s`",
     ),
     "remedying": (
-        "rebooting or being replaced; a new boot has to report",
-        "`reboot_deadline_s` or `replace_deadline_s`",
+        "GPUs are reset, or a new boot has to report",
+        "`reset_deadline_s`, `reboot_deadline_s` or `replace_deadline_s`",
     ),
     "rejoining": ("a new boot reports; cloud and slurmd have to agree", "`rejoin_deadline_s`"),
     "verifying": (

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SchedulerView,
         SlurmNode,
     )
+    from hpctl.core.reset import ResetOrder
 
 
 class Scheduler(Protocol):
@@ -124,6 +125,10 @@ class Scheduler(Protocol):
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """The nodes of each reservation, by its name. Raises Unavailable."""
 
+    def leaves(self) -> Mapping[NodeName, str]:
+        """The leaf switch or block of each node, empty where Slurm knows no topology. Raises
+        Unavailable."""
+
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
 
@@ -199,6 +204,14 @@ class Provider(Protocol):
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Delete by instance id; the group shrinks by as many. Rejected("NodeIdNotFound"): gone."""
+
+
+class Agents(Protocol):
+    """The agents on the nodes, as far as they are told anything."""
+
+    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
+        came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
 
 
 class Service(Protocol):

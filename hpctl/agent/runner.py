@@ -158,6 +158,14 @@ class Runner(threading.Thread):
         if self.is_alive():
             self.join(timeout_s)
 
+    def forget(self, prefix: str) -> None:
+        """Begin anew with the checks of such names: what they saw was of devices that were reset.
+        From any thread."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.check.spec.name.startswith(prefix):
+                    slot.conditions, slot.before = Conditions(slot.check.spec), None
+
     def findings(self) -> list[Finding]:
         """All that the checks have to report now, themselves included. From any thread."""
         with self._lock:

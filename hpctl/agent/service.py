@@ -6,7 +6,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Protocol
@@ -17,6 +18,7 @@ from hpctl.agent.acceptance import Inbox
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.findings import Findings
+from hpctl.agent.gpu_reset import Resets
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.agent.machine import boot_age_s, machine, upgraded
 from hpctl.agent.metrics import Endpoint, render, samples_of
@@ -71,6 +73,13 @@ class Checks:
         """The newest sweep; only the first look of all waits for one. On the runner's thread."""
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Off the GPUs, which are reset meanwhile; what was seen of them is forgotten then."""
+        with self._nvml.held():
+            yield
+        self._runner.forget("gpu.")
 
     def start(self) -> None:
         """Begin to check."""
@@ -160,10 +169,10 @@ class Agent:
             recalled.findings,
         )
         self._tests = Inbox(settings.spool)
-        begin = _start_after(recalled.agent_start)
-        self._sender = Sender(
-            settings, spool, self._snapshot, begin, self._checks.gauges, self._outside.stacks.ask
-        )
+        resets = Resets(settings, self._checks.held, self._add, mine)
+        begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
+        ask = self._outside.stacks.ask
+        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, resets.obey)
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 

@@ -96,7 +96,7 @@ def level_of(rec: NodeRecovery, policy: Policy) -> str:
     elif rec.generation.boot != rec.opened_for.boot:
         level = wanted.reboot
     else:
-        level = wanted.reset if any(s.kind == "reset" for s in rec.steps) else "off"
+        level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
     return "" if level == "off" else level
 
 
@@ -190,7 +190,7 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
 
     A node returned by hand on the same boot still carries the findings it was drained for.
     """
-    if judged.generation != rec.opened_for:
+    if judged.generation != rec.opened_for or rec.remedied:
         return True
     return any(f.last > rec.opened for f in judged.findings)
 

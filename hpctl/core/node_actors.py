@@ -55,6 +55,7 @@ class NodeFacts(Struct, frozen=True):
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
     `held`: the reservation of its newest test holds the node. `test`: that test's job, where
     slurmctld knows it; `results`: what the agent tells of it.
+    `reset`: what the agent answered to the recovery's order to reset GPUs.
     """
 
     slurm: SlurmNode | None = None
@@ -75,6 +76,7 @@ class NodeFacts(Struct, frozen=True):
     held: bool = False
     test: SlurmJob | None = None
     results: tuple[Finding, ...] = ()
+    reset: Finding | None = None
 
     @property
     def mark(self) -> str:
@@ -152,9 +154,9 @@ def _asks(rec: NodeRecovery, mark: str) -> Signal:
 
 
 def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
-    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
-    asked = MARKS.get(mark) == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
-    return asked and stronger
+    gentler = rec.remedy in (Remedy.RESET_GPU, Remedy.REBOOT)
+    stronger = Remedy.REPLACE in rec.ladder[rec.rung + 1 :]
+    return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:

@@ -56,6 +56,7 @@ class Signal(StrEnum):
     JOBS_GONE = "jobs_gone"
     REMEDY_ACCEPTED = "remedy_accepted"
     NOTHING_TO_REMEDY = "nothing_to_remedy"
+    RESET_SEEN = "reset_seen"
     NEW_GENERATION_SEEN = "new_generation_seen"
     REJOINED = "rejoined"
     FAULT_AGAIN = "fault_again"
@@ -67,6 +68,7 @@ class Signal(StrEnum):
     TEST_ASKS_REPLACE = "test_asks_replace"
     UNTESTED = "untested"
     UNRESERVED = "unreserved"
+    RESET_IN_VAIN = "reset_in_vain"
     REBOOT_IN_VAIN = "reboot_in_vain"
     RETURN_SEEN = "return_seen"
     MARKED = "marked"
@@ -99,12 +101,17 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.CORDONED, Signal.JOBS_GONE): Phase.VACATED,
     (Phase.VACATED, Signal.REMEDY_ACCEPTED): Phase.REMEDYING,
     (Phase.VACATED, Signal.NOTHING_TO_REMEDY): Phase.VERIFYING,
+    (Phase.REMEDYING, Signal.RESET_SEEN): Phase.VERIFYING,
     (Phase.REMEDYING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
     (Phase.REJOINING, Signal.REJOINED): Phase.VERIFYING,
     # A second new generation while we wait for the first: the provider tried again by itself.
     (Phase.REJOINING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
     (Phase.VERIFYING, Signal.FAULT_AGAIN): Phase.VACATED,
-    # The machine did not come back from our reboot: on to the next rung, not to a person yet.
+    # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
+    # rung, not to a person yet.
+    (Phase.VACATED, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REMEDYING, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REJOINING, Signal.RESET_IN_VAIN): Phase.VACATED,
     (Phase.REMEDYING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.REJOINING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.VERIFYING, Signal.RETURN_SEEN): Phase.RETURNED,
@@ -133,11 +140,12 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
 
 
 MARKS: Final = frozenset({Signal.MARKED, Signal.REPLACE_ASKED})
+_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE})
 _CLIMBS: Final = frozenset(
     {
         Signal.FAULT_AGAIN,
+        Signal.RESET_IN_VAIN,
         Signal.REBOOT_IN_VAIN,
-        Signal.REPLACE_ASKED,
         Signal.TEST_FAILED,
         *TEST_ASKS,
     }
@@ -218,7 +226,7 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def remedied(self) -> bool:
         """True once something was asked for that the instance feels."""
-        return any(s.kind in (StepKind.REBOOT, StepKind.REPLACE) for s in self.steps)
+        return any(s.kind in _FELT for s in self.steps)
 
     def on(
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None
@@ -245,6 +253,8 @@ def _rung(rec: NodeRecovery, signal: Signal) -> int:
 
     A replacement that fails its test may be replaced once more: it is another instance.
     """
+    if signal is Signal.REPLACE_ASKED:
+        return rec.ladder.index(Remedy.REPLACE)
     if signal not in _CLIMBS:
         return rec.rung
     asked, first = TEST_ASKS.get(signal), rec.rung + 1

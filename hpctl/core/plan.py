@@ -182,7 +182,7 @@ def _open(
         rule=c.fault.rule,
         meaning=c.fault.meaning,
         urgency=c.fault.urgency,
-        ladder=usable_ladder(c.fault.ladder),
+        ladder=tuple(dict.fromkeys(c.fault.ladder)),
         why=c.why,
         mode=policy.mode,
         rung=0 if c.manual else _rung(c, view, now),
@@ -191,12 +191,6 @@ def _open(
         findings=judged.findings if judged and not c.manual else (),
         passed=passed,
     )
-
-
-def usable_ladder(ladder: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
-    """The rungs that can be carried out: nobody resets a GPU yet, so a reboot stands in."""
-    rungs = [Remedy.REBOOT if r is Remedy.RESET_GPU else r for r in ladder]
-    return tuple(dict.fromkeys(rungs)) or (Remedy.ASK_HUMAN,)
 
 
 def _rung(c: Candidate, view: View, now: datetime) -> int:
@@ -210,7 +204,7 @@ def _rung(c: Candidate, view: View, now: datetime) -> int:
         and r.phase is Phase.RETURNED
         and now < later(r.opened, window)
     )
-    return min(before, len(usable_ladder(c.fault.ladder)) - 1)
+    return min(before, len(set(c.fault.ladder)) - 1)
 
 
 def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candidate], list[Flaw]]:

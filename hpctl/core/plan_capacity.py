@@ -2,7 +2,8 @@
 
 Spares are K idle healthy nodes of a group in a reservation of Slurm's, so that no other job takes
 them. A job whose recovery is about to start it again, and that finds too few free nodes, gets as
-many of them as it has lost. When nodes are idle again the reservation is filled up.
+many of them as it has lost, those nearest to it first. When nodes are idle again the reservation is
+filled up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from hpctl.core.model import InstanceStatus, NodeName, RecoveryId, SlurmNode, re
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
+from hpctl.core.topology import nearest
 from hpctl.core.view import View, restart_at
 from hpctl.core.walls import Flaw, each
 
@@ -133,7 +135,8 @@ def _victim(
             n.name not in barred | reserved and bool(theirs & set(n.partitions)) and idle(n, view)
             for n in view.scheduler.nodes.values()
         )
-        fit = [n for n in good if n not in barred]
+        mine = {*job.nodes, *rec.ran_on, *rec.bad_nodes}
+        fit = nearest((n for n in good if n not in barred), mine, view.leaves)
         take = min(lost, max(job.wants, 1) - free, len(fit))
         if take > 0:
             return rec, fit[:take]

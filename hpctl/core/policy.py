@@ -125,8 +125,9 @@ class NodePolicy(Struct, frozen=True):
     vacate_deadline_s: Seconds = 900.0
     vacate_after_jobs_deadline_s: Seconds = 14 * 86400.0
     remedy_after_s: SecondsOrNone = 60.0
-    """From opening to a reboot or replacement, unless an operator asked: the jobs are elsewhere
-    by then, and a broken check shows itself as many nodes within a minute."""
+    """From opening to a reset, reboot or replacement, unless an operator asked: the jobs are
+    elsewhere by then, and a broken check shows itself as many nodes within a minute."""
+    reset_deadline_s: Seconds = 300.0
     reboot_deadline_s: Seconds = 1200.0
     replace_deadline_s: Seconds = 5400.0
     rejoin_deadline_s: Seconds = 1800.0

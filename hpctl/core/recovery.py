@@ -24,6 +24,7 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.policy import Policy
+from hpctl.core.reset import ResetOrder
 
 
 class StepKind(StrEnum):
@@ -35,6 +36,7 @@ class StepKind(StrEnum):
     REQUEUE = "requeue"
     START_NOW = "start_now"
     HOLD = "hold"
+    RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
     RETURN = "return"
@@ -139,6 +141,8 @@ class Do(Struct, frozen=True):
     """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
+    order: ResetOrder | None = None
+    """For RESET: what the node's agent is told."""
 
 
 class Look(StrEnum):

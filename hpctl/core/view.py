@@ -5,7 +5,7 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
-from hpctl.core import acceptance
+from hpctl.core import acceptance, reset
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
@@ -74,6 +74,8 @@ class View(Struct, frozen=True):
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    leaves: Mapping[NodeName, str] = field(default_factory=dict)
+    """The leaf switch or block of each node; read where reservations are, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
@@ -156,6 +158,7 @@ def node_facts(
         held=rec.node in view.reservations.get(acceptance.name_of(rec), ()),
         test=_test(rec, view),
         results=acceptance.results_of(rec, health.findings if health else ()),
+        reset=reset.answer(rec.id, health.findings) if health else None,
     )
 
 

@@ -96,9 +96,10 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Nodes(Struct, frozen=True, tag=True):
-    """The address that Slurm has for each of its nodes."""
+    """The address that Slurm has for each of its nodes; what waits for a node's agent."""
 
     addresses: dict[NodeName, str]
+    orders: dict[NodeName, str] = {}
 
 
 class Asks(Struct, frozen=True, tag=True):

@@ -11,6 +11,7 @@ import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Protocol
 
 from hpctl.core.advance import Due
@@ -26,9 +27,11 @@ from hpctl.core.model import (
     own_reason,
 )
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
+from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
-from hpctl.ports import Clock, Provider, Scheduler
+from hpctl.ports import Agents, Clock, Provider, Scheduler
+from hpctl.protocol import munge, orders
 
 log = logging.getLogger(__name__)
 
@@ -79,17 +82,20 @@ class Executor:
         poke: Callable[[], None] | None = None,
         may_act: Callable[[], bool] = lambda: True,
         stacks: Stacks | None = None,
+        agents: Agents | None = None,
     ) -> None:
         """With `poke`, cloud calls run in the background and poke when answered; without it
         they run here and now (tests that must be deterministic). `may_act` is asked before each
         call, after it was written down: who leads no more does nothing. `stacks` reads the stacks
-        of a job's ranks beside everything else; None reads none."""
+        of a job's ranks beside everything else; None reads none. Without `agents` no GPU is
+        reset."""
         self._may_act, self._stacks = may_act, stacks
         self._scheduler = scheduler
         self._provider = provider
         self._journal = journal
         self._clock = clock
         self._poke = poke
+        self._agents = agents
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
@@ -121,6 +127,9 @@ class Executor:
             begun = True
             if _unanswered(self._step(batch, self._on_slurm)):
                 break
+        if resets := [d for d in due if d.do.kind is StepKind.RESET]:
+            begun = True
+            self._step(resets, self._on_agents)
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
@@ -235,6 +244,12 @@ class Executor:
         answers = order(ids)
         return {str(i): o for i, o in answers.items()}
 
+    def _on_agents(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        if self._agents is None:
+            return {d.do.target: Outcome.rejected("no_agents") for d in batch}
+        answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
+        return {str(n): o for n, o in answers.items()}
+
     def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
         if batch[0].do.kind in _NODE:
             return self._on_nodes(batch)
@@ -283,6 +298,35 @@ class Executor:
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
 
 
+class AgentOrders:
+    """Orders that wait for their agents: each goes out in the answers to its node's reports.
+
+    Kept in memory alone: one that is lost with the daemon is in doubt, and never given again.
+    """
+
+    def __init__(self, munge_socket: Path | None, clock: Clock) -> None:
+        self._munge_socket, self._clock = munge_socket, clock
+        self._offers: dict[NodeName, tuple[float, str]] = {}
+
+    def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """See Agents."""
+        found: dict[NodeName, Outcome] = {}
+        for order in wanted:
+            node = order.generation.node
+            try:
+                self._offers[node] = (order.until, orders.seal(order, self._munge_socket))
+                found[node] = Outcome.accepted("offered to its agent")
+            except munge.MungeUnavailable as error:
+                found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
+        return found
+
+    def standing(self) -> dict[NodeName, str]:
+        """The credentials that are still good, by node."""
+        now = self._clock.now().timestamp()
+        self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}
+        return {node: credential for node, (_, credential) in self._offers.items()}
+
+
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
     """The steps of one order each, in the order in which they are taken."""
     for kind in _SLURM:
@@ -302,4 +346,5 @@ def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:
 def _detail(do: Do) -> str:
     """What else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
-    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *wait]).strip()
+    gpus = do.order.devices if do.order else ()
+    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *gpus, *wait]).strip()

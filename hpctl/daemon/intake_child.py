@@ -114,6 +114,8 @@ class DaemonClient:
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
         self._addresses: dict[NodeName, str] | None = None
+        self.orders: dict[NodeName, str] = {}
+        """What waits for a node's agent."""
         self._held: dict[NodeName, tuple[Generation, str]] = {}
         self._beats: dict[str, wire.Heartbeat] = {}
         self._quiet = QUIET_TICKS
@@ -203,8 +205,8 @@ class DaemonClient:
             except (EOFError, OSError):
                 return
             match message:
-                case channel.Nodes(addresses):
-                    self._addresses = addresses
+                case channel.Nodes(addresses, orders):
+                    self._addresses, self.orders = addresses, orders
                 case channel.Asks(stacks):
                     self.asks.clear()
                     self.asks.update(stacks)
@@ -238,7 +240,10 @@ def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorR
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
     where, scrape = daemon.address_of, daemon.scrape
-    return intake_app(settings, daemon, where, registry, routes=routes, scrape=scrape)
+    return intake_app(
+        settings, daemon, where, registry,
+        routes=routes, scrape=scrape, order_for=lambda node: daemon.orders.get(node, ""),
+    )  # fmt: skip
 
 
 def count(crowd: Connections, registry: CollectorRegistry) -> None:

@@ -132,6 +132,7 @@ class IntakeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
+        self._orders: Mapping[NodeName, str] = {}
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -177,6 +178,12 @@ class IntakeProcess:
         """Say which nodes Slurm has where, if that is news."""
         if addresses is not self._addresses and not self._stopping.is_set():
             self._addresses = addresses
+            self._sender.submit(self._send_nodes)
+
+    def order(self, orders: Mapping[NodeName, str]) -> None:
+        """Say what waits for the agents of these nodes, if that is news."""
+        if orders != self._orders and not self._stopping.is_set():
+            self._orders = orders
             self._sender.submit(self._send_nodes)
 
     def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
@@ -249,7 +256,7 @@ class IntakeProcess:
     def _send_nodes(self) -> None:
         """While another intake is started there is nobody to send to: it is sent then."""
         if self._addresses is not None:
-            self._send(channel.Nodes(dict(self._addresses)))
+            self._send(channel.Nodes(dict(self._addresses), dict(self._orders)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

@@ -27,7 +27,7 @@ from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
-from hpctl.daemon.execute import Executor
+from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
@@ -239,8 +239,9 @@ class Daemon:
         self._requests = RequestDesk(*asks, leadership, socket_of)
         slurm, dumps = lambda: observer.slurm, config.state_dir / "stacks"
         self._stacks = StackDesk(self._health, slurm, dumps, poke)
-        may_act = leadership.may_act
-        self._executor = Executor(scheduler, provider, memory, clock, poke, may_act, self._stacks)
+        self._orders = AgentOrders(socket_of, clock)
+        world = (scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._executor = Executor(*world, self._stacks, self._orders)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
@@ -404,6 +405,7 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
+                self._intake.order(self._orders.standing())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)

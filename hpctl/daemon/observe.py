@@ -138,6 +138,10 @@ class CloudWatch:
             self._poke()
 
 
+LEAVES_S = 600.0
+"""How often the topology is read, in seconds."""
+
+
 class Observer:
     """All the reading of one cycle."""
 
@@ -160,6 +164,8 @@ class Observer:
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self._leaves: Mapping[NodeName, str] = {}
+        self._leaves_at = -math.inf
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
@@ -220,11 +226,10 @@ class Observer:
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
-            ours = (state.nodes[rid] for rid in state.open_nodes.values())
-            if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
+            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            self._read_reservations(state)
+            self._read_capacity(state)
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -257,11 +262,22 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
+            leaves=self._leaves,
             flaws={
                 flaw.target: flaw
                 for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
             },
         )
+
+    def _read_capacity(self, state: State) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration, where
+        capacity is managed or a node is tested. Raises Unavailable."""
+        tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
+        if not (self._capacity or state.changes or tested):
+            return
+        self._reserved = self._scheduler.reservations()
+        if time.monotonic() - self._leaves_at > LEAVES_S:
+            self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]

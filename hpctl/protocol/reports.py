@@ -191,6 +191,8 @@ class Ack(Struct, frozen=True, omit_defaults=True):
     ack: int
     session: Session | None = None
     stacks: StackAsk | None = None
+    order: Annotated[str, Meta(max_length=8192)] = ""
+    """A credential of the daemon's, for this node's agent (hpctl.protocol.orders)."""
 
 
 _version = msgspec.json.Decoder(_Version)

@@ -7,6 +7,7 @@ What an adapter decides before it sends anything is the real code (`hpctl.slurm.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -22,6 +23,9 @@ UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", trans
 
 class SimSlurm(Slurmctld):
     """A Scheduler. Its world (`submit`, `fail_job`, `operator`, `tick`, ...) is Slurmctld's."""
+
+    topology: Mapping[NodeName, str] = MappingProxyType({})
+    """The leaf of each node."""
 
     def view(self) -> SchedulerView:
         """Everything; ended jobs for MinJobAge."""
@@ -150,6 +154,12 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             raise Unavailable("slurmctld does not answer", "wait")
         return dict(self.reserved)
+
+    def leaves(self) -> Mapping[NodeName, str]:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            raise Unavailable("slurmctld does not answer", "wait")
+        return self.topology
 
     def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Promised in ports.Scheduler."""

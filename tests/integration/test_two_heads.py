@@ -204,7 +204,7 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     backend = Backend(*parts)
     intake = IntakeProcess(channel.Setup(str(munges.head), (0,), None), ("127.0.0.1", 0), backend)
     intake.start()
-    intake.nodes({report().node: "127.0.1.2"})
+    intake.nodes({report().node: "127.0.1.2"}, {})
     seq = iter(range(1, 100))
 
     def send(*, brief: bool = False) -> tuple[int, dict[str, Any]]:

@@ -13,6 +13,7 @@ from hpctl.core.acceptance import PREFIX
 from hpctl.core.compat import UTC
 from hpctl.core.marks import MARKS, mark_of
 from hpctl.core.model import TEST_SUMMARY, Clears, Finding, Generation, Report, Verdict
+from hpctl.core.reset import CHECK, DONE, FAILED, ResetOrder
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 
@@ -55,6 +56,7 @@ class Defect(Struct, frozen=True):
 
 
 XIDS = ("79", "48", "63", "94", "74", "64", "119", "13", "31")
+RESET_CURES = ("48", "63", "94")
 DEFECTS = (
     Defect("79", slow=True),
     Defect("94", slow=True),
@@ -175,6 +177,22 @@ class World:
             if same:
                 finding = replace(finding, first=same[0].first, count=same[0].count + 1)
             machine.findings = (*(f for f in machine.findings if f not in same), finding)
+
+    def ordered(self, order: ResetOrder) -> None:
+        """An agent that speaks takes an order of its own boot, once, and answers."""
+        machine = self.machines[order.generation.node]
+        if machine.agent_silent or not self.runs(machine.node):
+            return
+        assert machine.generation == order.generation, "an order for another boot"
+        assert all(f.device != order.recovery for f in machine.findings), "reset twice"
+        busy = [j for j in self.slurm.jobs.values() if j.running and machine.node in j.nodes]
+        assert not busy, f"reset under {busy}"
+        defect, now = machine.defect, self.clock.now()
+        cured = defect is None or (defect.code in RESET_CURES and defect.reboot_cures)
+        machine.defect = None if cured else defect
+        code, verdict = (DONE, Verdict.OK) if cured else (FAILED, Verdict.WARN)
+        said = Finding(CHECK, verdict, now, now, order.recovery, code, "words", "0000:3b:00")
+        machine.findings += (said,)
 
     def heals(self, node: str) -> None:
         """The fault goes away by itself; what was said stays said."""

@@ -254,7 +254,8 @@ class StepSupervisor:
         size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
         exclude = answer.exclude if answer else ()
         self.avoid = (self.avoid - self.allocation.healed) | set(exclude)
-        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude)
+        leaves = self.allocation.leaves() if self.before and size < len(fit.healthy) else None
+        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude, leaves)
         if len(nodes) < max(1, min(size, self.given.least)) or size < self.given.least:
             return self._too_few(fit, len(nodes))
         attempt, now = self.history.attempts + 1, _utc_now()
