@@ -96,7 +96,7 @@ def level_of(rec: NodeRecovery, policy: Policy) -> str:
     elif rec.generation.boot != rec.opened_for.boot:
         level = wanted.reboot
     else:
-        level = wanted.reset if any(s.kind == "reset" for s in rec.steps) else "off"
+        level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
     return "" if level == "off" else level
 
 

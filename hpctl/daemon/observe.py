@@ -227,14 +227,10 @@ class Observer:
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
-            ours = (state.nodes[rid] for rid in state.open_nodes.values())
-            if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
+            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            if self._capacity or state.changes:
-                self._read_capacity()
-            elif any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values()):
-                self._reserved = self._scheduler.reservations()
+            self._read_capacity(state)
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -275,8 +271,12 @@ class Observer:
     def _flaws(self) -> tuple[Flaw, ...]:
         return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
 
-    def _read_capacity(self) -> None:
-        """The reservations, and the topology, which changes with slurmctld's configuration."""
+    def _read_capacity(self, state: State) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration, where
+        capacity is managed or a node is tested. Raises Unavailable."""
+        tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
+        if not (self._capacity or state.changes or tested):
+            return
         self._reserved = self._scheduler.reservations()
         if time.monotonic() - self._leaves_at > LEAVES_S:
             self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
