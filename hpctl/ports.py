@@ -127,6 +127,18 @@ class Scheduler(Protocol):
         that has one, or another reservation, makes it Rejected, transient, whole.
         """
 
+    def burn_in(
+        self, name: str, node: NodeName, partition: str, qos: str, command: str, limit_s: float
+    ) -> Outcome:
+        """Run a command as a batch job alone on an idle node, behind every other job. Convergent.
+
+        The job is the daemon's own user's and has this name. Where that user has such a job
+        already, or had one until MinJobAge, it is the answer: Accepted, its id as `detail`.
+        """
+
+    def end_test(self, name: str) -> Outcome:
+        """Kill the jobs of this name of the daemon's own user. Convergent."""
+
 
 class ByHand(Protocol):
     """Slurm, as an operator's command drains nodes: under a Reason that is not the daemon's.

@@ -159,6 +159,28 @@ class FactAges(Struct, frozen=True):
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
+class IdlePolicy(Struct, frozen=True):
+    """Burn-in of idle nodes, which gives way to any user's job (docs/grey.md); off while `every_s`,
+    the time from one test of a node to its next, is 0.
+
+    `idle_s`: how long a node must have been idle. `limit_s`: how long a test may take. `partition`
+    and `qos`: where its job is submitted, such as one that Slurm preempts; by default a partition
+    of the node's. `command` runs on the node as the daemon's user, `--level LEVEL --id ID` behind.
+    """
+
+    every_s: SecondsOrNone = 0.0
+    level: Literal["quick", "full"] = "quick"
+    at_once: Count = 1
+    idle_s: SecondsOrNone = 300.0
+    limit_s: Seconds = 180.0
+    retry_s: Seconds = 1800.0
+    partition: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+    qos: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+    command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
+        "/opt/hpctl/bin/python -m hpctl.acceptance.run"
+    )
+
+
 class Policy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
@@ -169,5 +191,6 @@ class Policy(Struct, frozen=True):
     budgets: Budgets = field(default_factory=Budgets)
     ages: FactAges = field(default_factory=FactAges)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

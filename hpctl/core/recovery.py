@@ -33,6 +33,8 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    TEST = "test"
+    END_TEST = "end_test"
 
 
 CONVERGENT = frozenset(
@@ -44,6 +46,8 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.TEST,
+        StepKind.END_TEST,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""
@@ -110,7 +114,12 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE: what the reservation holds then."""
+    """For RESERVE: what the reservation holds then. For TEST: where it runs."""
+    partition: str = ""
+    command: str = ""
+    limit_s: float = 0.0
+    """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
+    qos: str = ""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
 
@@ -122,6 +131,8 @@ class Look(StrEnum):
     """When something wakes the loop; its slow reconcile comes anyway."""
     SLOWLY = "slowly"
     """About once a second: the cloud, a boot."""
+    OFTEN = "often"
+    """Several times a second: a user's job waits for what we do."""
     SOON = "soon"
     """Many times a second: slurmctld is about to change its mind."""
 

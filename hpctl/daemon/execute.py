@@ -44,12 +44,14 @@ _NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
 _SLURM = (
     StepKind.DRAIN,
     StepKind.DOWN,
+    StepKind.END_TEST,
     StepKind.RESERVE,
     StepKind.RETURN,
     StepKind.SIGNAL,
     StepKind.REQUEUE,
     StepKind.START_NOW,
     StepKind.HOLD,
+    StepKind.TEST,
 )
 
 
@@ -233,6 +235,11 @@ class Executor:
         do, attempt = due.do, due.attempt
         if do.kind is StepKind.RESERVE:
             return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.kind is StepKind.TEST:
+            where = (do.nodes[0], do.partition, do.qos)
+            return self._scheduler.burn_in(do.target, *where, do.command, do.limit_s)
+        if do.kind is StepKind.END_TEST:
+            return self._scheduler.end_test(do.target)
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)

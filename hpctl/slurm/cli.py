@@ -12,9 +12,13 @@ so that no nodes means to delete; a change makes slurmctld look at its queue. Th
 reservation bear the flag RESERVED only at slurmctld's next look, seconds later.
 """
 
+import math
+import os
+import pwd
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from hpctl.core.bounds import natural
 from hpctl.core.hostlist import batches, fold, valid_name
 from hpctl.core.model import (
     NOT_LEADING,
@@ -34,6 +38,24 @@ from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.rules import NO_SUCH_NODE
 from hpctl.slurm.run import UNAVAILABLE, outcome
+
+_OURS = ("--noheader", "--local", "--states=all", "--format=%A")
+_ALONE = (
+    *("--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue"),
+    *("--export=PATH,LANG", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
+)
+"""A test has the node to itself, with all that it has, and is the daemon's to repeat."""
+_BEHIND_ALL = 2147483645
+"""The highest nice value that Slurm takes."""
+
+
+def _me() -> str:
+    """The daemon's own user: its name, or its number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -223,6 +245,29 @@ class CliScheduler(Reader):
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
+
+    def burn_in(
+        self, name: str, node: NodeName, partition: str, qos: str, command: str, limit_s: float
+    ) -> Outcome:
+        """`sbatch --wrap`, where squeue knows no such job of ours."""
+        try:
+            known = self._read(*_OURS, f"--name={name}", f"--user={_me()}", program="squeue").text
+        except Unavailable as error:
+            return _unavailable(error)
+        if job := max(map(natural, known.split()), default=0):
+            return Outcome.accepted(str(job))
+        args = [*_ALONE, f"--job-name={name}", f"--nodelist={node}", f"--wrap=exec {command}"]
+        args += [f"--time={math.ceil(limit_s / 60)}", f"--nice={_BEHIND_ALL}"]
+        args += [f"--partition={partition}"] * bool(partition) + [f"--qos={qos}"] * bool(qos)
+        if not self.may_act():
+            return NOT_LEADING
+        ran = self.runner.run("sbatch", *args)
+        job = natural(ran.text.strip().partition(";")[0])
+        return Outcome.accepted(str(job)) if ran.ok else outcome(ran)
+
+    def end_test(self, name: str) -> Outcome:
+        """`scancel` by name, of our own jobs alone."""
+        return self._order("scancel", f"--name={name}", f"--user={_me()}")
 
     def _order(self, *args: str) -> Outcome:
         """Send one command, once."""
