@@ -13,6 +13,10 @@ class Unavailable(HpctlError):
     """A read failed: nothing may be concluded from it, least of all that a thing is absent."""
 
 
+class Interrupted(Unavailable):
+    """A long read was given up: something has happened that is more urgent."""
+
+
 class Refused(HpctlError):
     """The answer to a call is no. `code` is the service's own word for it.
 

@@ -32,7 +32,11 @@ class Scheduler(Protocol):
     """Slurm, as the daemon uses it."""
 
     def view(self) -> SchedulerView:
-        """All nodes and jobs. Raises Unavailable."""
+        """All nodes and jobs. Raises Unavailable.
+
+        Raises Interrupted where an event of the daemon's arrives while many nodes are read; never
+        the first time, and never twice in a row.
+        """
 
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
@@ -120,24 +124,30 @@ class Scheduler(Protocol):
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """The nodes of each reservation, by its name. Raises Unavailable."""
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
 
+        With `own` it is for those of the daemon's own user.
+
         It is made where there is none, and deleted for no nodes. Jobs that run go on. A node
-        that has one, or another reservation, makes it Rejected, transient, whole.
+        that has one, or another reservation, makes it Rejected, transient, whole. So does a job
+        of a reservation that is to be deleted.
         """
 
-    def burn_in(
-        self, name: str, node: NodeName, partition: str, qos: str, command: str, limit_s: float
-    ) -> Outcome:
-        """Run a command as a batch job alone on an idle node, behind every other job. Convergent.
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
+        """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
 
-        The job is the daemon's own user's and has this name. Where that user has such a job
-        already, or had one until MinJobAge, it is the answer: Accepted, its id as `detail`.
+        The job is the daemon's own user's, has this name and runs in the reservation of this name.
+        Where that user has such a job already, or had one until MinJobAge, it is the answer:
+        Accepted, with the job's id as `detail`. With `idle` it is in no reservation, but behind all
+        other jobs, and of that QOS.
         """
 
     def end_test(self, name: str) -> Outcome:
-        """Kill the jobs of this name of the daemon's own user. Convergent."""
+        """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
 class ByHand(Protocol):

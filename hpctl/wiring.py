@@ -121,7 +121,6 @@ def choose_scheduler(config: Config) -> tuple[CliScheduler, str]:
     """Slurm for the daemon: pyslurm where it imports and matches, the commands everywhere else;
     and which it is and why. slurmctld is not asked."""
     cli, wanted = make_scheduler(config), config.slurm.adapter
-    cli.polite = True
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm

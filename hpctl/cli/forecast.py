@@ -12,7 +12,7 @@ from msgspec import Struct
 from hpctl.cli import output, views
 from hpctl.cli.arguments import complete_node
 from hpctl.cli.gather import World, gather, known_nodes
-from hpctl.cli.requests import expanded
+from hpctl.cli.requests import hosts
 from hpctl.cli.tables import BAD, DIM, heading, styled, table, wrapped
 from hpctl.core.forecast import Band, Forecast, calibration, error, forecasts, spares_for
 from hpctl.core.model import NodeName
@@ -94,7 +94,7 @@ def forecast(names: tuple[str, ...], every: bool, config: str, as_json: bool) ->
     """
     world = gather(output.load_config(config), output.now(), slurm=True)
     known = [str(n) for n in known_nodes(world)]
-    wanted = [NodeName(n) for name in names for n in expanded(name)]
+    wanted = [NodeName(n) for name in names for n in hosts(name)]
     for name in wanted:
         if name not in known:
             raise output.no_such("nodes", name, known)

@@ -60,6 +60,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "accept": (
+            "hpctl.cli.accept:accept",
+            "Test nodes, and see what tests have found (docs/acceptance.md).",
+        ),
         "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
         "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
     },

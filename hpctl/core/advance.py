@@ -87,7 +87,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
     return Progress(
         tuple(
-            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation)
+            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
             for s in steps
             if isinstance(s.answer, Move)
         ),

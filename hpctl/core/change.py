@@ -265,12 +265,12 @@ def deadline_of(change: Change, policy: Policy) -> datetime:
 def _deadline_s(change: Change, policy: Policy) -> float:
     scale, node = policy.autoscale, policy.node
     if change.opened.kind is Kind.BURN_IN and change.phase is not Phase.OPEN:
-        return policy.idle.limit_s + node.doubt_window_s
+        return policy.acceptance.limit_s(policy.idle.level) + node.doubt_window_s
     return {
         Phase.OPEN: RESERVE_DEADLINE_S
         if change.opened.kind is Kind.SPARES
         else node.step_attempts * node.doubt_window_s,
-        Phase.TESTING: policy.idle.limit_s,
+        Phase.TESTING: policy.acceptance.limit_s(policy.idle.level),
         Phase.ARRIVING: scale.arrive_deadline_s,
         Phase.CLOSED: scale.leave_deadline_s,
         Phase.LEAVING: scale.leave_deadline_s,
@@ -438,10 +438,18 @@ def _burn_in(c: _Case) -> Next:
     if c.facts.unwanted:
         return Move(Signal.IN_USE, c.facts.unwanted)
     return c.take(
-        StepKind.TEST, TEST_NAME + c.rec.id, Signal.REFUSED, "slurmctld does not take the test",
-        about.why, nodes=(about.node,), partition=idle.partition or about.group, qos=idle.qos,
-        command=f"{idle.command} --level {idle.level} --id {c.rec.id}", limit_s=idle.limit_s,
-    )  # fmt: skip
+        StepKind.TEST,
+        TEST_NAME + c.rec.id,
+        Signal.REFUSED,
+        "slurmctld does not take the test",
+        about.why,
+        nodes=(about.node,),
+        partition=idle.partition or about.group,
+        command=f"{c.policy.acceptance.command} --level {idle.level} --id {c.rec.id}",
+        limit_s=c.policy.acceptance.limit_s(idle.level),
+        idle=True,
+        qos=idle.qos,
+    )
 
 
 def _testing(c: _Case) -> Next:

@@ -66,6 +66,38 @@ class AutoscalePolicy(Struct, frozen=True):
     leave_deadline_s: Seconds = 3600.0
 
 
+Level = Literal["off", "quick", "full"]
+
+
+class AcceptancePolicy(Struct, frozen=True):
+    """After what a node is tested before it serves again, and how (docs/acceptance.md).
+
+    `software_update`: after any boot that no recovery explains. `untested`: what becomes of a node
+    whose test came to no result, or skipped everything. `command` runs on the node as a batch job
+    of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
+    wait to start; `result_s`: how long after its end its result may take to be reported.
+    """
+
+    replace: Level = "off"
+    reboot: Level = "off"
+    reset: Level = "off"
+    add: Level = "off"
+    returned: Level = "off"
+    software_update: Level = "off"
+    quick_s: Seconds = 180.0
+    full_s: Seconds = 3600.0
+    start_s: Seconds = 300.0
+    result_s: Seconds = 60.0
+    untested: Literal["escalate", "return"] = "escalate"
+    command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
+        "/opt/hpctl/bin/python -m hpctl.acceptance.run"
+    )
+
+    def limit_s(self, level: str) -> float:
+        """How many seconds the job of a level may run."""
+        return self.full_s if level == "full" else self.quick_s
+
+
 class Mode(StrEnum):
     """How far hpctl may go."""
 
@@ -160,25 +192,21 @@ class FactAges(Struct, frozen=True):
 
 
 class IdlePolicy(Struct, frozen=True):
-    """Burn-in of idle nodes, which gives way to any user's job (docs/grey.md); off while `every_s`,
-    the time from one test of a node to its next, is 0.
+    """Burn-in of idle nodes by `acceptance.command`, which gives way to any user's job; off while
+    `every_s`, the time from one test of a node to its next, is 0 (docs/grey.md).
 
-    `idle_s`: how long a node must have been idle. `limit_s`: how long a test may take. `partition`
-    and `qos`: where its job is submitted, such as one that Slurm preempts; by default a partition
-    of the node's. `command` runs on the node as the daemon's user, `--level LEVEL --id ID` behind.
+    `idle_s`: how long a node must have been idle. `retry_s`: how long one that was interrupted is
+    left alone. `partition` and `qos`: where the job is submitted, such as one that Slurm preempts;
+    by default a partition of the node's.
     """
 
     every_s: SecondsOrNone = 0.0
     level: Literal["quick", "full"] = "quick"
     at_once: Count = 1
     idle_s: SecondsOrNone = 300.0
-    limit_s: Seconds = 180.0
     retry_s: Seconds = 1800.0
     partition: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
     qos: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
-    command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
-        "/opt/hpctl/bin/python -m hpctl.acceptance.run"
-    )
 
 
 class Policy(Struct, frozen=True):
@@ -192,5 +220,6 @@ class Policy(Struct, frozen=True):
     ages: FactAges = field(default_factory=FactAges)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
+    acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

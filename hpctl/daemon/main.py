@@ -223,7 +223,7 @@ class Daemon:
         scheduler, adapter = choose_scheduler(config)
         log.info("slurm is read by %s", adapter)
         self._scheduler = scheduler
-        scheduler.may_act = self.leadership.may_act
+        scheduler.may_act, scheduler.event = self.leadership.may_act, self._waker.poked
         provider = make_provider(config)
         self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)

@@ -38,13 +38,13 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import IN_TEST, Phase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.node_health import NodeHealthStore
-from hpctl.errors import Unavailable
+from hpctl.errors import Interrupted, Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
 from hpctl.ports import Clock, Provider, Scheduler
 
@@ -65,7 +65,9 @@ WHOLE_CHEAP_S = 0.1
 WHOLE_EVERY_S = 5.0
 """How long parts of Slurm are read before the whole is read again: a restart is over by then."""
 WHOLE_AGE_S = 30.0
-"""No part is read beside a whole that is older: the rest of the cluster has changed since."""
+"""No part is read beside a whole that is older: the rest of the cluster has changed since. A
+reading of the whole that an event interrupts is put off by WHOLE_EVERY_S, once.
+"""
 PART_NODES = 200
 """Most nodes in one part; more cost what the whole costs."""
 
@@ -163,7 +165,8 @@ class Observer:
         self._marks: set[tuple[NodeName, str]] = set()
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
-        self._whole_at = self._parts_since = -math.inf
+        self._whole_due = -math.inf
+        self._reads_parts = False
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
@@ -214,12 +217,13 @@ class Observer:
         """
         health = self._health.snapshot()
         try:
-            seen = self._read_slurm(state, health)
+            seen, health = self._read_slurm(state, health)
             ours = (state.nodes[rid] for rid in state.open_nodes.values())
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            if self._capacity or state.changes:
+            tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
+            if self._capacity or state.changes or tested:
                 self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""
         except Unavailable as error:
@@ -257,7 +261,18 @@ class Observer:
             },
         )
 
-    def _read_slurm(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+    def _read_slurm(
+        self, state: State, health: dict[NodeName, Health]
+    ) -> tuple[SchedulerView, dict[NodeName, Health]]:
+        """Slurm, and the health of the nodes, which is newer where an event has come meanwhile."""
+        try:
+            return self._read_part_or_whole(state, health), health
+        except Interrupted:
+            health = self._health.snapshot()
+            self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
+            return self._read_part_or_whole(state, health), health
+
+    def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
         """The whole, or all jobs and the nodes that something is to be done about.
 
         A part leaves the time of the whole as it is: what it does not hold is that old. Where
@@ -277,8 +292,9 @@ class Observer:
                 now = SchedulerView(self._slurm.as_of, seen, part.jobs, tuple(flaws.values()))
                 return carry_nodes(self._slurm, now)
         view = carry_nodes(self._slurm, self._scheduler.view())
-        self._whole_at, self._parts_since = self._clock.monotonic(), -math.inf
-        self._whole_cost = self._whole_at - began
+        now_s = self._clock.monotonic()
+        self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
+        self._whole_cost = now_s - began
         return view
 
     def _settled(self, state: State, nodes: Set[NodeName]) -> Mapping[NodeName, SlurmNode]:
@@ -293,11 +309,10 @@ class Observer:
     def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
         if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
             return False
-        if self._parts_since == -math.inf:
-            self._parts_since = now
-        cheap = self._whole_cost <= self.whole_cheap_s
-        since, age = now - self._parts_since, now - self._whole_at
-        return not cheap and since <= WHOLE_EVERY_S and age <= WHOLE_AGE_S
+        if not self._reads_parts:
+            self._reads_parts = True
+            self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
+        return self._whole_cost > self.whole_cheap_s and now <= self._whole_due
 
     def marked(self) -> bool:
         """Whether HyperPod's health agent has marked a node since Slurm was read last.

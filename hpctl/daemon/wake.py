@@ -47,6 +47,10 @@ class Waker:
                     pass
         return bool(ready)
 
+    def poked(self) -> bool:
+        """Whether the next `wait` returns at once."""
+        return bool(select.select([self._fd], [], [], 0)[0])
+
     def close(self) -> None:
         """Stop listening."""
         os.close(self._fd)

@@ -18,7 +18,7 @@ from hpctl.core.hostlist import HostlistError, batches, expand, fold
 from hpctl.core.marks import mark_in
 from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
 from hpctl.core.walls import Flaw
-from hpctl.errors import Unavailable
+from hpctl.errors import Interrupted, Unavailable
 from hpctl.slurm import parse
 from hpctl.slurm.records import UNASKED, Dealt, Hostlists, JobRecord, dealt
 from hpctl.slurm.run import End, Ran, Runner
@@ -51,8 +51,11 @@ class Reader:
 
     runner: Runner = field(default_factory=Runner)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    polite: bool = False
-    """Whether other threads of this process must not wait while nodes are parsed."""
+    event: Callable[[], bool] | None = None
+    """Whether a daemon's loop has an event to handle: a long read is then given up. Other threads
+    of a daemon must not wait while nodes are parsed."""
+    _whole: bool = False
+    """The last reading of all nodes was not given up, so that the next one may be."""
     may_act: Callable[[], bool] = lambda: True
     """Asked immediately before each order: a daemon that leads no more sends none."""
     _version: tuple[int, int, int] | None = None
@@ -92,7 +95,10 @@ class Reader:
 
     def view(self) -> SchedulerView:
         """All nodes and jobs. `as_of` is before the first question, never after."""
-        return self._beside(self._all_nodes)
+        give_up, self._whole = self.event if self._whole else None, False
+        seen = self._beside(lambda: self._all_nodes(give_up))
+        self._whole = True
+        return seen
 
     def part(
         self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
@@ -203,8 +209,10 @@ class Reader:
         flags = record.job.flags | {"EXPEDITED_REQUEUE"}
         return replace(record, job=replace(record.job, flags=flags))
 
-    def _all_nodes(self) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
-        nodes, flaws = self._parse_nodes(self._read("show", "node", "-o"))
+    def _all_nodes(
+        self, give_up: Callable[[], bool] | None
+    ) -> tuple[dict[NodeName, SlurmNode], list[Flaw]]:
+        nodes, flaws = self._parse_nodes(self._read("show", "node", "-o", give_up=give_up), give_up)
         known = self._known({node.name for node in nodes})
         lines = Counter(node.name for node in nodes)
         found = {node.name: node for node in nodes if node.name in known}
@@ -256,9 +264,11 @@ class Reader:
             self._names.update(n for n, r in zip(strange, ran, strict=True) if r.ok)
         return found & self._names
 
-    def _parse_nodes(self, ran: Ran) -> tuple[list[SlurmNode], list[Flaw]]:
+    def _parse_nodes(
+        self, ran: Ran, give_up: Callable[[], bool] | None = None
+    ) -> tuple[list[SlurmNode], list[Flaw]]:
         lines = parse.node_lines(ran.text)
-        return parse.nodes(_politely(lines) if self.polite else lines, self.dealt())
+        return parse.nodes(_politely(lines, give_up) if self.event else lines, self.dealt())
 
     def _read(
         self,
@@ -266,15 +276,18 @@ class Reader:
         known: Callable[[Ran], bool] | None = None,
         program: str = "scontrol",
         environ: Mapping[str, str] | None = None,
+        give_up: Callable[[], bool] | None = None,
     ) -> Ran:
         """Run a command until it answers. `known` tells an answer that has exit status 1."""
 
         def answered(ran: Ran) -> bool:
             return ran.ok or (known is not None and ran.end is End.EXITED and known(ran))
 
-        ran = self.runner.run(program, *args, environ=environ)
+        ran = self.runner.run(program, *args, environ=environ, give_up=give_up)
         if answered(ran):
             return ran
+        if ran.end is End.GIVEN_UP:
+            raise Interrupted(f"{program}: {ran.message}")
         import tenacity  # 7 ms, which a command pays where something is tried again
 
         before = iter([ran])
@@ -312,9 +325,11 @@ def _no_job(ran: Ran) -> bool:
     return "Invalid job id" in ran.text + ran.err
 
 
-def _politely(nodes: Iterable[T]) -> Iterator[T]:
-    """The same, with pauses for the other threads."""
+def _politely(nodes: Iterable[T], give_up: Callable[[], bool] | None) -> Iterator[T]:
+    """The same, with pauses for the other threads. Raises Interrupted."""
     for number, node in enumerate(nodes, 1):
         yield node
         if number % POLITE_EVERY == 0:
+            if give_up is not None and give_up():
+                raise Interrupted(f"given up after {number} nodes")
             time.sleep(POLITE_S)

@@ -13,7 +13,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -25,6 +25,9 @@ MAX_OUTPUT = 256 * 1024 * 1024
 """Bytes of standard output after which a command is killed: 10 000 nodes are 8 MB of text."""
 
 MAX_ERROR = 64 * 1024
+
+ASK_EVERY_S = 0.02
+"""How often a command asks whether it is to be given up."""
 
 _OWN_SETTINGS = ("SLURM_", "SCONTROL_", "SCANCEL_", "SQUEUE_", "SINFO_", "SBATCH_")
 _WHICH_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET")
@@ -38,6 +41,7 @@ class End(StrEnum):
     TIMED_OUT = "timed_out"
     TOO_LONG = "too_long"
     NOT_STARTED = "not_started"
+    GIVEN_UP = "given_up"
 
 
 class Ran(Struct, frozen=True):
@@ -69,6 +73,7 @@ class Ran(Struct, frozen=True):
             End.TIMED_OUT: f"no end after {self.seconds:.1f} s",
             End.TOO_LONG: f"more than {MAX_OUTPUT} bytes of output",
             End.NOT_STARTED: self.err,
+            End.GIVEN_UP: f"given up after {self.seconds:.1f} s",
         }[self.end]
 
 
@@ -90,10 +95,11 @@ class Runner(Struct, frozen=True):
         *args: str,
         timeout: float | None = None,
         environ: Mapping[str, str] | None = None,
+        give_up: Callable[[], bool] | None = None,
     ) -> Ran:
         """Run one command, with `environ` beside its ordinary environment.
 
-        Never raises for what the command does.
+        Never raises for what the command does. It is killed once `give_up` says so.
         """
         program = str(self.bin_dir / name) if self.bin_dir else name
         command = (program, *args)
@@ -115,7 +121,7 @@ class Runner(Struct, frozen=True):
         except OSError as error:
             return _not_started(command, f"cannot start {program}: {error.strerror}")
         with proc:
-            return _collect(command, proc, timeout or self.timeout)
+            return _collect(command, proc, timeout or self.timeout, give_up)
 
     def env(self) -> dict[str, str]:
         """The environment: the caller's own, less whatever would change what Slurm prints."""
@@ -134,8 +140,14 @@ def _not_started(command: Sequence[str], why: str) -> Ran:
     return Ran(tuple(command), End.NOT_STARTED, -1, b"", why, 0.0)
 
 
-def _collect(command: tuple[str, ...], proc: subprocess.Popen[bytes], timeout: float) -> Ran:
+def _collect(
+    command: tuple[str, ...],
+    proc: subprocess.Popen[bytes],
+    timeout: float,
+    give_up: Callable[[], bool] | None,
+) -> Ran:
     """Read both pipes to their end, or kill the process group at a limit."""
+    slice_s = timeout if give_up is None else ASK_EVERY_S
     started = time.monotonic()
     out, err = bytearray(), bytearray()
     end = End.EXITED
@@ -145,7 +157,7 @@ def _collect(command: tuple[str, ...], proc: subprocess.Popen[bytes], timeout: f
                 pipes.register(pipe, selectors.EVENT_READ, sink)
         while pipes.get_map() and end is End.EXITED:
             left = started + timeout - time.monotonic()
-            for key, _ in pipes.select(max(left, 0)):
+            for key, _ in pipes.select(max(min(left, slice_s), 0)):
                 chunk = os.read(key.fd, 1 << 20)
                 if not chunk:
                     pipes.unregister(key.fileobj)
@@ -155,6 +167,8 @@ def _collect(command: tuple[str, ...], proc: subprocess.Popen[bytes], timeout: f
                 end = End.TOO_LONG
             elif left <= 0 and pipes.get_map():
                 end = End.TIMED_OUT
+            elif give_up is not None and pipes.get_map() and give_up():
+                end = End.GIVEN_UP
     if end is End.EXITED:
         try:
             proc.wait(max(started + timeout - time.monotonic(), 0.1))
@@ -209,6 +223,7 @@ _REFUSED = {
     "Job is no longer pending execution": "ESLURM_JOB_NOT_PENDING",
     "Job is not pending nor running": "ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
     "Requested nodes are busy": "ESLURM_NODES_BUSY",
+    "Requested reservation is in use": "ESLURM_RESERVATION_BUSY",
     "Requested reservation overlaps": "ESLURM_RESERVATION_OVERLAP",
     "Duplicate reservation name": "ESLURM_RESERVATION_NAME_DUP",
     "Requested reservation is invalid": "ESLURM_RESERVATION_INVALID",
@@ -219,6 +234,7 @@ _REFUSED = {
 _FOR_NOW = frozenset(
     {
         "ESLURM_NODES_BUSY",
+        "ESLURM_RESERVATION_BUSY",
         "ESLURM_RESERVATION_OVERLAP",
         "ESLURM_RESERVATION_NAME_DUP",
         "ESLURM_TRANSITION_STATE_NO_UPDATE",

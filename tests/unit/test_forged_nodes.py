@@ -8,6 +8,7 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
+from hpctl.errors import Interrupted
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from tests.fakes.slurm_text import node_text
@@ -50,6 +51,14 @@ def lies(reader: Reader, liar: str, *forged: str) -> None:
     lines = [node_text(liar, "IDLE"), *(node_text(name, "DOWN") for name in forged)]
     assert reader.runner.bin_dir is not None
     (reader.runner.bin_dir / f"{liar}.node").write_text("\n".join(lines))
+
+
+def test_an_event_interrupts_every_second_whole_at_most(reader: Reader) -> None:
+    reader.event = lambda: True
+    for _ in range(2):
+        assert reader.view().nodes.keys() == set(NAMES)
+        with pytest.raises(Interrupted):
+            reader.view()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
 
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 
@@ -28,7 +29,7 @@ from hpctl.core.node_recovery import Phase
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
-from hpctl.errors import Unavailable
+from hpctl.errors import Interrupted, Unavailable
 from tests.fakes.values import opened, slurm_node
 from tests.intakes import Rows
 
@@ -315,9 +316,14 @@ class Large(Still):
         super().__init__()
         self.asked: list[str] = []
         self.states = dict.fromkeys(BOTH, "IDLE")
+        self.event: Callable[[], None] | None = None
 
     def view(self) -> SchedulerView:
         self.asked.append("whole")
+        if event := self.event:
+            self.event = None
+            event()
+            raise Interrupted("given up")
         return self._shown(BOTH)
 
     def part(self, nodes, known):
@@ -332,13 +338,44 @@ class Large(Still):
         return SchedulerView(self.at, found, {})
 
 
-def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_path):
+MODULE = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
+
+
+@pytest.fixture
+def large(tmp_path) -> tuple[Large, dict[str, Health], Observer]:
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
     observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")
     observer.whole_cheap_s = -1
+    return slurm, health, observer
+
+
+def test_a_fault_interrupts_the_reading_of_a_large_cluster(large):
+    slurm, health, observer = large
+    observer.look(replay([]), rules())
+    slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
+    slurm.at = T0 + timedelta(seconds=40)
+    seen = observer.look(replay([]), rules())
+    assert slurm.asked == ["whole", "whole", "n1"]
+    assert seen.health["n1"].findings
+    for after, asked in (44, "n1"), (46, "whole"):
+        slurm.at = T0 + timedelta(seconds=after)
+        observer.look(replay([]), rules())
+        assert slurm.asked[-1] == asked
+
+
+def test_an_event_without_a_node_has_the_whole_read_once_more(large):
+    slurm, _, observer = large
+    slurm.event = lambda: None
+    observer.look(replay([]), rules())
+    assert slurm.asked == ["whole", "whole"]
+    assert not observer.trouble
+
+
+def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large):
+    slurm, health, observer = large
 
     def look(after: float) -> SchedulerView:
         slurm.at = T0 + timedelta(seconds=after)
@@ -347,8 +384,7 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(tmp_pat
     look(0)
     look(1)
     assert slurm.asked == ["whole", "whole"], "nothing is the matter: each node matters"
-    module = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
-    health[BOTH[0]] = replace(heard("n1", 0), findings=(module,))
+    health[BOTH[0]] = replace(heard("n1", 0), findings=(MODULE,))
     slurm.states = dict.fromkeys(BOTH, "DOWN")
     for after in (20, 22, 25):
         seen = look(after)

@@ -39,6 +39,13 @@ def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
         time.sleep(0.02)
 
 
+def test_a_command_that_is_given_up_is_killed(tmp_path) -> None:
+    runner = Runner(bin_dir=script(tmp_path, "echo part; sleep 60"))
+    began = time.monotonic()
+    assert runner.run("scontrol", give_up=lambda: True).end is End.GIVEN_UP
+    assert time.monotonic() - began < 5
+
+
 def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
     runner = Runner(bin_dir=script(tmp_path, "exec >&- 2>&-; sleep 60"), timeout=0.5)
     assert runner.run("scontrol").end is End.TIMED_OUT
