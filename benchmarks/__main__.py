@@ -37,10 +37,12 @@ NAMES = (
     "progress",
     "clusters",
     "heal",
+    "failover",
     "hma",
     "restart",
     "attack",
     "page",
+    "stacks",
 )
 
 
