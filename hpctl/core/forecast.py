@@ -535,8 +535,8 @@ def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tup
         row = sums[min(bisect_right(BANDS, chance), len(sums)) - 1]
         row[0], row[1], row[2] = row[0] + count, row[1] + chance * count, row[2] + happened
 
-    for weeks in range(1, int((end - past.since) // WEEK)):
-        at = end - weeks * WEEK
+    at = end - WEEK
+    while at - WEEK >= past.since:
         model, firsts = _learned(past, nodes, {}, at), 0
         for unit in past.units.values():
             then = unit.at(at)
@@ -547,8 +547,9 @@ def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tup
                 firsts += broke
         quiet = _quiet(past, len(nodes), at)
         add(model.chance(Unit(past.since), WEEK), firsts, quiet)
+        at -= WEEK
     return tuple(
-        Band(low, high, int(n), chance / n, happened / n)
+        Band(low, high, round(n), chance / n, happened / n)
         for low, high, (n, chance, happened) in zip(BANDS, BANDS[1:], sums, strict=False)
         if n
     )
