@@ -30,6 +30,7 @@ NAMES = (
     "cycle",
     "reading",
     "grey",
+    "forecast",
     "logs",
     "triage",
     "checkpoints",

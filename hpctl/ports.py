@@ -139,12 +139,16 @@ class Scheduler(Protocol):
         of a reservation that is to be deleted.
         """
 
-    def test(self, name: str, node: NodeName, partition: str, command: str, s: float) -> Outcome:
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
         """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
 
         The job is the daemon's own user's, has this name and runs in the reservation of this name.
         Where that user has such a job already, or had one until MinJobAge, it is the answer:
-        Accepted, with the job's id as `detail`.
+        Accepted, with the job's id as `detail`. With `idle` it is in no reservation, but behind all
+        other jobs, and of that QOS.
         """
 
     def end_test(self, name: str) -> Outcome:

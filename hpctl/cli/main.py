@@ -41,7 +41,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "What hpctl saw, decided and did, one line an event.",
         ),
         "report": ("hpctl.cli.report:report", "What failed, what it cost, and what hpctl saved."),
-        "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
+        "forecast": ("hpctl.cli.forecast:forecast", "How likely nodes break in the next days."),
         "audit": (
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",

@@ -174,14 +174,14 @@ def tables(view: ReportView) -> list[tuple[str, tuple[str, ...], Sequence[tuple[
         for what, rows in (("node", r.node_stages), ("job", r.job_stages))
         for s in rows
     ]
-    again = [(i.node, i.instance, str(i.recoveries), f"{i.score:.2f}", i.why) for i in r.again]
+    again = [(i.node, i.instance, str(i.breaks), f"{i.month:.0%}", i.why) for i in r.again]
     spares = [(s.group, str(s.fewest), str(s.most), str(s.last)) for s in r.spares]
     return [
         ("Failures", (*heads, *((view.currency,) * priced), "PUBLISHED"), faults),
         ("Runs that went wrong by themselves", ("TROUBLE", "RUNS"),
          [(kind.replace("_", " "), str(n)) for kind, n in r.runs.items()]),
         ("Time to repair", ("OF", "STAGE", "COUNT", "MEAN", "MEDIAN"), stages),
-        ("Instances that break again", ("NODE", "INSTANCE", "RECOVERIES", "SCORE", "WHY"), again),
+        ("Instances that break again", ("NODE", "INSTANCE", "BREAKS", "30 D", "WHY"), again),
         ("Spares", ("GROUP", "FEWEST", "MOST", "NOW"), spares),
     ]  # fmt: skip
 

@@ -208,8 +208,7 @@ class Corrupt(Exception):
 
 
 RECENT_S: Final = 90 * 86400.0
-"""Nothing younger is past. No shipped window looks back further, and a lemon's points are worth a
-tenth by then."""
+"""Nothing younger is past. No shipped window looks back further, the forecast's among them."""
 
 
 class State(Struct):
@@ -232,6 +231,8 @@ class State(Struct):
     paused_by: str = ""
     configuration: ConfigurationTaken | None = None
     events: int = 0
+    began: datetime | None = None
+    """When the first of the events was."""
     retired: frozenset[RecoveryId] = frozenset()
     """The ids of what is in the journal's past alone (`core.retire`)."""
 
@@ -252,6 +253,8 @@ class State(Struct):
     def fold(self, event: Event) -> None:
         """Take one event in. Raises Corrupt where it cannot follow those before it."""
         self.events += 1
+        if self.began is None:
+            self.began = event.at
         match event:
             # The most frequent first: a journal of months is replayed by every command.
             case SignalSeen():

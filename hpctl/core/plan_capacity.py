@@ -13,6 +13,7 @@ from typing import Final
 from hpctl.core.acceptance import level_of
 from hpctl.core.autoscale import Decision, ScaleDown, ScaleUp, decide
 from hpctl.core.bounds import later
+from hpctl.core.burn_in import burn_ins
 from hpctl.core.capacity import RESERVATION, idle, nodes_of, partitions_of, scale_view, stopped
 from hpctl.core.change import ChangeOpened, Kind, Phase, ordered
 from hpctl.core.job_recovery import JobRecovery
@@ -200,7 +201,10 @@ def plan_capacity(
     def removals() -> list[ChangeOpened]:
         return list(_returns(view, policy, now))
 
-    parts = {"spares": spares, "autoscale": scales, "removals": removals}
+    def tests() -> list[ChangeOpened]:
+        return [one for one in burn_ins(view, policy, now) if one.node not in taken]
+
+    parts = {"spares": spares, "autoscale": scales, "removals": removals, "burn-in": tests}
     opens, flaws = each("plan", parts, str, lambda part: parts[part]())
     return tuple(change for part in opens for change in part), tuple(flaws)
 

@@ -212,6 +212,24 @@ class FactAges(Struct, frozen=True):
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
+class IdlePolicy(Struct, frozen=True):
+    """Burn-in of idle nodes by `acceptance.command`, which gives way to any user's job; off while
+    `every_s`, the time from one test of a node to its next, is 0 (docs/grey.md).
+
+    `idle_s`: how long a node must have been idle. `retry_s`: how long one that was interrupted is
+    left alone. `partition` and `qos`: where the job is submitted, such as one that Slurm preempts;
+    by default a partition of the node's.
+    """
+
+    every_s: SecondsOrNone = 0.0
+    level: Literal["quick", "full"] = "quick"
+    at_once: Count = 1
+    idle_s: SecondsOrNone = 300.0
+    retry_s: Seconds = 1800.0
+    partition: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+    qos: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+
+
 class Policy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
@@ -223,6 +241,7 @@ class Policy(Struct, frozen=True):
     ages: FactAges = field(default_factory=FactAges)
     hangs: HangPolicy = field(default_factory=HangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
     acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

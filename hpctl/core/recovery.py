@@ -139,6 +139,9 @@ class Do(Struct, frozen=True):
     command: str = ""
     limit_s: float = 0.0
     """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
+    idle: bool = False
+    qos: str = ""
+    """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
     order: ResetOrder | None = None
@@ -152,6 +155,8 @@ class Look(StrEnum):
     """When something wakes the loop; its slow reconcile comes anyway."""
     SLOWLY = "slowly"
     """About once a second: the cloud, a boot."""
+    OFTEN = "often"
+    """Several times a second: a user's job waits for what we do."""
     SOON = "soon"
     """Many times a second: slurmctld is about to change its mind."""
 

@@ -135,6 +135,7 @@ CHANGE_TEXTS: Final[dict[capacity.Signal, str]] = {
     capacity.Signal.IN_USE: "{what} is in use again",
     capacity.Signal.BACK: "Resumed {what}",
     capacity.Signal.REFUSED: "Change of {what} rejected",
+    capacity.Signal.TESTED: "Burn-in of {what} ended",
     capacity.Signal.DEADLINE: "Change of {what} timed out",
     capacity.Signal.OPERATOR_TOOK_OVER: "Operator took over {what}",
 }
@@ -317,6 +318,8 @@ def change_text(event: ChangeOpened) -> str:
             return f"Removing {event.node} from group {event.group}"
         case capacity.Kind.RETURN:
             return f"Resuming {event.node}, a new instance under an old name"
+        case capacity.Kind.BURN_IN:
+            return f"Testing idle {event.node}"
         case capacity.Kind.SPARES:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
 
@@ -438,6 +441,9 @@ _CHANGE_WAITS: Final = {
     (capacity.Kind.REMOVE, capacity.Phase.LEAVING): "SageMaker to list the instance no more",
     (capacity.Kind.REMOVE, capacity.Phase.GIVING_BACK): "slurmctld to resume the node",
     (capacity.Kind.RETURN, capacity.Phase.OPEN): "slurmctld to resume the node",
+    (capacity.Kind.BURN_IN, capacity.Phase.OPEN): "slurmctld to take the test's job",
+    (capacity.Kind.BURN_IN, capacity.Phase.TESTING): "the test to end, or a user's job to wait",
+    (capacity.Kind.BURN_IN, capacity.Phase.LEAVING): "slurmctld to end the test's job",
     (capacity.Kind.SPARES, capacity.Phase.OPEN): "the reservation to hold these nodes",
 }
 

@@ -292,7 +292,8 @@ class Executor:
     def _of_test(self, do: Do) -> Outcome:
         slurm = self._scheduler
         if do.kind is StepKind.TEST:
-            return slurm.test(do.target, do.nodes[0], do.partition, do.command, do.limit_s)
+            what = (do.target, do.nodes[0], do.partition, do.command, do.limit_s)
+            return slurm.test(*what, idle=do.idle, qos=do.qos)
         if do.kind is StepKind.END_TEST:
             return slurm.end_test(do.target)
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)

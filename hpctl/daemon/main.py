@@ -62,6 +62,9 @@ CONTROLLERS_S, REREAD_S, SETTLE_S = 5.0, 86400.0, 10.0
 """How often Slurm is asked where it is active; how often a standby replays anew; for how long a
 call under way is waited for before the lease is given away. In seconds."""
 
+OFTEN_S = 0.3
+"""How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
+
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
 
@@ -484,9 +487,8 @@ class Daemon:
         loop = self.config.loop
         if pace.acted:
             return 0.0
-        pause = {Look.SOON: loop.poll_s, Look.SLOWLY: loop.slow_poll_s}.get(
-            pace.look, loop.reconcile_s
-        )
+        looks = {Look.SOON: loop.poll_s, Look.OFTEN: OFTEN_S, Look.SLOWLY: loop.slow_poll_s}
+        pause = looks.get(pace.look, loop.reconcile_s)
         # On a cluster where looking is slow, look less: never more than a third of the time.
         pause = max(pause, 2 * spent)
         if pace.until is not None:

@@ -106,6 +106,8 @@ _ALONE = (
     *("--export=PATH,LANG", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
 )
 """A test has the node to itself, with all that it has, and is the daemon's to repeat."""
+_BEHIND_ALL = 2147483645
+"""The highest nice value that Slurm takes."""
 
 
 def _me() -> str:
@@ -247,7 +249,10 @@ class CliScheduler(Reader):
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
 
-    def test(self, name: str, node: NodeName, partition: str, command: str, s: float) -> Outcome:
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
         """`sbatch --wrap`, where squeue knows no such job of ours."""
         try:
             known = self._read(*_OURS, f"--name={name}", f"--user={_me()}", program="squeue").text
@@ -255,8 +260,9 @@ class CliScheduler(Reader):
             return _unavailable(error)
         if job := max(map(natural, known.split()), default=0):
             return Outcome.accepted(str(job))
-        where = [f"--partition={partition}"] * bool(partition)
-        args = [*_ALONE, f"--job-name={name}", f"--reservation={name}", *where]
+        where = [f"--partition={partition}"] * bool(partition) + [f"--qos={qos}"] * bool(qos)
+        where.append(f"--nice={_BEHIND_ALL}" if idle else f"--reservation={name}")
+        args = [*_ALONE, f"--job-name={name}", *where]
         args += [f"--nodelist={node}", f"--time={math.ceil(s / 60)}", f"--wrap=exec {command}"]
         if not self.may_act():
             return NOT_LEADING

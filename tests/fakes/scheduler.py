@@ -185,16 +185,21 @@ class SimSlurm(Slurmctld):
         self.schedule(self.now())
         return Outcome.accepted()
 
-    def test(self, name: str, node: NodeName, partition: str, command: str, s: float) -> Outcome:
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
         """Promised in ports.Scheduler; what the command does is the test's business."""
         if self.away or self.crashed:
             return UNAVAILABLE
-        mine = [j for j in self.jobs.values() if j.name == name and j.reservation]
+        mine = [j for j in self.jobs.values() if j.name == name and j.wanted]
         if mine and self.kept(mine[-1], self.now()):
             return Outcome.accepted(str(mine[-1].id))
-        if name not in self.reserved:
+        if not idle and name not in self.reserved:
             return Outcome.rejected("ESLURM_RESERVATION_INVALID")
         number = self.submit(1, min(s, self.test_s), requeue=False, name=name, wanted=node)
+        if idle:
+            self.jobs[number].reservation = ""
         return Outcome.accepted(str(number))
 
     def end_test(self, name: str) -> Outcome:
@@ -202,7 +207,7 @@ class SimSlurm(Slurmctld):
         if self.away or self.crashed:
             return UNAVAILABLE
         for job in self.jobs.values():
-            if job.name == name and job.reservation:
+            if job.name == name and job.wanted:
                 self.cancel(job)
         return Outcome.accepted()
 
