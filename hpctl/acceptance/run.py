@@ -8,6 +8,7 @@ for the agent, which reports them. It imports nothing of the daemon and runs as 
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -160,8 +161,10 @@ class TestFileProblems(errors.FileProblems):
 
 
 def _compiled(pattern: str) -> "re2._Regexp":
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(pattern)
+        return re2.compile(pattern, options)
     except re2.error as error:
         raise ValueError(f"no regular expression (RE2): {pattern!r:.80}: {error}") from error
 
@@ -273,7 +276,7 @@ def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
     """The tests one after another, each told as it ends."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     started = time.time()
-    end = time.monotonic() + (QUICK_S if level == "quick" else sum(t.timeout_s for t in todo))
+    end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)
     done = []
     for test in todo:
         found = run(test, end - time.monotonic(), host)
