@@ -17,8 +17,8 @@ HEAD = """# The fault catalogue
 What each kernel message or node-level fact means, and what hpctl does about it. A rule's id is the
 name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by its id in
 [hpctl.yaml](configuration.md), and may write rules of its own ([plugins](plugins.md)). Of two
-faults the more urgent decides, then the stronger first remedy, then the order here. Where a rule
-differs from NVIDIA's advice, `hpctl/core/faults/` has the reason.
+faults the more urgent decides, then the stronger first remedy, then the order here.
+`hpctl/core/faults/` says where a rule differs from NVIDIA's advice.
 
 **Remedy**: where the ladder begins: *reset* the GPU, then reboot, then replace; another ladder is
 written out. The same rule on the same instance within 7 days, or the time in the row, climbs one

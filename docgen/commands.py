@@ -11,8 +11,8 @@ from hpctl.cli.main import cli
 
 HEAD = """# Commands
 
-`hpctl COMMAND --help` prints examples too. Read commands work while the daemon is down. Requests
-(`pause`, `approve`, `replace` and so on) go to the daemon, which acts under its own gates.
+Without `hpctl`. `hpctl COMMAND --help` prints examples too. Read commands work while the daemon is
+down. Requests (`pause`, `approve` and so on) go to the daemon, which acts under its own gates.
 
 - **Exit codes**: 0 fine; 1 problem found, refused or failed; 2 usage; 3 cannot tell, or in doubt;
   130 interrupted by Ctrl-C (work that was ordered goes on).
@@ -28,6 +28,7 @@ HEAD = """# Commands
 """
 _SHARED_BY = 2
 """An option that so many commands have is described once."""
+_IN_HEAD = ("| `--json`", "| `--config ", "| `--profile ", "| `--region ")
 _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
@@ -43,8 +44,8 @@ def page() -> str:
         for flags, helps in uses.items()
         if helps.total() >= _SHARED_BY
     }
-    lines = [HEAD.rstrip("\n")]
-    lines += [f"| `{flags}` | {text} |" for flags, text in sorted(shared.items())]
+    listed = [f"| `{flags}` | {text} |" for flags, text in sorted(shared.items())]
+    lines = [HEAD.rstrip("\n"), *(row for row in listed if not row.startswith(_IN_HEAD))]
     group = ""
     for words, command in commands:
         if words.split()[1] != group:
@@ -72,7 +73,8 @@ def _command(text: str, command: click.Command, shared: Mapping[str, str]) -> It
         raise ValueError(f"{text} has no help")
     context = click.Context(command, info_name=text)
     arguments = [a for p in command.params for a in _argument(p, context)]
-    yield from ("", f"**`{' '.join([text, *arguments])}`**", "")
+    usage = " ".join([text.removeprefix("hpctl "), *arguments])
+    yield from ("", f"**`{usage}`**", "") if " " in usage else ("",)
     about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
     known = [o for o in _options(command) if _is_shared(o, shared)]
     also = [_name(o) for o in known if o.name not in _EVERYWHERE]

@@ -68,7 +68,8 @@ def page() -> str:
     for name, entry in written["schemas"].items():
         view = classes[entry["view"]]
         exits = f" Exit code {entry['exit']}." if "exit" in entry else ""
-        lines += [f"## hpctl.{name}/1", "", f"`{entry['command']}`.{exits}", ""]
+        head = f"{_command(name, entry['command'])}{exits}".strip()
+        lines += [f"## hpctl.{name}/1", "", *([head, ""] if head else [])]
         noted = notes.get(entry["view"], {})
         used.add(entry["view"])
         lines += [*_block(view, noted, todo), ""]
@@ -86,6 +87,12 @@ def page() -> str:
     if unused := notes.keys() - used:
         raise ValueError(f"notes on types that no command prints: {', '.join(unused)}")
     return "\n".join(lines)
+
+
+def _command(schema: str, command: str) -> str:
+    """What prints it, where that is not plain from the schema's name."""
+    text = command.removeprefix("hpctl ")
+    return "" if text.replace(" ", "-") == schema else f"`{text}`."
 
 
 def _classes() -> dict[str, type]:

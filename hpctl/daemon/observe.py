@@ -217,12 +217,7 @@ class Observer:
         """
         health = self._health.snapshot()
         try:
-            try:
-                seen = self._read_slurm(state, health)
-            except Interrupted:
-                health = self._health.snapshot()
-                self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
-                seen = self._read_slurm(state, health)
+            seen, health = self._read_slurm(state, health)
             ours = (state.nodes[rid] for rid in state.open_nodes.values())
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
@@ -265,7 +260,18 @@ class Observer:
             },
         )
 
-    def _read_slurm(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+    def _read_slurm(
+        self, state: State, health: dict[NodeName, Health]
+    ) -> tuple[SchedulerView, dict[NodeName, Health]]:
+        """Slurm, and the health of the nodes, which is newer where an event has come meanwhile."""
+        try:
+            return self._read_part_or_whole(state, health), health
+        except Interrupted:
+            health = self._health.snapshot()
+            self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
+            return self._read_part_or_whole(state, health), health
+
+    def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
         """The whole, or all jobs and the nodes that something is to be done about.
 
         A part leaves the time of the whole as it is: what it does not hold is that old. Where
