@@ -35,8 +35,16 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
     ),
     "rejoining": ("a new boot reports; cloud and slurmd have to agree", "`rejoin_deadline_s`"),
     "verifying": (
-        "healthy for `verify_healthy_s`, then given back to Slurm",
+        "healthy for `verify_healthy_s`, then tested or given back to Slurm",
         "`verify_deadline_s`",
+    ),
+    "accepting": (
+        "resumed inside a reservation of hpctl's alone, where a job [tests](acceptance.md) it",
+        "of `acceptance`: `start_s`, `quick_s` or `full_s`, `result_s`; and `doubt_window_s`",
+    ),
+    "unreserving": (
+        "drained again unless it passed; the test's job and reservation are deleted",
+        "`vacate_deadline_s`",
     ),
     "returned": ("back in service", ""),
     "escalated": ("a person has to look; the node stays drained", ""),

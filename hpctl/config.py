@@ -18,6 +18,7 @@ from msgspec import Meta, Struct, field
 from hpctl.core.catalogue import Override
 from hpctl.core.model import RuleId
 from hpctl.core.policy import (
+    AcceptancePolicy,
     AutoscalePolicy,
     Budgets,
     Count,
@@ -201,6 +202,7 @@ class Config(Struct, frozen=True):
     ages: FactAges = FactAges()
     catalogue: dict[RuleId, Override] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
+    acceptance: AcceptancePolicy = AcceptancePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
     run_policy: PolicyFile = PolicyFile()
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)

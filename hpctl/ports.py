@@ -124,12 +124,26 @@ class Scheduler(Protocol):
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """The nodes of each reservation, by its name. Raises Unavailable."""
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
 
+        With `own` it is for those of the daemon's own user.
+
         It is made where there is none, and deleted for no nodes. Jobs that run go on. A node
-        that has one, or another reservation, makes it Rejected, transient, whole.
+        that has one, or another reservation, makes it Rejected, transient, whole. So does a job
+        of a reservation that is to be deleted.
         """
+
+    def test(self, name: str, node: NodeName, partition: str, command: str, s: float) -> Outcome:
+        """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
+
+        The job is the daemon's own user's, has this name and runs in the reservation of this name.
+        Where that user has such a job already, or had one until MinJobAge, it is the answer:
+        Accepted, with the job's id as `detail`.
+        """
+
+    def end_test(self, name: str) -> Outcome:
+        """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
 class ByHand(Protocol):

@@ -107,9 +107,9 @@ def culprit(
             if view.failed:
                 output.echo(f"  {view.nodes}: {view.why or f'slow: {view.figure:.4g}'}", err=True)
     beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
-    view = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
-    output.show("accept-culprit", view, as_json, draw)
-    output.leave(Exit.PROBLEM if view.culprits else Exit.FINE)
+    found = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
+    output.show("accept-culprit", found, as_json, draw)
+    output.leave(Exit.PROBLEM if found.culprits else Exit.FINE)
 
 
 def _nodes(names: Sequence[str]) -> tuple[NodeName, ...]:

@@ -169,7 +169,7 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
         kind="node_recovery",
         headline=headline(rec),
         rule=_decided(rules, rec),
-        evidence=evidence_of(rec.findings),
+        evidence=evidence_of((*rec.findings, *rec.tests)),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec, w.state),
         next=lifted_by(hold) if hold else _awaited(w, rec),

@@ -58,9 +58,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
         "approve": ("hpctl.cli.requests:approve", "Let a held recovery go ahead."),
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
-        "accept": ("hpctl.cli.accept:accept", "Test nodes, and see what tests have found."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "accept": (
+            "hpctl.cli.accept:accept",
+            "Test nodes, and see what tests have found (docs/acceptance.md).",
+        ),
         "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
         "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
     },

@@ -317,7 +317,7 @@ def approve(
     approval.
     """
     world = gather(output.load_config(config), output.now())
-    wanted = [name for target in targets for name in _names(target)]
+    wanted = [name for target in targets for name in hosts(target)]
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
         if not of_rule:
@@ -336,7 +336,7 @@ def approve(
     _ask(config, "approve", list(dict.fromkeys(wanted)), no_wait, as_json)
 
 
-def _names(target: str) -> tuple[str, ...]:
+def hosts(target: str) -> tuple[str, ...]:
     """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
     try:
         return expand(target)

@@ -1,11 +1,13 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
 from datetime import datetime
+from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
+from hpctl.core.baseline import FigureLimit, judged, limits
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
@@ -56,9 +58,16 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     here = jobs_on(list(state.open_nodes), view.scheduler.jobs)
     correlated = correlated_since(view, policy, now)
 
+    @cache
+    def fleet() -> tuple[FigureLimit, ...]:
+        return limits(view.measured())
+
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
         facts = _of_others(rec, facts, correlated.get(rec.id, ""))
+        if facts.results:
+            tested = judged(facts.results, view.instance_type(rec.node), fleet())
+            facts = replace(facts, results=tested)
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
@@ -87,7 +96,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
     return Progress(
         tuple(
-            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation)
+            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
             for s in steps
             if isinstance(s.answer, Move)
         ),

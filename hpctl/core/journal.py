@@ -123,13 +123,15 @@ class HoldLifted(Struct, frozen=True):
 
 
 class SignalSeen(Struct, frozen=True):
-    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN."""
+    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN. `tests`: what an
+    acceptance test found, for the signal that it gave."""
 
     at: datetime
     recovery: RecoveryId
     signal: str
     why: str
     generation: Generation | None = None
+    tests: tuple[Finding, ...] = ()
 
 
 class StepStarted(Struct, frozen=True):
@@ -302,7 +304,7 @@ class State(Struct):
             rec = kept[e.recovery].on(e.signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
             raise Corrupt(str(error)) from error
-        kept[rec.id] = rec
+        kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
         if rec.ended:
             del listed[rec.key]
 

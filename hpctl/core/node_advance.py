@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from hpctl.core import acceptance
 from hpctl.core.bounds import later
 from hpctl.core.model import (
-    Assessment,
     Condition,
     Generation,
     InstanceStatus,
@@ -84,7 +84,16 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
         Phase.REMEDYING: node.reboot_deadline_s if reboot else node.replace_deadline_s,
         Phase.REJOINING: node.rejoin_deadline_s,
         Phase.VERIFYING: node.verify_deadline_s,
+        Phase.ACCEPTING: _test_deadline_s(rec, policy),
+        Phase.UNRESERVING: node.vacate_deadline_s,
     }[rec.phase]
+
+
+def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+    """As long as the job may wait and run, and some minutes for what is around it."""
+    test = policy.acceptance
+    run_s = test.limit_s(acceptance.level_of(rec, policy))
+    return test.start_s + run_s + test.result_s + policy.node.doubt_window_s
 
 
 def _withdraw(c: NodeCase) -> Next | None:
@@ -254,7 +263,7 @@ def _verifying(c: NodeCase) -> Next:
     if not returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
             return c.wait("waiting for the agent of this generation", Look.SLOWLY)
-        new = not c.facts.mark and _since(judged, c.rec)
+        new = not c.facts.mark and acceptance.since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
@@ -265,17 +274,9 @@ def _verifying(c: NodeCase) -> Next:
         healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
             return Wait(healthy, "healthy so far", Look.SLOWLY)
+        if level := acceptance.level_of(c.rec, c.policy):
+            return Move(Signal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
-
-
-def _since(judged: Assessment, rec: NodeRecovery) -> bool:
-    """Whether an assessment rests on anything newer than the recovery's own opening.
-
-    A node returned by hand on the same boot still carries the findings it was drained for.
-    """
-    if judged.generation != rec.opened_for:
-        return True
-    return any(f.last > rec.opened for f in judged.findings)
 
 
 _PHASES: Final = {
@@ -285,4 +286,6 @@ _PHASES: Final = {
     Phase.REMEDYING: _remedying,
     Phase.REJOINING: _rejoining,
     Phase.VERIFYING: _verifying,
+    Phase.ACCEPTING: acceptance.accepting,
+    Phase.UNRESERVING: acceptance.unreserving,
 }

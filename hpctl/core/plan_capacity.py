@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.acceptance import level_of
 from hpctl.core.autoscale import Decision, ScaleDown, ScaleUp, decide
 from hpctl.core.bounds import later
 from hpctl.core.capacity import RESERVATION, idle, nodes_of, partitions_of, scale_view, stopped
@@ -37,16 +38,18 @@ def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
     for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
         if f"{Kind.SPARES} {group}" in view.state.open_changes:
             continue
-        change = _change(group, count, view, now)
+        change = _change(group, count, view, policy, now)
         if change is not None:
             yield change
 
 
-def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened | None:
+def _change(
+    group: str, count: int, view: View, policy: Policy, now: datetime
+) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
     nodes = {node.name: node for node, _ in nodes_of(group, view)}
     ready = [n for n in held if n in nodes and idle(nodes[n], view, reserved=True)]
-    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view))]
+    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view, policy))]
     victim = _victim(group, ready, view, now)
     released: Sequence[NodeName] = ()
     cause = None
@@ -58,7 +61,9 @@ def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened |
     free = sorted(
         n for n, node in nodes.items() if n not in held and n not in elsewhere and idle(node, view)
     )
-    back = sorted(n for n, node in nodes.items() if n not in held and _returning(node, view))
+    back = sorted(
+        n for n, node in nodes.items() if n not in held and _returning(node, view, policy)
+    )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
     if set(wanted) == set(held) or (not released and _release_refused(group, wanted, view, now)):
         return None
@@ -75,10 +80,15 @@ def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened |
     )
 
 
-def _returning(node: SlurmNode, view: View) -> bool:
-    """Whether a node is about to be given back: reserved now, no job that waits is quicker."""
-    rid = view.state.open_nodes.get(node.name)
-    verifying = rid is not None and view.state.nodes[rid].phase is NodePhase.VERIFYING
+def _returning(node: SlurmNode, view: View, policy: Policy) -> bool:
+    """Whether a node is about to be given back: reserved now, no job that waits is quicker.
+
+    One that is tested before is in the reservation of its test until then.
+    """
+    rec = view.state.node_recovery(node.name)
+    verifying = rec is not None and rec.phase is NodePhase.VERIFYING
+    if rec is None or level_of(rec, policy):
+        return False
     return verifying and node.drained and not node.down
 
 

@@ -66,6 +66,38 @@ class AutoscalePolicy(Struct, frozen=True):
     leave_deadline_s: Seconds = 3600.0
 
 
+Level = Literal["off", "quick", "full"]
+
+
+class AcceptancePolicy(Struct, frozen=True):
+    """After what a node is tested before it serves again, and how (docs/acceptance.md).
+
+    `software_update`: after any boot that no recovery explains. `untested`: what becomes of a node
+    whose test came to no result, or skipped everything. `command` runs on the node as a batch job
+    of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
+    wait to start; `result_s`: how long after its end its result may take to be reported.
+    """
+
+    replace: Level = "off"
+    reboot: Level = "off"
+    reset: Level = "off"
+    add: Level = "off"
+    returned: Level = "off"
+    software_update: Level = "off"
+    quick_s: Seconds = 180.0
+    full_s: Seconds = 3600.0
+    start_s: Seconds = 300.0
+    result_s: Seconds = 60.0
+    untested: Literal["escalate", "return"] = "escalate"
+    command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
+        "/opt/hpctl/bin/python -m hpctl.acceptance.run"
+    )
+
+    def limit_s(self, level: str) -> float:
+        """How many seconds the job of a level may run."""
+        return self.full_s if level == "full" else self.quick_s
+
+
 class Mode(StrEnum):
     """How far hpctl may go."""
 
@@ -169,5 +201,6 @@ class Policy(Struct, frozen=True):
     budgets: Budgets = field(default_factory=Budgets)
     ages: FactAges = field(default_factory=FactAges)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
+    acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
+from hpctl.core.model import (
+    Finding,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    SlurmNode,
+    reason_owner,
+)
 from hpctl.core.policy import Policy
 
 
@@ -33,6 +41,11 @@ class StepKind(StrEnum):
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    ISOLATE = "isolate"
+    RESUME = "resume"
+    TEST = "test"
+    END_TEST = "end_test"
+    UNRESERVE = "unreserve"
 
 
 CONVERGENT = frozenset(
@@ -44,6 +57,11 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.ISOLATE,
+        StepKind.RESUME,
+        StepKind.TEST,
+        StepKind.END_TEST,
+        StepKind.UNRESERVE,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""
@@ -84,6 +102,8 @@ class Move(Struct, frozen=True):
 
     signal: StrEnum
     why: str
+    tests: tuple[Finding, ...] = ()
+    """What the tests of a node found, for the move that rests on them."""
 
 
 class Do(Struct, frozen=True):
@@ -110,7 +130,11 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE: what the reservation holds then."""
+    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs."""
+    partition: str = ""
+    command: str = ""
+    limit_s: float = 0.0
+    """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
 

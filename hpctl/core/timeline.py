@@ -78,6 +78,17 @@ NODE_TEXTS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
     node_recovery.Signal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
     node_recovery.Signal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
     node_recovery.Signal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
+    node_recovery.Signal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
+    node_recovery.Signal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
+    node_recovery.Signal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REPLACE: (
+        "{node} failed its test, needs a replacement",
+        Mark.TROUBLE,
+    ),
+    node_recovery.Signal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
+    node_recovery.Signal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
     node_recovery.Signal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
     node_recovery.Signal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
     node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
@@ -139,6 +150,11 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.ADD: "Adding instances to group {target}",
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.ISOLATE: "Reserving the node for its test ({target})",
+    StepKind.RESUME: "Resuming {target} inside that reservation",
+    StepKind.TEST: "Submitting the test {target}",
+    StepKind.END_TEST: "Ending the test {target}",
+    StepKind.UNRESERVE: "Deleting reservation {target}",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {
@@ -475,6 +491,10 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
             return "; ".join(filter(None, [boot, unasked(rec, policy)]))
         case node_recovery.Phase.REJOINING:
             return "the instance to be Running and slurmd to register"
+        case node_recovery.Phase.ACCEPTING:
+            return f"the result of test {rec.test}"
+        case node_recovery.Phase.UNRESERVING:
+            return "the job and the reservation of its test to go"
         case _:
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
 

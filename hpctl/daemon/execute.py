@@ -38,7 +38,8 @@ UNAVAILABLE = "unavailable"
 """The code of an order that was not sent, because nobody could look before it."""
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
-_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
+_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)
+_TEST = (StepKind.ISOLATE, StepKind.TEST, StepKind.END_TEST, StepKind.UNRESERVE)
 # A reservation comes before the order that opens its nodes to jobs: a node is reserved as a spare
 # before it is returned, and a spare is released before the job starts that it is released to.
 _SLURM = (
@@ -46,6 +47,8 @@ _SLURM = (
     StepKind.DOWN,
     StepKind.RESERVE,
     StepKind.RETURN,
+    StepKind.RESUME,
+    *_TEST,
     StepKind.SIGNAL,
     StepKind.REQUEUE,
     StepKind.START_NOW,
@@ -214,7 +217,7 @@ class Executor:
 
     def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
-        if kind is StepKind.RETURN:
+        if kind in (StepKind.RETURN, StepKind.RESUME):
             answers = self._scheduler.give_back(
                 {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
             )
@@ -233,6 +236,8 @@ class Executor:
         do, attempt = due.do, due.attempt
         if do.kind is StepKind.RESERVE:
             return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.kind in _TEST:
+            return self._of_test(do)
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)
@@ -243,6 +248,14 @@ class Executor:
         if do.kind is StepKind.HOLD:
             return self._scheduler.hold(job, do.why)
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+    def _of_test(self, do: Do) -> Outcome:
+        slurm = self._scheduler
+        if do.kind is StepKind.TEST:
+            return slurm.test(do.target, do.nodes[0], do.partition, do.command, do.limit_s)
+        if do.kind is StepKind.END_TEST:
+            return slurm.end_test(do.target)
+        return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
 
 
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:

@@ -38,7 +38,7 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import IN_TEST, Phase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
@@ -222,7 +222,8 @@ class Observer:
             if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            if self._capacity or state.changes:
+            tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
+            if self._capacity or state.changes or tested:
                 self._reserved = self._scheduler.reservations()
             self.slurm_trouble = ""
         except Unavailable as error:

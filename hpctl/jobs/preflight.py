@@ -42,7 +42,7 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     """
     bad = {}
     runs = [_measured(node, result) for node in nodes for result in found.get(node, ())]
-    known = limits(runs, {})
+    known = limits(runs)
     for node in nodes:
         if node not in found:
             bad[node] = "told no result of its tests"

@@ -149,7 +149,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
     verb: Literal[
         "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
-        "return", "failover",
+        "return", "failover", "accept-quick", "accept-full",
     ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""

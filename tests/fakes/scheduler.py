@@ -151,7 +151,7 @@ class SimSlurm(Slurmctld):
             raise Unavailable("slurmctld does not answer", "wait")
         return dict(self.reserved)
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
@@ -165,10 +165,35 @@ class SimSlurm(Slurmctld):
             return Outcome.rejected("ESLURM_NODES_BUSY", transient=True)
         if fresh & others:
             return Outcome.rejected("ESLURM_RESERVATION_OVERLAP", transient=True)
+        if not nodes and name not in self.reserved:
+            return Outcome.accepted()
+        if not nodes and any(j.reservation == name and not j.end for j in self.jobs.values()):
+            return Outcome.rejected("ESLURM_RESERVATION_BUSY", transient=True)
         self.reserved[name] = tuple(nodes)
         if not nodes:
             del self.reserved[name]
         self.schedule(self.now())
+        return Outcome.accepted()
+
+    def test(self, name: str, node: NodeName, partition: str, command: str, s: float) -> Outcome:
+        """Promised in ports.Scheduler; what the command does is the test's business."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = [j for j in self.jobs.values() if j.name == name and j.reservation]
+        if mine and self.kept(mine[-1], self.now()):
+            return Outcome.accepted(str(mine[-1].id))
+        if name not in self.reserved:
+            return Outcome.rejected("ESLURM_RESERVATION_INVALID")
+        number = self.submit(1, min(s, self.test_s), requeue=False, name=name, wanted=node)
+        return Outcome.accepted(str(number))
+
+    def end_test(self, name: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        for job in self.jobs.values():
+            if job.name == name and job.reservation:
+                self.cancel(job)
         return Outcome.accepted()
 
 

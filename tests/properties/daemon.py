@@ -132,6 +132,7 @@ class Mishaps(Struct):
 
 ON_NODES = {"drain": "drain", "down": "down", "give_back": "return"}
 ON_JOBS = ("signal", "requeue", "start_now", "hold")
+OF_TESTS = {"reserve": "isolate", "test": "test", "end_test": "end_test"}
 """The orders of the Scheduler port."""
 
 
@@ -163,7 +164,13 @@ class SchedulerDoor:
         order = getattr(self._slurm, name)
         if name in ON_NODES:
             return partial(self._on_nodes, ON_NODES[name], order)
+        if name in OF_TESTS:
+            return partial(self._on_test, OF_TESTS[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
+
+    def _on_test(self, kind, order, name, *detail, **options):
+        kind = "unreserve" if kind == "isolate" and not detail[0] else kind
+        return self._call(kind, {name: None}, lambda: {name: order(name, *detail, **options)})[name]
 
     def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""

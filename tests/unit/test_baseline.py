@@ -3,8 +3,12 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from hpctl.core.baseline import FigureLimit, Measured, limits, slow
+from hpctl.core.baseline import FigureLimit, Measured, judged, limits, slow
+from hpctl.core.journal import State, replay
+from hpctl.core.model import TEST, TEST_SUMMARY, Finding, InstanceGroup, ProviderView, Verdict
+from tests.fakes.values import at, opened, view_of
 
 FLOORS = {"p5.48xlarge": {"bf16_tflops": 544.0}}
 # Median, spread between nodes, spread between runs of one node (shares): of GPUs the clocks and the
@@ -87,6 +91,39 @@ def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> 
     assert limit.limit == pytest.approx(30 / 0.97)
     assert str(slow([one(33.0, figure="p_us")], [limit])[0]).startswith("gpu.speed p_us 33 is over")
     assert not slow([one(20.0, figure="p_us")], [limit])
+
+
+def finding(figures: str, verdict: Verdict = Verdict.OK, test: str = "gpu.speed") -> Finding:
+    return Finding(TEST + test, verdict, at(1), at(2), "r-1", evidence=figures)
+
+
+def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
+    state = {}
+    for n in range(1, 8):
+        rec = replay([opened(n)]).nodes[f"n-{n}"]
+        broken = Verdict.FAIL if n == 7 else Verdict.OK
+        tests = (
+            finding(f'{{"bf16_tflops": {700 if n < 7 else 100}}}', broken),
+            finding("{", test="x"),
+        )
+        state[rec.id] = replace(
+            rec, tests=(*tests, Finding(TEST_SUMMARY, Verdict.OK, at(1), at(2)))
+        )
+    groups = {"g": InstanceGroup("g", "ml.p5.48xlarge")}
+    view = view_of(state=State(nodes=state), provider=ProviderView(at(0), groups=groups))
+    known = limits(view.measured())
+    assert [
+        (k.nodes, k.median)
+        for k in limits([replace(m, instance_type="t") for m in view.measured()])
+    ] == [(6, 700)]
+    assert not known[0].instance_type, "nobody tells which instance stands for it"
+    good, bad = finding('{"bf16_tflops": 690}'), finding('{"bf16_tflops": 600}')
+    assert judged((good,), "", known) == (good,)
+    (failed,) = judged((bad,), "", known)
+    assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
+    assert failed.detail.startswith(
+        "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
+    )
 
 
 def test_near_the_limit_three_runs_decide() -> None:
