@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hpctl.core.baseline import FigureLimit, Measured, judged, limits, slow
 from hpctl.core.journal import State, replay
-from hpctl.core.model import TEST, TEST_SUMMARY, Finding, InstanceGroup, ProviderView, Verdict
+from hpctl.core.model import TEST, Finding, InstanceGroup, Verdict
 from tests.fakes.values import at, opened, view_of
 
 FLOORS = {"p5.48xlarge": {"bf16_tflops": 544.0}}
@@ -93,33 +93,27 @@ def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> 
     assert not slow([one(20.0, figure="p_us")], [limit])
 
 
+TFLOPS = '{"bf16_tflops": %d}'
+
+
 def finding(figures: str, verdict: Verdict = Verdict.OK, test: str = "gpu.speed") -> Finding:
     return Finding(TEST + test, verdict, at(1), at(2), "r-1", evidence=figures)
 
 
 def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
-    state = {}
+    nodes = {}
     for n in range(1, 8):
-        rec = replay([opened(n)]).nodes[f"n-{n}"]
-        broken = Verdict.FAIL if n == 7 else Verdict.OK
-        tests = (
-            finding(f'{{"bf16_tflops": {700 if n < 7 else 100}}}', broken),
-            finding("{", test="x"),
-        )
-        state[rec.id] = replace(
-            rec, tests=(*tests, Finding(TEST_SUMMARY, Verdict.OK, at(1), at(2)))
-        )
-    groups = {"g": InstanceGroup("g", "ml.p5.48xlarge")}
-    view = view_of(state=State(nodes=state), provider=ProviderView(at(0), groups=groups))
-    known = limits(view.measured())
-    assert [
-        (k.nodes, k.median)
-        for k in limits([replace(m, instance_type="t") for m in view.measured()])
-    ] == [(6, 700)]
-    assert not known[0].instance_type, "nobody tells which instance stands for it"
-    good, bad = finding('{"bf16_tflops": 690}'), finding('{"bf16_tflops": 600}')
-    assert judged((good,), "", known) == (good,)
-    (failed,) = judged((bad,), "", known)
+        rec = replay([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"]
+        speed = finding(TFLOPS % (700 if n < 7 else 100), Verdict.OK if n < 7 else Verdict.FAIL)
+        nodes[rec.id] = replace(rec, tests=(speed, finding("{", test="x"), finding("{}", test="y")))
+    view = view_of(state=State(nodes=nodes))
+    groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
+    view = replace(view, provider=replace(view.provider, groups=groups))
+    (limit,) = known = limits(view.measured())
+    assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
+    kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
+    assert judged((good,), kind, known) == (good,)
+    (failed,) = judged((bad,), kind, known)
     assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
