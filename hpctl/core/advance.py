@@ -1,13 +1,12 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
 from datetime import datetime
-from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
-from hpctl.core.baseline import FigureLimit, judged, limits
+from hpctl.core.baseline import judged, limits
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
@@ -58,16 +57,9 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     here = jobs_on(list(state.open_nodes), view.scheduler.jobs)
     correlated = correlated_since(view, policy, now)
 
-    @cache
-    def fleet() -> tuple[FigureLimit, ...]:
-        return limits(view.measured())
-
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        facts = _of_others(rec, facts, correlated.get(rec.id, ""))
-        if facts.results:
-            tested = judged(facts.results, view.instance_type(rec.node), fleet())
-            facts = replace(facts, results=tested)
+        facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view)
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
@@ -106,6 +98,14 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
+
+
+def _tested(facts: NodeFacts, rec: NodeRecovery, view: View) -> NodeFacts:
+    """The facts with the node's test judged by what the fleet has measured."""
+    if not facts.results:
+        return facts
+    known = limits(view.measured())
+    return replace(facts, results=judged(facts.results, view.instance_type(rec.node), known))
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
