@@ -8,12 +8,14 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 # Three processes on two cores, for some tests wait; what neighbours share is set up once, and who is
-# done takes over from the others. Four for the tests with a real Slurm, most of whose time is
+# done takes over from the others. Five for the tests with a real Slurm, most of whose time is
 # waiting. There a whole file goes to one of them, because its tests share a cluster, and the longest
-# first (see tests/durations.py). Pytest's "no tests were selected" (exit 5) is a failure here like
+# first (see tests/durations.py); each process collects only the files that have such a test, or the
+# folder of a helper that marks them. Pytest's "no tests were selected" (exit 5) is a failure here like
 # every other: a suite that vanished must not pass.
 PURE := pytest -n 3 --dist worksteal -m "not slurm and not nightly" --durations=10
-REAL := pytest -n 4 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
+REAL := pytest -n 5 --dist loadscope --no-loadscope-reorder -m "slurm and not nightly" --durations=10
+WITH_SLURM = $(shell grep -rl 'mark\.slurm' tests --include='*.py' | sed -E '/\/test_[^/]*$$/!s,/[^/]*$$,,' | sort -u)
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,8 +53,7 @@ check: static test-packages ## The inner loop: everything static, and the quick 
 static: setup ## Format, lint, types and import rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports & $(BIN)/mypy && wait $$!
 
 .PHONY: test-pure
 test-pure: test-packages ## The tests that need no Slurm
@@ -72,12 +73,12 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 
 .PHONY: test-slurm
 test-slurm: test-packages ## The tests against a real Slurm, on loopback
-	.ci/once-more $(BIN)/$(REAL) tests
+	.ci/once-more $(BIN)/$(REAL) $(WITH_SLURM)
 
 .PHONY: durations
 durations: test-packages ## Record how long each file of tests takes: they run in that order
 	-$(BIN)/$(PURE) --record-durations tests
-	-$(BIN)/$(REAL) --record-durations tests
+	-$(BIN)/$(REAL) --record-durations $(WITH_SLURM)
 
 # TIERS names some of them: TIERS="slurm soak".
 .PHONY: nightly

@@ -36,10 +36,12 @@ NAMES = (
     "progress",
     "clusters",
     "heal",
+    "failover",
     "hma",
     "restart",
     "attack",
     "page",
+    "stacks",
 )
 
 

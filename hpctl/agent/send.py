@@ -35,6 +35,7 @@ from msgspec.structs import replace
 from hpctl.agent.config import AgentSettings
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Generation, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -46,12 +47,12 @@ FIRST_RETRY_S = 0.2
 LAST_RETRY_S = 5.0
 REPEATS_EVERY = 3
 """Heartbeats between two reports in which only counts and times differ."""
-NEWS_RETRY_S, NEWS_TRIES = 1.0, 40
+NEWS_RETRY_S, NEWS_TRIES = 0.5, 80
 """While something new has not been heard, so many attempts follow each other at most so far apart:
 as soon as a standby leads, it is to know."""
 CONNECT_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 5.0
-STANDBY_TIMEOUT_S = 3.0
+STANDBY_TIMEOUT_S = 2.0
 """The same for an answer where another head node may lead by now."""
 DISTRUST_S = 10.0
 """For how long no standby's word leads to a head node that did not answer: it names the former
@@ -74,7 +75,7 @@ class Sender(threading.Thread):
 
     `snapshot` is asked for the findings of the moment, with a version that grows whenever
     something new is among them, `gauges` for the numbers of the moment, which are in reports and
-    heartbeats alike. Both are called from this thread.
+    heartbeats alike. `asked` is told what the head node asks for. All are called from this thread.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class Sender(threading.Thread):
         snapshot: Callable[[], tuple[int, tuple[Finding, ...]]],
         agent_start: datetime,
         gauges: Callable[[], Mapping[str, float]] = dict,
+        asked: Callable[[StackAsk], None] = lambda _: None,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
         self._settings, self._spool, self._snapshot = settings, spool, snapshot
-        self._agent_start, self._gauges = agent_start, gauges
+        self._agent_start, self._gauges, self._asked = agent_start, gauges, asked
         self._client = HeadClient(settings.heads, settings.munge_socket)
         self._wanted = threading.Condition()
         self._woken, self._stopping = False, False
@@ -120,6 +122,8 @@ class Sender(threading.Thread):
                 self._woken = False
             reply = self._deliver()
             self._complain(reply)
+            if reply.stacks is not None:
+                self._asked(reply.stacks)
             failures = failures + 1 if reply.answer is Answer.RETRY else 0
             with self._wanted:
                 if failures:
@@ -245,6 +249,8 @@ class Reply(Struct, frozen=True):
 
     answer: Answer
     text: str = ""
+    stacks: StackAsk | None = None
+    """What the head node asks for with it."""
 
 
 class _Session(Struct, frozen=True):
@@ -413,11 +419,18 @@ def _exchange(
 
 def _reply(status: int, text: bytes) -> Reply:
     if status == 200:
-        return Reply(Answer.ACKED)
+        return Reply(Answer.ACKED, stacks=_asks(text))
     if status == 409 and _code(text) == "unknown_digest":
         return Reply(Answer.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
     return Reply(Answer.RETRY if later else Answer.REFUSED, f"{status} {explained(text)}")
+
+
+def _asks(text: bytes) -> StackAsk | None:
+    """What an answer asks for: nothing, nearly always."""
+    with contextlib.suppress(wire.MalformedReportError):
+        return wire.decode_ack(text).stacks if b'"stacks"' in text else None
+    return None
 
 
 def _code(text: bytes) -> str:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from types import FrameType
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -122,6 +123,8 @@ BATCHES_A_TURN = 32
 """So that an endless storm keeps neither signals nor the watchdog waiting."""
 SENDER_STUCK_S = 60.0
 """A sender that did nothing for so long is stuck: systemd's watchdog restarts the agent."""
+STOP_S = 5.0
+"""How long the agent's parts are given to end, all together."""
 
 
 class Agent:
@@ -158,7 +161,9 @@ class Agent:
         )
         self._tests = Inbox(settings.spool)
         begin = _start_after(recalled.agent_start)
-        self._sender = Sender(settings, spool, self._snapshot, begin, self._checks.gauges)
+        self._sender = Sender(
+            settings, spool, self._snapshot, begin, self._checks.gauges, self._outside.stacks.ask
+        )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 
@@ -199,11 +204,8 @@ class Agent:
             self._loop(selector)
             notify("STOPPING=1")
             self._close(selector)
-        if self._endpoint is not None:
-            self._endpoint.stop()
-        self._outside.stop()
-        self._checks.stop()
-        self._sender.stop()
+        parts = (self._endpoint, *self._outside.parts, self._checks, self._sender)
+        stop_all(part for part in parts if part is not None)
         signal.set_wakeup_fd(-1)
 
     def stop(self) -> None:
@@ -314,6 +316,26 @@ class Agent:
             *self._tests.findings(),
         )
         return version, found[: wire.MAX_FINDINGS]
+
+
+class Stoppable(Protocol):
+    """What ends within seconds."""
+
+    def stop(self) -> None:
+        """End, or be left to itself after some seconds."""
+
+
+def stop_all(parts: Iterable[Stoppable]) -> None:
+    """Stop all at once, within STOP_S: one after the other, each that hangs adds its own seconds
+    and systemd kills the agent before the last has saved what it knows."""
+    stopping = [threading.Thread(target=part.stop, daemon=True) for part in parts]
+    until = time.monotonic() + STOP_S
+    for thread in stopping:
+        thread.start()
+    for thread in stopping:
+        thread.join(max(0.0, until - time.monotonic()))
+    if left := sum(thread.is_alive() for thread in stopping):
+        log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
 
 
 def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:

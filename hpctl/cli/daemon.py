@@ -1,9 +1,16 @@
 """`hpctl daemon run`: the head-node daemon in the foreground, as systemd wants it."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import click
 
 from hpctl.cli import output
 from hpctl.cli.output import config_option
+
+if TYPE_CHECKING:
+    from hpctl.config import Config
 
 
 @click.group(short_help="The head-node daemon.")
@@ -35,7 +42,7 @@ def config() -> None:
 @click.argument("path", required=False, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check(path: str | None, as_json: bool) -> None:
-    """Validate a file: every problem at once, with its place. Exit code 1 when there is one."""
+    """Validate a file and its database: every problem at once. Exit code 1 when there is one."""
     import json
     import os
 
@@ -50,6 +57,7 @@ def check(path: str | None, as_json: bool) -> None:
         loaded = load(path)
         make_rules(loaded)
         problems = [f"{error}: {error.hint}" for error in unusable(loaded.notify.sinks)]
+        problems += _database(loaded)
         if loaded.page.listen:
             from hpctl.page.access import Access
 
@@ -66,6 +74,22 @@ def check(path: str | None, as_json: bool) -> None:
     if not problems and not as_json:
         output.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
     raise SystemExit(1 if problems else 0)
+
+
+def _database(config: Config) -> list[str]:
+    """What is wrong with a database that heads are to share: not there, of a later release, another
+    cluster's."""
+    from hpctl.errors import HpctlError, Unavailable
+    from hpctl.wiring import open_store
+
+    try:
+        if config.database_url:
+            open_store(config).close()
+    except HpctlError as error:
+        # Without a cause nothing failed: the daemon makes or migrates what is in it.
+        if not isinstance(error, Unavailable) or error.__cause__:
+            return [f"database_url: {error}: {error.hint}"]
+    return []
 
 
 @config.command()

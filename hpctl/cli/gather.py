@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_S = 0.2
+_watched: dict[tuple[int, int, datetime], float] = {}
+"""Since when this process has seen an old row of the lease unchanged, by the monotonic clock."""
 
 
 class World(Struct, frozen=True):
@@ -186,12 +188,15 @@ def _assessed(
 
 
 def leader(store: Store | SqliteReader, at: datetime, *, wait: bool) -> DaemonInfo | None:
-    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts:
-    another host's clock may be late, and a leader that lives renews it."""
+    """The lease's row. With `wait`, one that looks old is watched for as long as the lease lasts,
+    once: another host's clock may be late, and a leader that lives renews it."""
     info = store.daemon()
     if info is None or not wait or at <= info.until:
         return info
-    until = time.monotonic() + info.lease_s
+    mark, begun = (info.epoch, info.beat, info.heartbeat), time.monotonic()
+    if mark not in _watched:
+        _watched.clear()
+    until = _watched.setdefault(mark, begun) + info.lease_s
     while time.monotonic() < until:
         time.sleep(LOOK_S)
         fresh = store.daemon()

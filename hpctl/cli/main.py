@@ -72,6 +72,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
         "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
         "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+        "stacks": (
+            "hpctl.cli.stacks:stacks",
+            "What each rank of a job does now, and who holds it up.",
+        ),
         "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
     },
     "Cluster": {

@@ -6,6 +6,7 @@ Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -116,6 +117,8 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     from hpctl.protocol.heads import Head, ask_leader, explained
 
     heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
+    if len(heads) > 1 and (led := _leader(config)):
+        heads.sort(key=lambda head: f"{head.host}:{head.port}" != led)
     named = by if os.getuid() == 0 else ""
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
@@ -136,6 +139,16 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     if status >= http.client.INTERNAL_SERVER_ERROR:
         raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
     raise HpctlError(f"the daemon refuses: {explained(answer)}")
+
+
+def _leader(config: Config) -> str:
+    """The address in the lease, HOST:PORT; empty where nobody can say."""
+    from hpctl.wiring import open_store
+
+    with contextlib.suppress(HpctlError), closing(open_store(config)) as store:
+        info = store.daemon()
+        return info.address if info else ""
+    return ""
 
 
 def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:

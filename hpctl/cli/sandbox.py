@@ -49,6 +49,11 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @sandbox.command()
 @_name
 @_shown("--heads", default=1, type=click.IntRange(1, 2), help="Head nodes; two need root.")
+@click.option(
+    "--database",
+    type=click.Choice(["mariadb", "postgresql"]),
+    help="What two heads share, where both are installed.",
+)
 @_shown("--nodes", default=8, help="How many worker nodes.")
 @_shown("--groups", default=1, help="In how many worker groups.")
 @_shown("--boot-time", default=0.0, help="Seconds a new instance takes.")
@@ -109,7 +114,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @_as_json
 def up(name: str, as_json: bool, **settings: Any) -> None:
     """Start a sandbox; it runs until `down`."""
-    settings |= {key: settings[key] or "" for key in ("lifecycle", "plugins")}
+    settings |= {key: settings[key] or "" for key in ("database", "lifecycle", "plugins")}
     settings["hardware"] = _counts(settings["hardware"])
     settings["hma_latency"] = _span(settings["hma_latency"])
     settings["agent_config"] = _yaml(settings["agent_config"])

@@ -46,6 +46,7 @@ class StepKind(StrEnum):
     TEST = "test"
     END_TEST = "end_test"
     UNRESERVE = "unreserve"
+    STACKS = "stacks"
 
 
 CONVERGENT = frozenset(
@@ -62,6 +63,7 @@ CONVERGENT = frozenset(
         StepKind.TEST,
         StepKind.END_TEST,
         StepKind.UNRESERVE,
+        StepKind.STACKS,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""

@@ -155,6 +155,7 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.TEST: "Submitting the test {target}",
     StepKind.END_TEST: "Ending the test {target}",
     StepKind.UNRESERVE: "Deleting reservation {target}",
+    StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {

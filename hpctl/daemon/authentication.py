@@ -41,6 +41,7 @@ from starlette.types import Receive
 from hpctl.clusters.joining import ipv4
 from hpctl.core.bounds import natural
 from hpctl.core.model import NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -247,6 +248,8 @@ class IntakeSettings(Struct, frozen=True):
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
     leading: Leading = field(default_factory=Leading)
+    asks: dict[NodeName, StackAsk] = field(default_factory=dict)
+    """What agents are asked with the answer to their reports and heartbeats; others change it."""
 
     def prove(self, uid: int, answer: bytes) -> str:
         """Our proof of an answer, for a uid alone; empty where munged is away."""

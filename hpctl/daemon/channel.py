@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.protocol import reports as wire
 
 MAX_FRAME = 128 * 1024 * 1024
@@ -100,6 +101,12 @@ class Nodes(Struct, frozen=True, tag=True):
     addresses: dict[NodeName, str]
 
 
+class Asks(Struct, frozen=True, tag=True):
+    """What each node's agent is to be asked with the next answer to it; of other nodes nothing."""
+
+    stacks: dict[NodeName, StackAsk]
+
+
 class Leads(Struct, frozen=True, tag=True):
     """Until when the daemon leads if it says nothing more, by the monotonic clock, which is the
     host's; and HOST:PORT of the leader, empty where none is known."""
@@ -119,7 +126,7 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 FromIntake: TypeAlias = Ask | Beats
-ToIntake: TypeAlias = Setup | Nodes | Leads | Answer | Refused
+ToIntake: TypeAlias = Setup | Nodes | Asks | Leads | Answer | Refused
 
 _from_intake = msgspec.msgpack.Decoder(FromIntake)
 _to_intake = msgspec.msgpack.Decoder(ToIntake)

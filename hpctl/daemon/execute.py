@@ -11,6 +11,7 @@ import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
@@ -56,6 +57,16 @@ _SLURM = (
 )
 
 
+class Stacks(Protocol):
+    """Who reads stacks for the executor, without keeping it waiting."""
+
+    def begin(self, due: Due) -> None:
+        """Read the stacks of the ranks of a step's job."""
+
+    def done(self) -> list[tuple[Due, Outcome]]:
+        """The outcomes since the last time; each step that was begun has one in a minute."""
+
+
 class Executor:
     """Carries steps out, each in three parts: StepStarted, one port call, StepResolved."""
 
@@ -67,11 +78,13 @@ class Executor:
         clock: Clock,
         poke: Callable[[], None] | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        stacks: Stacks | None = None,
     ) -> None:
         """With `poke`, cloud calls run in the background and poke when answered; without it
         they run here and now (tests that must be deterministic). `may_act` is asked before each
-        call, after it was written down: who leads no more does nothing."""
-        self._may_act = may_act
+        call, after it was written down: who leads no more does nothing. `stacks` reads the stacks
+        of a job's ranks beside everything else; None reads none."""
+        self._may_act, self._stacks = may_act, stacks
         self._scheduler = scheduler
         self._provider = provider
         self._journal = journal
@@ -93,6 +106,8 @@ class Executor:
             batch, outcomes = self._answers.get()
             self._calling = False
             self._resolve(batch, outcomes)
+        for due, outcome in self._stacks.done() if self._stacks else ():
+            self._resolve([due], {due.do.target: outcome})
 
     def run(self, due: Sequence[Due]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
@@ -101,7 +116,7 @@ class Executor:
         slurmctld did not answer, which for each may take as long again; those for the cloud while
         a call is under way, whose answer wakes the loop.
         """
-        begun = False
+        begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _for_slurm(due):
             begun = True
             if _unanswered(self._step(batch, self._on_slurm)):
@@ -114,6 +129,16 @@ class Executor:
             if one.do.kind is StepKind.ADD:
                 begun |= self._in_cloud([one])
         return begun
+
+    def _read_stacks(self, due: list[Due]) -> bool:
+        for one in due:
+            self._start([one])
+            if self._stacks is not None and self._may_act():
+                self._stacks.begin(one)
+            else:
+                none = Outcome.rejected("unavailable", "this daemon asks no agents")
+                self._resolve([one], {one.do.target: none})
+        return bool(due)
 
     def settle(self, within_s: float) -> bool:
         """Wait for the call under way, and write its answer down; false where it lasts longer."""

@@ -26,6 +26,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from msgspec.structs import replace
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -361,7 +362,7 @@ class _Reports:
                 ack = await self._believe(message)
                 if proved.message.open_session:
                     granted = await self._run(self._authenticator.open_session, proved, peer)
-                    ack = wire.Ack(ack.ack, granted)
+                    ack = replace(ack, session=granted)
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
@@ -387,7 +388,7 @@ class _Reports:
         else:
             self._queue.hear(message)
             self._heartbeats.inc()
-        return wire.Ack(message.seq)
+        return wire.Ack(message.seq, stacks=self._settings.asks.get(NodeName(message.node)))
 
 
 async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:

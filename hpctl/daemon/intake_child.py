@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.authentication import IntakeSettings, Leading, Refusal
@@ -108,6 +109,7 @@ class DaemonClient:
     def __init__(self, line: channel.Channel) -> None:
         self._line = line
         self.leading = Leading(until=0.0)
+        self.asks: dict[NodeName, StackAsk] = {}
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
@@ -203,6 +205,9 @@ class DaemonClient:
             match message:
                 case channel.Nodes(addresses):
                     self._addresses = addresses
+                case channel.Asks(stacks):
+                    self.asks.clear()
+                    self.asks.update(stacks)
                 case channel.Leads(until, leader):
                     if not self.leading.now:
                         # Another daemon may have heard other findings since.
@@ -219,7 +224,9 @@ class DaemonClient:
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
     """All that the intake answers, with its counters."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading)
+    settings = IntakeSettings(
+        munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
+    )
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
     routes = [

@@ -24,6 +24,7 @@ from prometheus_client import generate_latest
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.model import NodeName
+from hpctl.core.stacks import StackAsk
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import Webhook
 from hpctl.daemon.authentication import Leading, Refusal
@@ -59,8 +60,8 @@ class Leadership(Protocol):
     """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this daemon may act and take reports now."""
+    def serves(self) -> bool:
+        """Whether this daemon takes reports and requests now."""
 
     @property
     def leader_address(self) -> str:
@@ -70,7 +71,7 @@ class Leadership(Protocol):
 class Alone:
     """The leadership of a daemon whose journal no other shares."""
 
-    leads = True
+    serves = True
     leader_address = ""
 
 
@@ -96,7 +97,7 @@ class Backend(Struct, frozen=True):
         A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
         after a 421. Everything else is the leader's, whatever the intake still believed.
         """
-        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.leads):
+        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.serves):
             Leading(0.0, self.leadership.leader_address).check()
         match question:
             case channel.Store(reports):
@@ -131,7 +132,7 @@ class IntakeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
-        self._stopping = threading.Event()
+        self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
 
@@ -178,6 +179,19 @@ class IntakeProcess:
             self._addresses = addresses
             self._sender.submit(self._send_nodes)
 
+    def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+        """Have the agents of these nodes asked for stacks, and no others. From any thread.
+
+        An intake that is started anew meanwhile asks nobody: whoever waits gives up in time.
+        """
+        if not self._stopping.is_set():
+            self._sender.submit(self._send, channel.Asks(dict(stacks)))
+
+    def _send(self, message: channel.ToIntake) -> None:
+        if (line := self._line) is not None:
+            with contextlib.suppress(OSError):
+                line.send(message)
+
     def _keep(self) -> None:
         soon, latest = AGAIN_S
         pause = soon
@@ -218,22 +232,24 @@ class IntakeProcess:
         leadership = self._backend.leadership
         # A journal of its own leaves nobody else to lead, however long this process is busy.
         lasts_s = LEADS_S if self._setup.journal is None else math.inf
-        until = time.monotonic() + lasts_s if leadership.leads else 0.0
+        until = time.monotonic() + lasts_s if leadership.serves else 0.0
         return channel.Leads(until, leadership.leader_address)
+
+    def say_who_leads(self) -> None:
+        """At once, where that has just changed."""
+        self._changed.set()
 
     def _say_who_leads(self) -> None:
         """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
-        while not self._stopping.wait(SAY_S):
-            if (line := self._line) is not None:
-                with contextlib.suppress(OSError):
-                    line.send(self._leads())
+        while not self._stopping.is_set():
+            self._changed.wait(SAY_S)
+            self._changed.clear()
+            self._send(self._leads())
 
     def _send_nodes(self) -> None:
         """While another intake is started there is nobody to send to: it is sent then."""
-        line, addresses = self._line, self._addresses
-        if line is not None and addresses is not None:
-            with contextlib.suppress(OSError):
-                line.send(channel.Nodes(dict(addresses)))
+        if self._addresses is not None:
+            self._send(channel.Nodes(dict(self._addresses)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

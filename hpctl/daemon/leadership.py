@@ -30,8 +30,8 @@ RENEWALS = 4.0
 POLLS = 12.0
 """How often a standby looks while a lease lasts."""
 ELSEWHERE_S, NEXT_S = 1.0, 2.0
-"""How much longer a standby waits away from the active slurmctld; and where the leader has let go
-for another one."""
+"""How much longer a standby that is not alone waits away from the active slurmctld; and where the
+leader has let go for another one."""
 STUCK_S = 120.0
 """A loop that gets nowhere for so long leads no more, though its thread could renew: as long as
 systemd's watchdog waits. Each order to Slurm counts as getting somewhere."""
@@ -46,7 +46,7 @@ def boottime() -> float:
 
 
 class Leadership:
-    """Whether this daemon leads. `leads` and `leader_address` are for any thread."""
+    """Whether this daemon leads. `leads`, `serves` and `leader_address` are for any thread."""
 
     def __init__(
         self,
@@ -71,6 +71,9 @@ class Leadership:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._beats = 0
+        self.caught_up = not shared
+        """What the former leader knew is in memory. A report that is folded into less would have
+        what the node said before forgotten."""
         self.lost = False
         """Another daemon took over."""
         self.led_since = -math.inf
@@ -85,6 +88,11 @@ class Leadership:
     def leads(self) -> bool:
         """Whether this daemon may act, now."""
         return self._now() < self._until
+
+    @property
+    def serves(self) -> bool:
+        """Whether this daemon takes reports and requests now."""
+        return self.caught_up and self.leads
 
     @property
     def leader_address(self) -> str:
@@ -114,7 +122,7 @@ class Leadership:
         self._seen = seen
         if not self._shared:
             self._refuse_other(seen)
-        elif seen is not None and now - self._since < self._patience_s(seen):
+        elif seen is not None and self._waits(seen, now - self._since):
             return False
         began = self._now()
         try:
@@ -140,11 +148,14 @@ class Leadership:
                 "stop it; several heads share a journal in a database only (docs/head-nodes.md)",
             )
 
-    def _patience_s(self, seen: DaemonInfo) -> float:
-        """For how long the row must have stood still."""
+    def _waits(self, seen: DaemonInfo, still_s: float) -> bool:
+        """Whether a row that stood still for so long may yet be renewed, or is another's first."""
         if not seen.lease_s and seen.successor:
-            return 0.0 if seen.successor == self._me.address else NEXT_S
-        return seen.lease_s + (0.0 if self._near(self._me.host) else ELSEWHERE_S)
+            return seen.successor != self._me.address and still_s < NEXT_S
+        if still_s < seen.lease_s or still_s >= seen.lease_s + ELSEWHERE_S:
+            return still_s < seen.lease_s
+        others = (one.address != self._me.address for one in self._store.standbys())
+        return not self._near(self._me.host) and any(others)
 
     def _near(self, host: str) -> bool:
         """Whether a host is that of the active slurmctld, or none is known."""

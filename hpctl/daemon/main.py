@@ -40,6 +40,7 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge
@@ -210,6 +211,8 @@ class Daemon:
         self._waker = Waker(config.state_dir)
         self._make_loop()
         self._intake = self._make_intake()
+        self._observer.tell_addresses = self._intake.nodes
+        self._stacks.tell = self._intake.ask
         self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
@@ -232,8 +235,12 @@ class Daemon:
         self._jobs = JobDesk(store, observer, memory, policy, WakeLimiter(poke).poke, clock, disk)
         self._jobs.configure(policy, config.run_policy_layers)
         group, leadership = config.access.group, self.leadership
-        self._requests = RequestDesk(store, observer, memory, group, poke, clock, leadership)
-        self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
+        asks, socket_of = (store, observer, memory, group, poke, clock), config.intake.munge_socket
+        self._requests = RequestDesk(*asks, leadership, socket_of)
+        slurm, dumps = lambda: observer.slurm, config.state_dir / "stacks"
+        self._stacks = StackDesk(self._health, slurm, dumps, poke)
+        may_act = leadership.may_act
+        self._executor = Executor(scheduler, provider, memory, clock, poke, may_act, self._stacks)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
@@ -341,6 +348,8 @@ class Daemon:
                 if not self._shared:
                     raise
                 self._without_journal(error)
+        self.leadership.caught_up = True
+        self._intake.say_who_leads()
         self._cloud.start()
         self._grey.start()
         self._notifier.start()
@@ -395,7 +404,6 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
-                self._intake.nodes(self._observer.addresses())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)

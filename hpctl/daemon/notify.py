@@ -119,7 +119,11 @@ class Notifier:
         kept, newest = self._store.outbox(), self._store.newest()
         try:
             outbox = msgspec.json.decode(kept or "", type=Outbox)
-        except msgspec.DecodeError:  # of another release, or none
+        except msgspec.DecodeError as error:  # of another release, or none
+            if kept:
+                log.error(
+                    "notify: what waited to be sent is lost: the outbox is unreadable: %s", error
+                )
             outbox = Outbox(newest)
         self._keep(replace(outbox, position=min(outbox.position, newest)))
         return True
@@ -140,6 +144,8 @@ class Notifier:
             position = number
             if now < later(event.at, KEEP_S):
                 fresh += self._walled(f"event {number}", self._posted, event) or ()
+            elif told := self._walled(f"event {number}", self._notice, event):
+                _too_old(told)
         while self._lost:
             host, person = (
                 self._lost.popleft(),
@@ -150,13 +156,19 @@ class Notifier:
             fresh += self._routed(told, now)
         if found or fresh:
             with self._change:
+                before = self._outbox.posted
                 self._keep(self._outbox.add(position, fresh, now))
+            for gone in (p for p in before if not p.sent and p not in self._outbox.posted):
+                _too_old(gone.notice)
         return bool(found)
 
     def _posted(self, event: Event) -> list[Posted]:
-        state, slurm = self._memory.state, self._observer.slurm
-        told = notices.notice(event, state, slurm, self._config.policy())
+        told = self._notice(event)
         return [] if told is None else self._routed(told, self._clock.now())
+
+    def _notice(self, event: Event) -> Notice | None:
+        state, slurm = self._memory.state, self._observer.slurm
+        return notices.notice(event, state, slurm, self._config.policy())
 
     def _routed(self, told: Notice, now: datetime) -> list[Posted]:
         """A notice for each sink that it is for, and for which address there."""
@@ -253,3 +265,8 @@ def _takes(route: Route, told: Notice, account: str) -> bool:
     if route.partitions and told.partitions and not set(route.partitions) & set(told.partitions):
         return False
     return not route.accounts or (told.job is not None and account in ("", *route.accounts))
+
+
+def _too_old(told: Notice) -> None:
+    days = notices.KEEP_S / 86400
+    log.warning("notify: not sent after %g days: %s of %s", days, told.kind, told.target)

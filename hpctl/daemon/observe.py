@@ -163,6 +163,8 @@ class Observer:
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
+        self.tell_addresses: Callable[[Mapping[NodeName, str]], None] = lambda _: None
+        """Hears the nodes' addresses as soon as Slurm was read."""
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._whole_due = -math.inf
@@ -232,6 +234,8 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        if not self.slurm_trouble:
+            self.tell_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
         self._looked = now

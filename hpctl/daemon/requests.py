@@ -15,12 +15,14 @@ Answers 200 `{"request": id}` once the request is stored for the loop, or `{"err
 from __future__ import annotations
 
 import grp
+import logging
 import os
 import pwd
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -44,8 +46,13 @@ if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.daemon.leadership import Leadership
     from hpctl.daemon.observe import Observer
 
+log = logging.getLogger(__name__)
+
 PER_MINUTE: Final = 60
 FAILOVER: Final = "failover"
+_REQUEST: Final = "hpctl request"
+_Sealed: TypeAlias = tuple[str, int, str, str, str, str]
+"""_REQUEST, number, verb, target, who asked, and what proved that."""
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
@@ -53,8 +60,9 @@ OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 class RequestDesk:
     """Takes requests in on the intake's threads (`take`) and hands them to the loop (`pending`).
 
-    A row that came by another way has no proof in a database that several hosts write to: the
-    loop refuses it. In a SQLite file it was written by root or by the daemon's own user.
+    In a database that several hosts write to a row alone proves nothing, and the loop refuses it.
+    With it lies a MUNGE credential of the daemon that took it, by which the next leader believes
+    it. In a SQLite file a row was written by root or by the daemon's own user.
     """
 
     def __init__(
@@ -66,11 +74,12 @@ class RequestDesk:
         poke: Callable[[], None],
         clock: Clock,
         leadership: Leadership | None = None,
+        munge_socket: Path | None = None,
     ) -> None:
         """`group`: the Unix group whose members may ask for everything; empty: root alone."""
         self._store, self._observer, self._memory = store, observer, memory
         self._group, self._poke, self._clock = group, poke, clock
-        self._leadership = leadership
+        self._leadership, self._munge_socket = leadership, munge_socket
         self._proofs: dict[int, str] = {}
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
@@ -95,7 +104,8 @@ class RequestDesk:
         with self._lock:
             self._check_pace(uid)
             try:
-                number = self._store.ask(asked.verb, asked.target, by, self._clock.now())
+                now, words = self._clock.now(), (asked.verb, asked.target, by)
+                number = self._store.ask(*words, now, lambda n: self._vouch(n, *words, proof))
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
             self._proofs[number] = proof
@@ -109,13 +119,41 @@ class RequestDesk:
         with self._lock:
             rows = self._store.requests()
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
-            waiting = [replace(r, proof=self._proofs.get(r.id, r.proof)) for r in rows]
+            if unknown := [r for r in rows if not r.proof and r.id not in self._proofs]:
+                self._take_over(unknown)
+            waiting = [
+                replace(r, proof=self._proofs.get(r.id, r.proof))
+                for r in rows
+                if r.proof or r.id in self._proofs
+            ]
         if self._leadership is None:
             return waiting
         for request in waiting:
             if request.verb == FAILOVER:
                 self._leadership.take(request, self._memory)
         return [r for r in waiting if r.verb != FAILOVER]
+
+    def _vouch(self, number: int, verb: str, target: str, by: str, proof: str) -> str:
+        """A credential of ours for the next leader. Raises MungeUnavailable."""
+        sealed: _Sealed = (_REQUEST, number, verb, target, by, proof)
+        return munge.encode(msgspec.json.encode(sealed), self._munge_socket)
+
+    def _take_over(self, requests: Sequence[Request]) -> None:
+        """Find what proved these to a former leader; nothing is known of any while munged is
+        away. Raises Unavailable, JournalCorrupt."""
+        credentials = self._store.proofs()
+        for one in requests:
+            try:
+                made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
+                *said, proof = msgspec.json.decode(made.payload, type=_Sealed)
+            except (munge.CredentialError, msgspec.MsgspecError):
+                self._proofs[one.id] = ""
+                continue
+            except munge.MungeUnavailable as error:
+                log.warning("request %d waits: %s", one.id, error)
+                return
+            same = said == [_REQUEST, one.id, one.verb, one.target, one.by]
+            self._proofs[one.id] = proof if same and made.uid in (0, os.geteuid()) else ""
 
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):

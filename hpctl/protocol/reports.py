@@ -38,6 +38,7 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 
 _T = TypeVar("_T")
@@ -189,6 +190,7 @@ class Ack(Struct, frozen=True, omit_defaults=True):
 
     ack: int
     session: Session | None = None
+    stacks: StackAsk | None = None
 
 
 _version = msgspec.json.Decoder(_Version)

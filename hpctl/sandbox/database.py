@@ -1,4 +1,4 @@
-"""The database that two heads of a sandbox share: MariaDB, or PostgreSQL where that is here."""
+"""The database that two heads of a sandbox share: MariaDB or PostgreSQL, whichever is here."""
 
 import os
 import shutil
@@ -11,7 +11,10 @@ from msgspec import Struct
 from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
 
-INSTALL_S = 60.0
+INSTALL_S = 180.0
+_PACKAGES = {"postgresql": "postgresql"} | dict.fromkeys(
+    ("", "mariadb"), "mariadb-server-core mariadb-client-core"
+)
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
 
 
@@ -25,10 +28,12 @@ class Database(Struct, frozen=True):
 
 
 def choose(spec: Spec) -> Database:
-    """The server that is installed, with Python's driver. Raises HpctlError."""
-    home = spec.layout.database
+    """The server that the sandbox names, or that is installed with Python's driver. Raises
+    HpctlError."""
+    home, named = spec.layout.database, spec.database
     data = home / "data"
-    if find_spec("pymysql") and (server := _program("mariadbd")):
+    mariadb, postgresql = (named in ("", one) for one in ("mariadb", "postgresql"))
+    if mariadb and find_spec("pymysql") and (server := _program("mariadbd")):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
         return Database(
@@ -37,7 +42,7 @@ def choose(spec: Spec) -> Database:
             sock,
             f"mariadb://root@localhost/test?unix_socket={sock}",
         )
-    if find_spec("psycopg") and (server := _program("postgres")):
+    if postgresql and find_spec("psycopg") and (server := _program("postgres")):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
         return Database(
             [_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
@@ -46,9 +51,9 @@ def choose(spec: Spec) -> Database:
             f"postgresql://hpctl@/postgres?host={home}",
         )
     raise HpctlError(
-        "two heads share a database, and none is here with its Python driver",
-        "sudo apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core;"
-        " pip install 'hpctl[mariadb]'",
+        f"two heads share a database, and no {named or 'such'} server with Python driver is here",
+        f"sudo apt-get install -y --no-install-recommends {_PACKAGES[named]};"
+        f" pip install 'hpctl[{named or 'mariadb'}]'",
     )
 
 

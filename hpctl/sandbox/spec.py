@@ -48,7 +48,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """One sandbox as it was asked for. Kept in its state directory as spec.json.
 
     `heads`: with two, each has a slurmctld, a daemon and an address of its own, and all share a
-    database; their services are `daemon`, `daemon-2` and so on.
+    database, which `database` may name; their services are `daemon`, `daemon-2` and so on.
     `node_names` is how HyperPod names Slurm's nodes: `ip` by the address, `group` as with
     UseInstanceNames, where a replacement keeps the name and, without netns, has a new address.
     `prefix` is a Slurm installation (its bin and sbin), "" for the one on PATH. `lifecycle` is
@@ -76,6 +76,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     ports: Ports
     heads: Literal[1, 2] = 1
+    database: Literal["", "mariadb", "postgresql"] = ""
     nodes: int = 8
     groups: int = 1
     slots: int = 0

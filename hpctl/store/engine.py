@@ -270,6 +270,14 @@ requests = _table(
     sqlite_autoincrement=True,
 )
 
+proofs = _table(
+    # By what the next leader believes a request that this one did not take. Later than the other
+    # tables, like `past`; a file's requests need none.
+    "hpctl_proofs",
+    Column("request", _id, primary_key=True, autoincrement=False),
+    Column("credential", _text, nullable=False),
+)
+
 lease = _table(
     "hpctl_lease",
     Column("id", Integer, primary_key=True),

@@ -267,6 +267,7 @@ class Store:
             _record_audit(c, batch)
             if taken:
                 c.execute(update(t.requests).where(t.requests.c.id.in_(taken)).values(taken=True))
+                c.execute(t.proofs.delete().where(t.proofs.c.request.in_(taken)))
 
     def events(self, after: int = 0, *, past: bool = False) -> Iterator[Event]:
         """Every event in order, from the one with number `after` + 1 on; with `past` those that
@@ -393,13 +394,24 @@ class Store:
 
     # --- what operators ask ---
 
-    def ask(self, verb: str, target: str, by: str, at: datetime) -> int:
-        """Append a request for the daemon; answers its number. Raises HpctlError."""
+    def ask(
+        self,
+        verb: str,
+        target: str,
+        by: str,
+        at: datetime,
+        prove: Callable[[int], str] | None = None,
+    ) -> int:
+        """Append a request for the daemon; answers its number. `prove` makes the credential of a
+        number, where a row alone proves nothing. Raises HpctlError."""
         values = {"at": at.timestamp(), "verb": verb, "target": target, "asked_by": by}
         try:
             with self._engine.begin() as c:
                 result = c.execute(insert(t.requests).values(**values, taken=False))
                 (number,) = result.inserted_primary_key or (0,)
+                if prove is not None and c.dialect.name != "sqlite":
+                    credential = prove(int(number))
+                    c.execute(insert(t.proofs).values(request=number, credential=credential))
                 return int(number)
         except SQLAlchemyError as error:
             raise HpctlError(
@@ -418,6 +430,12 @@ class Store:
         query = select(t.requests).where(t.requests.c.taken.is_(False)).order_by(t.requests.c.id)
         with reading("the requests"), self._engine.connect() as c:
             return [request_of(row, proof) for row in c.execute(query)]
+
+    def proofs(self) -> dict[int, str]:
+        """The credentials of requests that nobody has taken yet. Raises Unavailable,
+        JournalCorrupt."""
+        with reading("the requests' proofs"), self._engine.connect() as c:
+            return {row.request: str(row.credential) for row in c.execute(select(t.proofs))}
 
     def answer(self, request: int) -> RequestTaken | None:
         """What the daemon answered to a request, once it did.

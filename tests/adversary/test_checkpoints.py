@@ -16,6 +16,7 @@ from tests.unit.checkpoint_files import generic
 
 NOBODY = 65534
 SIZE = 12 << 20
+MANY = 1 << 18
 
 
 def make(root: Path, step: int) -> Path:
@@ -38,19 +39,19 @@ def test_a_newer_checkpoint_of_another_user_is_passed_over(tmp_path):
 
 def texts() -> bytes:
     """Different ones, each to be mentioned again."""
-    return b"".join(b"\x8c\x07%07d\x94" % number for number in range(SIZE // 100))
+    return b"".join(b"\x8c\x07%07d\x94" % number for number in range(MANY // 10))
 
 
 @pytest.mark.parametrize(
     "pickled",
     [
-        b"(" * (SIZE // 10), b"N" * (SIZE // 10), b"N" + b")\x81\x94}\x94(" * (SIZE // 60), texts()
+        b"(" * MANY, b"N" * MANY, b"N" + b")\x81\x94}\x94(" * (MANY // 6), texts()
     ],
     ids=["marks", "values", "objects", "texts"],
 )  # fmt: skip
 def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path, pickled, monkeypatch):
-    """A tenth of what is allowed is enough to see that it is what bounds."""
-    monkeypatch.setattr(pickle_reader, "MOST", pickle_reader.MOST // 10)
+    """A fiftieth of what is allowed is enough to see that it is what bounds."""
+    monkeypatch.setattr(pickle_reader, "MOST", pickle_reader.MOST // 50)
     (tmp_path / "x.pkl").write_bytes(b"\x80\x04" + pickled)
     with opened(tmp_path, "x.pkl") as file:
         tracemalloc.start()
@@ -60,7 +61,7 @@ def test_a_pickle_that_would_fill_memory_is_given_up(tmp_path, pickled, monkeypa
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-    assert peak < 50 * 1024 * 1024
+    assert peak < 10 * 1024 * 1024
 
 
 @pytest.mark.parametrize("piece", [b"N0", b"X\0\0\0\x000"])

@@ -3,6 +3,8 @@
 import pytest
 
 from hpctl.core.journal import RequestTaken
+from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.wake import SystemClock
 from hpctl.store.sql import broken
 from tests.contract.journal.conftest import database as database
 from tests.contract.journal.conftest import mariadb as mariadb
@@ -44,3 +46,23 @@ def test_who_may_write_to_the_database_proves_nothing(head, database):
     (request,) = head.desk.pending()
     shared = not database.url.startswith("sqlite")
     assert bool(request.proof) is not shared
+
+
+@pytest.mark.parametrize("tampered", [False, True])
+def test_the_next_leader_believes_what_the_former_one_took(head, database, tampered):
+    """A request is as good after a fail-over, unless somebody changed its row meanwhile."""
+    assert head.ask(0, "replace", "n1", by="carol")[0] == 200
+    if tampered:
+        database.execute("UPDATE hpctl_requests SET target = 'n2'")
+    successor = RequestDesk(
+        head.store, head, head, "", head.poke, SystemClock(), None, head.munges.head
+    )
+    for _ in range(2):
+        (request,) = successor.pending()
+        if database.url.startswith("sqlite"):
+            assert request.proof
+        else:
+            assert request.proof.startswith("" if tampered else "MUNGE uid 0 from ")
+            assert bool(request.proof) is not tampered
+    head.store.append([RequestTaken(NOON, request.id, "replace", "n1", "carol", "no", False)])
+    assert (successor.pending(), head.store.proofs()) == ([], {})

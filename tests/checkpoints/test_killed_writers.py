@@ -2,16 +2,19 @@
 
 import json
 import os
+import re
+from pathlib import Path
 
 import pytest
 from msgspec.structs import asdict
 
-from tests.checkpoints.killing import Kills
-from tests.checkpoints.table import PROPERTY
+from tests.checkpoints.killing import Count, Kills
+from tests.checkpoints.table import PROPERTY, lines
 from tests.checkpoints.template import Template
 from tests.checkpoints.torch_here import need
 from tests.checkpoints.writers import ENGINES, WAYS, missing
 
+ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("HPCTL_TEST_SEED", "20260101"))
 
 
@@ -30,3 +33,13 @@ def test_what_hpctl_calls_whole_loads(name, tmp_path, record_property):
     # A writer in place may be killed each time within a save: then nothing proves itself.
     assert count.whole or WAYS[name].stale, "not one checkpoint was called whole"
     assert count.within >= count.kills // 3, "few writers were killed within a save"
+
+
+def test_the_check_of_a_change_finds_the_rate():
+    """.ci/run takes the line of the table by its pattern."""
+    script = (ROOT / ".ci/run").read_text()
+    good, bad = re.findall(r"""grep (?:-q )?"(\^false 'whole'[^"]*)\"""", script)
+    for found, rates in (([good], Count("x", 1, whole=3)), ([], Count("x", 1)),
+                         ([bad], Count("x", 1, whole=3, false_whole=["step-1"]))):  # fmt: skip
+        printed = "\n".join(lines([rates]))
+        assert [p for p in (good, bad) if re.search(p, printed, re.MULTILINE)] == found

@@ -15,6 +15,7 @@ from aiosmtpd.controller import Controller
 from msgspec.structs import replace
 
 from hpctl.config import Config, Notify, Route, Slurm
+from hpctl.core import notices
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import expand
 from hpctl.core.journal import Event, HoldNoted, JobRecoveryOpened, SignalSeen
@@ -244,6 +245,28 @@ def test_what_was_sent_and_not_noted_is_sent_again(
     until(lambda: len(hook.got) == 2, 20)
     time.sleep(1)
     assert [m["title"].partition("] ")[2] for m in hook.got] == ["escalated: n1"] * 2
+
+
+def test_what_nobody_is_told_any_more_is_in_the_log(
+    head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Notices that are too old, waiting or still to be read, and an outbox of no known shape."""
+    head.sink("ops", "json://127.0.0.1:9")
+    first = head.start()
+    head.happens(*escalated(1))
+    until(lambda: '"n1"' in (head.store.outbox() or ""))
+    first.stop()
+    head.running.clear()
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("notify")], 30)
+    for module in (notify, notices):
+        monkeypatch.setattr(module, "KEEP_S", 0.0)
+    head.happens(*escalated(2))
+    head.start()
+    until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 2)))
+    head.running[0].stop()
+    head.store.keep_outbox('{"position": "x"}')
+    head.start()
+    until(lambda: "the outbox is unreadable: Expected `int`" in caplog.text)
 
 
 def test_routes_and_owners(head: Head, hook: Webhook) -> None:

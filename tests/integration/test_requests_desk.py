@@ -41,7 +41,9 @@ class Head:
         for rid, job in (("j-7", mine), ("j-8", others)):
             opened = JobRecoveryOpened(NOON, rid, Attempt(job.id, NOON, 0), "", (), "")
             self.state.fold(opened)
-        self.desk = RequestDesk(self.store, self, self, "", self.poke, SystemClock())
+        self.desk = RequestDesk(
+            self.store, self, self, "", self.poke, SystemClock(), None, munges.head
+        )
         settings = IntakeSettings(munge_socket=munges.head)
         asked = route(self.desk.take, settings, CollectorRegistry())
         app = intake_app(settings, Sink(), lambda _: None, routes=[asked])

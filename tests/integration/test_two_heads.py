@@ -196,7 +196,7 @@ def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
 
 def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkeypatch):
     monkeypatch.setattr(intake_process, "LEADS_S", 0.6)
-    leadership = SimpleNamespace(leads=True, leader_address="10.0.0.2:8470")
+    leadership = SimpleNamespace(serves=True, leader_address="10.0.0.2:8470")
     taken: list[Any] = []
     health = SimpleNamespace(accept=lambda *reports: taken.extend(reports), heard=lambda _: False)
     deaf: Any = SimpleNamespace(hear=lambda *_: None)
@@ -217,13 +217,13 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     try:
         until(lambda: send()[0] == 200)
         assert send(brief=True)[0] == 200
-        leadership.leads = False
+        leadership.serves = False
         with pytest.raises(Refusal, match="the standby: 10"):  # whatever the intake believes
             backend.answer(channel.Store((report(),)))
         until(lambda: send()[0] == MISDIRECTED_REQUEST)
         answer = send()[1]
         assert (answer["error"], answer["leader"]) == ("not_leader", "10.0.0.2:8470")
-        leadership.leads = True
+        leadership.serves = True
         until(lambda: send(brief=True)[0] != MISDIRECTED_REQUEST)
         # The other may have heard other findings meanwhile.
         assert send(brief=True)[1]["error"] == "unknown_digest"

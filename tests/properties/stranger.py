@@ -92,7 +92,7 @@ class _Commands(Runner, frozen=True):
 
     said: Said = ()
 
-    def run(self, name, *args, timeout=None, environ=None):
+    def run(self, name, *args, timeout=None, environ=None, give_up=None):
         return Ran((name, *args), End.EXITED, 0, self._out(name, args, environ or {}), "", 0.0)
 
     def _out(self, name: str, args: Sequence[str], environ: Mapping[str, str]) -> bytes:

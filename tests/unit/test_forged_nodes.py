@@ -8,6 +8,7 @@ import pytest
 
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
+from hpctl.core.model import NodeName
 from hpctl.errors import Interrupted
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
@@ -20,7 +21,8 @@ here, words = pathlib.Path(__file__).parent, sys.argv[1:]
 with (here / "asked").open("a") as asked:
     asked.write(" ".join(words) + "\\n")
 if sys.argv[0].endswith("sinfo"):
-    print((here / "hosts").read_text())
+    glance = [w.removeprefix("--nodes=") for w in words if w.startswith("--nodes=")]
+    print(f"{{glance[0]}}|idle|Unknown|none" if glance else (here / "hosts").read_text())
 elif words[:2] == ["show", "node"]:
     sys.path.insert(0, {os.getcwd()!r})
     from hpctl.core.hostlist import expand
@@ -74,3 +76,15 @@ def test_every_node_is_read_as_slurmctld_has_it(reader: Reader, forged: list[str
     assert reader.runner.bin_dir is not None
     asked = (reader.runner.bin_dir / "asked").read_text().count("show node")
     assert asked < 40, "not one command for each node"
+
+
+def test_known_nodes_are_read_anew_without_the_whole_of_them(reader: Reader) -> None:
+    whole = reader.view().nodes
+    asked = reader.runner.bin_dir / "asked"
+    asked.unlink()
+    name = NodeName("n1")
+    assert reader.part([name], whole).nodes == {name: whole[name]}
+    assert "--nodes=n1" in asked.read_text()
+    assert "show node" not in asked.read_text()
+    assert reader.part([name], {}).nodes == {name: whole[name]}, "not known: read in full"
+    assert "show node" in asked.read_text()

@@ -266,3 +266,18 @@ def test_no_value_of_a_field_ends_the_daemon(field: str, value: str, state: str)
     records, flaws = parsed(row(**over), row(JobID="8"))
     assert [record.job.id for record in records] == [7, 8]
     assert not flaws
+
+
+SEEN = "n1|drained*|2026-11-21T11:40:49|a | b\n"
+
+
+def test_a_glance_is_one_nodes_state_and_reason() -> None:
+    known = SlurmNode("n1", "IDLE", version="25.11.7")
+    at = datetime(2026, 11, 21, 11, 40, 49, tzinfo=UTC)
+    seen = parse.glance(SEEN * 2, known)
+    assert seen == replace(known, state=seen.state, flags=seen.flags, reason="a | b", reason_at=at)
+    assert "DRAIN" in {seen.state, *seen.flags}
+    assert parse.glance("n1|idle|Unknown|none", known) == known
+    differing = SEEN + SEEN.replace("drained", "idle")
+    for text in ("", "\n", "n1|idle", "n1", SEEN.replace("n1", "n2"), differing, "no nodes found"):
+        assert parse.glance(text, known) is None, text

@@ -1,6 +1,7 @@
 """One writer: the lease on every database, the directory's lock beside SQLite's file."""
 
 import contextlib
+import json
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ from datetime import datetime, timedelta
 from threading import Barrier
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy.exc import SQLAlchemyError
 
+from hpctl.cli.daemon import config
 from hpctl.core.journal import RequestTaken
 from hpctl.core.model import Generation, Health
 from hpctl.core.view import Request
@@ -110,6 +113,9 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
     assert not old.acts(1), "who has not taken the lease writes nothing"
     assert old.leadership.try_to_lead()
     assert old.acts(1)
+    assert not old.leadership.serves, "before it knows what the former leader knew"
+    old.leadership.caught_up = True
+    assert old.leadership.serves
     assert new.leadership.try_to_lead() is False
     assert new.leadership.leader_address == "head-1:8470"
     for _ in range(20):
@@ -188,8 +194,13 @@ def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
         one.leadership.active_controller = "HEAD-2.example"
         one.leadership.try_to_lead()
     far.ticks, near.ticks = Ticks(), Ticks()
-    assert far.leadership._patience_s(old.store.daemon()) == LEASE_S + 1
-    assert near.leadership._patience_s(old.store.daemon()) == LEASE_S
+    seen = old.store.daemon()
+    assert not far.leadership._waits(seen, LEASE_S), "no other one stands by"
+    near.leadership.note_standby()
+    assert far.leadership._waits(seen, LEASE_S)
+    assert not far.leadership._waits(seen, LEASE_S + 1)
+    assert near.leadership._waits(seen, LEASE_S - 0.1)
+    assert not near.leadership._waits(seen, LEASE_S)
     for _ in range(2):
         for one in (near, far):
             one.leadership.note_standby()
@@ -258,6 +269,25 @@ def test_a_database_is_one_clusters(database):
         database.open().claim("prod")
     with pytest.raises(HpctlError, match="that of the cluster 'prod', and this is 'test'"):
         database.open(write=False).claim("test")
+
+
+def test_config_check_tries_the_database(served, tmp_path):
+    path = tmp_path / "hpctl.yaml"
+
+    def problem(url: str) -> str:
+        cluster = {"provider": "none", "name": "test"}
+        path.write_text(json.dumps({"database_url": url, "cluster": cluster}))
+        done = CliRunner().invoke(config, ["check", str(path), "--json"])
+        found: list[str] = json.loads(done.output)["problems"]
+        assert done.exit_code == len(found)
+        return " ".join(found)
+
+    assert problem(served.url) == "", "the daemon makes a journal there"
+    served.open().claim("prod")
+    assert "that of the cluster 'prod'" in problem(served.url)
+    served.execute("UPDATE hpctl_meta SET value = '99' WHERE name = 'schema'")
+    assert "schema 99, this hpctl reads" in problem(served.url)
+    assert "cannot be reached" in problem(served.url.replace("/hpctl_", "/other_"))
 
 
 def test_a_leader_frozen_while_it_writes_keeps_nobody_out(served):
