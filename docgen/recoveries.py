@@ -1,5 +1,6 @@
 """docs/recovery.md, from the transition tables and the policy's defaults."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,25 +114,35 @@ def _section(
         raise ValueError(f"phases without words, or words without phases: {args.keys()}")
     everywhere = _everywhere(table, [p for p in phases if p not in ends])
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {phases[0]}"]
+    waiting = [p for p in phases if p not in ends]
+    loops = {s for _, s in table if all(table.get((p, s)) == p for p in waiting)}
+    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
     for (phase, signal), after in table.items():
-        if signal not in everywhere:
-            lines.append(f"    {phase} --> {after}: {signal}")
+        if everywhere.get(signal) != after and signal not in loops:
+            arrows.setdefault((phase, after), []).append(str(signal))
+    lines += [f"    {phase} --> {after}: {', '.join(by)}" for (phase, after), by in arrows.items()]
     lines += [f"    {end} --> [*]" for end in phases if end in ends]
-    lines += ["```", "", "In every phase that is not an end:", ""]
+    lines += [
+        "```",
+        "",
+        "In every phase that is not an end, unless the diagram says otherwise:",
+        "",
+    ]
     lines += [f"- `{signal}` leads to **{after}**" for signal, after in everywhere.items()]
+    lines += [f"- `{signal}` changes no phase" for signal in sorted(loops)]
     lines += ["", "| phase | what it means | ends at the latest by |", "|---|---|---|"]
     lines += [f"| {p} | {args[p][0]} | {args[p][1] or 'an end'} |" for p in phases]
     return [*lines, ""]
 
 
 def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dict[StrEnum, StrEnum]:
-    """Signals that every waiting phase knows and that all lead to the same phase."""
+    """Signals that every waiting phase knows, and where they lead from all of them but one."""
     found = {}
     for signal in dict.fromkeys(s for _, s in table):
-        after = {table.get((phase, signal)) for phase in waiting}
-        only = after.pop()
-        if not after and only is not None:
-            found[signal] = only
+        after = Counter(table.get((phase, signal)) for phase in waiting)
+        most, count = after.most_common(1)[0]
+        if most is not None and None not in after and count >= len(waiting) - 1:
+            found[signal] = most
     return found
 
 
