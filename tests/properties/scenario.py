@@ -38,7 +38,6 @@ VARIANTS = (
     Variant("job-dies-by-itself", Defect("79", reboot_cures=False, kills=True)),
     Variant("machine-lost", Defect("", lost=True, reboot_cures=False)),
     Variant("two-nodes", nodes=2),
-    Variant("tested", tests=True),
     Variant("test-fails", Defect("79", slow=True), tests=True),
 )
 
