@@ -68,6 +68,20 @@ class Results(Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(result for result in self.results if result.status == "Failed")
 
 
+class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """One result in the JSON line that stands beside the contract's: whose it is, and all of it."""
+
+    __test__ = False
+
+    host: Annotated[str, Meta(max_length=256)]
+    result: Result
+
+
+def to_line(host: str, result: Result) -> dict[str, object]:
+    """A TestLine as what JSON is made of."""
+    return {"host": host, "result": msgspec.to_builtins(result)}
+
+
 class NotResults(ValueError):
     """Bytes that are no result file; the message names the place."""
 

@@ -8,6 +8,7 @@ for the agent, which reports them. It imports nothing of the daemon and runs as 
 import argparse
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -160,8 +161,10 @@ class TestFileProblems(errors.FileProblems):
 
 
 def _compiled(pattern: str) -> "re2._Regexp":
+    options = re2.Options()
+    options.log_errors = False
     try:
-        return re2.compile(pattern)
+        return re2.compile(pattern, options)
     except re2.error as error:
         raise ValueError(f"no regular expression (RE2): {pattern!r:.80}: {error}") from error
 
@@ -271,14 +274,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
     """The tests one after another, each told as it ends."""
-    host, started = socket.gethostname().partition(".")[0], time.time()
-    end = time.monotonic() + (QUICK_S if level == "quick" else sum(t.timeout_s for t in todo))
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    started = time.time()
+    end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)
     done = []
     for test in todo:
         found = run(test, end - time.monotonic(), host)
         done.append(found)
         print(printable(found.line(host)))
-        print(json.dumps({"test": found.test, "figures": found.figures}), flush=True)
+        print(json.dumps(result.to_line(host, found)), flush=True)
     return Results(run_id, level, started, time.time(), tuple(done))
 
 
@@ -289,7 +293,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--id", type=_id, help="write the results for the agent under this id")
     spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
     parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
-    parser.add_argument("--tests", type=Path, default=SITE, help="the directory of the site's own")
+    site = os.environ.get("HPCTL_TESTS_D") or SITE
+    parser.add_argument("--tests", type=Path, default=Path(site), help="the site's own tests")
     return parser
 
 

@@ -52,6 +52,11 @@ class AcceptGroup(LazyGroup):
         "nodes": ("hpctl.cli.accept:nodes", "Test idle nodes now; `nodes` may be left out."),
         "show": ("hpctl.cli.accept:show", "What the newest test of a node has found."),
         "history": ("hpctl.cli.accept:history", "Which nodes were tested, and how it ended."),
+        "baseline": ("hpctl.cli.accept_baseline:baseline", "What a healthy node must measure."),
+        "culprit": (
+            "hpctl.cli.accept_culprit:culprit",
+            "Name the node of a group that is slow or hangs.",
+        ),
     },
 )
 def accept() -> None:

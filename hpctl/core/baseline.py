@@ -11,7 +11,11 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.core.model import TEST, TEST_SUMMARY, Finding, Verdict
 
 PEERS: Final = 5
 """Nodes of a type without which there is no limit but the data sheet's."""
@@ -26,8 +30,30 @@ RUNS: Final = 3
 LOW_IS_GOOD: Final = ("_us", "_ms", "_s")
 
 Figures = Mapping[str, float]
+
+SHARES: Final[Figures] = {
+    "bf16_tflops": 0.55, "hbm_gbs": 0.7, "h2d_gbs": 0.35, "d2h_gbs": 0.35, "p2p_gbs": 0.6,
+}  # fmt: skip
+"""What a healthy GPU sustains at least of its data sheet, whatever its peers do."""
+_UNITS: Final = ("bf16_tflops", "hbm_gbs", "h2d_gbs", "d2h_gbs", "p2p_gbs")
+SHEETS: Final[Mapping[str, Figures]] = {
+    kind: dict(zip(_UNITS, row, strict=True))
+    for kind, row in {
+        "p4d.24xlarge": (312, 1555, 32, 32, 300),
+        "p4de.24xlarge": (312, 2039, 32, 32, 300),
+        "p5.48xlarge": (989, 3350, 64, 64, 450),
+        "p5e.48xlarge": (989, 4800, 64, 64, 450),
+        "p5en.48xlarge": (989, 4800, 64, 64, 450),
+        "p6-b200.48xlarge": (2250, 8000, 64, 64, 900),
+    }.items()
+}
+"""NVIDIA's data sheets of A100, H100, H200 and B200 (SXM): one GPU, dense, one way."""
 Floors = Mapping[str, Figures]
 """The least that a data sheet allows, by instance type (without `ml.`) and figure."""
+FLOORS: Final[Floors] = {
+    kind: {name: SHARES[name] * value for name, value in sheet.items()}
+    for kind, sheet in SHEETS.items()
+}
 FleetVerdict = Literal["fine", "slow", "again"]
 
 
@@ -90,7 +116,7 @@ class SlowFigure(Struct, frozen=True):
         return f"{text}: {kept.share(self.value):.0%} of the median of {kept.nodes} nodes"
 
 
-def limits(measured: Iterable[Measured], floors: Floors) -> tuple[FigureLimit, ...]:
+def limits(measured: Iterable[Measured], floors: Floors = FLOORS) -> tuple[FigureLimit, ...]:
     """The limits of all types, tests and figures that were measured, in their order by name."""
     runs: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for one in measured:
@@ -133,6 +159,39 @@ def slow(runs: Iterable[Measured], known: Iterable[FigureLimit]) -> tuple[SlowFi
         if mine and (verdict := limit.verdict(mine)) != "fine":
             found.append(SlowFigure(limit, median(mine[-RUNS:]), verdict == "again"))
     return tuple(sorted(found, key=lambda one: one.again))
+
+
+def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
+    """What the findings of a run of acceptance tests measured; of none of it where one failed."""
+    found = [f for f in tests if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
+    healthy = all(f.verdict is not Verdict.FAIL for f in found)
+    return [
+        Measured(instance_type, node, f.check.removeprefix(TEST), figures, healthy)
+        for f in found
+        if (figures := _figures(f.evidence))
+    ]
+
+
+def _figures(evidence: str) -> Figures:
+    try:
+        return msgspec.json.decode(evidence or "{}", type=dict[str, float])
+    except (msgspec.MsgspecError, RecursionError):
+        return {}  # cut short on its way
+
+
+def judged(
+    results: tuple[Finding, ...], instance_type: str, known: Iterable[FigureLimit]
+) -> tuple[Finding, ...]:
+    """The findings of one run, those failed whose figures are surely slow: no single run condemns
+    what is near its limit."""
+    behind = slow(runs_of(instance_type, "", results), known)
+    why = {TEST + one.limit.test: str(one) for one in behind if not one.again}
+    return tuple(
+        replace(f, verdict=Verdict.FAIL, detail=f"slow: {why[f.check]}")
+        if f.check in why and f.verdict is Verdict.OK
+        else f
+        for f in results
+    )
 
 
 def kind(instance_type: str) -> str:

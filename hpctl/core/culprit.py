@@ -22,6 +22,8 @@ SURE: Final = 0.999
 CLEARED: Final = 0.1
 SLOW: Final = 0.93
 """A group whose figure is below this share of the others' is slow."""
+PAIRED: Final = 3
+"""The largest group of a round of pairs: of an odd number of nodes one is a third."""
 _SWEEPS: Final = 30
 _STILL: Final = 1e-3
 
@@ -67,14 +69,16 @@ def search(
         raise ValueError("a search needs two nodes or more: name partners that are healthy")
     most = most_rounds(len(nodes))
     prior = {n: 1e-4 if n not in set(suspects) else 1 / (len(suspects) + 1) for n in nodes}
-    pairs = [r for r in done if all(len(one.nodes) <= 3 for one in r)]
+    pairs = [r for r in done if all(len(one.nodes) <= PAIRED for one in r)]
     halves = [r for r in done if r not in pairs]
     believed = beliefs(prior, [one for r in (halves or pairs) for one in r])
     named = tuple(n for n in nodes if believed[n] >= SURE and _failures(n, done) >= 2)
     open_ = [n for n in nodes if CLEARED < believed[n] < SURE]
-    if (named and not open_) or len(done) >= most:
+    wide = len(nodes) // 2 > PAIRED
+    cleared = not wide and not open_ and len(done) >= 2
+    if (named and not open_) or cleared or len(done) >= most:
         return Verdict(named, believed, len(done))
-    if halves or (pairs and not named and not open_):
+    if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
         return NextRound(len(done) + 1, _halves(nodes, known), known)
     return NextRound(len(done) + 1, _pairs(nodes, believed, pairs), believed)

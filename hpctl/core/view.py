@@ -91,6 +91,21 @@ class View(Struct, frozen=True):
         """The instance that stands for a node now."""
         return self.instances.get(node)
 
+    def instance_type(self, node: NodeName) -> str:
+        """The type of the instance that stands for a node now; empty where nobody tells."""
+        instance = self.instances.get(node)
+        group = self.provider.groups.get(instance.group) if instance else None
+        return group.instance_type if group else ""
+
+    def measured(self) -> list[Measured]:
+        """What the nodes' newest acceptance tests measured, by recovery, oldest first."""
+        tested = (rec for rec in self.state.nodes.values() if rec.tests)
+        return [
+            run
+            for rec in tested
+            for run in runs_of(self.instance_type(rec.node), rec.node, rec.tests)
+        ]
+
 
 def jobs_on(
     nodes: Sequence[NodeName], jobs: Mapping[JobId, SlurmJob]

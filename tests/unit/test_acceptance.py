@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.acceptance import ADDED, job_of, level_of, name_of
+from hpctl.core.advance import advance_all
 from hpctl.core.catalogue import rules
-from hpctl.core.journal import NodeRecoveryOpened, RequestTaken, SignalSeen, replay
-from hpctl.core.model import TEST_SUMMARY, Finding, Outcome, Remedy, Verdict, own_reason
+from hpctl.core.journal import NodeRecoveryOpened, RequestTaken, SignalSeen, State, replay
+from hpctl.core.model import TEST_SUMMARY, Finding, Health, Outcome, Remedy, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
@@ -277,3 +278,26 @@ def test_a_new_instance_is_tested_where_it_is_asked_for(launched, found):
     for policy, wanted in ((tested, found), (OWN, [])):
         opens = plan(view, policy, rules(), {}, at(0)).opens
         assert [e.generation.node for e in opens if e.rule == ADDED.rule] == wanted
+
+
+def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> None:
+    figures = Finding(
+        "acceptance.gemm", Verdict.OK, at(2), at(3), "n-1-1", evidence='{"bf16_tflops": 600}'
+    )
+    peers = {
+        f"n-{n}": replace(
+            replay([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"],
+            tests=(replace(figures, evidence=f'{{"bf16_tflops": {700 + n}}}'),),
+        )
+        for n in range(2, 8)
+    }
+    for tested, slow in (
+        (figures, True),
+        (replace(figures, evidence='{"bf16_tflops": 695}'), False),
+    ):
+        found = (tested, result(name=TEST_SUMMARY))
+        state = State(nodes=peers | {OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
+        view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), found)})
+        (move,) = advance_all(view, TESTED, at(3)).moves
+        assert move.signal == (Signal.TEST_FAILED if slow else Signal.TEST_PASSED)
+        assert ("85% of the median" in move.why) is slow, move.why

@@ -115,6 +115,19 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, cap
     assert "result files wait" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("level", ["group", "quick"])
+def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
+    tmp_path, capsys, monkeypatch, level
+) -> None:
+    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=0.1))
+    monkeypatch.setattr(run, "chosen", lambda known, *_: [known["site.test"]])
+    assert run.main(["--level", level, "--tests", str(tmp_path)]) == 1
+    assert ":Failed:none:was not done within 0.1 s" in capsys.readouterr().out
+    monkeypatch.setattr(run, "QUICK_S", 1.05)
+    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=2))
+    assert run.main(["--level", level, "--tests", str(tmp_path)]) == (2 if level == "quick" else 1)
+
+
 def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
     (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 60", timeout_s=60))

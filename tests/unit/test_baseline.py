@@ -3,8 +3,12 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
-from hpctl.core.baseline import FigureLimit, Measured, limits, slow
+from hpctl.core.baseline import FigureLimit, Measured, judged, limits, slow
+from hpctl.core.journal import State, replay
+from hpctl.core.model import TEST, Finding, InstanceGroup, Verdict
+from tests.fakes.values import at, opened, view_of
 
 FLOORS = {"p5.48xlarge": {"bf16_tflops": 544.0}}
 # Median, spread between nodes, spread between runs of one node (shares): of GPUs the clocks and the
@@ -87,6 +91,33 @@ def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> 
     assert limit.limit == pytest.approx(30 / 0.97)
     assert str(slow([one(33.0, figure="p_us")], [limit])[0]).startswith("gpu.speed p_us 33 is over")
     assert not slow([one(20.0, figure="p_us")], [limit])
+
+
+TFLOPS = '{"bf16_tflops": %d}'
+
+
+def finding(figures: str, verdict: Verdict = Verdict.OK, test: str = "gpu.speed") -> Finding:
+    return Finding(TEST + test, verdict, at(1), at(2), "r-1", evidence=figures)
+
+
+def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
+    nodes = {}
+    for n in range(1, 8):
+        rec = replay([opened(f"n-{n}", f"n{n}")]).nodes[f"n-{n}"]
+        speed = finding(TFLOPS % (700 if n < 7 else 100), Verdict.OK if n < 7 else Verdict.FAIL)
+        nodes[rec.id] = replace(rec, tests=(speed, finding("{", test="x"), finding("{}", test="y")))
+    view = view_of(state=State(nodes=nodes))
+    groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
+    view = replace(view, provider=replace(view.provider, groups=groups))
+    (limit,) = known = limits(view.measured())
+    assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
+    kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
+    assert judged((good,), kind, known) == (good,)
+    (failed,) = judged((bad,), kind, known)
+    assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
+    assert failed.detail.startswith(
+        "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"
+    )
 
 
 def test_near_the_limit_three_runs_decide() -> None:

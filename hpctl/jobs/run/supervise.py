@@ -207,6 +207,7 @@ class StepSupervisor:
         """The signal that asked to end; it may not have been passed on yet."""
         questions = AllocationQueries(given.job, launcher.runner)
         self.allocation = AllocationState(questions, self.say, given.restart, lambda: self.asked)
+        self.allocation.suspect(dict.fromkeys(given.suspects, "failed the preflight tests"))
         self.history = JobHistory.open(given.history, parents=given.directory is None)
         self.steps = Steps(given, launcher, self.events, self.say)
         self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
