@@ -24,6 +24,7 @@ from hpctl.core.policy import (
     Count,
     FactAges,
     HangPolicy,
+    IdlePolicy,
     JobPolicy,
     Mode,
     NodePolicy,

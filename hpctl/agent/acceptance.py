@@ -22,7 +22,7 @@ from hpctl.acceptance.result import MAX_FILE, NotResults, Results, decode
 from hpctl.core.bounds import EARLIEST, at_stamp
 from hpctl.core.compat import UTC
 from hpctl.core.model import TEST, TEST_SUMMARY, Clears, Finding, Verdict
-from hpctl.protocol.heads import daemons
+from hpctl.protocol.heads import trusted_uids
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Inbox:
         """Let the daemon's user write here, and nobody else. What fails costs the results."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            writers = daemons() - {0, os.geteuid()}
+            writers = trusted_uids() - {0, os.geteuid()}
             if os.geteuid() == 0 and writers:
                 user = pwd.getpwuid(writers.pop())
                 os.chown(self._folder, user.pw_uid, 0, follow_symlinks=False)
@@ -116,7 +116,7 @@ def read_bounded(path: Path) -> bytes:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             raise NotResults("is no plain file")
-        if about.st_uid not in daemons() or about.st_mode & 0o022:
+        if about.st_uid not in trusted_uids() or about.st_mode & 0o022:
             raise NotResults(f"uid {about.st_uid} may have written it, or others may")
         return file.read(MAX_FILE + 1)
 

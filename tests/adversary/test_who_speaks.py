@@ -22,7 +22,7 @@ from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import munge, orders
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head as At
-from hpctl.protocol.heads import Unproved, check_proof
+from hpctl.protocol.heads import Unproved, check_proof, trusted_uids
 from tests.intakes import Head, Session, report
 
 pytestmark = pytest.mark.slurm
