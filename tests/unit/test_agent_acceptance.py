@@ -126,6 +126,6 @@ def test_nobody_elses_file_is_believed(tmp_path, inbox, monkeypatch):
     assert inbox.findings() == ()
     assert target.exists()
     path = put(tmp_path, body("n-7-1"), "n-7-1")
-    monkeypatch.setattr("hpctl.agent.acceptance.daemons", lambda: {path.stat().st_uid + 1})
+    monkeypatch.setattr("hpctl.agent.acceptance.trusted_uids", lambda: {path.stat().st_uid + 1})
     inbox.look()
     assert inbox.findings() == ()
