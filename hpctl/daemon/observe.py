@@ -220,8 +220,7 @@ class Observer:
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
-            ours = (state.nodes[rid] for rid in state.open_nodes.values())
-            if any(lost(rec, seen.nodes.get(rec.node)) for rec in ours):
+            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
             if self._capacity or state.changes:

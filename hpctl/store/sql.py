@@ -75,6 +75,7 @@ _schema_row = select(t.meta.c.value).where(t.meta.c.name == "schema")
 
 log = logging.getLogger(__name__)
 
+Proves = Callable[[int], str]
 AUDITED: Final = (RequestTaken, ConfigurationTaken)
 FIRST: Final = hashlib.sha256(b"hpctl audit trail 1").hexdigest()
 """The digest before the first row."""
@@ -395,12 +396,7 @@ class Store:
     # --- what operators ask ---
 
     def ask(
-        self,
-        verb: str,
-        target: str,
-        by: str,
-        at: datetime,
-        prove: Callable[[int], str] | None = None,
+        self, verb: str, target: str, by: str, at: datetime, prove: Proves | None = None
     ) -> int:
         """Append a request for the daemon; answers its number. `prove` makes the credential of a
         number, where a row alone proves nothing. Raises HpctlError."""
@@ -408,11 +404,10 @@ class Store:
         try:
             with self._engine.begin() as c:
                 result = c.execute(insert(t.requests).values(**values, taken=False))
-                (number,) = result.inserted_primary_key or (0,)
+                number = int((result.inserted_primary_key or (0,))[0])
                 if prove is not None and c.dialect.name != "sqlite":
-                    credential = prove(int(number))
-                    c.execute(insert(t.proofs).values(request=number, credential=credential))
-                return int(number)
+                    c.execute(insert(t.proofs).values(request=number, credential=prove(number)))
+                return number
         except SQLAlchemyError as error:
             raise HpctlError(
                 f"the request cannot be written: {message_of(error)}",
