@@ -30,7 +30,6 @@ NAMES = (
     "cycle",
     "reading",
     "grey",
-    "forecast",
     "logs",
     "triage",
     "checkpoints",
@@ -40,10 +39,8 @@ NAMES = (
     "failover",
     "hma",
     "restart",
-    "reset",
     "attack",
     "page",
-    "stacks",
 )
 
 

@@ -62,7 +62,6 @@ class Signal(StrEnum):
     REFUSED = "refused"
     GONE = "gone"
     CALLED_OFF = "called_off"
-    ENDED = "ended"
     DEADLINE = "deadline"
     OPERATOR_CANCELLED = "operator_cancelled"
 
@@ -97,8 +96,6 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     **{(p, Signal.RUNNING_SEEN): Phase.PROVING for p in _BEFORE_START},
     **{(p, Signal.FINISHED): Phase.RESUMED for p in _WAITING},
     **{(p, Signal.GONE): Phase.CANCELLED for p in _WAITING},
-    # What `hangs` of the configuration had ended is its owner's.
-    (Phase.HIT, Signal.ENDED): Phase.GAVE_UP,
     # A job that nothing has stopped yet is left alone once nobody treats its node any more.
     **{(p, Signal.CALLED_OFF): Phase.CANCELLED for p in BEFORE_STOP},
     **{(p, Signal.REFUSED): Phase.GAVE_UP for p in _WAITING},
@@ -131,7 +128,6 @@ class JobRecovery(Struct, frozen=True):
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
-    hang: str = ""
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 

@@ -38,7 +38,6 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
-from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 
 _T = TypeVar("_T")
@@ -150,7 +149,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
     verb: Literal[
         "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
-        "return", "failover", "accept-quick", "accept-full",
+        "return", "failover",
     ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""
@@ -170,7 +169,7 @@ class _Version(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """What a body says, and whether its sender asks for a session."""
 
-    content: Report | Heartbeat
+    said: Report | Heartbeat
     open_session: bool = False
 
 
@@ -190,9 +189,6 @@ class Ack(Struct, frozen=True, omit_defaults=True):
 
     ack: int
     session: Session | None = None
-    stacks: StackAsk | None = None
-    order: Annotated[str, Meta(max_length=8192)] = ""
-    """A credential of the daemon's, for this node's agent (hpctl.protocol.orders)."""
 
 
 _version = msgspec.json.Decoder(_Version)
@@ -282,7 +278,7 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 def decode(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = read(body).content
+    content = read(body).said
     if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
     return content

@@ -86,7 +86,7 @@ IS = {
     "time": lambda v: isinstance(v, str) and bool(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", v)),
     "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
     "boolean": lambda v: isinstance(v, bool),
-    "map": lambda v: isinstance(v, dict) and all(isinstance(n, int | float) for n in v.values()),
+    "map": lambda v: isinstance(v, dict) and all(isinstance(n, int) for n in v.values()),
     "object": lambda v: isinstance(v, dict),
     "list of object": lambda v: all(isinstance(one, dict) for one in v),
     "any": lambda v: True,
