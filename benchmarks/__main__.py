@@ -30,6 +30,7 @@ NAMES = (
     "cycle",
     "reading",
     "grey",
+    "forecast",
     "logs",
     "triage",
     "checkpoints",
@@ -39,8 +40,10 @@ NAMES = (
     "failover",
     "hma",
     "restart",
+    "reset",
     "attack",
     "page",
+    "stacks",
 )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.core import lemons, peers
+from hpctl.core import peers
 from hpctl.core.compat import UTC
+from hpctl.core.forecast import forecasts
 from hpctl.core.journal import State, replay
 from hpctl.core.model import (
     BootId,
@@ -189,7 +190,7 @@ def _lemons() -> list[Row]:
     for seed in PASTS:
         past = history.past(seed)
         state = replay(past.events)
-        found = {lemon.instance for lemon in lemons.lemons(state, past.now)}
+        found = {f.instance for f in forecasts(state, past.nodes, {}, past.now) if f.again}
         for who, named in (("ours", found), ("rival", _thrice(state, past.now))):
             counts[who]["true"] += len(named & past.lemons)
             counts[who]["named"] += len(named)

@@ -7,7 +7,7 @@ from hpctl.core.faults.row import FaultRow, stem
 from hpctl.core.faults.table import SECTIONS
 from hpctl.core.model import Urgency
 
-WEEK_S = 7 * 86400.0
+WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
 SAME = "\u3003"
 FROM = {"reset, reboot, replace": "reset", "reboot, replace": "reboot"}
 """The usual ladders, by their first rung."""
@@ -20,12 +20,15 @@ name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by 
 faults the more urgent decides, then the stronger first remedy, then the order here.
 `hpctl/core/faults/` says where a rule differs from NVIDIA's advice.
 
+**Reset**: the agent stops DCGM, exporters and persistence, ends what holds GPUs and resets them,
+with NVLink peers where the driver asks. MIG, a job on any GPU, or NVSwitch without the Fabric
+Manager it needs refuse it. What is not reset is rebooted; `hpctl explain` says why.
+
 **Remedy**: where the ladder begins: *reset* the GPU, then reboot, then replace; another ladder is
 written out. The same rule on the same instance within 7 days, or the time in the row, climbs one
-rung. \u3003: as in the row above. hpctl waits for the seconds after *settle* before it acts, for a
-message that says more. Jobs are stopped and started elsewhere at once; with *(after jobs)* the node
-is drained and treated when its jobs have ended. *watch*: the node is shown as Suspect. Empty:
-counted only.
+rung. \u3003: as above. \\*: hpctl waits 3 s, or as in the row, for a message that says more. Jobs
+are stopped and started elsewhere; †: the node is treated when its jobs have ended. *watch*:
+it is shown as Suspect. Empty: counted only.
 """
 
 
@@ -60,11 +63,11 @@ def _remedy(row: FaultRow) -> str:
     if ladder in FROM:
         ladder = FROM[ladder]
     if shipped.urgency is Urgency.AFTER_JOBS:
-        ladder += " (after jobs)"
+        ladder += " †"
     if row.watch and ladder and not row.acts:
         ladder += ", watch"
     if ladder and shipped.settle_s:
-        ladder += f", settle {shipped.settle_s:g} s"
+        ladder += r" \*" if shipped.settle_s == SETTLE_S else f" \\* {shipped.settle_s:g} s"
     if ladder and shipped.escalate_window_s != WEEK_S:
         ladder += f", within {shipped.escalate_window_s / 86400:g} d"
     return ladder or ("watch" if row.suspect else "")

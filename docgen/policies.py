@@ -44,11 +44,22 @@ A crash is classified from Slurm's job state, exit codes and the log's end. Its 
 addresses, numbers or host names. It decides about this job only and never drains a node.
 """
 
+HANGS = """## Hangs of jobs that nobody wrapped
+
+A job stands still when none of its processes computes, reads or writes while one waits on a futex
+(gloo), on a GPU that is busy at under 60 % of its earlier power (NCCL), or in state D. It hangs
+when that lasts for `hangs.factor` times its own longest pause, and `hangs.floor_s`.
+
+`hangs.action`: `notify`, `dump` (stacks), `requeue`, `cancel`; the last two dump first. A job under
+`hpctl run` or with `HYPERPOD_HANG_RULES` in its environment is left to that doctor: `hpctl explain`
+says so.
+"""
+
 
 def page() -> str:
     """The page's text."""
     actions = ", ".join(f"`{action}`" for action in Action)
-    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys()]
+    parts = [HEAD, _kinds(), LADDERS.format(actions=actions), _keys(), HANGS]
     return "\n".join(parts)
 
 

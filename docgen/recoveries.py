@@ -1,5 +1,6 @@
 """docs/recovery.md, from the transition tables and the policy's defaults."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,17 +27,25 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "`vacate_deadline_s`; `vacate_after_jobs_deadline_s` where jobs may finish",
     ),
     "vacated": (
-        "no job is left; the remedy of the current rung is ordered from the cloud",
+        "no job is left; the remedy of the current rung is ordered from agent or cloud",
         "`replace_deadline_s`",
     ),
     "remedying": (
-        "rebooting or being replaced; a new boot has to report",
-        "`reboot_deadline_s` or `replace_deadline_s`",
+        "GPUs are reset, or a new boot has to report",
+        "`reset_deadline_s`, `reboot_deadline_s` or `replace_deadline_s`",
     ),
     "rejoining": ("a new boot reports; cloud and slurmd have to agree", "`rejoin_deadline_s`"),
     "verifying": (
-        "healthy for `verify_healthy_s`, then given back to Slurm",
+        "healthy for `verify_healthy_s`, then tested or given back to Slurm",
         "`verify_deadline_s`",
+    ),
+    "accepting": (
+        "resumed inside a reservation of hpctl's alone, where a job [tests](acceptance.md) it",
+        "of `acceptance`: `start_s`, `quick_s` or `full_s`, `result_s`; and `doubt_window_s`",
+    ),
+    "unreserving": (
+        "drained again unless it passed; the test's job and reservation are deleted",
+        "`vacate_deadline_s`",
     ),
     "returned": ("back in service", ""),
     "escalated": ("a person has to look; the node stays drained", ""),
@@ -105,25 +114,35 @@ def _section(
         raise ValueError(f"phases without words, or words without phases: {args.keys()}")
     everywhere = _everywhere(table, [p for p in phases if p not in ends])
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {phases[0]}"]
+    waiting = [p for p in phases if p not in ends]
+    loops = {s for _, s in table if all(table.get((p, s)) == p for p in waiting)}
+    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
     for (phase, signal), after in table.items():
-        if signal not in everywhere:
-            lines.append(f"    {phase} --> {after}: {signal}")
+        if everywhere.get(signal) != after and signal not in loops:
+            arrows.setdefault((phase, after), []).append(str(signal))
+    lines += [f"    {phase} --> {after}: {', '.join(by)}" for (phase, after), by in arrows.items()]
     lines += [f"    {end} --> [*]" for end in phases if end in ends]
-    lines += ["```", "", "In every phase that is not an end:", ""]
+    lines += [
+        "```",
+        "",
+        "In every phase that is not an end, unless the diagram says otherwise:",
+        "",
+    ]
     lines += [f"- `{signal}` leads to **{after}**" for signal, after in everywhere.items()]
+    lines += [f"- `{signal}` changes no phase" for signal in sorted(loops)]
     lines += ["", "| phase | what it means | ends at the latest by |", "|---|---|---|"]
     lines += [f"| {p} | {args[p][0]} | {args[p][1] or 'an end'} |" for p in phases]
     return [*lines, ""]
 
 
 def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dict[StrEnum, StrEnum]:
-    """Signals that every waiting phase knows and that all lead to the same phase."""
+    """Signals that every waiting phase knows, and where they lead from all of them but one."""
     found = {}
     for signal in dict.fromkeys(s for _, s in table):
-        after = {table.get((phase, signal)) for phase in waiting}
-        only = after.pop()
-        if not after and only is not None:
-            found[signal] = only
+        after = Counter(table.get((phase, signal)) for phase in waiting)
+        most, count = after.most_common(1)[0]
+        if most is not None and None not in after and count >= len(waiting) - 1:
+            found[signal] = most
     return found
 
 

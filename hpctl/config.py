@@ -18,10 +18,13 @@ from msgspec import Meta, Struct, field
 from hpctl.core.catalogue import Override
 from hpctl.core.model import RuleId
 from hpctl.core.policy import (
+    AcceptancePolicy,
     AutoscalePolicy,
     Budgets,
     Count,
     FactAges,
+    HangPolicy,
+    IdlePolicy,
     JobPolicy,
     Mode,
     NodePolicy,
@@ -199,8 +202,11 @@ class Config(Struct, frozen=True):
     job: JobPolicy = JobPolicy()
     budgets: Budgets = Budgets()
     ages: FactAges = FactAges()
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     catalogue: dict[RuleId, Override] = field(default_factory=dict)
     autoscale: AutoscalePolicy = AutoscalePolicy()
+    idle: IdlePolicy = IdlePolicy()
+    acceptance: AcceptancePolicy = AcceptancePolicy()
     spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
     run_policy: PolicyFile = PolicyFile()
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)
@@ -240,8 +246,8 @@ class Config(Struct, frozen=True):
 
     @property
     def sizes_capacity(self) -> bool:
-        """Whether anything here sets nodes apart or changes how many there are."""
-        return self.autoscale.enabled or any(self.spares.values())
+        """Whether anything here sets nodes apart, changes how many there are or tests idle ones."""
+        return self.autoscale.enabled or self.idle.every_s > 0 or any(self.spares.values())
 
     def run_policy_layers(self, partition: str) -> tuple[PolicyFile, ...]:
         """The recovery policies that come before a job's own: the cluster's, its partition's."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         SchedulerView,
         SlurmNode,
     )
+    from hpctl.core.reset import ResetOrder
 
 
 class Scheduler(Protocol):
@@ -124,12 +125,34 @@ class Scheduler(Protocol):
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         """The nodes of each reservation, by its name. Raises Unavailable."""
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def leaves(self) -> Mapping[NodeName, str]:
+        """The leaf switch or block of each node, empty where Slurm knows no topology. Raises
+        Unavailable."""
+
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
 
+        With `own` it is for those of the daemon's own user.
+
         It is made where there is none, and deleted for no nodes. Jobs that run go on. A node
-        that has one, or another reservation, makes it Rejected, transient, whole.
+        that has one, or another reservation, makes it Rejected, transient, whole. So does a job
+        of a reservation that is to be deleted.
         """
+
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
+        """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
+
+        The job is the daemon's own user's, has this name and runs in the reservation of this name.
+        Where that user has such a job already, or had one until MinJobAge, it is the answer:
+        Accepted, with the job's id as `detail`. With `idle` it is in no reservation, but behind all
+        other jobs, and of that QOS.
+        """
+
+    def end_test(self, name: str) -> Outcome:
+        """Cancel the jobs of this name of the daemon's own user. Convergent."""
 
 
 class ByHand(Protocol):
@@ -185,6 +208,14 @@ class Provider(Protocol):
 
     def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """Delete by instance id; the group shrinks by as many. Rejected("NodeIdNotFound"): gone."""
+
+
+class Agents(Protocol):
+    """The agents on the nodes, as far as they are told anything."""
+
+    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
+        came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
 
 
 class Service(Protocol):

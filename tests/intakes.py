@@ -76,12 +76,18 @@ class Head:
         self.beats: list[wire.Heartbeat] = []
         self.heard: Callable[[wire.Heartbeat], bool] = lambda _: False
         self.address_of: Callable[[str], str | None] = ADDRESSES.get
+        self.order_for: Callable[[str], str | None] = lambda _: None
         self._options = IntakeSettings(**{"munge_socket": realm.head, **settings})
         self.server = self._made()
 
     def _made(self, port: int = 0) -> IntakeServer:
         sink = Sink(lambda *reports: self.store_all(*reports), lambda beat: self.heard(beat))
-        app = intake_app(self._options, sink, lambda node: self.address_of(node))
+        app = intake_app(
+            self._options,
+            sink,
+            lambda node: self.address_of(node),
+            order_for=lambda node: self.order_for(node) or "",
+        )
         return IntakeServer(app, "127.0.0.1", port)
 
     def come_back(self) -> None:

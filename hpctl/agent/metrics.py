@@ -106,6 +106,8 @@ def samples_of(
     for (check, verdict), count in counted.items():
         yield "findings", {"check": check, "verdict": verdict}, count
     for name, value in gauges.items():
+        if name.startswith("job"):
+            continue  # jobs come and go: each would be a series for good
         yield "peer_value", {"gauge": name}, value
     sweeps = [sample for sample in seen.values() if isinstance(sample, Snapshot)]
     if sweeps:

@@ -16,7 +16,7 @@ MOST = 8192
 """Tasks that one scan reads at most; the next scan goes on behind the last."""
 _REFRESH = 10
 """After so many scans the kernel's own threads are looked at again: a pid may be reused."""
-_KERNEL_THREAD = 0x00200000
+KERNEL_THREAD = 0x00200000
 """PF_KTHREAD in the flags of /proc/<pid>/stat (include/linux/sched.h)."""
 
 
@@ -72,7 +72,7 @@ class Scan:
         if fields is None:
             return None
         comm, rest = fields
-        if int(rest[6]) & _KERNEL_THREAD:
+        if int(rest[6]) & KERNEL_THREAD:
             self._kernel.add(pid)
             return None
         return Task(pid, comm, rest[0], int(rest[17]), int(rest[19]))
@@ -178,11 +178,19 @@ class Jobs:
         until = now + REMEMBERED_S
         try:
             began = self._began(pid)
-            cgroup = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
-            return _Answer(job_of_cgroup(cgroup) or self._by_ancestor(pid), began, until)
+            return _Answer(self.holder(pid), began, until)
         except (OSError, ValueError, IndexError):
             # Gone, or never there.
             return _Answer("", 0.0, until)
+
+    def holder(self, pid: int) -> str:
+        """The job that a process is in now; empty for none. Looks at once. Raises OSError.
+
+        A user's own slice may have groups of any name below it.
+        """
+        cgroup = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
+        mine = "/user.slice/" in cgroup
+        return (not mine and job_of_cgroup(cgroup)) or self._by_ancestor(pid)
 
     def _by_ancestor(self, pid: int) -> str:
         for _ in range(MAX_ANCESTORS):

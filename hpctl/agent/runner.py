@@ -32,6 +32,7 @@ from hpctl.agent.checks import (
     check_host_memory,
     check_host_processes,
     check_host_services,
+    check_job_activity,
     check_neuron,
     check_rdma,
 )
@@ -65,7 +66,7 @@ _MODULES = (
     *(check_efa, check_rdma, check_neuron),
     *(check_gpu_driver, check_gpu_links, check_gpu_memory, check_gpu_processes, check_gpu_speed),
     *(check_host_disks, check_host_ec2, check_host_filesystems, check_host_memory),
-    *(check_host_processes, check_host_services),
+    *(check_host_processes, check_host_services, check_job_activity),
 )
 FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in module.CHECKS.items()}
 """All checks that run at intervals, by their names in `hpctl.core.faults`."""
@@ -157,6 +158,14 @@ class Runner(threading.Thread):
         self._stopping.set()
         if self.is_alive():
             self.join(timeout_s)
+
+    def forget(self, prefix: str) -> None:
+        """Begin anew with the checks of such names: what they saw was of devices that were reset.
+        From any thread."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.check.spec.name.startswith(prefix):
+                    slot.conditions, slot.before = Conditions(slot.check.spec), None
 
     def findings(self) -> list[Finding]:
         """All that the checks have to report now, themselves included. From any thread."""

@@ -35,6 +35,7 @@ from msgspec.structs import replace
 from hpctl.agent.config import AgentSettings
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Generation, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -74,7 +75,8 @@ class Sender(threading.Thread):
 
     `snapshot` is asked for the findings of the moment, with a version that grows whenever
     something new is among them, `gauges` for the numbers of the moment, which are in reports and
-    heartbeats alike. Both are called from this thread.
+    heartbeats alike. `asked` is told what the head node asks for, and `obey` is given the order
+    that came with an answer. All are called from this thread.
     """
 
     def __init__(
@@ -84,11 +86,14 @@ class Sender(threading.Thread):
         snapshot: Callable[[], tuple[int, tuple[Finding, ...]]],
         agent_start: datetime,
         gauges: Callable[[], Mapping[str, float]] = dict,
+        asked: Callable[[StackAsk], None] = lambda _: None,
+        obey: Callable[[str], None] = lambda _: None,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
         self._settings, self._spool, self._snapshot = settings, spool, snapshot
         self._agent_start, self._gauges = agent_start, gauges
+        self._asked, self._obey = asked, obey
         self._client = HeadClient(settings.heads, settings.munge_socket)
         self._wanted = threading.Condition()
         self._woken, self._stopping = False, False
@@ -120,6 +125,10 @@ class Sender(threading.Thread):
                 self._woken = False
             reply = self._deliver()
             self._complain(reply)
+            if reply.stacks is not None:
+                self._asked(reply.stacks)
+            if reply.order:
+                self._obey(reply.order)
             failures = failures + 1 if reply.answer is Answer.RETRY else 0
             with self._wanted:
                 if failures:
@@ -241,10 +250,13 @@ class Answer(Enum):
 
 
 class Reply(Struct, frozen=True):
-    """The answer and the head node's reason for it."""
+    """The answer and the head node's reason for it; the order that came with it."""
 
     answer: Answer
     text: str = ""
+    stacks: StackAsk | None = None
+    """What the head node asks for with it."""
+    order: str = ""
 
 
 class _Session(Struct, frozen=True):
@@ -413,11 +425,20 @@ def _exchange(
 
 def _reply(status: int, text: bytes) -> Reply:
     if status == 200:
-        return Reply(Answer.ACKED)
+        ack = _ack(text)
+        return Reply(Answer.ACKED, stacks=ack.stacks, order=ack.order)
     if status == 409 and _code(text) == "unknown_digest":
         return Reply(Answer.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
     return Reply(Answer.RETRY if later else Answer.REFUSED, f"{status} {explained(text)}")
+
+
+def _ack(text: bytes) -> wire.Ack:
+    """What an answer asks for: nothing, nearly always."""
+    if b'"stacks"' in text or b'"order"' in text:
+        with contextlib.suppress(wire.MalformedReportError):
+            return wire.decode_ack(text)
+    return wire.Ack(0)
 
 
 def _code(text: bytes) -> str:

@@ -6,16 +6,19 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from hpctl.agent.acceptance import Inbox
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.findings import Findings
+from hpctl.agent.gpu_reset import Resets
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.agent.machine import boot_age_s, machine, upgraded
 from hpctl.agent.metrics import Endpoint, render, samples_of
@@ -27,7 +30,7 @@ from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load, usage
 from hpctl.agent.send import Pace, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS
-from hpctl.core.model import Clears, Finding, Generation, Verdict
+from hpctl.core.model import TEST, Clears, Finding, Generation, Verdict
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import reports as wire
 from hpctl.protocol.systemd import notify, watchdog_interval
@@ -71,6 +74,13 @@ class Checks:
         wait_s, self._patience_s = self._patience_s, 0.0
         return self._nvml.wait(wait_s)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Off the GPUs, which are reset meanwhile; what was seen of them is forgotten then."""
+        with self._nvml.held():
+            yield
+        self._runner.forget("gpu.")
+
     def start(self) -> None:
         """Begin to check."""
         self._runner.start()
@@ -109,6 +119,12 @@ class Checks:
 
 log = logging.getLogger(__name__)
 
+
+def kept_elsewhere(check: str) -> bool:
+    """Whether findings of that check are not to be recalled from the agent's spool."""
+    return theirs(check) or check.startswith(TEST)
+
+
 CHECK_LOG = "kernel.log"
 UNREADABLE = "unreadable"
 REOPEN_S = 1.0
@@ -129,7 +145,9 @@ class Agent:
         generation = Generation(settings.node, settings.instance, settings.boot)
         recalled = spool.recall(generation)
         self._lock = threading.Lock()
-        mine = [f for f in recalled.findings if f.check not in NAMES and not theirs(f.check)]
+        mine = [
+            f for f in recalled.findings if f.check not in NAMES and not kept_elsewhere(f.check)
+        ]
         self._findings = Findings(mine)
         self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
         self._version = 1
@@ -150,8 +168,11 @@ class Agent:
             self._changed,
             recalled.findings,
         )
-        begin = _start_after(recalled.agent_start)
-        self._sender = Sender(settings, spool, self._snapshot, begin, self._checks.gauges)
+        self._tests = Inbox(settings.spool)
+        resets = Resets(settings, self._checks.held, self._add, mine)
+        begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
+        ask = self._outside.stacks.ask
+        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, resets.obey)
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 
@@ -185,6 +206,7 @@ class Agent:
             self._sender.start()
             self._checks.start()
             self._outside.start()
+            self._tests.prepare()
             if self._endpoint is not None:
                 self._endpoint.start()
             notify("READY=1")
@@ -218,6 +240,8 @@ class Agent:
             self._read_log(selector)
             self._turned = datetime.now(UTC)
             self._checks.listen()
+            if self._tests.look():
+                self._changed()
             self._wake_sender()
 
     def _patience(self, watchdog: float | None) -> float:
@@ -294,7 +318,12 @@ class Agent:
         with self._lock:
             version, logged = self._version, self._findings.all()
         # What the kernel reports comes first: it is the harder evidence where not all fits.
-        found = (*logged, *self._checks.findings(), *self._outside.findings())
+        found = (
+            *logged,
+            *self._checks.findings(),
+            *self._outside.findings(),
+            *self._tests.findings(),
+        )
         return version, found[: wire.MAX_FINDINGS]
 
 

@@ -1,16 +1,9 @@
 """`hpctl daemon run`: the head-node daemon in the foreground, as systemd wants it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import click
 
 from hpctl.cli import output
 from hpctl.cli.output import config_option
-
-if TYPE_CHECKING:
-    from hpctl.config import Config
 
 
 @click.group(short_help="The head-node daemon.")
@@ -48,8 +41,8 @@ def check(path: str | None, as_json: bool) -> None:
 
     from hpctl.config import DEFAULT_PATH, load
     from hpctl.daemon.sinks import unusable
-    from hpctl.errors import HpctlError
-    from hpctl.wiring import make_rules
+    from hpctl.errors import HpctlError, Unavailable
+    from hpctl.wiring import make_rules, open_store
 
     path = path or os.environ.get("HPCTL_CONFIG", DEFAULT_PATH)
     problems: list[str] = []
@@ -57,15 +50,21 @@ def check(path: str | None, as_json: bool) -> None:
         loaded = load(path)
         make_rules(loaded)
         problems = [f"{error}: {error.hint}" for error in unusable(loaded.notify.sinks)]
-        problems += _database(loaded)
         if loaded.page.listen:
             from hpctl.page.access import Access
 
             Access.of(loaded.page)
+        if loaded.database_url:
+            try:
+                open_store(loaded).close()
+            except Unavailable as error:
+                # Without a cause nothing failed: the daemon makes or migrates what is in it.
+                if error.__cause__:
+                    raise
     except HpctlError as error:
         if not as_json:
             raise
-        problems = list(getattr(error, "problems", [f"{error}: {error.hint}"]))
+        problems += list(getattr(error, "problems", [f"{error}: {error.hint}"]))
     if as_json:
         document = {"schema": "hpctl.config.check/1", "path": path, "problems": problems}
         output.echo(json.dumps(document, indent=2))
@@ -74,22 +73,6 @@ def check(path: str | None, as_json: bool) -> None:
     if not problems and not as_json:
         output.echo(f"{path}: fine (mode {loaded.mode}, provider {loaded.cluster.provider})")
     raise SystemExit(1 if problems else 0)
-
-
-def _database(config: Config) -> list[str]:
-    """What is wrong with a database that heads are to share: not there, of a later release, another
-    cluster's."""
-    from hpctl.errors import HpctlError, Unavailable
-    from hpctl.wiring import open_store
-
-    try:
-        if config.database_url:
-            open_store(config).close()
-    except HpctlError as error:
-        # Without a cause nothing failed: the daemon makes or migrates what is in it.
-        if not isinstance(error, Unavailable) or error.__cause__:
-            return [f"database_url: {error}: {error.hint}"]
-    return []
 
 
 @config.command()

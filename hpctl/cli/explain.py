@@ -38,7 +38,7 @@ from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.marks import mark_of
 from hpctl.core.node_recovery import NodeRecovery, Phase
-from hpctl.core.plan_runs import RUN_GATES
+from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.core.policy import Mode
 from hpctl.core.requests import ORDERS
 from hpctl.core.run_policy import Means, Registration, RunPolicy, decide, registration
@@ -169,7 +169,7 @@ def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> Explai
         kind="node_recovery",
         headline=headline(rec),
         rule=_decided(rules, rec),
-        evidence=evidence_of(rec.findings),
+        evidence=evidence_of((*rec.findings, *rec.tests)),
         gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
         story=lines(rec, w.state),
         next=lifted_by(hold) if hold else _awaited(w, rec),
@@ -245,13 +245,18 @@ def _held(hold: HoldNoted) -> tuple[GateView, ...]:
     return (GateView(hold.gate, _ASKS.get(hold.gate, ""), "held", hold.why),)
 
 
+def _how(hold: HoldNoted) -> str:
+    hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
+    return "(a job) was found hanging at" if hangs else "is held back since"
+
+
 def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
     judged = w.assessments.get(model.NodeName(hold.target))
     return ExplainView(
         as_of=w.now,
         target=hold.target,
         kind="hold",
-        headline=f"{hold.target} is held back since {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
+        headline=f"{hold.target} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
         rule=rule_view(rules, hold.rule),
         evidence=evidence_of(judged.findings) if judged else (),
         gates=held_gates(hold),

@@ -41,7 +41,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "What hpctl saw, decided and did, one line an event.",
         ),
         "report": ("hpctl.cli.report:report", "What failed, what it cost, and what hpctl saved."),
-        "lemons": ("hpctl.cli.recoveries:lemons", "Instances that break again and again."),
+        "forecast": ("hpctl.cli.forecast:forecast", "How likely nodes break in the next days."),
         "audit": (
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",
@@ -60,6 +60,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "accept": (
+            "hpctl.cli.accept:accept",
+            "Test nodes, and see what tests have found (docs/acceptance.md).",
+        ),
         "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
         "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
     },
@@ -68,6 +72,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
         "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
         "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+        "stacks": (
+            "hpctl.cli.stacks:stacks",
+            "What each rank of a job does now, and who holds it up.",
+        ),
         "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
     },
     "Cluster": {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,7 @@ from msgspec import Struct
 
 from hpctl.cli import output, views
 from hpctl.cli.gather import World, gather
-from hpctl.cli.tables import BAD, DIM, GOOD, ago, heading, styled, table, wrapped
-from hpctl.core.lemons import DEFAULT, Lemon, scores
+from hpctl.cli.tables import heading, table, wrapped
 from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
@@ -147,75 +145,3 @@ def _report_table(out: Console, rows: Sequence[views.JobReportView], now: dateti
         trouble = r.trouble.kind if r.trouble else None
         cells.append((r.job, r.restarts, reported, trouble, action, why))
     table(out, ("JOB", "RUN", "AGO", "TROUBLE", "DID", wrapped("WHY")), cells)
-
-
-class LemonView(Struct, frozen=True):
-    """One instance's history. `rules` counts its recoveries by rule."""
-
-    node: str
-    instance_id: str
-    score: float
-    lemon: bool
-    recoveries: int
-    jobs: int
-    escalated: int
-    rules: Mapping[str, int]
-    first: datetime
-    last: datetime
-    why: str
-
-
-class LemonsView(Struct, frozen=True):
-    """What `hpctl lemons` shows. `not_shown` counts instances with a history below `limit`."""
-
-    as_of: datetime
-    limit: float
-    instances: tuple[LemonView, ...]
-    not_shown: int
-
-
-def lemons_view(w: World, *, everybody: bool = False) -> LemonsView:
-    """The table as a value: instances at the limit, or all that were ever treated."""
-    scored = scores(w.state, w.now)
-    shown = tuple(s for s in scored if everybody or s.score >= DEFAULT.limit)
-    return LemonsView(
-        as_of=w.now,
-        limit=DEFAULT.limit,
-        instances=tuple(map(_lemon, shown)),
-        not_shown=len(scored) - len(shown),
-    )
-
-
-def _lemon(lemon: Lemon) -> LemonView:
-    score, is_lemon = round(lemon.score, 2), lemon.score >= DEFAULT.limit
-    return views.copied(LemonView, lemon, instance_id=lemon.instance, score=score, lemon=is_lemon)
-
-
-@click.command()
-@click.option("--all", "everybody", is_flag=True, help="Show every instance ever treated.")
-@output.json_option
-@output.config_option
-def lemons(everybody: bool, config: str, as_json: bool) -> None:
-    """Instances that break again and again.
-
-    Advice from the journal alone: test such an instance, or `hpctl replace` its node. Exit code 0.
-    """
-    world = gather(output.load_config(config), output.now())
-    output.show("lemons", lemons_view(world, everybody=everybody), as_json, draw_lemons)
-
-
-def draw_lemons(out: Console, view: LemonsView) -> None:
-    """The table of `hpctl lemons`."""
-    if view.instances:
-        heads = ("NODE", "INSTANCE", "SCORE", "RECOVERIES", "JOBS", "LAST", wrapped("WHY"))
-        rows = []
-        for i in view.instances:
-            score = styled(f"{i.score:.2f}", BAD if i.lemon else "")
-            counts = (i.recoveries, i.jobs)
-            rows.append((i.node, i.instance_id, score, *counts, ago(i.last, view.as_of), i.why))
-        table(out, heads, rows, wide=("RECOVERIES", "JOBS"))
-    else:
-        out.print(styled("No instance breaks again and again.", GOOD))
-    if view.not_shown:
-        below = f"{view.not_shown} more with a history below {view.limit:g}: hpctl lemons --all"
-        out.print(styled(below, DIM))

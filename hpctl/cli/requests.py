@@ -115,10 +115,13 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
 
     from hpctl.protocol import reports as wire
     from hpctl.protocol.heads import Head, ask_leader, explained
+    from hpctl.wiring import open_store
 
     heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
-    if len(heads) > 1 and (led := _leader(config)):
-        heads.sort(key=lambda head: f"{head.host}:{head.port}" != led)
+    if len(heads) > 1:
+        with contextlib.suppress(HpctlError), closing(open_store(config)) as store:
+            led = store.daemon()
+            heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
     named = by if os.getuid() == 0 else ""
     body = wire.encode_request(verb, target, named)
     until = time.monotonic() + SEND_S
@@ -139,16 +142,6 @@ def _send(config: Config, verb: str, target: str, by: str) -> int:
     if status >= http.client.INTERNAL_SERVER_ERROR:
         raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
     raise HpctlError(f"the daemon refuses: {explained(answer)}")
-
-
-def _leader(config: Config) -> str:
-    """The address in the lease, HOST:PORT; empty where nobody can say."""
-    from hpctl.wiring import open_store
-
-    with contextlib.suppress(HpctlError), closing(open_store(config)) as store:
-        info = store.daemon()
-        return info.address if info else ""
-    return ""
 
 
 def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
@@ -330,7 +323,7 @@ def approve(
     approval.
     """
     world = gather(output.load_config(config), output.now())
-    wanted = [name for target in targets for name in _names(target)]
+    wanted = [name for target in targets for name in hosts(target)]
     if rule is not None:
         of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
         if not of_rule:
@@ -349,7 +342,7 @@ def approve(
     _ask(config, "approve", list(dict.fromkeys(wanted)), no_wait, as_json)
 
 
-def _names(target: str) -> tuple[str, ...]:
+def hosts(target: str) -> tuple[str, ...]:
     """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
     try:
         return expand(target)

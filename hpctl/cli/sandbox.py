@@ -50,9 +50,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
 @_name
 @_shown("--heads", default=1, type=click.IntRange(1, 2), help="Head nodes; two need root.")
 @click.option(
-    "--database",
-    type=click.Choice(["mariadb", "postgresql"]),
-    help="What two heads share, where both are installed.",
+    "--database", type=click.Choice(["mariadb", "postgresql"]), help="Which one two heads share."
 )
 @_shown("--nodes", default=8, help="How many worker nodes.")
 @_shown("--groups", default=1, help="In how many worker groups.")
@@ -223,7 +221,7 @@ def head(name: str, service: str, do: str, number: int) -> None:
 
 @sandbox.command()
 @_name
-@click.argument("words", nargs=-1)
+@click.argument("fault", nargs=-1)
 @click.option("--pci", default="", help="The device, as in 0000:53:00.")
 @click.option("--text", default="", help="What follows the code in the line; a file's content.")
 @click.option("--real-kmsg", is_flag=True, help="Write to the real /dev/kmsg instead (root).")
@@ -234,7 +232,7 @@ def head(name: str, service: str, do: str, number: int) -> None:
 @click.option("--index", type=int, help="Which GPU; without it, the node or `gpu*.`.")
 @click.option("--set", "answers", multiple=True, metavar="NAME=VALUE", help="What NVML answers.")
 @click.option("--lasting", is_flag=True, help="A reboot does not fix it, only a replacement.")
-def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
+def inject(name: str, fault: tuple[str, ...], **options: Any) -> None:
     """Break something: NODE FAULT, or api FAULT [KEY=VALUE ...].
 
     \b
@@ -249,10 +247,10 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
     api throttle | latency | drop-reply | partial | no-capacity | stuck-replace | no-dns |
         capacity ml.p5.48xlarge=3 | spot-interruption node=NODE | second-actor | clear
     """
-    if len(words) < 2:
+    if len(fault) < 2:
         raise click.UsageError("name a node and a fault: hpctl sandbox inject NODE xid 79")
     one = _sandbox(name)
-    target, kind, *rest = words
+    target, kind, *rest = fault
     if target == "api":
         output.echo(one.inject_api(kind, **_pairs(rest)))
         return
@@ -260,7 +258,7 @@ def inject(name: str, words: tuple[str, ...], **options: Any) -> None:
 
 
 def _how(target: str, kind: str, rest: list[str], options: dict[str, Any]) -> dict[str, Any]:
-    """The details of a fault, from its words and options. Raises UsageError."""
+    """The details of a fault, from its arguments and options. Raises UsageError."""
     how: dict[str, Any] = {}
     if kind in ("xid", "sxid"):
         if len(rest) != 1 or not rest[0].isdigit():

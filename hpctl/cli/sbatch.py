@@ -76,6 +76,8 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --policy FILE|NAME        how the job is to be treated (docs/policies.md)
       --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
       --spares K                K nodes more than --nodes, for hpctl run to go on with
+      --preflight LEVEL         quick or full: test the job's nodes before its first step, and
+                                go on without those that fail
       --save-signal SIG[@S]     the program saves at this signal; it gets it S seconds
                                 before the time limit, and before it is stopped
 
@@ -84,7 +86,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --json                    with --dry-run: print JSON
       --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
 
-    The script may say the first eight itself, among its leading comments: #HPCTL --spares 1. The
+    The script may say the first nine itself, among its leading comments: #HPCTL --spares 1. The
     command line wins. In directories {job_id} and {array_task_id} are filled in.
 
     A few shell lines go into the copy that is submitted. At every start of the job they export

@@ -19,6 +19,7 @@ from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
 from hpctl.core.model import JobId, NodeName, reason_owner
 from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE
 from hpctl.core.reach import CHECKS, left_alone, sign_of
 from hpctl.core.run_policy import Action
 from hpctl.core.timeline import duration, headline
@@ -210,6 +211,9 @@ def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
     found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
     for name, hold in sorted(w.state.holds.items()):
         what = f"job {name}" if name.isdecimal() else name
+        if hold.gate in (HANG_GATE, OTHERS_GATE):
+            found.append(f"{what} hangs: hpctl explain {name}")
+            continue
         found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {name}")
     if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
         found.append(f"the daemon reports trouble: {w.daemon.trouble}")

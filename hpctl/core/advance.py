@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
+from hpctl.core.baseline import judged, limits
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
@@ -58,7 +59,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
 
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        facts = _of_others(rec, facts, correlated.get(rec.id, ""))
+        facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view)
         answer = node_advance.advance(rec, facts, policy, now)
         if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
@@ -87,7 +88,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
     return Progress(
         tuple(
-            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation)
+            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
             for s in steps
             if isinstance(s.answer, Move)
         ),
@@ -97,6 +98,14 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
+
+
+def _tested(facts: NodeFacts, rec: NodeRecovery, view: View) -> NodeFacts:
+    """The facts with the node's test judged by what the fleet has measured."""
+    if not facts.results:
+        return facts
+    known = limits(view.measured())
+    return replace(facts, results=judged(facts.results, view.instance_type(rec.node), known))
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:

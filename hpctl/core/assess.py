@@ -20,6 +20,7 @@ from hpctl.core.bounds import later, span
 from hpctl.core.catalogue import Rules
 from hpctl.core.decode import driver_rule, lost_nothing, nvlink5_rule, part, severity
 from hpctl.core.model import (
+    TEST,
     Assessment,
     Condition,
     FaultClass,
@@ -68,7 +69,9 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
     """The WARN and FAIL findings, folded; in an order that the input's does not change."""
     folded: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        if finding.verdict is Verdict.WARN or finding.verdict is Verdict.FAIL:
+        bad = finding.verdict is Verdict.WARN or finding.verdict is Verdict.FAIL
+        # A test's result is for the recovery that asked for it, and for nobody else.
+        if bad and not finding.check.startswith(TEST):
             key = (finding.check, finding.device, finding.code.strip())
             folded.setdefault(key, []).append(finding)
     return [

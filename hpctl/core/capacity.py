@@ -7,12 +7,13 @@ from typing import Final
 
 from hpctl.core.autoscale import Direction, Group, Idle, Past, ScaleView, Waiting
 from hpctl.core.bounds import later
-from hpctl.core.change import Change, ChangeFacts, Kind, Phase, Signal, ordered
+from hpctl.core.change import Change, ChangeFacts, Kind, Phase, Signal, ordered, test_job
 from hpctl.core.model import (
     NOTHING_KNOWN,
     Condition,
     Instance,
     InstanceStatus,
+    JobId,
     NodeName,
     SlurmJob,
     SlurmNode,
@@ -248,6 +249,14 @@ def unregistered(
 def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> ChangeFacts:
     """What is known now of what a change is about."""
     about, cloud = change.opened, view.provider
+    if about.kind is Kind.BURN_IN:
+        job = test_job(change)
+        return ChangeFacts(
+            cloud_at=cloud.as_of,
+            job=view.scheduler.jobs.get(job) if job is not None else None,
+            unwanted=wanted_by_others(about.node, job, view, now) or _off(policy),
+            able_since=view.able_since,
+        )
     if about.kind is Kind.SPARES:
         held = view.reservations.get(RESERVATION + about.group, ())
         new = (view.scheduler.nodes.get(n) for n in about.nodes if n not in held)
@@ -271,6 +280,24 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
         unwanted=_unwanted(change, view, policy) or _claimed(change, node, view, now),
         able_since=view.able_since,
     )
+
+
+def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
+    """Why a node is not to be tested while it is idle: a job that could use it, or a recovery."""
+    node = view.scheduler.nodes.get(name) if name is not None else None
+    if node is None or name in view.state.open_nodes:
+        return f"{name} is under recovery" if node else f"slurmctld does not list {name}"
+    for one in waiting(view, now):
+        job = view.scheduler.jobs[one.job]
+        there = set(one.partitions) & set(node.partitions) and node.name not in job.excluded
+        if one.job != ours and there:
+            return f"job {one.job} waits for nodes"
+    return ""
+
+
+def _off(policy: Policy) -> str:
+    off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
+    return "idle nodes are not tested any more" if off else ""
 
 
 def _claimed(change: Change, node: SlurmNode | None, view: View, now: datetime) -> str:

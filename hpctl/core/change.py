@@ -17,22 +17,26 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.bounds import later
+from hpctl.core.bounds import later, natural
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
+    ENDED,
     Instance,
     InstanceGroup,
     InstanceId,
     InstanceStatus,
+    JobId,
     NodeName,
     Outcome,
     RecoveryId,
+    SlurmJob,
     SlurmNode,
     reason_owner,
 )
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import (
     Case,
+    Do,
     Look,
     Move,
     Next,
@@ -59,6 +63,8 @@ class Kind(StrEnum):
     """A node name that was closed for a removal stands for another instance by now."""
     SPARES = "spares"
     """A reservation holds other nodes than before."""
+    BURN_IN = "burn_in"
+    """An idle node is tested until a user wants it."""
 
 
 class Phase(StrEnum):
@@ -66,6 +72,7 @@ class Phase(StrEnum):
 
     OPEN = "open"
     ARRIVING = "arriving"
+    TESTING = "testing"
     CLOSED = "closed"
     LEAVING = "leaving"
     GIVING_BACK = "giving_back"
@@ -86,6 +93,7 @@ class Signal(StrEnum):
     GONE = "gone"
     SET_SEEN = "set_seen"
     IN_USE = "in_use"
+    TESTED = "tested"
     BACK = "back"
     REFUSED = "refused"
     DEADLINE = "deadline"
@@ -122,6 +130,16 @@ TRANSITIONS: Final[Mapping[tuple[Kind, Phase, Signal], Phase]] = {
     (Kind.RETURN, Phase.OPEN, Signal.BACK): Phase.DONE,
     (Kind.RETURN, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
     (Kind.RETURN, Phase.OPEN, Signal.DEADLINE): Phase.FAILED,
+    (Kind.BURN_IN, Phase.OPEN, Signal.ORDER_TAKEN): Phase.TESTING,
+    (Kind.BURN_IN, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
+    (Kind.BURN_IN, Phase.OPEN, Signal.IN_USE): Phase.LEAVING,
+    (Kind.BURN_IN, Phase.OPEN, Signal.DEADLINE): Phase.LEAVING,
+    (Kind.BURN_IN, Phase.TESTING, Signal.TESTED): Phase.DONE,
+    (Kind.BURN_IN, Phase.TESTING, Signal.REFUSED): Phase.FAILED,
+    (Kind.BURN_IN, Phase.TESTING, Signal.IN_USE): Phase.LEAVING,
+    (Kind.BURN_IN, Phase.TESTING, Signal.DEADLINE): Phase.LEAVING,
+    (Kind.BURN_IN, Phase.LEAVING, Signal.GONE): Phase.CANCELLED,
+    (Kind.BURN_IN, Phase.LEAVING, Signal.DEADLINE): Phase.FAILED,
     (Kind.SPARES, Phase.OPEN, Signal.SET_SEEN): Phase.DONE,
     (Kind.SPARES, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
     (Kind.SPARES, Phase.OPEN, Signal.DEADLINE): Phase.FAILED,
@@ -134,7 +152,7 @@ class ChangeOpened(Struct, frozen=True):
     ADD: `count` instances more in `group`, which has `size` then. REMOVE: `node` and its
     `instance` leave. RETURN: `node` is closed with the Reason of the removal `cause`. SPARES:
     the group's reservation holds `nodes` from now on; `released` is how many of them were given
-    up for the job recovery `cause`.
+    up for the job recovery `cause`. BURN_IN: the idle `node` is tested in partition `group`.
     """
 
     at: datetime
@@ -207,7 +225,8 @@ class ChangeFacts(Struct, frozen=True):
     `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
     `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
     serve yet. `busy`: why the node is not idle, empty where it is. `unwanted`: why the change is
-    wanted no more. `reserved`: what the reservation holds. `able_since`: see `View`.
+    wanted no more. `reserved`: what the reservation holds. `job`: that of its
+    test. `able_since`: see `View`.
     """
 
     cloud_at: datetime
@@ -219,6 +238,7 @@ class ChangeFacts(Struct, frozen=True):
     busy: str = ""
     unwanted: str = ""
     reserved: frozenset[NodeName] = frozenset()
+    job: SlurmJob | None = None
     able_since: datetime | None = None
 
 
@@ -244,10 +264,13 @@ def deadline_of(change: Change, policy: Policy) -> datetime:
 
 def _deadline_s(change: Change, policy: Policy) -> float:
     scale, node = policy.autoscale, policy.node
+    if change.opened.kind is Kind.BURN_IN and change.phase is not Phase.OPEN:
+        return policy.acceptance.limit_s(policy.idle.level) + node.doubt_window_s
     return {
         Phase.OPEN: RESERVE_DEADLINE_S
         if change.opened.kind is Kind.SPARES
         else node.step_attempts * node.doubt_window_s,
+        Phase.TESTING: policy.acceptance.limit_s(policy.idle.level),
         Phase.ARRIVING: scale.arrive_deadline_s,
         Phase.CLOSED: scale.leave_deadline_s,
         Phase.LEAVING: scale.leave_deadline_s,
@@ -394,6 +417,68 @@ def _spares(c: _Case) -> Next:
     return c.take(StepKind.RESERVE, about.group, Signal.REFUSED, cannot, about.why, nodes=nodes)
 
 
+# --- burn-in ------------------------------------------------------------------------------------
+
+TEST_NAME: Final = "hpctl-burn-in-"
+"""How the name of a burn-in's job begins; the change's id follows."""
+
+
+def test_job(change: Change) -> JobId | None:
+    """The id of a burn-in's job, once slurmctld has told it."""
+    step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
+    if step is None or step.outcome is None or not step.accepted:
+        return None
+    return JobId(natural(step.outcome.detail))
+
+
+def _burn_in(c: _Case) -> Next:
+    about, idle = c.rec.opened, c.policy.idle
+    if _taken(c, StepKind.TEST):
+        return Move(Signal.ORDER_TAKEN, f"job {test_job(c.rec)}")
+    if c.facts.unwanted:
+        return Move(Signal.IN_USE, c.facts.unwanted)
+    return c.take(
+        StepKind.TEST,
+        TEST_NAME + c.rec.id,
+        Signal.REFUSED,
+        "slurmctld does not take the test",
+        about.why,
+        nodes=(about.node,),
+        partition=idle.partition or about.group,
+        command=f"{c.policy.acceptance.command} --level {idle.level} --id {c.rec.id}",
+        limit_s=c.policy.acceptance.limit_s(idle.level),
+        idle=True,
+        qos=idle.qos,
+    )
+
+
+def _testing(c: _Case) -> Next:
+    job, taken = c.facts.job, c.last(StepKind.TEST)
+    since = taken.resolved if taken and taken.resolved else c.rec.since
+    if job is not None and job.state in ENDED:
+        if job.state in ("COMPLETED", "FAILED"):  # what failed is in the agent's findings
+            return Move(Signal.TESTED, f"job {job.id} {job.state}")
+        return Move(Signal.REFUSED, f"job {job.id} ended as {job.state}")
+    if job is None and c.now >= later(since, c.policy.node.step_retry_s):
+        return Move(Signal.TESTED, "slurmctld has forgotten its job")
+    if c.facts.unwanted:
+        return Move(Signal.IN_USE, c.facts.unwanted)
+    return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
+
+
+def _ending(c: _Case) -> Next:
+    """Its job is canceled by its name: one that was never answered may be there."""
+    job, ended = c.facts.job, c.last(StepKind.END_TEST)
+    if ended is not None and ended.accepted and (job is None or job.state in ENDED):
+        return Move(Signal.GONE, "its job has ended")
+    name = TEST_NAME + c.rec.id
+    if ended is None:
+        return Do(StepKind.END_TEST, name, 1)
+    if c.now < later(ended.resolved or ended.started, 1.0):
+        return c.wait("its job to end", Look.SOON)
+    return Do(StepKind.END_TEST, name, ended.attempt + 1)
+
+
 _PHASES: Final[Mapping[tuple[Kind, Phase], Callable[[_Case], Next]]] = {
     (Kind.ADD, Phase.OPEN): _add,
     (Kind.ADD, Phase.ARRIVING): _arriving,
@@ -403,4 +488,7 @@ _PHASES: Final[Mapping[tuple[Kind, Phase], Callable[[_Case], Next]]] = {
     (Kind.REMOVE, Phase.GIVING_BACK): _giving_back,
     (Kind.RETURN, Phase.OPEN): _return,
     (Kind.SPARES, Phase.OPEN): _spares,
+    (Kind.BURN_IN, Phase.OPEN): _burn_in,
+    (Kind.BURN_IN, Phase.TESTING): _testing,
+    (Kind.BURN_IN, Phase.LEAVING): _ending,
 }

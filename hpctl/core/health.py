@@ -4,6 +4,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
+from hpctl.core import reset
 from hpctl.core.model import Clears, Finding, Health, Report
 
 Key = tuple[str, str, str, str, str]
@@ -25,12 +26,13 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     the boot, save what only an operator clears. Within a generation nothing seen is forgotten
     but what clears by being gone, of which the agent's list is the whole truth, and a job that
     the agent now tells together with others: a node that runs thousands of jobs in one boot would
-    otherwise be remembered by each that had an error. Counts are the agent's own.
+    otherwise be remembered by each that had an error; and what a reset of its GPU has cleared.
+    Counts are the agent's own.
     """
     findings = tuple(_not_later(f, heard) for f in report.findings)
     if known is None or known.generation != report.generation:
         kept = _outlives_boot(known, report)
-        return Health(report.generation, heard, _merged(kept, findings)), True
+        return Health(report.generation, heard, reset.standing(_merged(kept, findings))), True
     reported = {key(f) for f in findings}
     folded = {key(f): f for f in known.findings if _still_known(f, reported)}
     new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
@@ -47,7 +49,7 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    return Health(known.generation, heard, tuple(folded.values())), new
+    return Health(known.generation, heard, reset.standing(tuple(folded.values()))), new
 
 
 def _still_known(finding: Finding, reported: set[Key]) -> bool:

@@ -9,7 +9,18 @@ from hpctl.core.bounds import EARLIEST, later
 from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
 from hpctl.core.model import ENDED_BADLY, NodeName, SlurmJob
 from hpctl.core.policy import Policy
-from hpctl.core.recovery import Case, Do, Look, Move, Next, Repeat, StepKind, Wait, in_time
+from hpctl.core.recovery import (
+    Case,
+    Do,
+    Look,
+    Move,
+    Next,
+    Repeat,
+    StepKind,
+    Wait,
+    answer_text,
+    in_time,
+)
 
 CLOCK_MARGIN_S = 0.02
 """How far slurmctld's clock may be from this host's, in seconds."""
@@ -27,6 +38,7 @@ class JobFacts(Struct, frozen=True):
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
+    `hangs`: it stands still still.
     `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
     slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
     """
@@ -46,6 +58,7 @@ class JobFacts(Struct, frozen=True):
     able_since: datetime | None = None
     ready: datetime = EARLIEST
     pass_s: float = CLOCK_MARGIN_S
+    hangs: bool = False
 
 
 _Case = Case[JobRecovery, JobFacts]
@@ -104,6 +117,8 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
 
 
 def _hit(c: _Case) -> Next:
+    if c.rec.hang:
+        return _hung(c)
     if not c.facts.cordoned:
         return c.wait("its node is not closed to new work yet", Look.SOON)
     job = c.facts.job
@@ -112,6 +127,30 @@ def _hit(c: _Case) -> Next:
     if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
         return Move(Signal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
     return Move(Signal.STOP_WANTED, "it cannot go on where it is")
+
+
+def _hung(c: _Case) -> Next:
+    """HIT by no fault but its own standing still: its stacks first, then what the policy says."""
+    job, killed = c.facts.job, c.last(StepKind.SIGNAL)
+    if job is None or not job.running:
+        ended = "`hangs: cancel` ended it" if killed else "it ended by itself"
+        return Move(Signal.ENDED if killed else Signal.CALLED_OFF, ended)
+    if killed is not None:
+        return c.wait("it is being ended", Look.SOON)
+    if not c.facts.hangs:
+        return Move(Signal.CALLED_OFF, "it works again by itself")
+    dumped, late = c.last(StepKind.STACKS), later(c.rec.since, c.policy.hangs.dump_s)
+    if dumped is None:
+        return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
+    if dumped.outcome is None and c.now < late:
+        return Wait(late, "the stacks of its ranks are dumped", Look.SLOWLY)
+    if c.rec.hang == "dump":
+        said = answer_text(dumped.outcome) if dumped.outcome else ""
+        kept = f"stacks: {said}" if dumped.accepted else f"its stacks could not be dumped ({said})"
+        return Move(Signal.CALLED_OFF, f"{kept}; it is left as it is")
+    if c.rec.hang == "cancel":
+        return Do(StepKind.SIGNAL, "KILL", 1, "it hangs")
+    return Move(Signal.STOP_WANTED, "it hangs")
 
 
 def _excising(c: _Case) -> Next:

@@ -62,6 +62,7 @@ class Signal(StrEnum):
     REFUSED = "refused"
     GONE = "gone"
     CALLED_OFF = "called_off"
+    ENDED = "ended"
     DEADLINE = "deadline"
     OPERATOR_CANCELLED = "operator_cancelled"
 
@@ -96,6 +97,8 @@ TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     **{(p, Signal.RUNNING_SEEN): Phase.PROVING for p in _BEFORE_START},
     **{(p, Signal.FINISHED): Phase.RESUMED for p in _WAITING},
     **{(p, Signal.GONE): Phase.CANCELLED for p in _WAITING},
+    # What `hangs` of the configuration had ended is its owner's.
+    (Phase.HIT, Signal.ENDED): Phase.GAVE_UP,
     # A job that nothing has stopped yet is left alone once nobody treats its node any more.
     **{(p, Signal.CALLED_OFF): Phase.CANCELLED for p in BEFORE_STOP},
     **{(p, Signal.REFUSED): Phase.GAVE_UP for p in _WAITING},
@@ -128,6 +131,7 @@ class JobRecovery(Struct, frozen=True):
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
+    hang: str = ""
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
 

@@ -8,7 +8,7 @@ stands is corruption, and corruption stops the daemon.
 import gc
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -72,6 +72,7 @@ class JobRecoveryOpened(Struct, frozen=True):
 
     `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
     answered. `exclude`: nodes that it must not be given again, though nobody treats them.
+    `hang`: what `hangs` of the configuration does to a run that hangs; empty for other troubles.
     `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
     goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
     """
@@ -94,6 +95,7 @@ class JobRecoveryOpened(Struct, frozen=True):
     supervised: bool = False
     ran_on: tuple[NodeName, ...] = ()
     nodes: int = 0
+    hang: Literal["", "dump", "requeue", "cancel"] = ""
 
 
 class JobReported(Struct, frozen=True):
@@ -123,13 +125,15 @@ class HoldLifted(Struct, frozen=True):
 
 
 class SignalSeen(Struct, frozen=True):
-    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN."""
+    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN. `tests`: what an
+    acceptance test found, for the signal that it gave."""
 
     at: datetime
     recovery: RecoveryId
     signal: str
     why: str
     generation: Generation | None = None
+    tests: tuple[Finding, ...] = ()
 
 
 class StepStarted(Struct, frozen=True):
@@ -204,8 +208,7 @@ class Corrupt(Exception):
 
 
 RECENT_S: Final = 90 * 86400.0
-"""Nothing younger is past. No shipped window looks back further, and a lemon's points are worth a
-tenth by then."""
+"""Nothing younger is past. No shipped window looks back further, the forecast's among them."""
 
 
 class State(Struct):
@@ -228,6 +231,8 @@ class State(Struct):
     paused_by: str = ""
     configuration: ConfigurationTaken | None = None
     events: int = 0
+    began: datetime | None = None
+    """When the first of the events was."""
     retired: frozenset[RecoveryId] = frozenset()
     """The ids of what is in the journal's past alone (`core.retire`)."""
 
@@ -248,6 +253,8 @@ class State(Struct):
     def fold(self, event: Event) -> None:
         """Take one event in. Raises Corrupt where it cannot follow those before it."""
         self.events += 1
+        if self.began is None:
+            self.began = event.at
         match event:
             # The most frequent first: a journal of months is replayed by every command.
             case SignalSeen():
@@ -302,7 +309,7 @@ class State(Struct):
             rec = kept[e.recovery].on(e.signal, e.at, e.why, e.generation)
         except (ValueError, IllegalSignal) as error:
             raise Corrupt(str(error)) from error
-        kept[rec.id] = rec
+        kept[rec.id] = replace(rec, tests=e.tests) if e.tests else rec
         if rec.ended:
             del listed[rec.key]
 

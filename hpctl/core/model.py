@@ -83,6 +83,13 @@ class Clears(StrEnum):
     """`hpctl return`, or another instance: a restart does not fix it."""
 
 
+TEST: Final = "acceptance."
+"""How the checks begin whose findings are the result of an acceptance test: `device` is the test's
+id, `code` the remedy that it asks for, `evidence` its figures as JSON."""
+TEST_SUMMARY: Final = "acceptance.run"
+"""The finding that closes a test: all others of its id are there."""
+
+
 class Generation(Struct, frozen=True):
     """The thing that can be sick: one boot of one instance under one node name."""
 

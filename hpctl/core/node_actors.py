@@ -13,6 +13,7 @@ from hpctl.core.marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.core.model import (
     Assessment,
     Condition,
+    Finding,
     Generation,
     Instance,
     Outcome,
@@ -21,7 +22,7 @@ from hpctl.core.model import (
     SlurmNode,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import IN_TEST, NodeRecovery, Phase, Signal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import answers
@@ -52,6 +53,9 @@ class NodeFacts(Struct, frozen=True):
     `blocked` says why its remedy waits though it stays closed.
     `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
+    `reset`: what the agent answered to the recovery's order to reset GPUs.
+    `held`: the reservation of its newest test holds the node. `test`: that test's job, where
+    slurmctld knows it; `results`: what the agent tells of it.
     """
 
     slurm: SlurmNode | None = None
@@ -69,6 +73,10 @@ class NodeFacts(Struct, frozen=True):
     taken_away: bool = False
     able_since: datetime | None = None
     booted: datetime | None = None
+    reset: Finding | None = None
+    held: bool = False
+    test: SlurmJob | None = None
+    results: tuple[Finding, ...] = ()
 
     @property
     def mark(self) -> str:
@@ -89,7 +97,7 @@ def marked(c: NodeCase) -> Next | None:
     lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
     if node is None or not (mark or lost):
         return None
-    if mark and rec.phase is Phase.VERIFYING and not spent(node):
+    if mark and rec.phase in (Phase.VERIFYING, Phase.ACCEPTING) and not spent(node):
         return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
     drain = c.last(StepKind.DRAIN)
     if mark and not _noted(rec):
@@ -146,9 +154,9 @@ def _asks(rec: NodeRecovery, mark: str) -> Signal:
 
 
 def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
-    stronger = rec.ladder[rec.rung + 1 : rec.rung + 2] == (Remedy.REPLACE,)
-    asked = MARKS.get(mark) == Remedy.REPLACE and rec.remedy is Remedy.REBOOT
-    return asked and stronger
+    gentler = rec.remedy in (Remedy.RESET_GPU, Remedy.REBOOT)
+    stronger = Remedy.REPLACE in rec.ladder[rec.rung + 1 :]
+    return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
 
 
 def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
@@ -172,7 +180,7 @@ RESTORED: Final = timedelta(seconds=60)
 
 def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     """Whether a node that we closed, and have not begun to give back, is in service."""
-    closed = rec.phase is not Phase.OPEN and not returning(rec)
+    closed = rec.phase is not Phase.OPEN and rec.phase not in IN_TEST and not returning(rec)
     return closed and node is not None and node.in_service
 
 
@@ -198,7 +206,7 @@ def seized(c: NodeCase) -> Move | None:
     Before it, that is whoever takes a mark off: the mark had closed the node.
     """
     ours_to_close = c.rec.phase is Phase.OPEN and not _was_marked(c.rec)
-    if ours_to_close or returning(c.rec) or c.facts.mark:
+    if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
         return None
     how = taken_over(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
@@ -229,10 +237,10 @@ def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
 
 def returning(rec: NodeRecovery) -> bool:
     """Whether we have begun to give the node back, and have not closed it again since."""
-    return last_step(_since_drain(rec), StepKind.RETURN) is not None
+    return last_step(since_drain(rec), StepKind.RETURN) is not None
 
 
-def _since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
+def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
     """The steps since we last closed the node."""
     kinds = [step.kind for step in rec.steps]
     last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
@@ -247,7 +255,7 @@ def attempt(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | 
     last = c.last(kind)
     refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
     outrun = bool(mark) and refused and last is not None and last.attempt < _most(c)
-    if last is not None and (outrun or last_step(_since_drain(c.rec), kind) is None):
+    if last is not None and (outrun or last_step(since_drain(c.rec), kind) is None):
         return Do(kind, c.rec.node, last.attempt + 1, why)
     return c.attempt(kind, c.rec.node, why)
 

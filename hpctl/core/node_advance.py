@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from hpctl.core import acceptance, reset
 from hpctl.core.bounds import later
 from hpctl.core.model import (
-    Assessment,
     Condition,
     Generation,
     InstanceStatus,
@@ -55,14 +55,22 @@ def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
     deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
     c = Case(rec, facts, policy, now, deadline, repeat(policy))
     answer = marked(c) or forgotten(c) or seized(c) or _withdraw(c) or _PHASES[rec.phase](c)
-    return c.timed(answer, Signal.REBOOT_IN_VAIN if _may_climb(rec) else Signal.DEADLINE)
+    return c.timed(answer, _too_late(rec))
 
 
-def _may_climb(rec: NodeRecovery) -> bool:
-    """Whether a reboot of ours is what was waited for in vain, and a stronger remedy is left."""
-    waited = rec.phase in (Phase.REMEDYING, Phase.REJOINING)
-    ours = last_step(rec.steps, StepKind.REBOOT) is not None and rec.remedy is Remedy.REBOOT
-    return waited and ours and rec.rung + 1 < len(rec.ladder)
+def _too_late(rec: NodeRecovery) -> Signal:
+    """What a wait that was too long means: a reset or reboot of ours in vain, where a stronger
+    remedy is left."""
+    waited = rec.phase in (Phase.REMEDYING, Phase.REJOINING) and rec.rung + 1 < len(rec.ladder)
+    kind, signal = _OURS.get(rec.remedy, (None, Signal.DEADLINE))
+    ours = kind is not None and last_step(rec.steps, kind) is not None
+    return signal if waited and ours else Signal.DEADLINE
+
+
+_OURS: Final = {
+    Remedy.RESET_GPU: (StepKind.RESET, Signal.RESET_IN_VAIN),
+    Remedy.REBOOT: (StepKind.REBOOT, Signal.REBOOT_IN_VAIN),
+}
 
 
 def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
@@ -74,17 +82,31 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     node = policy.node
     after_jobs = rec.urgency is Urgency.AFTER_JOBS
     waits_for_jobs = after_jobs or node.unrecoverable_jobs is Unrecoverable.WAIT
-    reboot = last_step(rec.steps, StepKind.REBOOT) is not None and rec.remedy is not Remedy.REPLACE
+    kinds = {step.kind for step in rec.steps}
+    remedying = node.replace_deadline_s
+    if rec.remedy is Remedy.RESET_GPU and StepKind.RESET in kinds:
+        remedying = node.reset_deadline_s
+    elif rec.remedy is not Remedy.REPLACE and StepKind.REBOOT in kinds:
+        remedying = node.reboot_deadline_s
     return {
         Phase.OPEN: node.cordon_deadline_s,
         Phase.CORDONED: node.vacate_after_jobs_deadline_s
         if waits_for_jobs
         else node.vacate_deadline_s,
         Phase.VACATED: node.replace_deadline_s,
-        Phase.REMEDYING: node.reboot_deadline_s if reboot else node.replace_deadline_s,
+        Phase.REMEDYING: remedying,
         Phase.REJOINING: node.rejoin_deadline_s,
         Phase.VERIFYING: node.verify_deadline_s,
+        Phase.ACCEPTING: _test_deadline_s(rec, policy),
+        Phase.UNRESERVING: node.vacate_deadline_s,
     }[rec.phase]
+
+
+def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+    """As long as the job may wait and run, and some minutes for what is around it."""
+    test = policy.acceptance
+    run_s = test.limit_s(acceptance.level_of(rec, policy))
+    return test.start_s + run_s + test.result_s + policy.node.doubt_window_s
 
 
 def _withdraw(c: NodeCase) -> Next | None:
@@ -160,6 +182,8 @@ def _vacated(c: NodeCase) -> Next:
         return Move(Signal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
+    if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
+        return _reset(c)
     if not c.facts.provider_present:
         return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
     if c.policy.mode is Mode.OBSERVE:
@@ -170,6 +194,29 @@ def _vacated(c: NodeCase) -> Next:
     if not c.facts.provider_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
     return _remedy(c)
+
+
+def _reset(c: NodeCase) -> Next:
+    """Have the node's agent reset its GPUs: ordered once, in doubt never again."""
+    rec, facts, last = c.rec, c.facts, c.last(StepKind.RESET)
+    if last is not None and (last.accepted or last.in_doubt):
+        return Move(Signal.REMEDY_ACCEPTED, "the order waits for the node's agent")
+    if new_generation(rec, facts) is not None:
+        return Move(Signal.REMEDY_ACCEPTED, "the node has booted since")
+    if facts.running:
+        return c.wait(f"job {facts.running[0].id} runs on the node's GPUs")
+    ripe = later(rec.opened, c.policy.node.remedy_after_s)
+    if c.now < ripe and not rec.by:
+        return Wait(ripe, "a moment for other nodes to report the same")
+    answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
+    if isinstance(answer, Outcome):
+        return Move(Signal.RESET_IN_VAIN, f"not ordered: {answer_text(answer)}")
+    if not isinstance(answer, Do):
+        return answer
+    judged = facts.assessment.findings if facts.assessment else ()
+    until = later(c.now, reset.ORDER_S).timestamp()
+    gpus = reset.devices((*rec.findings, *judged))
+    return replace(answer, order=reset.ResetOrder(rec.id, rec.generation, until, gpus))
 
 
 def _remedy(c: NodeCase) -> Next:
@@ -214,6 +261,11 @@ def _remedying(c: NodeCase) -> Next:
     fresh = new_generation(c.rec, c.facts)
     if fresh is not None:
         return Move(Signal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+    said = c.facts.reset
+    if said is not None and c.rec.remedy is Remedy.RESET_GPU:
+        done = said.code == reset.DONE
+        why = said.detail if done else f"{said.code}: {said.detail}"
+        return Move(Signal.RESET_SEEN if done else Signal.RESET_IN_VAIN, why)
     message = (c.facts.instance.message if c.facts.instance else "") or unasked(c.rec, c.policy)
     return c.wait(f"waiting for the node's new generation. {message}".strip(), Look.SLOWLY)
 
@@ -254,7 +306,7 @@ def _verifying(c: NodeCase) -> Next:
     if not returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
             return c.wait("waiting for the agent of this generation", Look.SLOWLY)
-        new = not c.facts.mark and _since(judged, c.rec)
+        new = not c.facts.mark and acceptance.since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
             return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
@@ -265,17 +317,9 @@ def _verifying(c: NodeCase) -> Next:
         healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
             return Wait(healthy, "healthy so far", Look.SLOWLY)
+        if level := acceptance.level_of(c.rec, c.policy):
+            return Move(Signal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
-
-
-def _since(judged: Assessment, rec: NodeRecovery) -> bool:
-    """Whether an assessment rests on anything newer than the recovery's own opening.
-
-    A node returned by hand on the same boot still carries the findings it was drained for.
-    """
-    if judged.generation != rec.opened_for:
-        return True
-    return any(f.last > rec.opened for f in judged.findings)
 
 
 _PHASES: Final = {
@@ -285,4 +329,6 @@ _PHASES: Final = {
     Phase.REMEDYING: _remedying,
     Phase.REJOINING: _rejoining,
     Phase.VERIFYING: _verifying,
+    Phase.ACCEPTING: acceptance.accepting,
+    Phase.UNRESERVING: acceptance.unreserving,
 }

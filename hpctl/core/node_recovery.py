@@ -37,11 +37,15 @@ class Phase(StrEnum):
     REMEDYING = "remedying"
     REJOINING = "rejoining"
     VERIFYING = "verifying"
+    ACCEPTING = "accepting"
+    UNRESERVING = "unreserving"
     RETURNED = "returned"
     ESCALATED = "escalated"
     CANCELLED = "cancelled"
 
 
+IN_TEST: Final = (Phase.ACCEPTING, Phase.UNRESERVING)
+"""A node is resumed here inside a reservation of hpctl's."""
 ENDS: Final = frozenset({Phase.RETURNED, Phase.ESCALATED, Phase.CANCELLED})
 
 
@@ -52,9 +56,19 @@ class Signal(StrEnum):
     JOBS_GONE = "jobs_gone"
     REMEDY_ACCEPTED = "remedy_accepted"
     NOTHING_TO_REMEDY = "nothing_to_remedy"
+    RESET_SEEN = "reset_seen"
     NEW_GENERATION_SEEN = "new_generation_seen"
     REJOINED = "rejoined"
     FAULT_AGAIN = "fault_again"
+    RESET_IN_VAIN = "reset_in_vain"
+    ACCEPTANCE_DUE = "acceptance_due"
+    TEST_PASSED = "test_passed"
+    TEST_FAILED = "test_failed"
+    TEST_ASKS_RESET = "test_asks_reset"
+    TEST_ASKS_REBOOT = "test_asks_reboot"
+    TEST_ASKS_REPLACE = "test_asks_replace"
+    UNTESTED = "untested"
+    UNRESERVED = "unreserved"
     REBOOT_IN_VAIN = "reboot_in_vain"
     RETURN_SEEN = "return_seen"
     MARKED = "marked"
@@ -68,35 +82,74 @@ class Signal(StrEnum):
 
 _WAITING: Final = tuple(p for p in Phase if p not in ENDS)
 _UNTOUCHED: Final = (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
+_ENDING: Final = {
+    Signal.NEEDS_HUMAN: Phase.ESCALATED,
+    Signal.DEADLINE: Phase.ESCALATED,
+    Signal.OPERATOR_TOOK_OVER: Phase.CANCELLED,
+    Signal.OPERATOR_CANCELLED: Phase.CANCELLED,
+}
+
+TEST_ASKS: Final[Mapping[Signal, Remedy]] = {
+    Signal.TEST_ASKS_RESET: Remedy.RESET_GPU,
+    Signal.TEST_ASKS_REBOOT: Remedy.REBOOT,
+    Signal.TEST_ASKS_REPLACE: Remedy.REPLACE,
+}
+"""The remedy that a failed test names; `test_failed` names none."""
 
 TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
     (Phase.OPEN, Signal.CORDON_SEEN): Phase.CORDONED,
     (Phase.CORDONED, Signal.JOBS_GONE): Phase.VACATED,
     (Phase.VACATED, Signal.REMEDY_ACCEPTED): Phase.REMEDYING,
     (Phase.VACATED, Signal.NOTHING_TO_REMEDY): Phase.VERIFYING,
+    (Phase.REMEDYING, Signal.RESET_SEEN): Phase.VERIFYING,
     (Phase.REMEDYING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
     (Phase.REJOINING, Signal.REJOINED): Phase.VERIFYING,
     # A second new generation while we wait for the first: the provider tried again by itself.
     (Phase.REJOINING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
     (Phase.VERIFYING, Signal.FAULT_AGAIN): Phase.VACATED,
-    # The machine did not come back from our reboot: on to the next rung, not to a person yet.
+    # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
+    # rung, not to a person yet.
+    (Phase.VACATED, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REMEDYING, Signal.RESET_IN_VAIN): Phase.VACATED,
+    (Phase.REJOINING, Signal.RESET_IN_VAIN): Phase.VACATED,
     (Phase.REMEDYING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.REJOINING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
     (Phase.VERIFYING, Signal.RETURN_SEEN): Phase.RETURNED,
+    (Phase.VERIFYING, Signal.ACCEPTANCE_DUE): Phase.ACCEPTING,
+    # Whatever ends a test, its reservation and its job go first.
+    **{
+        (Phase.ACCEPTING, signal): Phase.UNRESERVING
+        for signal in (
+            Signal.TEST_PASSED,
+            Signal.TEST_FAILED,
+            *TEST_ASKS,
+            Signal.FAULT_AGAIN,
+            Signal.UNTESTED,
+            *_ENDING,
+        )
+    },
+    (Phase.UNRESERVING, Signal.UNRESERVED): Phase.VACATED,
+    (Phase.UNRESERVING, Signal.RETURN_SEEN): Phase.RETURNED,
     # A mass event, seen before any instance felt anything: the node was given back.
     **{(p, Signal.WITHDRAWN): Phase.CANCELLED for p in _UNTOUCHED},
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
     **{(p, Signal.MARKED): p for p in _WAITING},
     **{(p, Signal.REPLACE_ASKED): p for p in _UNTOUCHED},
-    **{(p, Signal.NEEDS_HUMAN): Phase.ESCALATED for p in _WAITING},
-    **{(p, Signal.DEADLINE): Phase.ESCALATED for p in _WAITING},
-    **{(p, Signal.OPERATOR_TOOK_OVER): Phase.CANCELLED for p in _WAITING},
-    **{(p, Signal.OPERATOR_CANCELLED): Phase.CANCELLED for p in _WAITING},
+    **{(p, s): end for p in _WAITING if p is not Phase.ACCEPTING for s, end in _ENDING.items()},
 }
 
 
 MARKS: Final = frozenset({Signal.MARKED, Signal.REPLACE_ASKED})
-_CLIMBS: Final = frozenset({Signal.FAULT_AGAIN, Signal.REBOOT_IN_VAIN, Signal.REPLACE_ASKED})
+_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE})
+_CLIMBS: Final = frozenset(
+    {
+        Signal.FAULT_AGAIN,
+        Signal.RESET_IN_VAIN,
+        Signal.REBOOT_IN_VAIN,
+        Signal.TEST_FAILED,
+        *TEST_ASKS,
+    }
+)
 
 
 def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
@@ -132,6 +185,8 @@ class NodeRecovery(Struct, frozen=True):
     passed: tuple[str, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
+    tests: tuple[Finding, ...] = ()
+    """What its newest acceptance test found."""
     marked_at: int = -1
     """How many drains we had ordered when the newest mark of HyperPod's agent was written down."""
 
@@ -159,6 +214,11 @@ class NodeRecovery(Struct, frozen=True):
         return self.ladder[min(self.rung, len(self.ladder) - 1)]
 
     @property
+    def test(self) -> str:
+        """The id of its newest acceptance test, which its job and its reservation bear."""
+        return f"{self.id}-{sum(t.signal == Signal.ACCEPTANCE_DUE for t in self.trail)}"
+
+    @property
     def withdrawn(self) -> bool:
         """Ended because its fault was a mass event's: the node was given back untreated."""
         return bool(self.trail) and self.trail[-1].signal == Signal.WITHDRAWN
@@ -166,7 +226,7 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def remedied(self) -> bool:
         """True once something was asked for that the instance feels."""
-        return any(s.kind in (StepKind.REBOOT, StepKind.REPLACE) for s in self.steps)
+        return any(s.kind in _FELT for s in self.steps)
 
     def on(
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None
@@ -181,8 +241,25 @@ class NodeRecovery(Struct, frozen=True):
             # Who marks a node puts no deadline off.
             since=self.since if marked else at,
             urgency=Urgency.NOW if marked and not self.by else self.urgency,
-            rung=self.rung + (signal in _CLIMBS),
+            rung=_rung(self, signal),
             marked_at=self.drains if marked else self.marked_at,
             generation=now_is or self.generation,
             trail=(*self.trail, Trail(at, signal, phase, why)),
         )
+
+
+def _rung(rec: NodeRecovery, signal: Signal) -> int:
+    """The next rung for a signal that climbs, or the one further up that a failed test names.
+
+    A replacement that fails its test may be replaced once more: it is another instance.
+    """
+    if signal is Signal.REPLACE_ASKED:
+        return rec.ladder.index(Remedy.REPLACE)
+    if signal not in _CLIMBS:
+        return rec.rung
+    asked, first = TEST_ASKS.get(signal), rec.rung + 1
+    replaced = {step.target for step in rec.steps if step.kind is StepKind.REPLACE}
+    if asked is rec.remedy is Remedy.REPLACE and len(replaced) == 1:
+        first = rec.rung
+    further = (rung for rung in range(first, len(rec.ladder)) if rec.ladder[rung] is asked)
+    return next(further, rec.rung + 1)

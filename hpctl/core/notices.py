@@ -23,6 +23,7 @@ from hpctl.core.journal import Event, HoldNoted, SignalSeen, State
 from hpctl.core.model import JobId, NodeName, SchedulerView
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.plan import ESCALATED, GATE
+from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE
 from hpctl.core.policy import Policy, Told
 from hpctl.core.timeline import Subject, awaited, headline, lifted_by, sentence
 
@@ -48,15 +49,16 @@ _ENDS: Final[Mapping[str, Told]] = {
 """The ends of recoveries, by phase."""
 _BY_GATE: Final[Mapping[str, Told]] = {
     "correlated": "mass_event", "budget": "budget", "launch_breaker": "breaker",
-    GATE: "quarantined",
+    GATE: "quarantined", HANG_GATE: "job_hung",
 }  # fmt: skip
-_PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts"})
-"""Gates that pass by themselves within a reading of Slurm or of the cloud."""
+_PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts", OTHERS_GATE})
+"""Gates that pass by themselves within a reading of Slurm or of the cloud; and what others tell."""
 _DOES: Final[Mapping[Told, str]] = {
     "escalated": "takes no further step on this node",
     "node_back": "has resumed the node; Slurm gives it work again",
     "job_resumed": "has nothing more to do for this job",
     "job_gave_up": "leaves the job to its owner",
+    "job_hung": "goes on watching it",
     "spares_used_up": "keeps the next idle nodes of the group as spares",
     "standby_lost": "goes on; no other head node can take over",
     "quarantined": "leaves this one alone and treats all others",
@@ -134,14 +136,17 @@ def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
     kind = _BY_GATE.get(e.gate, "held")
     # A mass event, a spent budget and an open breaker are one thing, however many nodes they hold.
     key = f"{e.gate} {e.rule}" if kind == "mass_event" else e.gate
-    if kind in ("held", "quarantined"):
+    if kind in ("held", "quarantined", "job_hung"):
         key = f"{e.gate} {e.rule} {e.target}"
     person = ""
     if e.approvable or e.gate == "provider_auto_recovery":
         person = lifted_by(e).what
     elif e.rule == ESCALATED:
         person = "somebody to read the daemon's log, and to report the error"
-    what, show = sentence(f"{e.target} is held back", e.why), f"hpctl explain {e.target}"
+    head = f"Job {e.target}" if kind == "job_hung" else f"{e.target} is held back"
+    if kind == "job_hung":
+        person = "the job's owner, to look at it and to cancel or requeue it"
+    what, show = sentence(head, e.why), f"hpctl explain {e.target}"
     return Notice(kind, e.target, key, e.at, what, show, person, **_about(e.target, slurm))
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from hpctl.core.acceptance import ADDED, UPDATED
 from hpctl.core.bounds import later, natural
 from hpctl.core.catalogue import OWN_HARDWARE, Rules
 from hpctl.core.change import Kind as ChangeKind
@@ -41,7 +42,7 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
 from hpctl.core.plan_runs import job_decisions, job_of, run_decisions
-from hpctl.core.policy import Policy
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import left_alone
 from hpctl.core.recovery import recovery_id
@@ -74,6 +75,8 @@ def _lasts(before: HoldNoted, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
 
 
+NEW_S: Final = 5400.0
+"""So long after its launch an instance is new, and after its boot a node has booted of late."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
 DRAIN_RESTORED: Final = FaultClass(
@@ -104,6 +107,8 @@ def plan(
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     candidates, flaws = node_candidates(view, rules, now)
     candidates += _restored(view, {*view.state.open_nodes, *(c.node.name for c in candidates)}, now)
+    taken = {*view.state.open_nodes, *(c.node.name for c in candidates)}
+    candidates += _untested(view, policy, taken, now)
     counts = tally(view, candidates, policy, now)
 
     def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
@@ -177,7 +182,7 @@ def _open(
         rule=c.fault.rule,
         meaning=c.fault.meaning,
         urgency=c.fault.urgency,
-        ladder=usable_ladder(c.fault.ladder),
+        ladder=tuple(dict.fromkeys(c.fault.ladder)),
         why=c.why,
         mode=policy.mode,
         rung=0 if c.manual else _rung(c, view, now),
@@ -186,12 +191,6 @@ def _open(
         findings=judged.findings if judged and not c.manual else (),
         passed=passed,
     )
-
-
-def usable_ladder(ladder: tuple[Remedy, ...]) -> tuple[Remedy, ...]:
-    """The rungs that can be carried out: nobody resets a GPU yet, so a reboot stands in."""
-    rungs = [Remedy.REBOOT if r is Remedy.RESET_GPU else r for r in ladder]
-    return tuple(dict.fromkeys(rungs)) or (Remedy.ASK_HUMAN,)
 
 
 def _rung(c: Candidate, view: View, now: datetime) -> int:
@@ -205,7 +204,7 @@ def _rung(c: Candidate, view: View, now: datetime) -> int:
         and r.phase is Phase.RETURNED
         and now < later(r.opened, window)
     )
-    return min(before, len(usable_ladder(c.fault.ladder)) - 1)
+    return min(before, len(set(c.fault.ladder)) - 1)
 
 
 def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candidate], list[Flaw]]:
@@ -244,6 +243,34 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
             generation = health.generation
             found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
+    return found
+
+
+def _untested(
+    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
+    """Nodes with an instance or a boot of late that no recovery explains, where those are tested.
+
+    As `_restored`, by no budget: nothing is wrong with them, and their jobs may end first.
+    """
+    wanted, found = policy.acceptance, list[Candidate]()
+    if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
+        return found
+    explained = {g for r in view.state.nodes.values() for g in (r.opened_for, r.generation)}
+    instances = {generation.instance for generation in explained}
+    for node in view.scheduler.nodes.values():
+        health, instance = view.health.get(node.name), view.instance(node.name)
+        if health is None or instance is None or node.name in treated or view.aside(node.name):
+            continue
+        here, launched, booted = health.generation, instance.launched, node.boot_time
+        if here.instance != instance.id or here in explained or not node.in_service or not launched:
+            continue
+        new = now < later(launched, NEW_S)
+        rebooted = booted is not None and now < later(booted, NEW_S)
+        if new and wanted.add != "off" and here.instance not in instances:
+            found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
+        elif rebooted and not new and wanted.software_update != "off":
+            found.append(Candidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
     return found
 
 

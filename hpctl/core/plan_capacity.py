@@ -2,15 +2,18 @@
 
 Spares are K idle healthy nodes of a group in a reservation of Slurm's, so that no other job takes
 them. A job whose recovery is about to start it again, and that finds too few free nodes, gets as
-many of them as it has lost. When nodes are idle again the reservation is filled up.
+many of them as it has lost, those nearest to it first. When nodes are idle again the reservation is
+filled up.
 """
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from hpctl.core.acceptance import level_of
 from hpctl.core.autoscale import Decision, ScaleDown, ScaleUp, decide
 from hpctl.core.bounds import later
+from hpctl.core.burn_in import burn_ins
 from hpctl.core.capacity import RESERVATION, idle, nodes_of, partitions_of, scale_view, stopped
 from hpctl.core.change import ChangeOpened, Kind, Phase, ordered
 from hpctl.core.job_recovery import JobRecovery
@@ -19,6 +22,7 @@ from hpctl.core.model import InstanceStatus, NodeName, RecoveryId, SlurmNode, re
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
+from hpctl.core.topology import nearest
 from hpctl.core.view import View, restart_at
 from hpctl.core.walls import Flaw, each
 
@@ -37,16 +41,18 @@ def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeO
     for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
         if f"{Kind.SPARES} {group}" in view.state.open_changes:
             continue
-        change = _change(group, count, view, now)
+        change = _change(group, count, view, policy, now)
         if change is not None:
             yield change
 
 
-def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened | None:
+def _change(
+    group: str, count: int, view: View, policy: Policy, now: datetime
+) -> ChangeOpened | None:
     held = view.reservations.get(RESERVATION + group, ())
     nodes = {node.name: node for node, _ in nodes_of(group, view)}
     ready = [n for n in held if n in nodes and idle(nodes[n], view, reserved=True)]
-    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view))]
+    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view, policy))]
     victim = _victim(group, ready, view, now)
     released: Sequence[NodeName] = ()
     cause = None
@@ -58,7 +64,9 @@ def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened |
     free = sorted(
         n for n, node in nodes.items() if n not in held and n not in elsewhere and idle(node, view)
     )
-    back = sorted(n for n, node in nodes.items() if n not in held and _returning(node, view))
+    back = sorted(
+        n for n, node in nodes.items() if n not in held and _returning(node, view, policy)
+    )
     wanted = tuple(sorted([*stays, *free, *back][:keep]))
     if set(wanted) == set(held) or (not released and _release_refused(group, wanted, view, now)):
         return None
@@ -75,10 +83,15 @@ def _change(group: str, count: int, view: View, now: datetime) -> ChangeOpened |
     )
 
 
-def _returning(node: SlurmNode, view: View) -> bool:
-    """Whether a node is about to be given back: reserved now, no job that waits is quicker."""
-    rid = view.state.open_nodes.get(node.name)
-    verifying = rid is not None and view.state.nodes[rid].phase is NodePhase.VERIFYING
+def _returning(node: SlurmNode, view: View, policy: Policy) -> bool:
+    """Whether a node is about to be given back: reserved now, no job that waits is quicker.
+
+    One that is tested before is in the reservation of its test until then.
+    """
+    rec = view.state.node_recovery(node.name)
+    verifying = rec is not None and rec.phase is NodePhase.VERIFYING
+    if rec is None or level_of(rec, policy):
+        return False
     return verifying and node.drained and not node.down
 
 
@@ -123,7 +136,8 @@ def _victim(
             n.name not in barred | reserved and bool(theirs & set(n.partitions)) and idle(n, view)
             for n in view.scheduler.nodes.values()
         )
-        fit = [n for n in good if n not in barred]
+        mine = {*job.nodes, *rec.ran_on, *rec.bad_nodes}
+        fit = nearest((n for n in good if n not in barred), mine, view.leaves)
         take = min(lost, max(job.wants, 1) - free, len(fit))
         if take > 0:
             return rec, fit[:take]
@@ -187,7 +201,10 @@ def plan_capacity(
     def removals() -> list[ChangeOpened]:
         return list(_returns(view, policy, now))
 
-    parts = {"spares": spares, "autoscale": scales, "removals": removals}
+    def tests() -> list[ChangeOpened]:
+        return [one for one in burn_ins(view, policy, now) if one.node not in taken]
+
+    parts = {"spares": spares, "autoscale": scales, "removals": removals, "burn-in": tests}
     opens, flaws = each("plan", parts, str, lambda part: parts[part]())
     return tuple(change for part in opens for change in part), tuple(flaws)
 

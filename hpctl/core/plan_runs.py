@@ -13,6 +13,7 @@ stand before a node's; the last speaks for all the others, as there.
 | FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | read from state and exit code |
 | RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
 | back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
+| RUNNING, wrapped by nobody, and standing still (`core.hangs`) | HANG, answered by `hangs` |
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,7 +24,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.core.acceptance import is_test
 from hpctl.core.bounds import later, natural
+from hpctl.core.hangs import Hang
 from hpctl.core.job_recovery import JobRecovery, Phase, Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported, State
 from hpctl.core.model import (
@@ -123,6 +126,9 @@ def run_decisions(
             return None
         registered = registration(job.comment)
         case = _case(job, view, now)
+        hang = view.hangs.get(job.id)
+        if case is None and hang is not None:
+            return _hung(job, hang, view, policy, now)
         if case is None or _treated(case, view):
             return None
         if registered is None and (case.reported or case.trouble.signature != _BOOTED):
@@ -313,6 +319,12 @@ def _decision(
         why = gate.gate(Run(job, answer), view, policy, now)
         if why is not None:
             return hold(gate.name, why)
+    return _opened(job, case, answer, view, now, notes)
+
+
+def _opened(
+    job: SlurmJob, case: _Case, answer: Answer, view: View, now: datetime, notes: str = ""
+) -> JobRecoveryOpened:
     # The policy's answer says what went wrong as well; a supervisor's own may not.
     reasons = (case.trouble.why, answer.why)
     why = answer.why if reasons[0] in reasons[1] else "; ".join(text for text in reasons if text)
@@ -344,6 +356,40 @@ def _settled(answer: Answer, case: _Case, policy: Policy, now: datetime) -> Answ
         return answer
     settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))
+
+
+HUNG: Final = RuleId("run-hang")
+HANG_GATE: Final = "hang"
+OTHERS_GATE: Final = "hang_of_others"
+
+
+def _hung(
+    job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    """A run that stands still: one doctor at a time, then what `hangs` says of its partition."""
+
+    def hold(gate: str, why: str) -> HoldNoted:
+        return HoldNoted(now, str(job.id), gate, f"it hangs: {hang.why}; {why}", HUNG)
+
+    registered, hangs = registration(job.comment), policy.hangs
+    own = "its own supervisor (hpctl run)" if registered and registered.supervised else ""
+    if other := own or hang.other:
+        return hold(OTHERS_GATE, f"left to {other}")
+    action = hangs.partitions.get(job.partition, hangs.action)
+    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and r.hang]
+    if action == "notify" or mine:
+        did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
+        return hold(HANG_GATE, f"{did}: it is left as it is")
+    trouble = Trouble(Kind.HANG, hang.since, hang.why, "stands still", node=hang.node)
+    case = _Case(job.attempt, trouble)
+    if action == "requeue":
+        decided = _decision(job, registered or Registration(), case, view, policy, now)
+        return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
+    answer = Answer(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
+    for gate in RUN_GATES:
+        if why := gate.gate(Run(job, answer), view, policy, now):
+            return hold(gate.name, why)
+    return replace(_opened(job, case, answer, view, now), hang=action)
 
 
 def _told_owner(job: SlurmJob, answer: Answer) -> str:
@@ -448,6 +494,8 @@ def _job_decision(
     job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
     attempt = hit_attempt(job, cause, view, policy)
+    if is_test(cause, job.name):
+        return None
     if attempt is None or _already(attempt, cause, view, policy, now):
         return None
     code = job.exit_code.partition(":")[0]
@@ -580,7 +628,7 @@ def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None
     if policy.mode is not Mode.OBSERVE:
         return None
     answer = run.answer
-    would = "hold" if answer.action is Action.HOLD else "start"
+    would = {Action.HOLD: "hold", Action.NOTIFY: "treat"}.get(answer.action, "start")
     after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
     without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
     return f"mode observe: would {would} job {run.job.id}{after}{without}: {answer.why}"

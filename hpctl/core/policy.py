@@ -24,7 +24,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 Told = Literal[
     "escalated", "held", "breaker", "budget", "mass_event", "node_back", "job_resumed",
-    "job_gave_up", "spares_used_up", "standby_lost", "quarantined",
+    "job_gave_up", "job_hung", "spares_used_up", "standby_lost", "quarantined",
 ]  # fmt: skip
 """What people are told of, as `notify.routes` names it."""
 
@@ -66,6 +66,38 @@ class AutoscalePolicy(Struct, frozen=True):
     leave_deadline_s: Seconds = 3600.0
 
 
+Level = Literal["off", "quick", "full"]
+
+
+class AcceptancePolicy(Struct, frozen=True):
+    """After what a node is tested before it serves again, and how (docs/acceptance.md).
+
+    `software_update`: after any boot that no recovery explains. `untested`: what becomes of a node
+    whose test came to no result, or skipped everything. `command` runs on the node as a batch job
+    of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
+    wait to start; `result_s`: how long after its end its result may take to be reported.
+    """
+
+    replace: Level = "off"
+    reboot: Level = "off"
+    reset: Level = "off"
+    add: Level = "off"
+    returned: Level = "off"
+    software_update: Level = "off"
+    quick_s: Seconds = 180.0
+    full_s: Seconds = 3600.0
+    start_s: Seconds = 300.0
+    result_s: Seconds = 60.0
+    untested: Literal["escalate", "return"] = "escalate"
+    command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
+        "/opt/hpctl/bin/python -m hpctl.acceptance.run"
+    )
+
+    def limit_s(self, level: str) -> float:
+        """How many seconds the job of a level may run."""
+        return self.full_s if level == "full" else self.quick_s
+
+
 class Mode(StrEnum):
     """How far hpctl may go."""
 
@@ -93,8 +125,9 @@ class NodePolicy(Struct, frozen=True):
     vacate_deadline_s: Seconds = 900.0
     vacate_after_jobs_deadline_s: Seconds = 14 * 86400.0
     remedy_after_s: SecondsOrNone = 60.0
-    """From opening to a reboot or replacement, unless an operator asked: the jobs are elsewhere
-    by then, and a broken check shows itself as many nodes within a minute."""
+    """From opening to a reset, reboot or replacement, unless an operator asked: the jobs are
+    elsewhere by then, and a broken check shows itself as many nodes within a minute."""
+    reset_deadline_s: Seconds = 300.0
     reboot_deadline_s: Seconds = 1200.0
     replace_deadline_s: Seconds = 5400.0
     rejoin_deadline_s: Seconds = 1800.0
@@ -131,6 +164,26 @@ class JobPolicy(Struct, frozen=True):
     """A job that ended badly this long before its node's fault was seen still counts as hit."""
 
 
+HangAction = Literal["notify", "dump", "requeue", "cancel"]
+
+
+class HangPolicy(Struct, frozen=True):
+    """What becomes of a job that hangs and that nobody wrapped (docs/policies.md).
+
+    `partitions`: the action in some partitions. A run hangs when it has stood still for `factor`
+    times its own longest pause, at least `floor_s`, at most `cap_s`; `start_s` before its work was
+    seen. `dump_s`: how long its stacks may take, which are dumped before it is stopped.
+    """
+
+    action: HangAction = "notify"
+    partitions: dict[str, HangAction] = field(default_factory=dict)
+    floor_s: Annotated[float, Meta(ge=1, le=MAX_SECONDS, title="seconds")] = 120.0
+    factor: Annotated[float, Meta(ge=1, le=100)] = 3.0
+    cap_s: Seconds = 1800.0
+    start_s: Seconds = 1800.0
+    dump_s: Seconds = 90.0
+
+
 class Budgets(Struct, frozen=True):
     """How much may be in treatment at once. A fraction is of the nodes concerned."""
 
@@ -159,6 +212,24 @@ class FactAges(Struct, frozen=True):
     """An agent not heard for this long is silent; it reports every 10 s."""
 
 
+class IdlePolicy(Struct, frozen=True):
+    """Burn-in of idle nodes by `acceptance.command`, which gives way to any user's job; off while
+    `every_s`, the time from one test of a node to its next, is 0 (docs/grey.md).
+
+    `idle_s`: how long a node must have been idle. `retry_s`: how long one that was interrupted is
+    left alone. `partition` and `qos`: where the job is submitted, such as one that Slurm preempts;
+    by default a partition of the node's.
+    """
+
+    every_s: SecondsOrNone = 0.0
+    level: Literal["quick", "full"] = "quick"
+    at_once: Count = 1
+    idle_s: SecondsOrNone = 300.0
+    retry_s: Seconds = 1800.0
+    partition: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+    qos: Annotated[str, Meta(pattern=r"^[\w.-]{0,64}$")] = ""
+
+
 class Policy(Struct, frozen=True):
     """All of it. `partitions` empty means every partition."""
 
@@ -168,6 +239,9 @@ class Policy(Struct, frozen=True):
     job: JobPolicy = field(default_factory=JobPolicy)
     budgets: Budgets = field(default_factory=Budgets)
     ages: FactAges = field(default_factory=FactAges)
+    hangs: HangPolicy = field(default_factory=HangPolicy)
     autoscale: AutoscalePolicy = field(default_factory=AutoscalePolicy)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
+    acceptance: AcceptancePolicy = field(default_factory=AcceptancePolicy)
     spares: Mapping[str, int] = field(default_factory=dict)
     """How many idle healthy nodes of an instance group are kept for jobs that lose one."""

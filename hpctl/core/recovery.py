@@ -14,8 +14,17 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, RecoveryId, SlurmNode, reason_owner
+from hpctl.core.model import (
+    Finding,
+    NodeName,
+    Outcome,
+    OutcomeKind,
+    RecoveryId,
+    SlurmNode,
+    reason_owner,
+)
 from hpctl.core.policy import Policy
+from hpctl.core.reset import ResetOrder
 
 
 class StepKind(StrEnum):
@@ -27,12 +36,19 @@ class StepKind(StrEnum):
     REQUEUE = "requeue"
     START_NOW = "start_now"
     HOLD = "hold"
+    RESET = "reset"
     REBOOT = "reboot"
     REPLACE = "replace"
     RETURN = "return"
     ADD = "add"
     REMOVE = "remove"
     RESERVE = "reserve"
+    STACKS = "stacks"
+    ISOLATE = "isolate"
+    RESUME = "resume"
+    TEST = "test"
+    END_TEST = "end_test"
+    UNRESERVE = "unreserve"
 
 
 CONVERGENT = frozenset(
@@ -44,6 +60,12 @@ CONVERGENT = frozenset(
         StepKind.HOLD,
         StepKind.RETURN,
         StepKind.RESERVE,
+        StepKind.STACKS,
+        StepKind.ISOLATE,
+        StepKind.RESUME,
+        StepKind.TEST,
+        StepKind.END_TEST,
+        StepKind.UNRESERVE,
     }
 )
 """Asking again changes nothing more: the port looks first, or the order is a state."""
@@ -84,6 +106,8 @@ class Move(Struct, frozen=True):
 
     signal: StrEnum
     why: str
+    tests: tuple[Finding, ...] = ()
+    """What the tests of a node found, for the move that rests on them."""
 
 
 class Do(Struct, frozen=True):
@@ -110,9 +134,18 @@ class Do(Struct, frozen=True):
     spare_mark: bool = False
     """For DRAIN: a node that HyperPod's health agent has marked meanwhile is left as it is."""
     nodes: tuple[NodeName, ...] = ()
-    """For RESERVE: what the reservation holds then."""
+    """For RESERVE and ISOLATE: what the reservation holds then. For TEST: where it runs."""
+    partition: str = ""
+    command: str = ""
+    limit_s: float = 0.0
+    """For TEST: where the job is submitted, what it runs, and how many seconds it may take."""
+    idle: bool = False
+    qos: str = ""
+    """For TEST: in no reservation, but behind every other job; and of which QOS then."""
     owner: RecoveryId | None = None
     """For RETURN: whom the node's Reason names, where that is not whoever takes the step."""
+    order: ResetOrder | None = None
+    """For RESET: what the node's agent is told."""
 
 
 class Look(StrEnum):
@@ -122,6 +155,8 @@ class Look(StrEnum):
     """When something wakes the loop; its slow reconcile comes anyway."""
     SLOWLY = "slowly"
     """About once a second: the cloud, a boot."""
+    OFTEN = "often"
+    """Several times a second: a user's job waits for what we do."""
     SOON = "soon"
     """Many times a second: slurmctld is about to change its mind."""
 

@@ -4,7 +4,6 @@ Intervals are cut at the period's ends. GPU-hours count whole nodes. Published r
 the papers named, as failures per 1,000 node-days; where a paper has counts, their quotient.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -14,9 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.core import change, job_recovery, node_recovery
+from hpctl.core.forecast import Forecast, class_of, forecasts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State
-from hpctl.core.lemons import Lemon, scores
 from hpctl.core.model import NodeName, RuleId
 from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
 
@@ -48,17 +47,6 @@ PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
     "network": (Published(_SOURCE, 35 / _LLAMA),),
 }
 """By class. GPU memory: HBM3 and SRAM. Network: switches and cables."""
-CLASSES: Final = (
-    ("GSP", r"xid-(119|120)\b"),
-    ("GPU memory", r"(xid-(48|63|64|92|94|95|140|171|172)\b|gpu-(ecc|remap|retired))"),
-    ("NVLink", r"(xid-(74|14[4-9]|150)\b|sxid|gpu-(nvlink|fabric)|kernel-nvidia-nvlink)"),
-    ("network", r"(efa|rdma|kernel-(efa|mlx5)|host-dstate-efa)"),
-    ("GPU", r"(xid|gpu|neuron|kernel-(nvidia|neuron)|host-dstate-(nvidia|neuron))"),
-    ("out of reach", r"(node|slurm|agent|cloud)-"),
-    ("HyperPod's health agent", r"hma"),
-    ("host", r"(host|kernel)-"),
-)
-"""A fault's class by its rule, the first that fits; a site's own rules are `other`."""
 _MOST: Final = 10
 
 
@@ -133,14 +121,8 @@ class Report(Struct, frozen=True):
     escalated: int
     node_stages: tuple[StageRow, ...]
     job_stages: tuple[StageRow, ...]
-    again: tuple[Lemon, ...]
+    again: tuple[Forecast, ...]
     spares: tuple[SpareRow, ...]
-
-
-def class_of(rule: RuleId) -> str:
-    """The class of a rule's faults."""
-    name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
-    return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
 
 
 class _Period(Struct, frozen=True):
@@ -213,7 +195,7 @@ def report(
         escalated=sum(rec.phase is Phase.ESCALATED for rec in here),
         node_stages=_stages(map(_node_times, (r for r in here if r.phase is Phase.RETURNED))),
         job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
-        again=tuple(i for i in scores(state, until) if i.recoveries > 1)[:_MOST],
+        again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
         spares=tuple(_spares(p)),
     )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from hpctl.core import job_recovery, node_recovery
+from hpctl.core import acceptance, job_recovery, node_recovery
 from hpctl.core.gates import Candidate, tally
 from hpctl.core.journal import Event, HoldNoted, RequestTaken, SignalSeen
 from hpctl.core.model import (
@@ -15,12 +15,13 @@ from hpctl.core.model import (
     RecoveryId,
     Remedy,
     RuleId,
+    SlurmNode,
     Urgency,
     reason_owner,
 )
 from hpctl.core.plan import decide
 from hpctl.core.policy import Policy
-from hpctl.core.view import Request, View
+from hpctl.core.view import Request, View, jobs_on
 from hpctl.core.walls import Flaw, walled
 
 NOW = "-now"
@@ -36,7 +37,7 @@ ORDERS: dict[str, FaultClass] = {
     )
     for ending, urgency in ((NOW, Urgency.NOW), ("", Urgency.AFTER_JOBS))
     if not (verb == "return" and ending)
-}
+} | acceptance.ORDERS
 
 
 def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
@@ -93,6 +94,8 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
     rid = view.state.open_nodes.get(NodeName(request.target), rid)
     why = f"cancelled by {request.by or 'an operator'}"
     node = view.state.nodes.get(rid)
+    if node is not None and node.phase is node_recovery.Phase.UNRESERVING:
+        return False, f"{rid} deletes the reservation of its test: ask again in some seconds", []
     if node is not None and not node.ended:
         signal = node_recovery.Signal.OPERATOR_CANCELLED
         text = (
@@ -121,6 +124,8 @@ def _order(
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
     if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
+    if request.verb in acceptance.ORDERS and (why := _not_testable(node, view)):
+        return False, why, []
     fault = ORDERS[request.verb]
     by = request.by or "operator"
     generation = generation_for(request.verb, name, view)
@@ -129,6 +134,21 @@ def _order(
     if isinstance(decision, HoldNoted):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
+
+
+def _not_testable(node: SlurmNode, view: View) -> str:
+    """Why a node cannot be tested now: a test takes a whole node, and waits for no job."""
+    here = jobs_on([node.name], view.scheduler.jobs)[node.name]
+    job = next((j for j in here if j.running or j.completing), None)
+    if job is not None:
+        return f"job {job.id} is on {node.name}: ask again when it has ended"
+    if node.closed and reason_owner(node.reason) is None:
+        return f"{node.name} is closed by somebody else (Reason {node.reason!r})"
+    if node.down or not node.responding:
+        return f"the slurmd of {node.name} does not answer"
+    if node.name not in view.health:
+        return f"no agent speaks for {node.name}, and it is the agent that tells the result"
+    return ""
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:

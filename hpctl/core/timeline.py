@@ -78,6 +78,19 @@ NODE_TEXTS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
     node_recovery.Signal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
     node_recovery.Signal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
     node_recovery.Signal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
+    node_recovery.Signal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
+    node_recovery.Signal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
+    node_recovery.Signal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
+    node_recovery.Signal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
+    node_recovery.Signal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
+    node_recovery.Signal.TEST_ASKS_REPLACE: (
+        "{node} failed its test, needs a replacement",
+        Mark.TROUBLE,
+    ),
+    node_recovery.Signal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
+    node_recovery.Signal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
     node_recovery.Signal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
     node_recovery.Signal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
     node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
@@ -122,6 +135,7 @@ CHANGE_TEXTS: Final[dict[capacity.Signal, str]] = {
     capacity.Signal.IN_USE: "{what} is in use again",
     capacity.Signal.BACK: "Resumed {what}",
     capacity.Signal.REFUSED: "Change of {what} rejected",
+    capacity.Signal.TESTED: "Burn-in of {what} ended",
     capacity.Signal.DEADLINE: "Change of {what} timed out",
     capacity.Signal.OPERATOR_TOOK_OVER: "Operator took over {what}",
 }
@@ -133,12 +147,19 @@ STEP_TEXTS: Final[dict[StepKind, str]] = {
     StepKind.REQUEUE: "Requeuing job {target}",
     StepKind.START_NOW: "Starting job {target} now, without the bad nodes",
     StepKind.HOLD: "Holding job {target}",
+    StepKind.RESET: "Resetting GPUs of {target}",
     StepKind.REBOOT: "Rebooting instance {target}",
     StepKind.REPLACE: "Replacing instance {target}",
     StepKind.RETURN: "Resuming {target}",
     StepKind.ADD: "Adding instances to group {target}",
     StepKind.REMOVE: "Deleting instance {target}",
     StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
+    StepKind.ISOLATE: "Reserving the node for its test ({target})",
+    StepKind.RESUME: "Resuming {target} inside that reservation",
+    StepKind.TEST: "Submitting the test {target}",
+    StepKind.END_TEST: "Ending the test {target}",
+    StepKind.UNRESERVE: "Deleting reservation {target}",
 }
 
 REMEDIES: Final[dict[Remedy, str]] = {
@@ -297,6 +318,8 @@ def change_text(event: ChangeOpened) -> str:
             return f"Removing {event.node} from group {event.group}"
         case capacity.Kind.RETURN:
             return f"Resuming {event.node}, a new instance under an old name"
+        case capacity.Kind.BURN_IN:
+            return f"Testing idle {event.node}"
         case capacity.Kind.SPARES:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
 
@@ -418,6 +441,9 @@ _CHANGE_WAITS: Final = {
     (capacity.Kind.REMOVE, capacity.Phase.LEAVING): "SageMaker to list the instance no more",
     (capacity.Kind.REMOVE, capacity.Phase.GIVING_BACK): "slurmctld to resume the node",
     (capacity.Kind.RETURN, capacity.Phase.OPEN): "slurmctld to resume the node",
+    (capacity.Kind.BURN_IN, capacity.Phase.OPEN): "slurmctld to take the test's job",
+    (capacity.Kind.BURN_IN, capacity.Phase.TESTING): "the test to end, or a user's job to wait",
+    (capacity.Kind.BURN_IN, capacity.Phase.LEAVING): "slurmctld to end the test's job",
     (capacity.Kind.SPARES, capacity.Phase.OPEN): "the reservation to hold these nodes",
 }
 
@@ -475,6 +501,10 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
             return "; ".join(filter(None, [boot, unasked(rec, policy)]))
         case node_recovery.Phase.REJOINING:
             return "the instance to be Running and slurmd to register"
+        case node_recovery.Phase.ACCEPTING:
+            return f"the result of test {rec.test}"
+        case node_recovery.Phase.UNRESERVING:
+            return "the job and the reservation of its test to go"
         case _:
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
 
@@ -517,6 +547,8 @@ LIFTED_BY: Final[dict[str, str]] = {
     "not_allowed": "a person: the configuration keeps hpctl out of this partition",
     "asked_not_to": "nothing: the job itself asked not to be run again",
     "run_policy": "nothing: its policy asks for no restart here",
+    "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
+    "hang_of_others": "nothing of hpctl's: one doctor at a time",
     "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
 }
 

@@ -5,7 +5,10 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from hpctl.core import acceptance, reset
+from hpctl.core.baseline import Measured, runs_of
 from hpctl.core.bounds import EARLIEST, later, span
+from hpctl.core.hangs import Hang
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -26,7 +29,7 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.node_actors import NodeFacts
-from hpctl.core.node_recovery import NodeRecovery, goes_anyway
+from hpctl.core.node_recovery import IN_TEST, NodeRecovery, goes_anyway
 from hpctl.core.node_recovery import Phase as NodePhase
 from hpctl.core.policy import Policy, Unrecoverable
 from hpctl.core.recovery import StepKind, last_step
@@ -72,7 +75,11 @@ class View(Struct, frozen=True):
     ruled: Mapping[JobId, Ruled] = field(default_factory=dict)
     """The run policy of each job that registered with hpctl."""
     reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
-    """The nodes of each reservation of Slurm's; read only where spares are kept."""
+    """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    hangs: Mapping[JobId, Hang] = field(default_factory=dict)
+    """The running jobs that stand still for longer than their past explains."""
+    leaves: Mapping[NodeName, str] = field(default_factory=dict)
+    """The leaf switch or block of each node; read where spares are kept, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
     """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
     with."""
@@ -84,6 +91,21 @@ class View(Struct, frozen=True):
     def instance(self, node: NodeName) -> Instance | None:
         """The instance that stands for a node now."""
         return self.instances.get(node)
+
+    def instance_type(self, node: NodeName) -> str:
+        """The type of the instance that stands for a node now; empty where nobody tells."""
+        instance = self.instances.get(node)
+        group = self.provider.groups.get(instance.group) if instance else None
+        return group.instance_type if group else ""
+
+    def measured(self) -> list[Measured]:
+        """What the nodes' newest acceptance tests measured, by recovery, oldest first."""
+        tested = (rec for rec in self.state.nodes.values() if rec.tests)
+        return [
+            run
+            for rec in tested
+            for run in runs_of(self.instance_type(rec.node), rec.node, rec.tests)
+        ]
 
 
 def jobs_on(
@@ -152,7 +174,17 @@ def node_facts(
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
         booted=view.scheduler.booted,
+        reset=reset.answer(rec.id, health.findings) if health else None,
+        held=rec.node in view.reservations.get(acceptance.name_of(rec), ()),
+        test=_test(rec, view),
+        results=acceptance.results_of(rec, health.findings if health else ()),
     )
+
+
+def _test(rec: NodeRecovery, view: View) -> SlurmJob | None:
+    """The job of its newest test."""
+    job = acceptance.job_of(rec) if rec.phase in IN_TEST else None
+    return view.scheduler.jobs.get(job) if job is not None else None
 
 
 def taken_away(node: NodeName, view: View) -> bool:
@@ -203,6 +235,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         hardware=any(n in view.state.open_nodes for n in rec.ran_on),
         elastic=_elastic(rec, view),
         able_since=view.able_since,
+        hangs=rec.attempt.job in view.hangs,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
         pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
     )

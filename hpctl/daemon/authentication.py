@@ -41,6 +41,7 @@ from starlette.types import Receive
 from hpctl.clusters.joining import ipv4
 from hpctl.core.bounds import natural
 from hpctl.core.model import NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
@@ -247,6 +248,8 @@ class IntakeSettings(Struct, frozen=True):
     """Credentials that munged is asked about at once."""
     session_s: float = LASTS_S
     leading: Leading = field(default_factory=Leading)
+    asks: dict[NodeName, StackAsk] = field(default_factory=dict)
+    """What agents are asked with the answer to their reports and heartbeats; others change it."""
 
     def prove(self, uid: int, answer: bytes) -> str:
         """Our proof of an answer, for a uid alone; empty where munged is away."""
@@ -267,7 +270,7 @@ class Proved(Struct, frozen=True):
     @property
     def node(self) -> NodeName:
         """The node that it is about, and that says it."""
-        return NodeName(self.message.said.node)
+        return NodeName(self.message.content.node)
 
 
 class Authenticator:
@@ -292,7 +295,7 @@ class Authenticator:
     def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
         """What was sent from a TCP address with a believed credential. Raises Refusal."""
         message = self._read(body)
-        node = NodeName(message.said.node)
+        node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)
         self._check_pace(message)
         return Proved(message, credential.uid, address)
@@ -304,8 +307,10 @@ class Authenticator:
     def within_session(self, session: Session, body: bytes) -> wire.Message:
         """What was sent within a session. Raises Refusal."""
         message = self._read(body)
-        if message.said.node != session.node:
-            text = f"the session is that of {session.node}, the body speaks of {message.said.node}"
+        if message.content.node != session.node:
+            text = (
+                f"the session is that of {session.node}, the body speaks of {message.content.node}"
+            )
             raise Refusal(403, "forged_node", text)
         if self._slurm_address(session.node) != session.address:
             text = f"Slurm has {session.node} at another address now than {session.address}"
@@ -326,7 +331,7 @@ class Authenticator:
 
     def _read(self, body: bytes) -> wire.Message:
         message = readable(wire.read, body)
-        start = message.said.agent_start
+        start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
             text = f"the agent says that it started at {start.isoformat()}, which is yet to come"
             raise Refusal(403, "future_start", text, "Compare the clocks of both hosts.")
@@ -334,8 +339,8 @@ class Authenticator:
 
     def _check_pace(self, message: wire.Message) -> None:
         """Heartbeats cost nothing, reports a write each."""
-        node = message.said.node
-        if isinstance(message.said, Report) and not self._reports.take(node):
+        node = message.content.node
+        if isinstance(message.content, Report) and not self._reports.take(node):
             raise Refusal(429, "too_many", f"too many reports of {node}", "The next is taken soon.")
 
     def _check_origin(self, node: NodeName, origin: IPv4Address, peer: str) -> str:

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.protocol import reports as wire
 
 MAX_FRAME = 128 * 1024 * 1024
@@ -95,9 +96,16 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Nodes(Struct, frozen=True, tag=True):
-    """The address that Slurm has for each of its nodes."""
+    """The address that Slurm has for each of its nodes; what waits for a node's agent."""
 
     addresses: dict[NodeName, str]
+    orders: dict[NodeName, str] = {}
+
+
+class Asks(Struct, frozen=True, tag=True):
+    """What each node's agent is to be asked with the next answer to it; of other nodes nothing."""
+
+    stacks: dict[NodeName, StackAsk]
 
 
 class Leads(Struct, frozen=True, tag=True):
@@ -119,7 +127,7 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 FromIntake: TypeAlias = Ask | Beats
-ToIntake: TypeAlias = Setup | Nodes | Leads | Answer | Refused
+ToIntake: TypeAlias = Setup | Nodes | Asks | Leads | Answer | Refused
 
 _from_intake = msgspec.msgpack.Decoder(FromIntake)
 _to_intake = msgspec.msgpack.Decoder(ToIntake)

@@ -11,6 +11,8 @@ import logging
 import queue
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
 
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
@@ -25,9 +27,11 @@ from hpctl.core.model import (
     own_reason,
 )
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
+from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
-from hpctl.ports import Clock, Provider, Scheduler
+from hpctl.ports import Agents, Clock, Provider, Scheduler
+from hpctl.protocol import munge, orders
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +42,8 @@ UNAVAILABLE = "unavailable"
 """The code of an order that was not sent, because nobody could look before it."""
 
 _CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
-_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN)
+_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)
+_TEST = (StepKind.ISOLATE, StepKind.TEST, StepKind.END_TEST, StepKind.UNRESERVE)
 # A reservation comes before the order that opens its nodes to jobs: a node is reserved as a spare
 # before it is returned, and a spare is released before the job starts that it is released to.
 _SLURM = (
@@ -46,11 +51,23 @@ _SLURM = (
     StepKind.DOWN,
     StepKind.RESERVE,
     StepKind.RETURN,
+    StepKind.RESUME,
+    *_TEST,
     StepKind.SIGNAL,
     StepKind.REQUEUE,
     StepKind.START_NOW,
     StepKind.HOLD,
 )
+
+
+class Stacks(Protocol):
+    """Who reads stacks for the executor, without keeping it waiting."""
+
+    def begin(self, due: Due) -> None:
+        """Read the stacks of the ranks of a step's job."""
+
+    def done(self) -> list[tuple[Due, Outcome]]:
+        """The outcomes since the last time; each step that was begun has one in a minute."""
 
 
 class Executor:
@@ -64,16 +81,21 @@ class Executor:
         clock: Clock,
         poke: Callable[[], None] | None = None,
         may_act: Callable[[], bool] = lambda: True,
+        stacks: Stacks | None = None,
+        agents: Agents | None = None,
     ) -> None:
         """With `poke`, cloud calls run in the background and poke when answered; without it
         they run here and now (tests that must be deterministic). `may_act` is asked before each
-        call, after it was written down: who leads no more does nothing."""
-        self._may_act = may_act
+        call, after it was written down: who leads no more does nothing. `stacks` reads the stacks
+        of a job's ranks beside everything else; None reads none. Without `agents` no GPU is
+        reset."""
+        self._may_act, self._stacks = may_act, stacks
         self._scheduler = scheduler
         self._provider = provider
         self._journal = journal
         self._clock = clock
         self._poke = poke
+        self._agents = agents
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
@@ -90,6 +112,8 @@ class Executor:
             batch, outcomes = self._answers.get()
             self._calling = False
             self._resolve(batch, outcomes)
+        for due, outcome in self._stacks.done() if self._stacks else ():
+            self._resolve([due], {due.do.target: outcome})
 
     def run(self, due: Sequence[Due]) -> bool:
         """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
@@ -98,11 +122,14 @@ class Executor:
         slurmctld did not answer, which for each may take as long again; those for the cloud while
         a call is under way, whose answer wakes the loop.
         """
-        begun = False
+        begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
         for batch in _for_slurm(due):
             begun = True
             if _unanswered(self._step(batch, self._on_slurm)):
                 break
+        if resets := [d for d in due if d.do.kind is StepKind.RESET]:
+            begun = True
+            self._step(resets, self._on_agents)
         for kind in _CLOUD:
             batch = [d for d in due if d.do.kind is kind]
             for i in range(0, len(batch), MAX_INSTANCES):
@@ -111,6 +138,16 @@ class Executor:
             if one.do.kind is StepKind.ADD:
                 begun |= self._in_cloud([one])
         return begun
+
+    def _read_stacks(self, due: list[Due]) -> bool:
+        for one in due:
+            self._start([one])
+            if self._stacks is not None and self._may_act():
+                self._stacks.begin(one)
+            else:
+                none = Outcome.rejected("unavailable", "this daemon asks no agents")
+                self._resolve([one], {one.do.target: none})
+        return bool(due)
 
     def settle(self, within_s: float) -> bool:
         """Wait for the call under way, and write its answer down; false where it lasts longer."""
@@ -207,6 +244,12 @@ class Executor:
         answers = order(ids)
         return {str(i): o for i, o in answers.items()}
 
+    def _on_agents(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        if self._agents is None:
+            return {d.do.target: Outcome.rejected("no_agents") for d in batch}
+        answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
+        return {str(n): o for n, o in answers.items()}
+
     def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
         if batch[0].do.kind in _NODE:
             return self._on_nodes(batch)
@@ -214,7 +257,7 @@ class Executor:
 
     def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
         kind = batch[0].do.kind
-        if kind is StepKind.RETURN:
+        if kind in (StepKind.RETURN, StepKind.RESUME):
             answers = self._scheduler.give_back(
                 {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
             )
@@ -233,6 +276,8 @@ class Executor:
         do, attempt = due.do, due.attempt
         if do.kind is StepKind.RESERVE:
             return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.kind in _TEST:
+            return self._of_test(do)
         if attempt is None:
             raise ValueError(f"{do.kind} of {due.recovery} has no job")
         job = JobId(attempt.job)
@@ -243,6 +288,44 @@ class Executor:
         if do.kind is StepKind.HOLD:
             return self._scheduler.hold(job, do.why)
         return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+    def _of_test(self, do: Do) -> Outcome:
+        slurm = self._scheduler
+        if do.kind is StepKind.TEST:
+            what = (do.target, do.nodes[0], do.partition, do.command, do.limit_s)
+            return slurm.test(*what, idle=do.idle, qos=do.qos)
+        if do.kind is StepKind.END_TEST:
+            return slurm.end_test(do.target)
+        return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
+
+
+class AgentOrders:
+    """Orders that wait for their agents: each goes out in the answers to its node's reports.
+
+    Kept in memory alone: one that is lost with the daemon is in doubt, and never given again.
+    """
+
+    def __init__(self, munge_socket: Path | None, clock: Clock) -> None:
+        self._munge_socket, self._clock = munge_socket, clock
+        self._offers: dict[NodeName, tuple[float, str]] = {}
+
+    def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """See Agents."""
+        found: dict[NodeName, Outcome] = {}
+        for order in wanted:
+            node = order.generation.node
+            try:
+                self._offers[node] = (order.until, orders.seal(order, self._munge_socket))
+                found[node] = Outcome.accepted("offered to its agent")
+            except munge.MungeUnavailable as error:
+                found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
+        return found
+
+    def standing(self) -> dict[NodeName, str]:
+        """The credentials that are still good, by node."""
+        now = self._clock.now().timestamp()
+        self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}
+        return {node: credential for node, (_, credential) in self._offers.items()}
 
 
 def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
@@ -264,4 +347,5 @@ def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:
 def _detail(do: Do) -> str:
     """What else a step says, for people: why, the nodes it leaves, how long it waits."""
     wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
-    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *wait]).strip()
+    gpus = do.order.devices if do.order else ()
+    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *gpus, *wait]).strip()

@@ -6,14 +6,15 @@ health and when that health is stored for `hpctl explain`.
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
 
 from hpctl.core import peers
+from hpctl.core.forecast import CHECK, finding, forecasts
 from hpctl.core.journal import State
-from hpctl.core.lemons import CHECK, finding, lemons
 from hpctl.core.model import Finding, Generation, Health, InstanceId, NodeName
 from hpctl.core.peers import GAUGES, WINDOW, groups_of
 from hpctl.core.view import fresh
@@ -97,7 +98,7 @@ log = logging.getLogger(__name__)
 
 OWN_CHECKS = ("peer.", CHECK)
 HISTORY_EVERY_S = 300.0
-"""The score moves by days; a new recovery is looked at as soon."""
+"""A chance moves by hours; a new recovery is looked at as soon."""
 
 
 class GreyFailures:
@@ -123,6 +124,7 @@ class GreyFailures:
     def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
         """Take the gauges of a believed report or heartbeat in. From the intake's threads."""
         self._peers.take(generation, gauges)
+        self._observer.hangs.hear(generation.node, gauges)
 
     def start(self) -> None:
         """Begin to compare."""
@@ -157,19 +159,22 @@ class GreyFailures:
         return {(node, f.check) for node, findings in found.items() for f in findings}
 
     def look_back(self, state: State) -> None:
-        """Score the history where it has grown or time has passed. The loop's, for its state."""
+        """Forecast anew where history has grown or time has passed. The loop's, for its state."""
         now = self._clock.monotonic()
-        if state.events == self._history_of and now < self._history_due:
+        if len(state.nodes) == self._history_of and now < self._history_due:
             return
-        self._history_of, self._history_due = state.events, now + HISTORY_EVERY_S
+        self._history_of, self._history_due = len(state.nodes), now + HISTORY_EVERY_S
         before = self._by_history
-        worst = lemons(state, self._clock.now())
-        self._by_history = {lemon.instance: finding(lemon) for lemon in worst}
+        known = self._health.of_agents()
+        counts = Counter(rec.node for rec in state.nodes.values())
+        often = [node for node, number in counts.items() if number > 2]
+        nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
+        found = forecasts(state, nodes, known, self._clock.now(), of=often)
+        self._by_history = {f.instance: told for f in found if f.again and (told := finding(f))}
         if before.keys() != self._by_history.keys():
             changed = before.keys() ^ self._by_history.keys()
-            known = self._health.of_agents().items()
-            nodes = {n for n, h in known if h.generation.instance in changed}
-            self._health.touch(nodes, wake=False)
+            theirs = {n for n, h in known.items() if h.generation.instance in changed}
+            self._health.touch(theirs, wake=False)
 
     def add_to(self, health: dict[NodeName, Health]) -> None:
         """Add what was found by itself to the agents' findings, in place."""
@@ -183,8 +188,8 @@ class GreyFailures:
     def _with_own(self, health: Health) -> Health:
         generation = health.generation
         own = list(self._peers.of(generation, self._by_peers.get(generation.node, ())))
-        if (lemon := self._by_history.get(generation.instance)) is not None:
-            own.append(lemon)
+        if (told := self._by_history.get(generation.instance)) is not None:
+            own.append(told)
         agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
         if not own and len(agents) == len(health.findings):
             return health

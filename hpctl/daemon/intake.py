@@ -26,6 +26,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from msgspec.structs import replace
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -257,12 +258,14 @@ def intake_app(
     *,
     routes: Sequence[BaseRoute] = (),
     scrape: Callable[[], bytes] = bytes,
+    order_for: Callable[[NodeName], str] = lambda _: "",
 ) -> ASGIApp:
     """The ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
 
     `address_of` is called from the app's own threads and from the event loop, where it must not
     block. `registry` is what /metrics prints, the intake's counters among it, and
     after that what `scrape` answers, which may block and is asked once a second at most.
+    `order_for`: the credential that a node's agent gets with the answer.
     """
     registry = registry or CollectorRegistry()
 
@@ -278,7 +281,7 @@ def intake_app(
     others = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
     # A redirect would name whatever host the client said in its Host header.
     others.router.redirect_slashes = False
-    reports = _Reports(settings, address_of, ReportQueue(sink), registry)
+    reports = _Reports(settings, address_of, ReportQueue(sink), registry, order_for)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         hot = scope["type"] == "http" and scope["path"] == wire.PATH and scope["method"] == "POST"
@@ -325,8 +328,9 @@ class _Reports:
         address_of: AddressOf,
         queue: ReportQueue,
         registry: CollectorRegistry,
+        order_for: Callable[[NodeName], str],
     ) -> None:
-        self._settings, self._queue = settings, queue
+        self._settings, self._queue, self._order_for = settings, queue, order_for
         self._authenticator = Authenticator(settings, address_of)
         self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
         self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
@@ -352,16 +356,16 @@ class _Reports:
             peer = scope["client"][0] if scope["client"] else ""
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
-                message = self._authenticator.within_session(session, body).said
+                message = self._authenticator.within_session(session, body).content
                 ack = await self._believe(message)
             else:
                 credential = await self._run(self._authenticator.verified, authorization, body)
                 proved = await self._run(self._authenticator.by_credential, credential, body, peer)
-                message = proved.message.said
+                message = proved.message.content
                 ack = await self._believe(message)
                 if proved.message.open_session:
                     granted = await self._run(self._authenticator.open_session, proved, peer)
-                    ack = wire.Ack(ack.ack, granted)
+                    ack = replace(ack, session=granted)
             scope["state"]["node"] = message.node
             answer = wire.encode_ack(ack)
         except Refusal as refusal:
@@ -387,7 +391,10 @@ class _Reports:
         else:
             self._queue.hear(message)
             self._heartbeats.inc()
-        return wire.Ack(message.seq)
+        node = NodeName(message.node)
+        return wire.Ack(
+            message.seq, stacks=self._settings.asks.get(node), order=self._order_for(node)
+        )
 
 
 async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:

@@ -29,6 +29,7 @@ from starlette.types import ASGIApp
 
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation, NodeName, Report
+from hpctl.core.stacks import StackAsk
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import routes as alert_routes
 from hpctl.daemon.authentication import IntakeSettings, Leading, Refusal
@@ -108,10 +109,13 @@ class DaemonClient:
     def __init__(self, line: channel.Channel) -> None:
         self._line = line
         self.leading = Leading(until=0.0)
+        self.asks: dict[NodeName, StackAsk] = {}
         self._open: dict[int, Future[bytes]] = {}
         self._numbers = iter(range(2**62))
         self._lock = threading.Lock()
         self._addresses: dict[NodeName, str] | None = None
+        self.orders: dict[NodeName, str] = {}
+        """What waits for a node's agent."""
         self._held: dict[NodeName, tuple[Generation, str]] = {}
         self._beats: dict[str, wire.Heartbeat] = {}
         self._quiet = QUIET_TICKS
@@ -201,8 +205,11 @@ class DaemonClient:
             except (EOFError, OSError):
                 return
             match message:
-                case channel.Nodes(addresses):
-                    self._addresses = addresses
+                case channel.Nodes(addresses, orders):
+                    self._addresses, self.orders = addresses, orders
+                case channel.Asks(stacks):
+                    self.asks.clear()
+                    self.asks.update(stacks)
                 case channel.Leads(until, leader):
                     if not self.leading.now:
                         # Another daemon may have heard other findings since.
@@ -219,7 +226,9 @@ class DaemonClient:
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
     """All that the intake answers, with its counters."""
     munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
-    settings = IntakeSettings(munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading)
+    settings = IntakeSettings(
+        munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
+    )
     token = Path(setup.token_file) if setup.token_file else None
     clock = SystemClock()
     routes = [
@@ -231,7 +240,10 @@ def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorR
     if setup.journal:
         routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
     where, scrape = daemon.address_of, daemon.scrape
-    return intake_app(settings, daemon, where, registry, routes=routes, scrape=scrape)
+    return intake_app(
+        settings, daemon, where, registry,
+        routes=routes, scrape=scrape, order_for=lambda node: daemon.orders.get(node, ""),
+    )  # fmt: skip
 
 
 def count(crowd: Connections, registry: CollectorRegistry) -> None:

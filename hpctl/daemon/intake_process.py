@@ -24,6 +24,7 @@ from prometheus_client import generate_latest
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.model import NodeName
+from hpctl.core.stacks import StackAsk
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import Webhook
 from hpctl.daemon.authentication import Leading, Refusal
@@ -131,6 +132,7 @@ class IntakeProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: channel.Channel | None = None
         self._addresses: Mapping[NodeName, str] | None = None
+        self._orders: Mapping[NodeName, str] = {}
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -177,6 +179,25 @@ class IntakeProcess:
         if addresses is not self._addresses and not self._stopping.is_set():
             self._addresses = addresses
             self._sender.submit(self._send_nodes)
+
+    def order(self, orders: Mapping[NodeName, str]) -> None:
+        """Say what waits for the agents of these nodes, if that is news."""
+        if orders != self._orders and not self._stopping.is_set():
+            self._orders = orders
+            self._sender.submit(self._send_nodes)
+
+    def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+        """Have the agents of these nodes asked for stacks, and no others. From any thread.
+
+        An intake that is started anew meanwhile asks nobody: whoever waits gives up in time.
+        """
+        if not self._stopping.is_set():
+            self._sender.submit(self._send, channel.Asks(dict(stacks)))
+
+    def _send(self, message: channel.ToIntake) -> None:
+        if (line := self._line) is not None:
+            with contextlib.suppress(OSError):
+                line.send(message)
 
     def _keep(self) -> None:
         soon, latest = AGAIN_S
@@ -230,16 +251,12 @@ class IntakeProcess:
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)
             self._changed.clear()
-            if (line := self._line) is not None:
-                with contextlib.suppress(OSError):
-                    line.send(self._leads())
+            self._send(self._leads())
 
     def _send_nodes(self) -> None:
         """While another intake is started there is nobody to send to: it is sent then."""
-        line, addresses = self._line, self._addresses
-        if line is not None and addresses is not None:
-            with contextlib.suppress(OSError):
-                line.send(channel.Nodes(dict(addresses)))
+        if self._addresses is not None:
+            self._send(channel.Nodes(dict(self._addresses), dict(self._orders)))
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""

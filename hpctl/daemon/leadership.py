@@ -67,7 +67,7 @@ class Leadership:
         self._since = now()
         self._seen: DaemonInfo | None = None
         self._standbys: dict[str, tuple[float, StandbyInfo]] = {}
-        self._said = (0.0, "", me.mode)
+        self._shown = (0.0, "", me.mode)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._beats = 0
@@ -172,9 +172,9 @@ class Leadership:
     def note(self, last_cycle_s: float, trouble: str, mode: str) -> None:
         """What the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
         renews."""
-        self._said = (last_cycle_s, trouble, mode)
+        self._shown = (last_cycle_s, trouble, mode)
         if not self._shared:
-            self._store.renew_lease(self._clock.now(), self._lease_s, *self._said)
+            self._store.renew_lease(self._clock.now(), self._lease_s, *self._shown)
 
     def progress(self) -> None:
         """The loop gets somewhere. Raises LeaseLost where another daemon took over."""
@@ -196,7 +196,7 @@ class Leadership:
             log.error("trouble=the loop hangs for %.0f s: the lease is left", STUCK_S)
             return
         try:
-            self._store.renew_lease(self._clock.now(), lease_s, *self._said)
+            self._store.renew_lease(self._clock.now(), lease_s, *self._shown)
         except LeaseLost as error:
             self._until, self.lost = -math.inf, True
             log.error("%s", error)

@@ -114,7 +114,7 @@ class Loop:
         return [*new, *(HoldLifted(now, t) for t in sorted(known) if t not in current)]
 
 
-_SOONEST = (Look.SOON, Look.SLOWLY, Look.WOKEN)
+_SOONEST = (Look.SOON, Look.OFTEN, Look.SLOWLY, Look.WOKEN)
 
 
 def _pace(progress: Progress, view: View, acted: bool) -> Pace:

@@ -27,7 +27,7 @@ from hpctl.core.recovery import Look
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
-from hpctl.daemon.execute import Executor
+from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
@@ -40,6 +40,7 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge
@@ -60,6 +61,9 @@ happens; and less often where asking would take more than a fiftieth of the time
 CONTROLLERS_S, REREAD_S, SETTLE_S = 5.0, 86400.0, 10.0
 """How often Slurm is asked where it is active; how often a standby replays anew; for how long a
 call under way is waited for before the lease is given away. In seconds."""
+
+OFTEN_S = 0.3
+"""How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
 
 NO_JOURNAL_S = 1.0
 """How long to wait before a journal that cannot be written is tried again."""
@@ -211,6 +215,7 @@ class Daemon:
         self._make_loop()
         self._intake = self._make_intake()
         self._observer.tell_addresses = self._intake.nodes
+        self._stacks.tell = self._intake.ask
         self._page = PageProcess(config_path, config.page.listen)
 
     def _make_loop(self) -> None:
@@ -235,7 +240,11 @@ class Daemon:
         group, leadership = config.access.group, self.leadership
         asks, socket_of = (store, observer, memory, group, poke, clock), config.intake.munge_socket
         self._requests = RequestDesk(*asks, leadership, socket_of)
-        self._executor = Executor(scheduler, provider, memory, clock, poke, leadership.may_act)
+        slurm, dumps = lambda: observer.slurm, config.state_dir / "stacks"
+        self._stacks = StackDesk(self._health, slurm, dumps, poke)
+        self._orders = AgentOrders(socket_of, clock)
+        world = (scheduler, provider, memory, clock, poke, leadership.may_act)
+        self._executor = Executor(*world, self._stacks, self._orders)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
         self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
         self._memory, self._retirement = memory, Retirement(store, memory, clock)
@@ -399,6 +408,7 @@ class Daemon:
             )
             self._housekeeping(spent)
             if not self._observer.slurm_trouble:
+                self._intake.order(self._orders.standing())
                 keep_days = self.config.journal.keep_days
                 seen = self._observer.slurm
                 self._retirement.look(seen, self._policy, self._rules, keep_days)
@@ -477,9 +487,8 @@ class Daemon:
         loop = self.config.loop
         if pace.acted:
             return 0.0
-        pause = {Look.SOON: loop.poll_s, Look.SLOWLY: loop.slow_poll_s}.get(
-            pace.look, loop.reconcile_s
-        )
+        looks = {Look.SOON: loop.poll_s, Look.OFTEN: OFTEN_S, Look.SLOWLY: loop.slow_poll_s}
+        pause = looks.get(pace.look, loop.reconcile_s)
         # On a cluster where looking is slow, look less: never more than a third of the time.
         pause = max(pause, 2 * spent)
         if pace.until is not None:

@@ -47,6 +47,14 @@ from hpctl.core.view import View
 from hpctl.core.walls import Flaw, walled
 from hpctl.protocol.heads import AGENT_METRICS_PORT
 
+_STEPS: Final = {
+    **{kind: str(kind) for kind in StepKind},
+    **dict.fromkeys((StepKind.ADD, StepKind.REMOVE, StepKind.RESERVE), "capacity"),
+    **dict.fromkeys(
+        (StepKind.ISOLATE, StepKind.RESUME, StepKind.END_TEST, StepKind.UNRESERVE), "test"
+    ),
+}
+"""The label of a step: those of a node's test count as one, and those of a group's size."""
 SAMPLE_S: Final = 10.0
 """How often nodes and jobs are counted."""
 MOST_PARTITIONS: Final = 100
@@ -78,7 +86,7 @@ _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 Recovery = NodeRecovery | JobRecovery | Change
 
 
-def class_of(rule: RuleId) -> str:
+def family_of(rule: RuleId) -> str:
     """The family of a rule, one of CLASSES."""
     row = ROWS.get(rule)
     if row is None:
@@ -125,8 +133,8 @@ class _Counts:
         self.steps = counter("hpctl_steps")
         self.doubt = gauge("hpctl_steps_in_doubt")
         self.api = counter("hpctl_api_calls")
-        self.stage = histogram("hpctl_recovery_stage_seconds", 1.0, 5.0, 20.0, 120.0, 600.0)
-        self.recovery = histogram("hpctl_job_recovery_seconds", 1.0, 5.0, 20.0, 120.0, 600.0)
+        self.stage = histogram("hpctl_recovery_stage_seconds", 1.0, 5.0, 20.0, 120.0)
+        self.recovery = histogram("hpctl_job_recovery_seconds", 1.0, 5.0, 20.0, 120.0)
         self.repair = histogram("hpctl_node_recovery_seconds", 300, 900, 1800, 3600, 14400, 86400)
         self.drained = counter("hpctl_drained_node_seconds")
         self.lost = counter("hpctl_lost_gpu_seconds")
@@ -166,9 +174,9 @@ class _Counts:
         for kind, module in _KINDS.items():
             for phase in module.Phase:
                 (self.ended if phase in module.ENDS else self.open).labels(kind, str(phase))
-        for step in StepKind:
+        for step in set(_STEPS.values()):
             for outcome in OutcomeKind:
-                self.steps.labels(str(step), str(outcome))
+                self.steps.labels(step, str(outcome))
         for operation in OPERATIONS:
             for result in RESULTS:
                 self.api.labels(operation, result)
@@ -321,7 +329,7 @@ class _Recoveries:
         for number, step in enumerate(rec.steps):
             news = number >= len(old) or old[number].outcome is None
             if news and step.outcome is not None:
-                self._counts.steps.labels(str(step.kind), str(step.outcome.kind)).inc()
+                self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
         if before is None and not isinstance(rec, Change):
             self._counts.opened.labels(kind, _opened_class(rec)).inc()
         if isinstance(rec, JobRecovery):
@@ -377,7 +385,7 @@ class _Recoveries:
             self._counts.detection.set(_s(line, opened))
         lost = _s(line, running or rec.since) + _redone_s(rec, line, state)
         gpu_seconds = lost * self._gpus.get(rec.id, 0)
-        why = class_of(cause.rule) if cause is not None else _opened_class(rec)
+        why = family_of(cause.rule) if cause is not None else _opened_class(rec)
         self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
         self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
 
@@ -399,7 +407,7 @@ _RUNS_AGAIN: Final = (job_recovery.Signal.RUNNING_SEEN, job_recovery.Signal.WENT
 
 def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
     if isinstance(rec, NodeRecovery):
-        return class_of(rec.rule)
+        return family_of(rec.rule)
     if rec.trouble is None:
         return str(Kind.NODE)
     return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER

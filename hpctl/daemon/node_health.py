@@ -15,7 +15,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from hpctl.core.health import fold_report
-from hpctl.core.model import Generation, Health, NodeName, Report
+from hpctl.core.model import Finding, Generation, Health, NodeName, Report
 from hpctl.ports import Clock
 from hpctl.protocol import reports as wire
 
@@ -130,6 +130,11 @@ class NodeHealthStore:
         """Which generation of a node spoke last. From any thread."""
         known = self._known(node)
         return known.generation if known else None
+
+    def findings_of(self, node: NodeName) -> tuple[Finding, ...]:
+        """What a node's agent reported. From any thread."""
+        known = self._known(node)
+        return known.findings if known else ()
 
     def of_agents(self) -> dict[NodeName, Health]:
         """What the agents reported, as a value of its own."""

@@ -38,11 +38,12 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import IN_TEST, Phase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Interrupted, Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
@@ -138,6 +139,10 @@ class CloudWatch:
             self._poke()
 
 
+LEAVES_S = 600.0
+"""How often the topology is read, in seconds."""
+
+
 class Observer:
     """All the reading of one cycle."""
 
@@ -160,6 +165,8 @@ class Observer:
         self._slurm = SchedulerView(as_of=LONG_AGO)
         self._provider = cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self._leaves: Mapping[NodeName, str] = {}
+        self._leaves_at = -math.inf
         self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
@@ -172,6 +179,7 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
+        self.hangs = HangWatch()
 
     def configure(self, config: Config) -> None:
         """Take what a configuration sets, at the start and after each reload.
@@ -182,6 +190,7 @@ class Observer:
         self._kill_switch = config.kill_switch
         self._runs = RunPolicies(config.run_policy_layers)
         self._capacity = config.sizes_capacity
+        self.hangs.policy = config.hangs
 
     @property
     def slurm(self) -> SchedulerView:
@@ -213,18 +222,15 @@ class Observer:
         return self._cloud.joiner.addresses
 
     def look(self, state: State, rules: Rules, acts: bool = True) -> View:
-        """The world now. Where Slurm cannot be read, the old view with its old time.
-
-        `acts`: the mode lets hpctl act on what is seen.
-        """
+        """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
+        mode lets hpctl act on what is seen."""
         health = self._health.snapshot()
         try:
             seen, health = self._read_slurm(state, health)
             if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
                 seen = replace(seen, booted=self._scheduler.booted())
             self._slurm = seen
-            if self._capacity or state.changes:
-                self._reserved = self._scheduler.reservations()
+            self._read_capacity(state)
             self.slurm_trouble = ""
         except Unavailable as error:
             self.slurm_trouble = str(error)
@@ -257,11 +263,23 @@ class Observer:
             able_since=self._able(hindered, now),
             ruled=ruled,
             reservations=self._reserved,
-            flaws={
-                flaw.target: flaw
-                for flaw in (*self._slurm.flaws, *self._provider.flaws, *of_health, *of_runs)
-            },
+            leaves=self._leaves,
+            hangs=self.hangs.look(self._slurm, now),
+            flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
+
+    def _flaws(self) -> tuple[Flaw, ...]:
+        return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
+
+    def _read_capacity(self, state: State) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration, where
+        capacity is managed or a node is tested. Raises Unavailable."""
+        tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
+        if not (self._capacity or state.changes or tested):
+            return
+        self._reserved = self._scheduler.reservations()
+        if time.monotonic() - self._leaves_at > LEAVES_S:
+            self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
 
     def _read_slurm(
         self, state: State, health: dict[NodeName, Health]

@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -50,9 +50,6 @@ log = logging.getLogger(__name__)
 
 PER_MINUTE: Final = 60
 FAILOVER: Final = "failover"
-_REQUEST: Final = "hpctl request"
-_Sealed: TypeAlias = tuple[str, int, str, str, str, str]
-"""_REQUEST, number, verb, target, who asked, and what proved that."""
 OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
 """What a job's owner may ask about that job."""
 
@@ -100,12 +97,14 @@ class RequestDesk:
                 " everything, a job's owner to approve or cancel what is done to that job",
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
-        proof = f"MUNGE uid {uid} from {address}"
+        proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
         with self._lock:
             self._check_pace(uid)
             try:
-                now, words = self._clock.now(), (asked.verb, asked.target, by)
-                number = self._store.ask(*words, now, lambda n: self._vouch(n, *words, proof))
+                words, at = (asked.verb, asked.target, by), self._clock.now()
+                number = self._store.ask(
+                    *words, at, lambda n: munge.encode(_sealed(n, *words, proof), socket)
+                )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
             self._proofs[number] = proof
@@ -121,11 +120,8 @@ class RequestDesk:
             self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
             if unknown := [r for r in rows if not r.proof and r.id not in self._proofs]:
                 self._take_over(unknown)
-            waiting = [
-                replace(r, proof=self._proofs.get(r.id, r.proof))
-                for r in rows
-                if r.proof or r.id in self._proofs
-            ]
+            known = {r.id: r.proof for r in rows if r.proof} | self._proofs
+            waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]
         if self._leadership is None:
             return waiting
         for request in waiting:
@@ -133,27 +129,22 @@ class RequestDesk:
                 self._leadership.take(request, self._memory)
         return [r for r in waiting if r.verb != FAILOVER]
 
-    def _vouch(self, number: int, verb: str, target: str, by: str, proof: str) -> str:
-        """A credential of ours for the next leader. Raises MungeUnavailable."""
-        sealed: _Sealed = (_REQUEST, number, verb, target, by, proof)
-        return munge.encode(msgspec.json.encode(sealed), self._munge_socket)
-
     def _take_over(self, requests: Sequence[Request]) -> None:
         """Find what proved these to a former leader; nothing is known of any while munged is
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
+            words, proof = _sealed(one.id, one.verb, one.target, one.by), b""
             try:
                 made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
-                *said, proof = msgspec.json.decode(made.payload, type=_Sealed)
-            except (munge.CredentialError, msgspec.MsgspecError):
-                self._proofs[one.id] = ""
-                continue
+                if made.uid in (0, os.geteuid()) and made.payload.startswith(words):
+                    proof = made.payload[len(words) :]
+            except munge.CredentialError as error:
+                log.warning("request %d: %s", one.id, error)
             except munge.MungeUnavailable as error:
                 log.warning("request %d waits: %s", one.id, error)
                 return
-            same = said == [_REQUEST, one.id, one.verb, one.target, one.by]
-            self._proofs[one.id] = proof if same and made.uid in (0, os.geteuid()) else ""
+            self._proofs[one.id] = proof.decode(errors="replace")
 
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
@@ -185,6 +176,11 @@ class RequestDesk:
         if len(times) == PER_MINUTE and now - times[0] <= 60:
             raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
         times.append(now)
+
+
+def _sealed(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
+    """What the credential says that is kept with a request: first the request, then the proof."""
+    return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
 
 
 def _name(uid: int) -> str:

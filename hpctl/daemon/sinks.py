@@ -125,6 +125,6 @@ def _run(args: Sequence[str], body: str, env: Mapping[str, str]) -> str:
         return f"no answer within {SEND_S:g} s"
     except OSError as error:
         return f"{args[0]}: {error.strerror}"
-    said = ran.stdout.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
-    logged = next((line for line in said if " - " in line), said[-1])
+    output = ran.stdout.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
+    logged = next((line for line in output if " - " in line), output[-1])
     return "" if ran.returncode == 0 else logged.rpartition(" - ")[2][:300]

@@ -23,7 +23,7 @@ class JobRegistration(Struct, frozen=True):
     """A job as it was registered. Places are absolute and may hold placeholders.
 
     `policy` is `PolicyFile.compact()`. `save_signal` is a name such as USR1, "" for none.
-    `supervised`: the script starts its program with `hpctl run`.
+    `supervised`: the script starts its program with `hpctl run`. `preflight`: the level of tests.
     """
 
     ckpt: str = ""
@@ -32,6 +32,7 @@ class JobRegistration(Struct, frozen=True):
     spares: int = 0
     save_signal: str = ""
     supervised: bool = False
+    preflight: str = ""
 
     def fields(self) -> dict[str, object]:
         """The values that are set, with the Comment's keys, in its order."""
@@ -72,6 +73,7 @@ def decode(comment: str) -> JobRegistration | None:
         spares=spares if type(spares) is int and spares > 0 else 0,
         save_signal=_text(found.get("save_signal")),
         supervised=found.get("supervised") is True,
+        preflight=_text(found.get("preflight")),
     )
 
 

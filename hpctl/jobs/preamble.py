@@ -54,6 +54,8 @@ def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> st
     root = base(job.ckpt) if job.ckpt else ""
     sections = _sections()
     text = sections["begin"]
+    if job.preflight:
+        text += sections["preflight"]
     if job.ckpt:
         text += sections["resume" if resume else "make"]
     signals = ["USR1"]
@@ -71,6 +73,7 @@ def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> st
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
         "STOP": str(STOP_EXIT_CODE),
+        "LEVEL": job.preflight,
         "SIGNALS": " ".join(signals),
     }
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["end"])

@@ -5,13 +5,20 @@
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
     unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL
+        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
     # with them, until the time limit.
     export SLURM_KILL_BAD_EXIT="${SLURM_KILL_BAD_EXIT:-1}"
     : exports
+#@ preflight
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.preflight @LEVEL@ </dev/null) || :
+    case $hpctl_line in
+    "without "*) export HPCTL_SUSPECTS="${hpctl_line#without }" ;;
+    go) ;;
+    *) echo "hpctl: preflight did not answer ($HPCTL_PYTHON); going ahead" >&2 ;;
+    esac
 #@ make
     for hpctl_pause in 2 5 10 0; do
         if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then return 0; fi

@@ -41,12 +41,15 @@ HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
     "log-rules": HpctlOption("PRESET|FILE", "megatron"),
     "spares": HpctlOption("K", "1"),
     "save-signal": HpctlOption("SIGNAL[@SECONDS]", "USR1@120"),
+    "preflight": HpctlOption("LEVEL", "quick"),
     "no-resume": HpctlOption(),
     "slurm-bin": HpctlOption("DIR", "/opt/slurm/bin", directive=False),
     "dry-run": HpctlOption(directive=False),
     "json": HpctlOption(directive=False),
 }
 MOST_SPARES = 1000
+LEVELS = ("quick", "full")
+"""Of the tests of a node (hpctl/acceptance/tests.yaml) before the job's first step."""
 SAVE_BEFORE_S = 120
 """Seconds before the time limit that a save is asked for where nobody says. slurmctld looks at
 time limits once in 30 to 60 s, so the request may come up to a minute earlier (sbatch(1))."""
@@ -83,6 +86,7 @@ class HpctlOptions(Struct, frozen=True):
     spares: int | None = None
     save_signal: SaveSignal | None = None
     resume: bool = True
+    preflight: str = ""
 
 
 def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
@@ -173,6 +177,7 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
         spares=_spares(spares) if spares else None,
         save_signal=_save_signal(save) if save else None,
         resume="no-resume" not in given,
+        preflight=_level(level) if (level := last("preflight")) else "",
     )
 
 
@@ -204,6 +209,15 @@ def _spares(option: OptionValue) -> int:
             f"Write a number from 0 to {MOST_SPARES}: nodes beside those of --nodes.",
         )
     return int(option.value)
+
+
+def _level(option: OptionValue) -> str:
+    if option.value not in LEVELS:
+        raise HpctlError(
+            f"{option.place} is no level of tests: {option.value!r}",
+            f"Write {' or '.join(LEVELS)}.",
+        )
+    return option.value
 
 
 def _save_signal(option: OptionValue) -> SaveSignal:

@@ -191,6 +191,7 @@ class _Draft:
             spares=self.spares,
             save_signal=save.name if save else "",
             supervised=self.supervised,
+            preflight=self.hpctl.preflight,
         )
 
     def rewritten(self) -> BatchScript:

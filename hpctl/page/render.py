@@ -3,11 +3,13 @@
 Every text in a part has come through `_clean` and Jinja's escaping, whoever wrote it.
 """
 
+from __future__ import annotations
+
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -15,23 +17,23 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec import Struct
 
 from hpctl.cli.explain import explain_view, job_view
-from hpctl.cli.gather import known_nodes
+from hpctl.cli.gather import World, known_nodes
 from hpctl.cli.nodes import nodes_view
 from hpctl.cli.status import StatusView, status_view
 from hpctl.cli.tables import STYLES
 from hpctl.cli.views import chosen
+from hpctl.clusters import names
 from hpctl.core.bounds import natural, printable
-from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_recovery import JobRecovery, Signal
 from hpctl.core.journal import State
-from hpctl.core.model import JobId, RecoveryId
-from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.model import Assessment, JobId, NodeName, RecoveryId, SlurmJob
+from hpctl.core.node_recovery import NodeRecovery, Phase
 from hpctl.core.timeline import duration, headline
 from hpctl.daemon.observe import RunPolicies
-from hpctl.page.cells import KINDS, cells, counted
 from hpctl.page.follow import Follower
-from hpctl.page.training import Segment, strip, trainings
 
 CARDS, ROWS, TEXT = 20, 300, 4000
 """Recoveries shown with their timeline, lines of the history, and letters of one text."""
@@ -186,3 +188,185 @@ class Renderer:
             for n, ((begin, phase), end) in enumerate(zip(entered, ends, strict=False))
         ]
         return strip(spans) if spans else ()
+
+
+# --- the map ---
+#
+# The cluster as a map: one cell a node, by instance group and by leaf of the topology.
+
+KINDS = {
+    "person": ("!", "waiting for a person"),
+    "held": ("=", "held back by a gate"),
+    "healing": ("\u21bb", "in treatment"),
+    "faulty": ("\u00d7", "faulty"),
+    "suspect": ("~", "suspect"),
+    "closed": ("\u2013", "DOWN or drained, not by hpctl"),
+    "unknown": ("?", "health unknown"),
+    "busy": ("", "healthy, with jobs"),
+    "idle": ("", "healthy, idle"),
+}
+"""What a cell says: its sign, which tells it without color, and its meaning. The first counts."""
+
+
+class Cell(Struct, frozen=True):
+    """One node, in the instance group (the partition, where the cloud names none) and on the leaf
+    switch or block where it is."""
+
+    group: str
+    leaf: str
+    name: NodeName
+    kind: str
+    says: str
+
+
+def cells(w: World, leaves: Mapping[NodeName, str]) -> list[Cell]:
+    """All nodes, by group, leaf and name."""
+    running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
+    jobs = {node: job.id for job in running for node in job.nodes}
+    found = [_cell(w, name, jobs.get(name), leaves.get(name, "")) for name in known_nodes(w)]
+    # Nodes are in order already.
+    return sorted(found, key=lambda cell: (names.natural(cell.group), names.natural(cell.leaf)))
+
+
+def counted(found: Iterable[Cell]) -> str:
+    """How many cells there are, and of what is not well how many."""
+    of = Counter(cell.kind for cell in found)
+    unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
+    return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
+
+
+def _cell(w: World, name: NodeName, job: JobId | None, leaf: str) -> Cell:
+    node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
+    judged, hold = w.assessments.get(name), w.state.holds.get(name)
+    rec, last = w.state.node_recovery(name), w.state.last_of_node.get(name)
+    says = [judged.why or str(judged.condition) if judged else "no agent has reported"]
+    says += ["+".join([node.state, *sorted(node.flags)])] if node else []
+    says += [f"{rec.id}, {rec.phase}"] if rec else []
+    says += [f"held: {hold.why}"] if hold else []
+    says += [f"job {job}"] if job else []
+    closed = node is not None and not node.in_service
+    is_so = {
+        "person": closed and last is not None and w.state.nodes[last].phase is Phase.ESCALATED,
+        "held": hold is not None,
+        "healing": rec is not None,
+        "closed": closed,
+        "busy": job is not None,
+        "idle": True,
+        **_health(judged),
+    }
+    partition = node.partitions[0] if node and node.partitions else "other nodes"
+    group = instance.group if instance and instance.group else partition
+    return Cell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
+
+
+def _health(judged: Assessment | None) -> dict[str, bool]:
+    return {str(judged.condition) if judged else "unknown": True}
+
+
+# --- training ---
+#
+# What each job has made of its time: training, and what faults took from it.
+
+LATELY = timedelta(days=7)
+"""So long a job is shown that Slurm no longer knows."""
+MOST = 500
+"""Jobs on the page."""
+WIDTH, SEEN = 1000, 4
+"""Of a strip, and the least of a part of it: a minute is to be seen in a month."""
+_GOES_ON = (Signal.RUNNING_SEEN, Signal.WENT_ON, Signal.FINISHED, Signal.CALLED_OFF)
+
+Span = tuple[datetime, datetime, str, str]
+"""Begin, end, the style sheet's class, and what it tells."""
+Segment = tuple[int, int, str, str]
+"""The same as a part of a strip: its place and its width for the times."""
+
+
+class Training(Struct, frozen=True):
+    """A job since it was submitted, as far as the journal goes back. `losses`: when it did not
+    train, for a fault. `redone`: steps that it trained again. `gpus`: 0 where Slurm counts none."""
+
+    id: JobId
+    name: str
+    user: str
+    state: str
+    nodes: int
+    gpus: int
+    since: datetime
+    until: datetime
+    losses: tuple[Span, ...]
+    redone: int
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds of all losses."""
+        return sum((end - begin).total_seconds() for begin, end, *_ in self.losses)
+
+    @property
+    def ratio(self) -> float:
+        """The effective training time ratio."""
+        return max(0.0, 1 - self.lost_s / max((self.until - self.since).total_seconds(), 1.0))
+
+    @property
+    def strip(self) -> tuple[Segment, ...]:
+        """Its time from left to right, losses in it."""
+        whole = (self.since, self.until, "trained", f"since {self.since:%Y-%m-%d %H:%M} UTC")
+        return strip((whole, *self.losses))
+
+
+def strip(spans: Sequence[Span]) -> tuple[Segment, ...]:
+    """Spans of time in the width that all of them have together."""
+    first, last = min(s[0] for s in spans), max(s[1] for s in spans)
+    scale, found = WIDTH / max((last - first).total_seconds(), 1.0), []
+    for begin, end, kind, says in spans:
+        width = max(round((end - begin).total_seconds() * scale), SEEN)
+        x = round((begin - first).total_seconds() * scale)
+        found.append((min(x, WIDTH - width), width, kind, says))
+    return tuple(found)
+
+
+def trainings(w: World) -> list[Training]:
+    """The jobs that run or wait, and those that were hit lately; most lost first."""
+    # Of the present minute: what is the same for a while is not sent each second.
+    now = w.now.replace(second=0, microsecond=0)
+    hit: dict[JobId, list[JobRecovery]] = {}
+    for rec in w.state.jobs.values():
+        hit.setdefault(rec.attempt.job, []).append(rec)
+    jobs = {job.id: job for job in (w.slurm.jobs.values() if w.slurm else ()) if not job.end}
+    shown = jobs.keys() | {job for job in hit if hit[job][-1].since > now - LATELY}
+    found = (_training(w, jobs.get(job), hit.get(job, []), now) for job in shown)
+    return sorted(filter(None, found), key=lambda t: (-t.lost_s, -t.id))[:MOST]
+
+
+def _training(
+    w: World, job: SlurmJob | None, hit: list[JobRecovery], now: datetime
+) -> Training | None:
+    # A job id comes again: what another user's job of this number suffered is not its own.
+    hit = [rec for rec in hit if job is None or rec.user == job.user]
+    begun, who = hit[0].attempt.submit if hit else job.start if job else None, job or hit[-1]
+    if begun is None:
+        return None
+    until = max(now if job else hit[-1].since, begun)
+    nodes = [w.slurm.nodes.get(name) for name in job.nodes] if job and w.slurm else []
+    gpus = sum(dict(node.has.gres).get("gpu", 0) for node in nodes if node)
+    wrong = [rec.trouble for rec in hit if rec.trouble and rec.trouble.progress is not None]
+    return Training(
+        id=job.id if job else hit[-1].attempt.job,
+        name=who.name,
+        user=who.user,
+        state=job.state if job else str(hit[-1].phase),
+        nodes=len(nodes) or len(hit[-1].ran_on if hit else ()),
+        gpus=gpus,
+        since=begun,
+        until=until,
+        losses=tuple(_loss(rec, until) for rec in hit),
+        redone=sum(max((t.step or 0) - (t.progress or 0), 0) for t in wrong),
+    )
+
+
+def _loss(rec: JobRecovery, until: datetime) -> Span:
+    """From the fault to the job's next run, or to its owner's hands."""
+    ends = (move.at for move in rec.trail if Signal(move.signal) in _GOES_ON)
+    end = next(ends, rec.since if rec.ended else max(until, rec.since))
+    begin = min(rec.trouble.at if rec.trouble else rec.opened, end)
+    lost = duration((end - begin).total_seconds())
+    return begin, end, "lost", f"{begin:%m-%d %H:%M:%S}: {lost} lost. {headline(rec)}"

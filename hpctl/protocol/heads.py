@@ -206,14 +206,14 @@ def check_proof(
         credential = munge.decode(word, munge_socket)
     except munge.CredentialError as error:
         raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
-    if credential.payload != signed or credential.uid not in _daemons():
+    if credential.payload != signed or credential.uid not in trusted_uids():
         raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
 
 
 _HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
 
 
-def _daemons() -> set[int]:
+def trusted_uids() -> set[int]:
     """The users a daemon may run as: root, SlurmUser, and whoever asks."""
     try:
         return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}

@@ -134,11 +134,18 @@ class _Context:
         raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
 
 
-def encode(payload: bytes, socket: str | Path | None = None, *, only_uid: int | None = None) -> str:
+def encode(
+    payload: bytes,
+    socket: str | Path | None = None,
+    *,
+    only_uid: int | None = None,
+    ttl_s: int | None = None,
+) -> str:
     """Have munged make a credential over `payload`. Raises MungeUnavailable.
 
     With `only_uid` the payload is a secret: encrypted whatever munged's default is, and decoded
-    by every munged of the cluster for processes of that effective uid alone.
+    by every munged of the cluster for processes of that effective uid alone. `ttl_s`: for how many
+    seconds it is good, munged's default where that is None.
     """
     cred = ctypes.c_void_p()
     with _Context(socket) as context:
@@ -146,6 +153,8 @@ def encode(payload: bytes, socket: str | Path | None = None, *, only_uid: int | 
         if only_uid is not None:
             context.set(_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128))
             context.set(_OPT_UID, ctypes.c_uint32(only_uid))
+        if ttl_s is not None:
+            context.set(_OPT_TTL, ctypes.c_int(ttl_s))
         try:
             context.check(
                 lib.munge_encode(

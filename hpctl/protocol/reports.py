@@ -38,6 +38,7 @@ from hpctl.core.model import (
     Report,
     Verdict,
 )
+from hpctl.core.stacks import StackAsk
 from hpctl.errors import HpctlError
 
 _T = TypeVar("_T")
@@ -149,7 +150,7 @@ class Asked(Struct, frozen=True, forbid_unknown_fields=True):
     v: int
     verb: Literal[
         "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
-        "return", "failover",
+        "return", "failover", "accept-quick", "accept-full",
     ]  # fmt: skip
     target: Annotated[str, Meta(max_length=255)] = ""
     by: Annotated[str, Meta(max_length=64)] = ""
@@ -169,7 +170,7 @@ class _Version(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """What a body says, and whether its sender asks for a session."""
 
-    said: Report | Heartbeat
+    content: Report | Heartbeat
     open_session: bool = False
 
 
@@ -189,6 +190,9 @@ class Ack(Struct, frozen=True, omit_defaults=True):
 
     ack: int
     session: Session | None = None
+    stacks: StackAsk | None = None
+    order: Annotated[str, Meta(max_length=8192)] = ""
+    """A credential of the daemon's, for this node's agent (hpctl.protocol.orders)."""
 
 
 _version = msgspec.json.Decoder(_Version)
@@ -278,7 +282,7 @@ def _with_evidence(report: Report, limit: int) -> Report:
 
 def decode(body: bytes) -> Report:
     """The report that a body holds. Raises MalformedReportError or one of its kinds."""
-    content = read(body).said
+    content = read(body).content
     if not isinstance(content, Report):
         raise InvalidReportError("not a report: a heartbeat")
     return content

@@ -12,9 +12,6 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
 
 INSTALL_S = 180.0
-_PACKAGES = {"postgresql": "postgresql"} | dict.fromkeys(
-    ("", "mariadb"), "mariadb-server-core mariadb-client-core"
-)
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
 
 
@@ -32,8 +29,7 @@ def choose(spec: Spec) -> Database:
     HpctlError."""
     home, named = spec.layout.database, spec.database
     data = home / "data"
-    mariadb, postgresql = (named in ("", one) for one in ("mariadb", "postgresql"))
-    if mariadb and find_spec("pymysql") and (server := _program("mariadbd")):
+    if named in ("", "mariadb") and find_spec("pymysql") and (server := _program("mariadbd")):
         sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
         files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
         return Database(
@@ -42,7 +38,7 @@ def choose(spec: Spec) -> Database:
             sock,
             f"mariadb://root@localhost/test?unix_socket={sock}",
         )
-    if postgresql and find_spec("psycopg") and (server := _program("postgres")):
+    if named in ("", "postgresql") and find_spec("psycopg") and (server := _program("postgres")):
         options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
         return Database(
             [_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
@@ -50,10 +46,11 @@ def choose(spec: Spec) -> Database:
             home / ".s.PGSQL.5432",
             f"postgresql://hpctl@/postgres?host={home}",
         )
+    named = named or "mariadb"
+    packages = {"mariadb": "mariadb-server-core mariadb-client-core"}.get(named, named)
     raise HpctlError(
-        f"two heads share a database, and no {named or 'such'} server with Python driver is here",
-        f"sudo apt-get install -y --no-install-recommends {_PACKAGES[named]};"
-        f" pip install 'hpctl[{named or 'mariadb'}]'",
+        f"two heads share a database, and no {named} server with its driver is here",
+        f"sudo apt-get install -y --no-install-recommends {packages}; pip install 'hpctl[{named}]'",
     )
 
 

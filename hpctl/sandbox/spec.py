@@ -64,7 +64,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `retry_time` is after how many seconds a launch that failed is tried again in that case.
     `hma`: HyperPod's health agents mark nodes in Slurm, `hma_latency` seconds (least and most)
     after a fault, and `hma_false_marks` times an hour a node that is well.
-    `boot_time` is how long a new instance takes before its first process runs, in seconds.
+    `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
     by the script that $HPCTL_NVML_STUB names, and `nvml_script` is that script as a boot finds

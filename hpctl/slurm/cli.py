@@ -12,9 +12,13 @@ so that no nodes means to delete; a change makes slurmctld look at its queue. Th
 reservation bear the flag RESERVED only at slurmctld's next look, seconds later.
 """
 
+import math
+import os
+import pwd
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from hpctl.core.bounds import natural
 from hpctl.core.hostlist import batches, fold, valid_name
 from hpctl.core.model import (
     NOT_LEADING,
@@ -96,6 +100,22 @@ NOBODY = "root"
 """Whose jobs may use it: a reservation needs somebody, and root runs none."""
 
 _GONE = "ESLURM_RESERVATION_INVALID"
+_OURS = ("--noheader", "--local", "--states=all", "--format=%A")
+_ALONE = (
+    *("--parsable", "--nodes=1", "--ntasks=1", "--exclusive", "--mem=0", "--no-requeue"),
+    *("--export=PATH,LANG", "--chdir=/", "--input=/dev/null", "--output=/dev/null"),
+)
+"""A test has the node to itself, with all that it has, and is the daemon's to repeat."""
+_BEHIND_ALL = 2147483645
+"""The highest nice value that Slurm takes."""
+
+
+def _me() -> str:
+    """The daemon's own user: its name, which reservations want, or its number."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
@@ -203,7 +223,7 @@ class CliScheduler(Reader):
         """`scontrol show reservation`. Raises Unavailable."""
         return parse_reservations(self.text("show", "reservation", "-o"))
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """`scontrol create|update|delete` of a reservation, whichever it takes."""
         try:
             held = self.reservations().get(name)
@@ -218,11 +238,44 @@ class CliScheduler(Reader):
         if held is not None:
             sent = self._order("scontrol", "update", this, f"Nodes={fold(nodes)}")
         else:
-            args = [this, "StartTime=now", "Duration=UNLIMITED", f"Users={NOBODY}"]
+            args = [
+                this,
+                "StartTime=now",
+                "Duration=UNLIMITED",
+                f"Users={_me() if own else NOBODY}",
+            ]
             sent = self._order("scontrol", "create", "reservation", *args, f"Nodes={fold(nodes)}")
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
+
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
+        """`sbatch --wrap`, where squeue knows no such job of ours."""
+        try:
+            known = self._read(*_OURS, f"--name={name}", f"--user={_me()}", program="squeue").text
+        except Unavailable as error:
+            return _unavailable(error)
+        if job := max(map(natural, known.split()), default=0):
+            return Outcome.accepted(str(job))
+        where = [f"--partition={partition}"] * bool(partition) + [f"--qos={qos}"] * bool(qos)
+        where.append(f"--nice={_BEHIND_ALL}" if idle else f"--reservation={name}")
+        args = [*_ALONE, f"--job-name={name}", *where]
+        args += [f"--nodelist={node}", f"--time={math.ceil(s / 60)}", f"--wrap=exec {command}"]
+        if not self.may_act():
+            return NOT_LEADING
+        ran = self.runner.run("sbatch", *args)
+        return (
+            Outcome.accepted(str(natural(ran.text.strip().partition(";")[0])))
+            if ran.ok
+            else outcome(ran)
+        )
+
+    def end_test(self, name: str) -> Outcome:
+        """`scancel` by name, of our own jobs alone."""
+        return self._order("scancel", f"--name={name}", f"--user={_me()}")
 
     def _order(self, *args: str) -> Outcome:
         """Send one command, once."""

@@ -223,6 +223,7 @@ _REFUSED = {
     "Job is no longer pending execution": "ESLURM_JOB_NOT_PENDING",
     "Job is not pending nor running": "ESLURM_JOB_NOT_PENDING_NOR_RUNNING",
     "Requested nodes are busy": "ESLURM_NODES_BUSY",
+    "Requested reservation is in use": "ESLURM_RESERVATION_BUSY",
     "Requested reservation overlaps": "ESLURM_RESERVATION_OVERLAP",
     "Duplicate reservation name": "ESLURM_RESERVATION_NAME_DUP",
     "Requested reservation is invalid": "ESLURM_RESERVATION_INVALID",
@@ -233,6 +234,7 @@ _REFUSED = {
 _FOR_NOW = frozenset(
     {
         "ESLURM_NODES_BUSY",
+        "ESLURM_RESERVATION_BUSY",
         "ESLURM_RESERVATION_OVERLAP",
         "ESLURM_RESERVATION_NAME_DUP",
         "ESLURM_TRANSITION_STATE_NO_UPDATE",

@@ -14,7 +14,7 @@ from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
-READS = (("status",), ("nodes",), ("jobs",), ("recoveries",), ("lemons",), ("audit",))
+READS = (("status",), ("nodes",), ("jobs",), ("recoveries",), ("forecast",), ("audit",))
 # What a package below somebody's home needs is imported before the user is changed.
 AS_USER = """
 import json, os, sys

@@ -5,20 +5,24 @@ import json
 import os
 import subprocess
 import threading
+import time
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 
 from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.job_recovery import JobReport
+from hpctl.core.model import Generation
+from hpctl.core.reset import ResetOrder
 from hpctl.daemon import authentication
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge
+from hpctl.protocol import munge, orders
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head as At
-from hpctl.protocol.heads import Unproved, check_proof
+from hpctl.protocol.heads import Unproved, check_proof, trusted_uids
 from tests.intakes import Head, Session, report
 
 pytestmark = pytest.mark.slurm
@@ -115,3 +119,54 @@ def test_a_proof_of_another_user_is_none(munges):
     with pytest.raises(Unproved, match=f"uid {uid}"):
         check_proof(f"MUNGE {made.stdout.decode().strip()}", output, munges.n2)
     check_proof(f"MUNGE {munge.encode(output, munges.n1)}", output, munges.n2)
+
+
+def order(realm, uid=None, **changes):
+    """A credential of the head node's that orders a reset, as whoever has `uid` can make it."""
+    mine = Generation("n1", "i-1", "b-1")
+    values = {"recovery": "n-1", "generation": mine, "until": time.time() + 60, **changes}
+    wanted = ResetOrder(**values)
+    if uid is None:
+        return orders.seal(wanted, realm.head)
+    made = subprocess.run(
+        ["munge", f"--socket={realm.n1}"], input=b"hpctl1-order:" + msgspec.json.encode(wanted),
+        user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=10,
+    )  # fmt: skip
+    return made.stdout.decode().strip()
+
+
+def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
+    mine = Generation("n1", "i-1", "b-1")
+
+    def opened(credential):
+        return orders.opened(credential, mine, trusted_uids(), munges.n1)
+
+    good = order(munges)
+    assert opened(good).recovery == "n-1"
+    with pytest.raises(munge.CredentialError, match=r"[Rr]eplayed"):
+        opened(good)
+    others = [Generation("n2", "i-1", "b-1"), Generation("n1", "i-2", "b-1")]
+    bad = [order(munges, generation=one) for one in (*others, Generation("n1", "i-1", "b-2"))]
+    bad += [order(munges, until=time.time() - 1)]
+    bad += [munge.encode(wire.payload(b"a report"), munges.head)]
+    bad += [munge.encode(b"hpctl1-order:[" * 99, munges.head)]
+    if os.geteuid() == 0:
+        bad += [order(munges, uid=65534)]
+    for credential in bad:
+        with pytest.raises(orders.OrderRefused):
+            opened(credential)
+    with pytest.raises(munge.CredentialError):
+        opened("MUNGE:nonsense:")
+
+
+def test_an_order_reaches_its_own_node_alone_and_in_a_proved_answer(munges):
+    head = Head(munges)
+    head.order_for = {"n1": "MUNGE:order:"}.get
+    head.server.start()
+    url = At.parse(head.server.url)
+    for node, socket, expected in (("n1", munges.n1, "MUNGE:order:"), ("n2", munges.n2, "")):
+        client = HeadClient((url,), socket)
+        got = [client.post(report(node, seq)).order for seq in (1, 2)]
+        assert got == [expected] * 2
+        client.close()
+    head.server.stop()

@@ -7,6 +7,7 @@ What an adapter decides before it sends anything is the real code (`hpctl.slurm.
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -22,6 +23,9 @@ UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", trans
 
 class SimSlurm(Slurmctld):
     """A Scheduler. Its world (`submit`, `fail_job`, `operator`, `tick`, ...) is Slurmctld's."""
+
+    topology: Mapping[NodeName, str] = MappingProxyType({})
+    """The leaf of each node."""
 
     def view(self) -> SchedulerView:
         """Everything; ended jobs for MinJobAge."""
@@ -151,7 +155,13 @@ class SimSlurm(Slurmctld):
             raise Unavailable("slurmctld does not answer", "wait")
         return dict(self.reserved)
 
-    def reserve(self, name: str, nodes: Sequence[NodeName]) -> Outcome:
+    def leaves(self) -> Mapping[NodeName, str]:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            raise Unavailable("slurmctld does not answer", "wait")
+        return self.topology
+
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
         """Promised in ports.Scheduler."""
         if self.away or self.crashed:
             return UNAVAILABLE
@@ -165,10 +175,40 @@ class SimSlurm(Slurmctld):
             return Outcome.rejected("ESLURM_NODES_BUSY", transient=True)
         if fresh & others:
             return Outcome.rejected("ESLURM_RESERVATION_OVERLAP", transient=True)
+        if not nodes and name not in self.reserved:
+            return Outcome.accepted()
+        if not nodes and any(j.reservation == name and not j.end for j in self.jobs.values()):
+            return Outcome.rejected("ESLURM_RESERVATION_BUSY", transient=True)
         self.reserved[name] = tuple(nodes)
         if not nodes:
             del self.reserved[name]
         self.schedule(self.now())
+        return Outcome.accepted()
+
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
+        """Promised in ports.Scheduler; what the command does is the test's business."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        mine = [j for j in self.jobs.values() if j.name == name and j.wanted]
+        if mine and self.kept(mine[-1], self.now()):
+            return Outcome.accepted(str(mine[-1].id))
+        if not idle and name not in self.reserved:
+            return Outcome.rejected("ESLURM_RESERVATION_INVALID")
+        number = self.submit(1, min(s, self.test_s), requeue=False, name=name, wanted=node)
+        if idle:
+            self.jobs[number].reservation = ""
+        return Outcome.accepted(str(number))
+
+    def end_test(self, name: str) -> Outcome:
+        """Promised in ports.Scheduler."""
+        if self.away or self.crashed:
+            return UNAVAILABLE
+        for job in self.jobs.values():
+            if job.name == name and job.wanted:
+                self.cancel(job)
         return Outcome.accepted()
 
 

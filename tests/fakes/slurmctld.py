@@ -80,6 +80,9 @@ class Job(Struct):
     start: datetime | None = None
     end: datetime | None = None
     reason: str = ""
+    name: str = ""
+    reservation: str = ""
+    wanted: NodeName | None = None
     runs: int = 0
     signals: int = 0
     hit: list[tuple[datetime, NodeName, int]] = field(default_factory=list)
@@ -103,7 +106,7 @@ class Slurmctld:
         self.nodes = {n: Node(n, registered=now(), booted=now()) for n in nodes}
         self._boots = {n: booted(n) for n in nodes}
         self.jobs: dict[JobId, Job] = {}
-        self.epilog_s = EPILOG_S
+        self.epilog_s, self.test_s = EPILOG_S, 20.0
         self.ghosts = False
         """Slurm 25.11: a --no-kill job that lost its batch host stays RUNNING."""
         self.away = False
@@ -124,12 +127,15 @@ class Slurmctld:
         no_kill: bool = False,
         least: int = 0,
         per_node: int = 0,
+        name: str = "",
+        wanted: NodeName | None = None,
     ) -> JobId:
-        """A user submits a job."""
+        """A user submits a job; with `wanted`, hpctl its test of that node, in its reservation."""
         self._ids += 1
         job = Job(self._ids, self.now(), size, runtime_s, requeue, comment, no_kill)
         job.excluded, job.least, job.per_node = exclude, least, per_node
         job.tasks = (least or size) * (per_node or 1)
+        job.name, job.wanted, job.reservation = name, wanted, name if wanted else ""
         self.jobs[job.id] = job
         self.tick()
         return job.id
@@ -243,7 +249,9 @@ class Slurmctld:
 
     def _open(self, name: NodeName, job: Job) -> bool:
         node = self.nodes[name]
-        held = any(name in names for names in self.reserved.values())
+        held = any(name in names for r, names in self.reserved.items() if r != job.reservation)
+        outside = job.reservation and name not in self.reserved.get(job.reservation, ())
+        held = held or bool(outside) or (job.wanted or name) != name
         shut = node.down or node.drained or node.failed or name in job.excluded or held
         return not shut and node.responding
 
@@ -355,8 +363,8 @@ def shown(job: Job) -> SlurmJob:
         submit=job.submit,
         restarts=job.restarts,
         flags=frozenset({"COMPLETING"}) if job.completing_since is not None else frozenset(),
-        name=f"job{job.id}",
-        user="ada",
+        name=job.name or f"job{job.id}",
+        user="hpctl" if job.reservation else "ada",
         partition="all",
         nodes=job.nodes,
         excluded=job.excluded,

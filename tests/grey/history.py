@@ -14,7 +14,17 @@ from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
-from hpctl.core.model import Attempt, Finding, Generation, JobId, Remedy, RuleId, Urgency, Verdict
+from hpctl.core.model import (
+    Attempt,
+    Finding,
+    Generation,
+    JobId,
+    NodeName,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 CODES = ("79", "119", "48", "95", "64", "74", "140")
@@ -26,6 +36,7 @@ class Past(Struct, frozen=True):
     events: tuple[Event, ...]
     lemons: frozenset[str]
     now: datetime
+    nodes: tuple[NodeName, ...]
 
 
 class _Case(Struct, frozen=True):
@@ -64,10 +75,10 @@ def past(seed: int, *, nodes: int = 400, days: float = 90.0) -> Past:
         ]
     for _ in range(random.randint(0, 8)):
         cases.append(_Case(random.uniform(0, days), random.randrange(nodes), "", "alice"))
-    return _told(random, cases, set(turned), days)
+    return _told(random, cases, set(turned), days, nodes)
 
 
-def _told(random: Random, cases: list[_Case], lemons: set[int], days: float) -> Past:
+def _told(random: Random, cases: list[_Case], lemons: set[int], days: float, nodes: int) -> Past:
     """The journal's events; a replaced instance is another one, and no lemon."""
     events: list[Event] = []
     born: dict[int, int] = {}
@@ -87,7 +98,8 @@ def _told(random: Random, cases: list[_Case], lemons: set[int], days: float) -> 
         events += _recovery(random, number, case, here, born.get(case.node, 0), asks)
     ill = {f"i-{n}-0" for n in lemons if not born.get(n) and broke.get(n, 0) >= 3}
     events.sort(key=lambda e: e.at)
-    return Past(tuple(events), frozenset(ill), T0 + timedelta(days=days))
+    names = tuple(NodeName(f"n{n}") for n in range(nodes))
+    return Past(tuple(events), frozenset(ill), T0 + timedelta(days=days), names)
 
 
 def _recovery(random, number, case, here, life, asks):

@@ -33,7 +33,7 @@ from hpctl.core.view import View
 from hpctl.core.walls import Flaw
 from hpctl.daemon import metrics
 from hpctl.daemon.intake import MOST_CODES, Refused
-from hpctl.daemon.metrics import CLASSES, Metrics, class_of
+from hpctl.daemon.metrics import CLASSES, Metrics, family_of
 from hpctl.daemon.notify import NAMED
 from tests.fakes.values import (
     at,
@@ -230,10 +230,10 @@ def test_the_training_operators_counters(monkeypatch):
 
 
 def test_the_class_of_every_rule_is_one_of_the_table():
-    assert {class_of(rule) for rule in SHIPPED} <= set(CLASSES)
-    assert class_of(RuleId("alert-x")) == "site"
-    assert class_of(RuleId("unheard-of")) == "other"
-    assert class_of(RuleId("gpu-ecc-contained")) == "gpu"
+    assert {family_of(rule) for rule in SHIPPED} <= set(CLASSES)
+    assert family_of(RuleId("alert-x")) == "site"
+    assert family_of(RuleId("unheard-of")) == "other"
+    assert family_of(RuleId("gpu-ecc-contained")) == "gpu"
 
 
 HOSTILE = 'p"\n\\\x1b[31m\u202e{x="1"}\ud800'

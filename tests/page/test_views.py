@@ -11,10 +11,8 @@ from msgspec.structs import replace
 from hpctl.cli.explain import explain_view
 from hpctl.core.journal import HoldNoted, SignalSeen
 from hpctl.core.model import Finding, JobId, NodeName, RecoveryId, RuleId, Verdict
-from hpctl.page.cells import cells
 from hpctl.page.follow import Follower
-from hpctl.page.render import Renderer
-from hpctl.page.training import strip, trainings
+from hpctl.page.render import Renderer, cells, strip, trainings
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from tests.cli import worlds

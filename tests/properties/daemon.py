@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import Attempt, Health, Outcome, ProviderView, Report, SchedulerView
+from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.journaled_state import JournaledState
@@ -132,6 +133,7 @@ class Mishaps(Struct):
 
 ON_NODES = {"drain": "drain", "down": "down", "give_back": "return"}
 ON_JOBS = ("signal", "requeue", "start_now", "hold")
+OF_TESTS = {"reserve": "isolate", "test": "test", "end_test": "end_test"}
 """The orders of the Scheduler port."""
 
 
@@ -163,7 +165,13 @@ class SchedulerDoor:
         order = getattr(self._slurm, name)
         if name in ON_NODES:
             return partial(self._on_nodes, ON_NODES[name], order)
+        if name in OF_TESTS:
+            return partial(self._on_test, OF_TESTS[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
+
+    def _on_test(self, kind, order, name, *detail, **options):
+        kind = "unreserve" if kind == "isolate" and not detail[0] else kind
+        return self._call(kind, {name: None}, lambda: {name: order(name, *detail, **options)})[name]
 
     def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""
@@ -225,6 +233,22 @@ class ProviderDoor:
         return self._boundary.cross(f"{kind} {','.join(instances)}", whole)
 
 
+class AgentsDoor:
+    """The agents behind a boundary: an order is offered, whatever becomes of it."""
+
+    def __init__(self, world: World, boundary: Boundary) -> None:
+        self._world, self._boundary = world, boundary
+
+    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[str, Outcome]:
+        def whole() -> dict[str, Outcome]:
+            for order in orders:
+                self._world.ordered(order)
+            return dict.fromkeys((o.generation.node for o in orders), Outcome.accepted())
+
+        nodes = ",".join(order.generation.node for order in orders)
+        return self._boundary.cross(f"reset {nodes}", whole)
+
+
 MAX_BUSY_CYCLES = 20
 
 
@@ -256,7 +280,8 @@ class Daemon:
         self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
         self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
         memory = JournaledState(door)
-        executor = Executor(self.scheduler, self.provider, memory, clock)
+        agents = AgentsDoor(self.world, self.boundary)
+        executor = Executor(self.scheduler, self.provider, memory, clock, agents=agents)
         requests = RequestDesk(self.journal, self.observer, memory, "", lambda: None, clock)
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock)

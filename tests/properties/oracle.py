@@ -1,4 +1,4 @@
-"""The eight promises of the design, watched from outside while a simulated world runs.
+"""The nine promises of the design, watched from outside while a simulated world runs.
 
 It reads only the journal's raw events and the world, never hpctl's own memory of them, so that
 code which deceives itself does not deceive the oracle too.
@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.core import job_recovery, node_recovery
+from hpctl.core.acceptance import PREFIX
 from hpctl.core.job_recovery import Wish
 from hpctl.core.journal import (
     Event,
@@ -61,6 +62,7 @@ class Told(Struct):
     by_itself: bool = False
     start_at: datetime | None = None
     opened_true: datetime = T0
+    test: bool = False
     ended: str = ""
     ended_at: datetime | None = None
     started: list[StepStarted] = field(default_factory=list)
@@ -227,8 +229,16 @@ class Oracle(Watcher):
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
             answer.generation = e.generation
+        if e.signal == node_recovery.Signal.ACCEPTANCE_DUE:
+            answer.test = True
+        if e.signal == node_recovery.Signal.RETURN_SEEN and answer.test:
+            # UNTESTED and a node that is given back all the same are not among these policies.
+            tested = answer.generation in self.world.passed
+            _require(tested, 9, f"{e.recovery} gave {answer.node} back, which passed no test")
         if e.signal in END_SIGNALS[answer.kind]:
             answer.ended, answer.ended_at = str(e.signal), e.at
+            held = [r for r in self.world.slurm.reserved if r.startswith(f"{PREFIX}{e.recovery}-")]
+            _require(not held or e.signal == "deadline", 9, f"{e.recovery} ended and left {held}")
 
     def _resolved(self, e: StepResolved) -> None:
         answer = self.told[e.recovery]
@@ -242,7 +252,8 @@ class Oracle(Watcher):
     def before(self, kind: str, targets: Mapping[str, Any]) -> None:
         world, daemon = self.world, self.daemon
         _require(daemon.scheduler.seen is not None, 5, f"{kind} without a view of Slurm")
-        intents = {e.target: e for e in self.last if isinstance(e, StepStarted) and e.step == kind}
+        steps = ("return", "resume") if kind == "return" else (kind,)
+        intents = {e.target: e for e in self.last if isinstance(e, StepStarted) and e.step in steps}
         for target in targets:
             intent = intents.get(str(target))
             _require(intent is not None, 3, f"{kind} {target} was not written down before")
@@ -252,7 +263,15 @@ class Oracle(Watcher):
     def _lawful(self, kind: str, target: str, detail, rid: str) -> None:
         answer = self.told[rid]
         _require(not answer.ended, 6, f"{kind} {target} by {rid}, which ended: {answer.ended}")
-        if kind in ("drain", "down", "return"):
+        if kind == "return":
+            kinds = [s.step for s in answer.started]
+            if "resume" in kinds and kinds[::-1].index("resume") == 0:
+                name = PREFIX + self.daemon.loop.state.nodes[rid].test
+                held = self.world.slurm.reserved.get(name, ())
+                _require(target in held, 9, f"{rid} resumes {target} outside {name}")
+        if kind in ("isolate", "test", "end_test", "unreserve"):
+            _require(target.startswith(f"{PREFIX}{rid}-"), 9, f"{kind} {target} by {rid}")
+        elif kind in ("drain", "down", "return"):
             _require(answer.node == target, 1, f"{kind} of {target} by {rid} of {answer.node}")
         elif kind in ("reboot", "replace"):
             self._lawful_remedy(kind, target, rid, answer)
@@ -335,7 +354,9 @@ class Oracle(Watcher):
         found = [
             e.recovery
             for e in self.last
-            if isinstance(e, StepStarted) and e.step == kind and e.target == target
+            if isinstance(e, StepStarted)
+            and e.target == target
+            and (e.step == kind or (kind, e.step) == ("return", "resume"))
         ]
         return found[0] if found else None
 
@@ -381,6 +402,10 @@ class Oracle(Watcher):
         _require(not self.open(), 7, f"these never end: {self._describe(self.open())}")
         left = forgotten(self.world, self.daemon.loop.state) if self.daemon else ""
         _require(not left, 7, left)
+        tests = [r for r in self.world.slurm.reserved if r.startswith(PREFIX)]
+        _require(not tests, 9, f"nobody deletes {tests}")
+        jobs = [j.id for j in self.world.slurm.jobs.values() if j.reservation and not j.end]
+        _require(not jobs, 9, f"nobody ends the tests {jobs}")
         for job in self.world.slurm.jobs.values():
             if job.hit and job.state in ("FAILED", "NODE_FAIL") and job.requeue:
                 self._not_lost(job.id, job.hit[-1])

@@ -1,15 +1,17 @@
 """One node breaks under a job, end to end: the story that the crash tests tell again and again."""
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.core.catalogue import rules as catalogue_rules
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.policy import AcceptancePolicy, Mode, Policy
 from tests.properties.daemon import Daemon
 from tests.properties.oracle import Oracle
 from tests.properties.world import Defect, World
 
 RULES = catalogue_rules()
 POLICY = Policy(mode=Mode.OWN)
+TESTED = AcceptancePolicy(replace="quick", reboot="quick")
 BROKEN = Defect("79", reboot_cures=False, kills=False)
 """A GPU off the bus, for good: rebooted, faulty again, replaced, healthy, given back."""
 LASTS_S = 2000.0
@@ -24,6 +26,7 @@ class Variant(Struct, frozen=True):
     second_actor_s: float | None = None
     restart_s: float = 0.0
     nodes: int = 1
+    tests: bool = False
 
 
 VARIANTS = (
@@ -35,6 +38,7 @@ VARIANTS = (
     Variant("job-dies-by-itself", Defect("79", reboot_cures=False, kills=True)),
     Variant("machine-lost", Defect("", lost=True, reboot_cures=False)),
     Variant("two-nodes", nodes=2),
+    Variant("test-fails", Defect("79", slow=True), tests=True),
 )
 
 
@@ -53,6 +57,7 @@ class Story:
 
     def __init__(self, variant, policy=POLICY, journal=None, reopen=None):
         self.variant = variant
+        policy = replace(policy, acceptance=TESTED) if variant.tests else policy
         self.world = World(8)
         self.job = self.world.slurm.submit(4, 50_000.0)
         self.oracle = Oracle(self.world, policy)

@@ -19,7 +19,15 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.marks import MARKS
-from hpctl.core.policy import Budgets, JobPolicy, Mode, NodePolicy, Policy, Unrecoverable
+from hpctl.core.policy import (
+    AcceptancePolicy,
+    Budgets,
+    JobPolicy,
+    Mode,
+    NodePolicy,
+    Policy,
+    Unrecoverable,
+)
 from tests.properties.daemon import Daemon, calm_down
 from tests.properties.job_rules import COMMENTS, JobRules, few, then, which
 from tests.properties.oracle import Oracle, Violation
@@ -35,10 +43,12 @@ RULES = catalogue_rules()
 SIZE = 8
 CODES = ("", "InternalServerError", "InvalidInstanceStatus", "InstanceIdInUse")
 VERBS = ("approve", "cancel", "cancel", "replace-now", "replace", "reboot-now", "return")
+VERBS += ("accept-quick",)
 
 COMMON = {
     "node": "cordon_seen jobs_gone remedy_accepted new_generation_seen rejoined fault_again"
-    " return_seen needs_human deadline operator_took_over operator_cancelled marked replace_asked",
+    " return_seen needs_human deadline operator_took_over operator_cancelled marked replace_asked"
+    " acceptance_due test_passed test_asks_replace unreserved",
     "job": "stop_wanted save_wanted queued started running_seen proved operator_cancelled"
     " supervised excised went_on failed_again",
 }
@@ -76,12 +86,14 @@ class ClusterMachine(JobRules):
             max_size=4,
         ),
         ghosts=st.booleans(),
+        tests=st.sampled_from(("off", "quick")),
     )
-    def begin(self, mode, kill, automatic, budget, jobs, ghosts):
+    def begin(self, mode, kill, automatic, budget, jobs, ghosts, tests):
         node = NodePolicy(unrecoverable_jobs=Unrecoverable.KILL if kill else Unrecoverable.WAIT)
         budgets = Budgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
         job = JobPolicy(max_restarts=2 if kill else 10)
-        self.policy = Policy(mode=mode, node=node, job=job, budgets=budgets)
+        after = AcceptancePolicy(replace=tests, reboot=tests, returned=tests)
+        self.policy = Policy(mode=mode, node=node, job=job, budgets=budgets, acceptance=after)
         self.world = World(SIZE, automatic=automatic, protected=1)
         self.world.slurm.ghosts = ghosts
         for size, comment, requeue in jobs:

@@ -11,7 +11,7 @@ from tests.properties.world import DEFECTS, Defect
 
 OFF_THE_BUS = DEFECTS[0]
 UNRECORDED_REMAPPING = next(d for d in DEFECTS if d.code == "64")
-BEGUN = {"kill": False, "automatic": False, "budget": 2, "ghosts": False}
+BEGUN = {"kill": False, "automatic": False, "budget": 2, "ghosts": False, "tests": "off"}
 
 
 def _mark_outlives_a_clock_set_back(m: ClusterMachine) -> None:

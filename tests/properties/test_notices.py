@@ -101,6 +101,7 @@ def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
         ("launch_breaker", "xid-79", "n1", "breaker", "approve", "hpctl explain n1"),
         ("offender", "xid-79", "n1", "held", "approve", "hpctl explain n1"),
         ("observing", "xid-79", "7", "held", "", "hpctl explain 7"),
+        ("hang", "run-hang", "7", "job_hung", "the job's owner", "hpctl explain 7"),
         ("internal_error", "internal-error", "n1", "quarantined", "", "hpctl explain n1"),
         ("internal_error", "internal-error-lasts", "n1", "quarantined", "daemon's log", "hpctl"),
     ],
@@ -117,8 +118,9 @@ def test_holds(gate: str, rule: str, target: str, kind: str, person: str, next_:
     assert next_ in found.next
     assert "why it is" in found.what
     assert found.job == (7 if target == "7" else None)
-    passing = HoldNoted(T0, target, "stale_facts", "", RuleId(rule))
-    assert notice(passing, State(), slurm, Policy()) is None
+    for passing in ("stale_facts", "hang_of_others"):
+        noted = HoldNoted(T0, target, passing, "", RuleId(rule))
+        assert notice(noted, State(), slurm, Policy()) is None
 
 
 @pytest.mark.parametrize(

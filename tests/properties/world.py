@@ -9,9 +9,11 @@ from datetime import datetime, timedelta
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.core.acceptance import PREFIX
 from hpctl.core.compat import UTC
 from hpctl.core.marks import MARKS, mark_of
-from hpctl.core.model import Finding, Generation, Report, Verdict
+from hpctl.core.model import TEST_SUMMARY, Clears, Finding, Generation, Report, Verdict
+from hpctl.core.reset import CHECK, DONE, FAILED, ResetOrder
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 
@@ -41,7 +43,8 @@ class Clock:
 class Defect(Struct, frozen=True):
     """Broken hardware: what the kernel says, and what it takes to fix it.
 
-    `lost`: the machine answers nobody. `kills`: the jobs on it die by themselves.
+    `lost`: the machine answers nobody. `kills`: the jobs on it die by themselves. `slow`: what only
+    a test finds, and only another instance cures.
     """
 
     code: str
@@ -49,10 +52,14 @@ class Defect(Struct, frozen=True):
     reboot_cures: bool = True
     lost: bool = False
     kills: bool = False
+    slow: bool = False
 
 
 XIDS = ("79", "48", "63", "94", "74", "64", "119", "13", "31")
+RESET_CURES = ("48", "63", "94")
 DEFECTS = (
+    Defect("79", slow=True),
+    Defect("94", slow=True),
     *(Defect(code) for code in XIDS),
     Defect("79", reboot_cures=False, kills=True),
     Defect("64", reboot_cures=False),
@@ -75,6 +82,7 @@ class Machine(Struct):
     seq: int = 0
     agent_silent: bool = False
     slurmd_dead: bool = False
+    slow: bool = False
     heard: float = 0.0
     """When a report of it last arrived, in seconds of the true time."""
     next_beat: datetime = T0
@@ -108,6 +116,8 @@ class World:
         self.network = Network()
         self.automatic = automatic
         self.treated: set[str] = set()
+        self.tested: dict[int, Machine] = {}
+        self.passed: set[Generation] = set()
         self.afflicted: dict[str, list[Defect]] = {}
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
 
@@ -147,7 +157,7 @@ class World:
         if not self.provider.up(node):
             return
         self.afflicted.setdefault(instance, []).append(defect)
-        machine.defect = defect
+        machine.defect, machine.slow = defect, machine.slow or defect.slow
         self._say(machine, defect)
         if defect.kills:
             for job in list(self.slurm.jobs.values()):
@@ -168,6 +178,22 @@ class World:
                 finding = replace(finding, first=same[0].first, count=same[0].count + 1)
             machine.findings = (*(f for f in machine.findings if f not in same), finding)
 
+    def ordered(self, order: ResetOrder) -> None:
+        """An agent that speaks takes an order of its own boot, once, and answers."""
+        machine = self.machines[order.generation.node]
+        if machine.agent_silent or not self.runs(machine.node):
+            return
+        assert machine.generation == order.generation, "an order for another boot"
+        assert all(f.device != order.recovery for f in machine.findings), "reset twice"
+        busy = [j for j in self.slurm.jobs.values() if j.running and machine.node in j.nodes]
+        assert not busy, f"reset under {busy}"
+        defect, now = machine.defect, self.clock.now()
+        cured = defect is None or (defect.code in RESET_CURES and defect.reboot_cures)
+        machine.defect = None if cured else defect
+        code, verdict = (DONE, Verdict.OK) if cured else (FAILED, Verdict.WARN)
+        said = Finding(CHECK, verdict, now, now, order.recovery, code, "words", "0000:3b:00")
+        machine.findings += (said,)
+
     def heals(self, node: str) -> None:
         """The fault goes away by itself; what was said stays said."""
         self.machines[node].defect = None
@@ -185,6 +211,7 @@ class World:
             if self.provider.up(machine.node):
                 self._boots(machine, self.provider.generation(machine.node))
         self.slurm.tick()
+        self._tests_end()
         if self.automatic and not self.cloud_away and not self.slurm.away:
             self._service()
 
@@ -198,10 +225,31 @@ class World:
         defect = machine.defect
         machine.agent_silent = machine.slurmd_dead = False
         self._marked_since(machine)
+        machine.slow &= not fresh
         if fresh or (defect is not None and defect.reboot_cures):
             machine.defect = None
         elif defect is not None:
             self._say(machine, defect)
+
+    def _tests_end(self) -> None:
+        """What a test of hpctl's has found on its node, which the agent there tells."""
+        for job in self.slurm.jobs.values():
+            if not job.reservation or job.state != "COMPLETED" or job.id in self.tested:
+                continue
+            self.tested[job.id] = machine = self.machines[job.nodes[0]]
+            fails = machine.slow or machine.defect is not None
+            if not fails:
+                self.passed.add(machine.generation)
+            now, test = self.clock.now(), job.name.removeprefix(PREFIX)
+            machine.findings += tuple(
+                Finding(check, verdict, now, now, test, code, clears=Clears.GONE)
+                for check, verdict, code in (
+                    ("acceptance.gemm", Verdict.FAIL, "replace")
+                    if fails
+                    else ("acceptance.gemm", Verdict.OK, ""),
+                    (TEST_SUMMARY, Verdict.OK, ""),
+                )
+            )
 
     # --- HyperPod's other actors --------------------------------------------------------------
 

@@ -165,7 +165,7 @@ catalogue:
     assert "needs meaning too" in caught.value.hint
 
 
-FINDS_NOTHING = {"gpu.gauges"}
+FINDS_NOTHING = {"gpu.gauges", "job.activity"}
 
 
 @pytest.mark.parametrize("spec", [*CHECKS, *KERNEL_CHECKS], ids=lambda spec: spec.name)

@@ -175,7 +175,7 @@ def test_an_old_view_of_slurm_compares_nobody(head: Head) -> None:
     assert head.condition() is Condition.HEALTHY
 
 
-def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) -> None:
+def test_what_breaks_again_is_told_beside_its_findings_and_stays_in_service(head: Head) -> None:
     head.windows(1)
     log: list[Event] = []
     for n in range(4):
@@ -185,8 +185,8 @@ def test_a_lemon_is_told_beside_its_findings_and_stays_in_service(head: Head) ->
     assert head.condition() is Condition.HEALTHY
     head.book.flush()
     (reported,) = head.rows[N1].findings
-    assert reported.check == "history.lemon"
-    assert "4 recoveries" in reported.evidence
+    assert reported.check == "history.forecast"
+    assert "broke 4 times" in reported.evidence
     head.grey.look_back(State())
     head.book.flush()
     assert head.rows[N1].findings == ()

@@ -13,6 +13,7 @@ from hpctl.core.autoscale import budget_left
 from hpctl.core.capacity import SCALES, past
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.change import ChangeOpened, Kind, Signal
+from hpctl.core.forecast import forecasts
 from hpctl.core.gates import launch_failures, tally
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import (
@@ -30,7 +31,6 @@ from hpctl.core.journal import (
     StepStarted,
     replay,
 )
-from hpctl.core.lemons import DEFAULT, lemons
 from hpctl.core.model import Health, Outcome, SchedulerView, SlurmNode
 from hpctl.core.node_recovery import Phase
 from hpctl.core.plan import plan
@@ -320,7 +320,7 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         )
         found = plan(view, OWN, RULES, {}, now)
         opens = [replace(one, recovery="") for one in found.opens]
-        worst = {lemon.instance for lemon in lemons(state, now, replace(DEFAULT, limit=1.0))}
+        worst = [(f.node, f.breaks) for f in forecasts(state, names, {}, now)]
         return [
             opens,
             found.holds,

@@ -54,6 +54,8 @@ STUCK = {
     Phase.REMEDYING: FACTS,
     Phase.REJOINING: replace(FACTS, instance=None),
     Phase.VERIFYING: replace(FACTS, heard=None),
+    Phase.ACCEPTING: replace(FACTS, slurm=None),
+    Phase.UNRESERVING: replace(FACTS, slurm=slurm_node(1), held=True),
 }
 
 
@@ -75,7 +77,8 @@ def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
     last = (due - at(0)).total_seconds()
     assert last > 0
     assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
-    assert TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)] is Phase.ESCALATED
+    end = TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)]
+    assert end is (Phase.UNRESERVING if phase is Phase.ACCEPTING else Phase.ESCALATED)
 
 
 @pytest.mark.parametrize("phase", [Phase.REMEDYING, Phase.REJOINING])
@@ -91,7 +94,7 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
     assert advance(top, STUCK[phase], OWN, due) != moved
 
 
-@pytest.mark.parametrize("phase", [p for p in WAITING if p is not Phase.OPEN])
+@pytest.mark.parametrize("phase", [p for p in WAITING if p not in (Phase.OPEN, Phase.UNRESERVING)])
 @pytest.mark.parametrize(
     "node",
     [slurm_node(1), slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")],
@@ -99,7 +102,9 @@ def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
 )
 def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
     signal = signal_of(rec(phase), replace(FACTS, slurm=node))
-    assert TRANSITIONS[phase, signal] in (Phase.CANCELLED, Phase.RETURNED)
+    ends = (Phase.CANCELLED, Phase.RETURNED, Phase.UNRESERVING)
+    assert TRANSITIONS[phase, signal] in ends
+    assert signal in (Signal.OPERATOR_TOOK_OVER, Signal.RETURN_SEEN)
 
 
 def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued():

@@ -330,6 +330,9 @@ class Large(Still):
         self.asked.append("+".join(nodes))
         return self._shown(nodes)
 
+    def leaves(self) -> dict[str, str]:
+        return {}
+
     def reservations(self) -> dict[str, tuple[str, ...]]:
         return {}
 

@@ -407,6 +407,15 @@ def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
     assert wanted(after) is None, "it has had what it lost, and what it has is not taken back"
 
 
+def test_a_victim_gets_the_spare_on_its_own_leaf_where_the_topology_is_known() -> None:
+    job = pending(9, wants=5, submit=attempt(9).submit)
+    known = {N1: "s0", N2: "s1", node_name(8): "s1"}
+    for leaves, spare in ((known, N2), ({N2: "s1"}, N1), ({}, N1)):
+        kept = {NAME: (N1, N2)}
+        view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, leaves=leaves)
+        assert set_to(view).released == (spare,)
+
+
 def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
     job = pending(9, wants=3, submit=attempt(9).submit)
     free = {n: {"flags": frozenset({"RESERVED"})} for n in (N1, N2)}

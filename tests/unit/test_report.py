@@ -116,7 +116,7 @@ def test_offenders_spares_and_prices_that_nobody_knows() -> None:
         spares.append(SignalSeen(at(day * DAY), rid, Signal.SET_SEEN, ""))
     unpriced = {**FLEET, NodeName("ip-10-1-0-1"): Node(8)}
     r = figures(twice, spares, fleet=unpriced)
-    assert [(i.node, i.recoveries) for i in r.again] == [("ip-10-1-0-1", 2)]
+    assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
     assert (r.out.gpu_hours, r.out.cost, r.all.lost.cost) == (16.0, None, None)
     nothing = figures(fleet={})

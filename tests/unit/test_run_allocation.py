@@ -74,6 +74,9 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
     assert choose_nodes((A, B, C), 2, before=(A, B), avoid={A}) == (B, C)
     assert choose_nodes((A, B, C), 3, avoid={A}) == (A, B, C)
     assert choose_nodes((A, B, C), 3, exclude={B}) == (A, C)
+    leaves = {A: "s0", B: "s1", C: "s0"}
+    for known, spare in ((leaves, C), ({}, B)):
+        assert choose_nodes((A, B, C), 2, before=(A, D), leaves=known) == (A, spare)
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -1,15 +1,18 @@
 """Ranks that report, over real sockets."""
 
 import time
+from functools import partial
 
 import pytest
 
 from hpctl import progress
 from hpctl.core.run_policy import RunPolicy
+from hpctl.core.stacks import Frame, NodeStacks, RankStack
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress.notes import in_log
 from hpctl.jobs.ras.client import Address
 from hpctl.jobs.run.rank_progress import RankProgress
+from hpctl.jobs.stacks import explain
 
 NOBODY = Address("127.0.0.1", 1)
 HERE = {"127.0.0.1": "n1"}
@@ -96,4 +99,25 @@ def test_a_file_of_the_users_own_is_read_from_where_it_ends_at_the_start(tmp_pat
     rank.close()
     (trouble,) = looked(ranks, troubles)
     assert (trouble.kind, trouble.step) == (Kind.HANG, 4)
+    ranks.end()
+
+
+def test_a_hang_is_told_with_what_the_stacks_of_the_steps_ranks_say(monkeypatch):
+    def collect(job, nodes, **_):
+        assert (job, list(nodes)) == (7, sorted(set(HERE.values())))
+        waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3),)
+        stacks = [waits, waits, (Frame("load", "data.py", 9, own=True),)]
+        ranks = [RankStack(n, frames=frames) for n, frames in enumerate(stacks)]
+        return [NodeStacks(node, ranks=tuple(ranks)) for node in nodes[:1]]
+
+    monkeypatch.setattr("hpctl.jobs.stacks.collect", collect)
+    troubles: list[Trouble] = []
+    told = partial(explain, job=7, bin_dir=None)
+    ranks = RankProgress(EAGER, NOBODY, troubles.append, lambda t, nodes: told(t, nodes=nodes))
+    ranks.begin(HERE, here=True)
+    ranks.logged(in_log(b"hpctl-progress step=1\n")[0])
+    (trouble,) = looked(ranks, troubles)
+    assert (trouble.rank, trouble.node) == (2, sorted(HERE.values())[0])
+    assert "rank 2 on" in trouble.why
+    assert "stands in load (data.py:9)" in trouble.evidence
     ranks.end()

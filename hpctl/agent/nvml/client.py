@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -226,7 +227,7 @@ class Client:
         self._child: Child | None = None
         self._leaving: Child | None = None
         self._left_at = 0.0
-        self._abandoned = self._closed = False
+        self._abandoned = self._closed = self._held = False
         self._start_at, self._failures, self._why = 0.0, 0, ""
         self._snapshot: Snapshot | None = None
         self._done = 0.0
@@ -280,6 +281,22 @@ class Client:
                     raise
                 self._epoll.poll(min(left, 1.0))
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody of ours has a GPU open meanwhile: who wants to reset one needs that."""
+        with self._lock:
+            self._held, self._snapshot, child = True, None, self._child
+            self._why = "a GPU is being reset"
+            if child is not None:
+                self._release(child)
+        if child is not None:
+            child.wait(END_S)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held, self._start_at = False, 0.0
+
     def child_pid(self) -> int | None:
         """The process id of the child that runs or hangs, for the agent's own measures."""
         with self._lock:
@@ -309,7 +326,7 @@ class Client:
             self._bury(self._leaving, status)
         if self._child is not None:
             self._listen(self._child)
-        elif self._leaving is None and not self._closed and time.monotonic() >= self._start_at:
+        elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
             self._start()
 
     def _start(self) -> None:

@@ -14,7 +14,7 @@ import signal
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -328,16 +328,26 @@ class Ended(Struct, frozen=True):
 
 
 class Child:
-    """One program, run again and again, never twice at once."""
+    """One program, run again and again, never twice at once.
 
-    def __init__(self, command: Sequence[str], timeout_s: float) -> None:
+    `environment` and `most` (bytes of output) are a plugin's unless others are given.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        timeout_s: float,
+        environment: Mapping[str, str] = _ENVIRONMENT,
+        most: int = MAX_OUTPUT,
+    ) -> None:
         self._words, self._timeout_s = tuple(command), timeout_s
+        self._environment, self._most = environment, most
         self._stuck: subprocess.Popen[bytes] | None = None
 
     def run(self) -> Ended:
         """Run it to its end; whatever it leaves in its process group is killed.
 
-        Raises CannotTell where it cannot be started, prints more than MAX_OUTPUT, is not done in
+        Raises CannotTell where it cannot be started, prints more than it may, is not done in
         time, or still hangs from an earlier run.
         """
         if self._stuck is not None and self._stuck.poll() is None:
@@ -348,7 +358,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=_ENVIRONMENT,
+                env=self._environment,
                 cwd="/",
                 start_new_session=True,
             )
@@ -382,10 +392,10 @@ class Child:
                     ready = selector.select(left)
                     over = any(key.fileobj == ended for key, _ in ready)
                     for key, _ in ready:
-                        if key.fileobj != ended and not _take_in(key.fd, key.data):
+                        if key.fileobj != ended and not self._take_in(key.fd, key.data):
                             selector.unregister(key.fileobj)
                 for pipe, into in ((child.stdout, output), (child.stderr, complaint)):
-                    while _take_in(pipe.fileno(), into):
+                    while self._take_in(pipe.fileno(), into):
                         pass
         finally:
             os.close(ended)
@@ -400,14 +410,13 @@ class Child:
         except subprocess.TimeoutExpired:
             self._stuck = child
 
-
-def _take_in(fd: int, into: bytearray) -> bool:
-    """Take in what is there; False where there is no more. Raises CannotTell past MAX_OUTPUT."""
-    try:
-        chunk = os.read(fd, 16384)
-    except BlockingIOError:
-        return False
-    into += chunk
-    if len(into) > MAX_OUTPUT:
-        raise CannotTell(f"prints more than {MAX_OUTPUT} bytes and is killed")
-    return bool(chunk)
+    def _take_in(self, fd: int, into: bytearray) -> bool:
+        """Take in what is there; False where there is no more. Raises CannotTell past `most`."""
+        try:
+            chunk = os.read(fd, 16384)
+        except BlockingIOError:
+            return False
+        into += chunk
+        if len(into) > self._most:
+            raise CannotTell(f"prints more than {self._most} bytes and is killed")
+        return bool(chunk)

@@ -19,16 +19,18 @@ from hpctl.agent.outside.hma import HealthAgentWatch, booted_at, open_source
 from hpctl.agent.outside.local import LocalServer, NodeVerdict, judge
 from hpctl.agent.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
 from hpctl.agent.outside.reported import Reported
+from hpctl.agent.outside.stacks import StackReader
 from hpctl.agent.runner import Budget, Check, Runner
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation
+from hpctl.core.stacks import CHECK
 from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
 _PLUGINS = ("plugin.", CHECK_DIRECTORY)
-_OWN = ("report.", "hma.", *_PLUGINS)
+_OWN = ("report.", "hma.", CHECK, *_PLUGINS)
 
 
 class Places(Struct, frozen=True):
@@ -115,6 +117,7 @@ class Sources:
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
         self._plugins = PluginRunner(places.plugins, changed, plugins)
         self.parts = (self._server, self._hma, self._plugins)
+        self.stacks = StackReader(generation.node, changed)
 
     def start(self) -> None:
         """Begin. A socket that cannot be had costs the reports, not the agent."""
@@ -132,7 +135,8 @@ class Sources:
 
     def findings(self) -> tuple[Finding, ...]:
         """What scripts, plugins and HyperPod's health agent say now. From any thread."""
-        return (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
+        said = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
+        return (*said, *self.stacks.findings())
 
     def verdict(self) -> NodeVerdict:
         """What the agent thinks of this node now."""

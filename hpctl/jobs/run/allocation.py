@@ -7,12 +7,14 @@ the whole node table for it.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import Attempt, JobId, NodeName, SlurmNode, reason_owner
+from hpctl.core.topology import nearest
 from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import JobRecord
@@ -52,16 +54,19 @@ def choose_nodes(
     before: Collection[NodeName] = (),
     avoid: Iterable[NodeName] = (),
     exclude: Collection[NodeName] = (),
+    leaves: Mapping[NodeName, str] | None = None,
 ) -> tuple[NodeName, ...]:
     """`size` nodes, or fewer where there are not so many; the allocation's order.
 
     Never one of `exclude`. Those of the step `before` come first: their page caches and local
-    checkpoints are warm. Those to `avoid` come last: they have been in trouble with this job.
+    checkpoints are warm. Those to `avoid` come last: they have been in trouble with this job. Of
+    the others those come first that are near the step `before`, by the `leaves` of the topology.
     """
     known, bad = set(before), set(avoid)
+    near = nearest(healthy, before, leaves or {})
     ranked = sorted(
         (name for name in healthy if name not in exclude),
-        key=lambda name: (name in bad, name not in known, healthy.index(name)),
+        key=lambda name: (name in bad, name not in known, near.index(name)),
     )
     taken = set(ranked[:size])
     return tuple(name for name in healthy if name in taken)
@@ -105,6 +110,10 @@ class AllocationQueries:
     def states(self, nodes: tuple[NodeName, ...]) -> Mapping[NodeName, SlurmNode]:
         """These nodes. One RPC for each 200 of them."""
         return self._reader.nodes(nodes)
+
+    def leaves(self) -> Mapping[NodeName, str]:
+        """The leaf switch or block of each node of the cluster. One RPC."""
+        return self._reader.leaves()
 
     def idle(self, partition: str) -> int:
         """Nodes of the partition that are idle. One RPC, which fetches the whole node table."""
@@ -225,6 +234,12 @@ class AllocationState:
             f"job {job.id} was submitted at {job.submit:%Y-%m-%dT%H:%M:%SZ} and is not the one"
             " that this supervisor was started in, so it ends and starts nothing"
         )
+
+    def leaves(self) -> Mapping[NodeName, str]:
+        """The leaf switch or block of each node; empty where nobody says."""
+        with suppress(Unavailable):
+            return self._questions.leaves()
+        return {}
 
     def idle_outside(self) -> int:
         """Idle nodes of the job's partition; 0 where nobody says."""

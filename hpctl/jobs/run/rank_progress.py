@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -27,12 +27,20 @@ class RankProgress:
 
     A rank may say it to the socket, in the file that the user named, or in the job's log.
     A program that reports nothing is judged by its log and its end alone. Of a hang NCCL is asked
-    first, where the ranks use it: that may take some seconds, so a thread does it, and puts the
-    hang with a name to it, or nothing where NCCL shows that it is none.
+    first, where the ranks use it, and their stacks are read: that may take half a minute, so a
+    thread does it. It puts the hang with a name to it, or nothing where NCCL shows that it is none.
     """
 
-    def __init__(self, policy: RunPolicy, ras: Address, put: Callable[[Trouble], object]) -> None:
-        self._policy, self._ras, self._put = policy, ras, put
+    def __init__(
+        self,
+        policy: RunPolicy,
+        ras: Address,
+        put: Callable[[Trouble], object],
+        stacks: Callable[[Trouble, Sequence[NodeName]], Trouble] = lambda trouble, _: trouble,
+    ) -> None:
+        """`stacks` adds to a hang what the ranks on some nodes do; it may take half a minute."""
+        self._policy, self._ras, self._put, self._stacks = policy, ras, put, stacks
+        self._nodes: tuple[NodeName, ...] = ()
         self._source: NoteListener | NoteFileReader | None = None
         self._logged: deque[ReceivedNote] = deque(maxlen=KEPT)
         self._pace: RunPace | None = None
@@ -61,6 +69,7 @@ class RankProgress:
         now = self._looked = time.monotonic()
         self.progress = RunProgress(self._policy, now, datetime.now(UTC), pace=self._pace)
         self._inquiry = Inquiry(self._ras, hosts)
+        self._nodes = tuple(sorted(set(hosts.values())))
         if file is not None:
             self._source = NoteFileReader(file, at_end=True)
             self._source.take()  # what stands in it now is an older step's
@@ -114,7 +123,9 @@ class RankProgress:
 
     def _ask(self, inquiry: Inquiry, progress: RunProgress, trouble: Trouble) -> None:
         """Explain a hang, unless the step has ended meanwhile."""
-        explained = inquiry.explain(progress, trouble)
+        nodes, explained = self._nodes, inquiry.explain(progress, trouble)
+        if explained is not None and self.progress is progress:
+            explained = self._stacks(explained, nodes)
         if explained is not None and self.progress is progress:
             self._put(explained)
 

@@ -59,6 +59,13 @@ class RunSettings:
         return address(text) if text else address_of_job(int(self.job))
 
     @property
+    def suspects(self) -> tuple[NodeName, ...]:
+        """Nodes of the allocation that the preflight has found bad."""
+        listed = self.environ.get("HPCTL_SUSPECTS", "")
+        return tuple(name for name in map(NodeName, expand(listed) if listed else ())
+                     if name in self.allocated)  # fmt: skip
+
+    @property
     def progress_file(self) -> Path | None:
         """Where the user has the ranks write their progress to; None: they get a socket."""
         kind, _, path = self.environ.get("HPCTL_PROGRESS", "").partition(":")

@@ -38,6 +38,7 @@ from hpctl.jobs.run.srun import (
     step_environment,
     with_step_nodes,
 )
+from hpctl.jobs.stacks import explain
 from hpctl.policies import PolicyFile
 
 LOOK_S = 2.0
@@ -229,7 +230,12 @@ class Steps:
         say: Callable[[str], None],
     ) -> None:
         self._given, self._launcher, self._events, self._say = given, launcher, events, say
-        self.ranks = RankProgress(given.policy, given.ras, events.put)
+        self.ranks = RankProgress(
+            given.policy,
+            given.ras,
+            events.put,
+            lambda trouble, nodes: explain(trouble, given.job, nodes, launcher.runner.bin_dir),
+        )
         self._output = OutputReader(
             given.rules, events.put, self._fired, also=given.logs, on_note=self.ranks.logged
         )

@@ -207,6 +207,7 @@ class StepSupervisor:
         """The signal that asked to end; it may not have been passed on yet."""
         questions = AllocationQueries(given.job, launcher.runner)
         self.allocation = AllocationState(questions, self.say, given.restart, lambda: self.asked)
+        self.allocation.suspect(dict.fromkeys(given.suspects, "failed the preflight tests"))
         self.history = JobHistory.open(given.history, parents=given.directory is None)
         self.steps = Steps(given, launcher, self.events, self.say)
         self.handler = TroubleHandler(given, self.allocation, self.history, launcher, self.say)
@@ -254,7 +255,8 @@ class StepSupervisor:
         size = answer.size if answer and answer.size else min(self.given.wanted, len(fit.healthy))
         exclude = answer.exclude if answer else ()
         self.avoid = (self.avoid - self.allocation.healed) | set(exclude)
-        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude)
+        leaves = self.allocation.leaves() if self.before and size < len(fit.healthy) else None
+        nodes = choose_nodes(fit.healthy, size, self.before, self.avoid, exclude, leaves)
         if len(nodes) < max(1, min(size, self.given.least)) or size < self.given.least:
             return self._too_few(fit, len(nodes))
         attempt, now = self.history.attempts + 1, _utc_now()

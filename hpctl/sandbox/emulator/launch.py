@@ -147,6 +147,7 @@ class Launches(Struct):
 
     def reboot(self, node: Node) -> None:
         """Reboot a node's machine, as one of the few boots at a time. Blocks."""
+        self.threads.stopping.wait(self.timings.boot_s)
         with self._booting:
             self.machines.reboot(node.machine())
 

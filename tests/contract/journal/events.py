@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 from msgspec import Struct
@@ -38,6 +38,8 @@ def values(kind) -> st.SearchStrategy[Any]:
         return _PLAIN[kind]
     if get_origin(kind) is tuple:
         return st.lists(values(get_args(kind)[0]), max_size=3).map(tuple)
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
     if get_origin(kind) is dict:
         return st.dictionaries(*map(values, get_args(kind)), max_size=3)
     if get_args(kind):

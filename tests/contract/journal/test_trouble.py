@@ -198,7 +198,7 @@ def test_a_file_that_was_replaced_while_in_use(sqlite):
 
 
 def test_a_full_disk_fails_the_whole_batch(sqlite):
-    done = run_text([sys.executable, "-c", FILLER, sqlite.url], check=True)
+    done = run_text([sys.executable, "-c", FILLER, sqlite.url], timeout=240, check=True)
     first, again = done.stdout.splitlines()
     assert again == "again"
     acknowledged, kind, _ = first.split(" ", 2)

@@ -39,6 +39,7 @@ class Bed(Protocol):
     def stop_slurmd(self, node: str) -> None: ...
     def start_slurmd(self, node: str) -> None: ...
     def stop_controller(self) -> None: ...
+    def set_topology(self, leaves: dict[str, str]) -> None: ...
     def start_controller(self) -> None: ...
     def wait_for_a_second_to_begin(self) -> None: ...
     def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float: ...
@@ -99,6 +100,9 @@ class FakeBed:
     def start_slurmd(self, node: str) -> None:
         self._dead.discard(node)
         self._boots[node] = self._boots.get(node, 0) + 1
+
+    def set_topology(self, leaves: dict[str, str]) -> None:
+        self.scheduler.topology = leaves
 
     def stop_controller(self) -> None:
         self.scheduler.away = True
@@ -220,6 +224,21 @@ class RealBed:
             stderr=null,
         )
         self._stopped.discard(node)
+
+    def set_topology(self, leaves: dict[str, str]) -> None:
+        """Have slurmctld begin with topology/tree; with no leaves, as it was."""
+        conf = self.sandbox.spec.layout.slurm_conf
+        lines = [x for x in conf.read_text().splitlines() if not x.startswith("TopologyPlugin")]
+        conf.write_text("\n".join([*lines, *["TopologyPlugin=topology/tree"] * bool(leaves), ""]))
+        text = [
+            f"SwitchName={leaf} Nodes={','.join(node for node in leaves if leaves[node] == leaf)}"
+            for leaf in sorted(set(leaves.values()))
+        ]
+        text.append(f"SwitchName=top Switches={','.join(sorted(set(leaves.values())))}")
+        (conf.parent / "topology.conf").write_text("\n".join([*text, ""]) if leaves else "")
+        self.stop_controller()
+        self.start_controller()
+        self.until("it answers", lambda: self.scheduler.view().nodes, 30)
 
     def stop_controller(self) -> None:
         self.sandbox.kill_slurmctld()

@@ -35,6 +35,16 @@ def test_a_reservation_holds_exactly_what_was_asked_for(spare_bed: Bed) -> None:
     assert reserve(NAME, ()).kind is OutcomeKind.ACCEPTED
 
 
+def test_a_node_tells_its_leaf_switch_and_none_without_a_topology(spare_bed: Bed) -> None:
+    bed, (a, b, c, d) = spare_bed, spare_bed.nodes
+    bed.set_topology({})
+    assert bed.scheduler.leaves() == {}
+    known = {a: "s0", b: "s0", c: "s1", d: "s1"}
+    bed.set_topology(known)
+    assert bed.scheduler.leaves() == known
+    bed.set_topology({})
+
+
 def test_no_job_gets_a_spare_until_it_is_released(spare_bed: Bed) -> None:
     bed, (a, b, *_) = spare_bed, spare_bed.nodes
     assert bed.scheduler.reserve(NAME, [a, b]).kind is OutcomeKind.ACCEPTED

@@ -1,5 +1,7 @@
 """What each release says of what jobs ask for and nodes have: autoscaling counts by it."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 
@@ -29,7 +31,8 @@ def test_a_reason_has_no_spaces(real):
     real.scheduler.drain(dict.fromkeys(real.nodes[1:], reason))
     job = real.submit(3)
     real.until("said why", lambda: job_of(real, job).reason not in ("", "None"))
-    assert job_of(real, job).reason.startswith("ReqNodeNotAvail,_")
+    # slurmctld says one or the other, by what it looked at last
+    assert re.match("(ReqNodeNotAvail|Nodes_required_for_job_are_DOWN),_", job_of(real, job).reason)
 
 
 @pytest.mark.slurm

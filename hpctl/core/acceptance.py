@@ -1,0 +1,313 @@
+"""The test of a node before it serves again: ACCEPTING, and UNRESERVING after it. Pure.
+
+The node is held by a reservation of hpctl's alone, resumed inside it, and tested by one batch job
+there. Whatever ends the test, the node is drained again unless it has passed, then the job and the
+reservation go, and only then the recovery moves on: so a crash leaves nothing behind that the next
+cycle does not find. The node's agent tells the result; the exit code of the job is no evidence.
+"""
+
+from typing import Final
+
+from hpctl.core.bounds import later, natural
+from hpctl.core.model import (
+    ENDED,
+    TEST,
+    TEST_SUMMARY,
+    Assessment,
+    Condition,
+    FaultClass,
+    Finding,
+    JobId,
+    Outcome,
+    OutcomeKind,
+    Remedy,
+    RuleId,
+    Urgency,
+    Verdict,
+)
+from hpctl.core.node_actors import NodeCase, moved, since_drain
+from hpctl.core.node_recovery import MARKS, TEST_ASKS, NodeRecovery, Phase, Signal
+from hpctl.core.policy import Policy
+from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
+
+PREFIX: Final = "hpctl-accept-"
+"""How the names of the reservation and of the job of a test begin."""
+
+ORDER: Final = "operator-accept-"
+"""The rule of an operator's order to test a node; the level ends it."""
+_HANDLING: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
+# A test that is broken must not have a cluster replaced: what no fault began, a person ends.
+ORDERS: Final = {
+    f"accept-{level}": FaultClass(
+        RuleId(f"{ORDER}{level}"),
+        f"an operator asked for a {level} test",
+        Urgency.AFTER_JOBS,
+        _HANDLING,
+        source="an operator",
+    )
+    for level in ("quick", "full")
+}
+ADDED: Final = FaultClass(
+    RuleId("instance-added"),
+    "a new instance serves only after a test",
+    Urgency.AFTER_JOBS,
+    _HANDLING,
+    source="acceptance.add",
+)
+UPDATED: Final = FaultClass(
+    RuleId("node-rebooted"),
+    "a node that somebody rebooted or updated serves only after a test",
+    Urgency.AFTER_JOBS,
+    _HANDLING,
+    source="acceptance.software_update",
+)
+
+_FAILED: Final = frozenset({Signal.FAULT_AGAIN, Signal.TEST_FAILED, *TEST_ASKS})
+_REMEDIES: Final = {
+    "replace": Signal.TEST_ASKS_REPLACE,
+    "reboot": Signal.TEST_ASKS_REBOOT,
+    "reset": Signal.TEST_ASKS_RESET,
+}
+"""What a failed test may ask for (a finding's `code`), the strongest first."""
+_SHOWN: Final = 3
+
+
+def name_of(rec: NodeRecovery) -> str:
+    """The name of the reservation and of the job of its newest test."""
+    return PREFIX + rec.test
+
+
+def is_test(rec: NodeRecovery, job_name: str) -> bool:
+    """Whether a job on the node of a recovery is a test of ours, and no user's."""
+    return job_name.startswith(f"{PREFIX}{rec.id}-")
+
+
+def level_of(rec: NodeRecovery, policy: Policy) -> str:
+    """Which tests the node is to pass after what was done to it; empty: none."""
+    wanted = policy.acceptance
+    if rec.rule.startswith(ORDER):
+        return rec.rule.removeprefix(ORDER)
+    if rec.rule in (ADDED.rule, UPDATED.rule):
+        level = wanted.add if rec.rule == ADDED.rule else wanted.software_update
+    elif rec.rule == "operator-return":
+        level = wanted.returned
+    elif rec.generation.instance != rec.opened_for.instance:
+        level = wanted.replace
+    elif rec.generation.boot != rec.opened_for.boot:
+        level = wanted.reboot
+    else:
+        level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
+    return "" if level == "off" else level
+
+
+def job_of(rec: NodeRecovery) -> JobId | None:
+    """The id of the newest test's job, once slurmctld has told it."""
+    step = last_step(rec.steps, StepKind.TEST)
+    if step is None or step.target != name_of(rec) or not step.accepted or step.outcome is None:
+        return None
+    return JobId(natural(step.outcome.detail))
+
+
+def results_of(rec: NodeRecovery, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What the node's agent tells of the newest test; nothing until it tells all."""
+    mine = tuple(f for f in findings if f.device == rec.test and f.check.startswith(TEST))
+    return mine if any(f.check == TEST_SUMMARY for f in mine) else ()
+
+
+# --- the test ---------------------------------------------------------------------------------
+
+
+def accepting(c: NodeCase) -> Next:
+    """Reserve the node, resume it inside, submit the job, wait for the result."""
+    ended = _lost(c) or _taken(c) or _told(c) or _silent(c)
+    if ended is not None:
+        return ended
+    node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
+    if node is None:
+        return c.wait("slurmctld does not list the node", Look.SLOWLY)
+    if not c.facts.held:
+        cannot = "it cannot be reserved for its test"
+        return c.take(StepKind.ISOLATE, name, Signal.UNTESTED, cannot, nodes=(node.name,))
+    if not node.in_service:
+        answer = c.attempt(StepKind.RESUME, c.rec.node)
+        last = c.last(StepKind.RESUME)
+        if not opened and last is not None:  # of an earlier test
+            answer = Do(StepKind.RESUME, c.rec.node, last.attempt + 1)
+        return moved(answer, "resume the node", "no longer ours to resume")
+    if c.facts.test is None and job_of(c.rec) is None:
+        if node.state != "IDLE" or not node.responding:
+            return c.wait("its slurmd has not answered since it was resumed", Look.SOON)
+        return _submit(c, name)
+    state = c.facts.test.state if c.facts.test else "not known"
+    return c.wait(f"test {c.rec.test}, job {job_of(c.rec)} ({state})", Look.SLOWLY)
+
+
+def _submit(c: NodeCase, name: str) -> Next:
+    level, wanted, node = level_of(c.rec, c.policy) or "quick", c.policy.acceptance, c.facts.slurm
+    return c.take(
+        StepKind.TEST,
+        name,
+        Signal.UNTESTED,
+        "slurmctld does not take its test",
+        f"{level} test",
+        nodes=(c.rec.node,),
+        partition=node.partitions[0] if node and node.partitions else "",
+        command=f"{wanted.command} --level {level} --id {c.rec.test}",
+        limit_s=wanted.limit_s(level),
+    )
+
+
+def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
+    """Whether a step was begun since the node was last drained."""
+    return last_step(since_drain(rec), kind) is not None
+
+
+def _lost(c: NodeCase) -> Move | None:
+    """The node failed under its test, whatever the test would have said."""
+    judged, node = c.facts.assessment, c.facts.slurm
+    if c.facts.heard is not None and c.facts.heard != c.rec.generation:
+        return Move(Signal.TEST_FAILED, "it booted during its test")
+    if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
+        return Move(Signal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
+    if node is not None and node.down and _since_drain(c.rec, StepKind.RESUME):
+        return Move(Signal.TEST_FAILED, "its slurmd was lost during its test")
+    return None
+
+
+def _taken(c: NodeCase) -> Move | None:
+    """An operator who resumes the node before we do, or gives it another Reason, wins."""
+    node, how = c.facts.slurm, ""
+    if node is not None and node.in_service:
+        ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
+        how = "" if ours else "somebody resumed the node"
+    elif node is not None:
+        how = taken_over(node, c.rec.id)
+    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
+
+
+def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
+    """Whether an assessment rests on anything newer than the recovery's own opening.
+
+    A node returned by hand on the same boot still carries the findings it was drained for.
+    """
+    if judged.generation != rec.opened_for or rec.remedied:
+        return True
+    return any(f.last > rec.opened for f in judged.findings)
+
+
+def _told(c: NodeCase) -> Next | None:
+    """What the node's agent told; None while it has told nothing."""
+    found = c.facts.results
+    tests = [f for f in found if f.check != TEST_SUMMARY]
+    failed = [f for f in tests if f.verdict is Verdict.FAIL]
+    if not found:
+        return None
+    if failed:
+        asked = {f.code for f in failed}
+        signal = next((s for word, s in _REMEDIES.items() if word in asked), Signal.TEST_FAILED)
+        return Move(signal, _listed(failed), found)
+    if c.facts.test is not None and c.facts.test.running:
+        return c.wait("it passed; its job is about to end", Look.SOON)
+    passed = [f for f in tests if f.verdict is Verdict.OK]
+    if not passed:
+        return Move(Signal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
+    skipped = f", {len(tests) - len(passed)} skipped" if len(tests) > len(passed) else ""
+    return Move(Signal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
+
+
+def _listed(failed: list[Finding]) -> str:
+    texts = [f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN]]
+    more = [f"{len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+    return "; ".join((*texts, *more))
+
+
+def _silent(c: NodeCase) -> Move | None:
+    """A job that ended, or never began, and no result: what that says of the node."""
+    submitted, job = c.last(StepKind.TEST), c.facts.test
+    known, wanted = job_of(c.rec), c.policy.acceptance
+    if known is None or submitted is None or submitted.resolved is None:
+        return None
+    if job is not None and job.state == "PENDING":
+        late = c.now >= later(submitted.resolved, wanted.start_s)
+        why = f"job {known} has not started for {wanted.start_s:g} s ({job.reason})"
+        return Move(Signal.UNTESTED, why) if late else None
+    ended = job is None or job.state in ENDED
+    since = job.end if job is not None and job.end is not None else submitted.resolved
+    if not ended or c.now < later(max(since, submitted.resolved), wanted.result_s):
+        return None
+    state = job.state if job is not None else "gone"
+    if state in ("TIMEOUT", "NODE_FAIL"):
+        return Move(Signal.TEST_FAILED, f"job {known} ended as {state} without a result")
+    return Move(Signal.UNTESTED, f"job {known} ({state}) ended and its node's agent told no result")
+
+
+# --- after it ---------------------------------------------------------------------------------
+
+
+def unreserving(c: NodeCase) -> Next:
+    """Drain the node unless it passed, end its job, delete its reservation, and move on."""
+    verdict, why = _verdict(c.rec)
+    node, serves = c.facts.slurm, _serves(verdict, c.policy)
+    taken = verdict is Signal.OPERATOR_TOOK_OVER
+    if node is not None and not (node.closed or serves or taken):
+        return _drain(c, why)
+    if _may_run(c):
+        return _settled(c, StepKind.END_TEST, "the job of its test")
+    if c.facts.held:
+        return _settled(c, StepKind.UNRESERVE, "its reservation")
+    if serves:
+        if node is not None and node.in_service:
+            return Move(Signal.RETURN_SEEN, why)
+        if node is not None and node.closed:
+            return Move(Signal.OPERATOR_TOOK_OVER, taken_over(node, c.rec.id) or "it is drained")
+        return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
+    if verdict in _FAILED:
+        return Move(Signal.UNRESERVED, "drained, and its reservation is gone")
+    if verdict is Signal.UNTESTED:
+        return Move(Signal.NEEDS_HUMAN, f"not tested: {why}")
+    return Move(Signal.NEEDS_HUMAN if verdict is Signal.DEADLINE else verdict, why)
+
+
+def _may_run(c: NodeCase) -> bool:
+    """Whether the job of the test is there, or may be: one in doubt is ended by its name."""
+    if c.facts.test is not None:
+        return c.facts.test.state not in ENDED
+    submitted, ended = c.last(StepKind.TEST), c.last(StepKind.END_TEST)
+    doubt = submitted is not None and submitted.target == name_of(c.rec) and submitted.in_doubt
+    return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
+
+
+def _verdict(rec: NodeRecovery) -> tuple[Signal, str]:
+    """What ended the test, and why."""
+    for move in reversed(rec.trail):
+        if move.phase == Phase.UNRESERVING and Signal(move.signal) not in MARKS:
+            return Signal(move.signal), move.why
+    return Signal.NEEDS_HUMAN, "nothing says how its test ended"
+
+
+def _serves(verdict: Signal, policy: Policy) -> bool:
+    untested = verdict is Signal.UNTESTED and policy.acceptance.untested == "return"
+    return verdict is Signal.TEST_PASSED or untested
+
+
+def _drain(c: NodeCase, why: str) -> Next:
+    """A drain of the node, anew since it was resumed."""
+    last = c.last(StepKind.DRAIN)
+    if last is not None and _since_drain(c.rec, StepKind.RESUME):
+        return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
+    answer = c.attempt(StepKind.DRAIN, c.rec.node, why)
+    if isinstance(answer, Outcome):
+        return c.wait(f"slurmctld will not drain the node: {answer_text(answer)}", Look.SLOWLY)
+    return answer
+
+
+def _settled(c: NodeCase, kind: StepKind, what: str) -> Next:
+    """A step that must take effect, however long: the phase's deadline calls a person."""
+    last, name = c.last(kind), name_of(c.rec)
+    if last is not None and last.target == name and last.resolved is not None:
+        refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
+        if c.now < later(last.resolved, 1.0 if refused else c.policy.node.step_retry_s):
+            text = answer_text(last.outcome) if last.outcome else ""
+            return c.wait(f"waiting for {what} to go: {text}".removesuffix(": "), Look.SOON)
+    attempt = last.attempt + 1 if last is not None and last.target == name else 1
+    return Do(kind, name, attempt, nodes=(c.rec.node,))

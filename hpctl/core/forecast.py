@@ -1,0 +1,574 @@
+"""How likely a node breaks in the next days: to order tests, weigh placement and advise spares.
+
+The hazard of a node and class of fault is base rate x recency x the node's own factor x the
+class's share x indicators. Each factor is a gamma-Poisson rate: so many events in so much
+exposure, a prior counting as some of both, so that the answer is a closed form and a new cluster
+begins with what others published. What counts is the instance and not the node's name: after a
+replacement the name starts anew. A forecast never drains a node.
+
+Priors. Base: 6.50, 2.34, 3.79 and 2.3 failures per 1,000 node-days (Meta RSC, arXiv 2410.21680;
+Llama 3, 2407.21783; FT-HSDP, 2602.00277), as the gamma distribution of their mean and variance.
+Recency: times between failures of a node as a Weibull distribution of shape 0.7 (Schroeder and
+Gibson, DSN 2006), each step worth `recency_events`. Classes: Llama 3.
+Indicators: no public data has them together with outcomes; twice the rate is a guess, and what the
+journal shows overrules it after a few breaks.
+"""
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.core.bounds import span
+from hpctl.core.journal import RECENT_S, State
+from hpctl.core.model import (
+    Clears,
+    Finding,
+    Health,
+    InstanceId,
+    NodeName,
+    RecoveryId,
+    RuleId,
+    Verdict,
+)
+from hpctl.core.node_recovery import NodeRecovery, Phase
+
+CHECK: Final = "history.forecast"
+DAY: Final = 86400.0
+HORIZONS: Final = (1.0, 7.0, 30.0)
+"""Days that are forecast."""
+STEPS: Final = (0.25, 1.0, 3.0, 7.0, 14.0, 30.0, 60.0, 90.0)
+"""Days since a node's last break ended at which its hazard changes; the last step has no end, and
+is that of a node that never broke too."""
+AGAIN_CHANCE: Final = 0.35
+"""From this chance of breaking within 30 days on, what broke three times is pointed out."""
+MASS_NODES, MASS_WINDOW_S = 3, 600.0
+"""So many nodes by one rule within so many seconds are one event, and no node's own break."""
+
+CLASSES: Final = (
+    ("GSP", r"xid-(119|120)\b"),
+    ("GPU memory", r"(xid-(48|63|64|92|94|95|140|171|172)\b|gpu-(ecc|remap|retired))"),
+    ("NVLink", r"(xid-(74|14[4-9]|150)\b|sxid|gpu-(nvlink|fabric)|kernel-nvidia-nvlink)"),
+    ("network", r"(efa|rdma|kernel-(efa|mlx5))|host-dstate-efa"),
+    ("GPU", r"(xid|gpu|neuron|kernel-(nvidia|neuron)|host-dstate-(nvidia|neuron))"),
+    ("out of reach", r"(node|slurm|agent|cloud)-"),
+    ("HyperPod's health agent", r"hma"),
+    ("host", r"(host|kernel)-"),
+)
+"""A fault's class by its rule, the first that fits; a site's own rules are `other`."""
+
+
+def class_of(rule: RuleId) -> str:
+    """The class of a rule's faults."""
+    name = rule.removeprefix("gpu-") if rule.startswith("gpu-xid-") else rule
+    return next((kind for kind, pattern in CLASSES if re.match(pattern, name)), "other")
+
+
+class Sign(Struct, frozen=True):
+    """An indicator: a finding that treats nothing by itself, and the classes it may announce.
+
+    `found`: check, or check and code. No class: all of them.
+    """
+
+    name: str
+    found: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+
+
+SIGNS: Final = (
+    Sign("remapped rows", ("gpu.remap bank-low", "kernel.xid 63"), ("GPU memory",)),
+    Sign("corrected memory errors", ("gpu.ecc.corrected", "kernel.xid 92"), ("GPU memory",)),
+    Sign("PCIe replays", ("gpu.pcie replays", "gpu.pcie replays-peers", "peer.replay"), ("GPU",)),
+    Sign(
+        "link flaps",
+        ("gpu.nvlink.errors", "rdma.errors", "rdma.link", "efa.link", "kernel.mlx5 link"),
+        ("NVLink", "network"),
+    ),
+    Sign("throttling", ("gpu.throttle", "peer.throttle"), ("GPU",)),
+    Sign("slower than its peers", ("peer.clock", "gpu.clocks", "peer.retrans", "peer.remote")),
+)
+
+
+class Priors(Struct, frozen=True):
+    """What is believed before the journal says anything. Rates are a node and day.
+
+    `events` in `node_days`: the base rate. `recency`: by STEPS, times the base rate. `spread`: how
+    unlike nodes are, the variance of their own factor. `half_life`: days after which a break of a
+    node's own counts half. `classes`: events by class. `own_class`: events that a node's class is
+    drawn to the fleet's by. `sign_times`: what an indicator multiplies by, worth `sign_events`.
+    """
+
+    events: float = 3.57
+    node_days: float = 957.0
+    recency: tuple[float, ...] = (9.6, 5.2, 3.7, 2.8, 2.2, 1.8, 1.4, 1.2, 0.9)
+    recency_events: float = 2.0
+    spread: float = 0.5
+    spread_events: float = 5.0
+    half_life: float = 28.0
+    classes: Mapping[str, float] = field(
+        default_factory=lambda: {
+            "GPU": 3.5, "GPU memory": 2.2, "GSP": 0.4, "network": 0.8, "NVLink": 0.3,
+            "out of reach": 1.0, "host": 1.0, "HyperPod's health agent": 0.4, "other": 0.4,
+        }
+    )  # fmt: skip
+    own_class: float = 2.0
+    sign_times: float = 2.0
+    sign_events: float = 2.0
+
+
+PRIORS: Final = Priors()
+
+
+class Break(Struct, frozen=True):
+    """A failure of an instance: when it began and when it was back in service, in days since 1970
+    (infinity: it is not), its class, and the indicators that were there as it began."""
+
+    begun: float
+    back: float
+    kind: str
+    signs: tuple[str, ...] = ()
+
+
+class Unit(Struct, frozen=True):
+    """One instance: since when it is watched, and its breaks, oldest first."""
+
+    since: float
+    breaks: tuple[Break, ...] = ()
+
+    def at(self, now: float) -> "Unit":
+        """What was known of it at a time."""
+        return replace(self, breaks=tuple(b for b in self.breaks if b.begun < now))
+
+
+class Model(Struct, frozen=True):
+    """What was learned up to `now`: the factors, each the mean of its posterior."""
+
+    now: float
+    base: float
+    recency: tuple[float, ...]
+    shape: float
+    classes: Mapping[str, float]
+    signs: Mapping[str, float]
+    breaks: int
+    priors: Priors = PRIORS
+
+    def own(self, unit: Unit) -> tuple[float, float]:
+        """An instance's own breaks and how many were expected of one like all others, both
+        discounted, each with the prior's share: their quotient is its factor."""
+        decay = math.log(2) / self.priors.half_life
+        expected = 0.0
+        for step, begin, end, _ in _stretches(unit, self.now):
+            part = math.exp(-decay * (self.now - end)) - math.exp(-decay * (self.now - begin))
+            expected += self.base * self.recency[step] * part / decay
+        seen = sum(math.exp(-decay * (self.now - b.begun)) for b in unit.breaks)
+        return self.shape + seen, self.shape + expected
+
+    def shares(self, unit: Unit, signs: Collection[str] = ()) -> dict[str, float]:
+        """By class: what part of its breaks is expected to be of it, times its indicators."""
+        mine, weight = Counter(b.kind for b in unit.breaks), self.priors.own_class
+        whole = weight + len(unit.breaks)
+        found = {k: (weight * p + mine[k]) / whole for k, p in self.classes.items()}
+        for sign in SIGNS:
+            if sign.name in signs:
+                for kind in sign.classes or found:
+                    found[kind] = found.get(kind, 0.0) * self.signs[sign.name]
+        return found
+
+    def chance(self, unit: Unit, days: float, signs: Collection[str] = ()) -> float:
+        """How likely an instance in service breaks within so many days (negative binomial)."""
+        seen, expected = self.own(unit)
+        # What sets a node apart wears off as its past does.
+        part = days * math.log(2) / self.priors.half_life
+        factor = 1.0 + (seen / expected - 1.0) * -math.expm1(-part) / part
+        hazard = factor * sum(self.shares(unit, signs).values())
+        ahead = Unit(
+            unit.since, tuple(replace(b, back=min(b.back, self.now)) for b in unit.breaks[-1:])
+        )
+        until = self.now + days
+        exposed = sum(
+            self.recency[step] * (end - max(begin, self.now))
+            for step, begin, end, _ in _stretches(ahead, until)
+            if end > self.now
+        )
+        return -math.expm1(-seen * math.log1p(self.base * hazard * exposed / seen))
+
+
+def _stretches(unit: Unit, now: float) -> Iterator[tuple[int, float, float, bool]]:
+    """An instance's time in service: step of recency, begin, end, whether it ended in a break."""
+    begin, last = unit.since, -math.inf
+    for number in range(len(unit.breaks) + 1):
+        broke = number < len(unit.breaks)
+        end = min(unit.breaks[number].begun, now) if broke else now
+        while begin < end:
+            age = begin - last
+            step = bisect_right(STEPS, age)
+            upto = min(end, last + STEPS[step]) if step < len(STEPS) else end
+            # Of two floats beside each other there may be no middle.
+            upto = upto if upto > begin else end
+            yield step, begin, upto, broke and upto == end
+            begin = upto
+        if broke:
+            last = unit.breaks[number].back
+            begin = max(last, unit.since)
+
+
+def learn(
+    units: Iterable[Unit],
+    quiet_days: float,
+    now: float,
+    priors: Priors = PRIORS,
+    prevalence: Mapping[str, float] | None = None,
+) -> Model:
+    """The factors from all that was seen. `quiet_days`: node-days of instances that never broke.
+    `prevalence`: the share of nodes that have each indicator now."""
+    units = list(units)
+    events, exposure = [0.0] * (len(STEPS) + 1), [0.0] * (len(STEPS) + 1)
+    exposure[-1] = quiet_days
+    kinds, signs = Counter[str](), Counter[str]()
+    for unit in units:
+        for step, begin, end, broke in _stretches(unit, now):
+            exposure[step] += end - begin
+            events[step] += broke
+        kinds.update(b.kind for b in unit.breaks)
+        signs.update(sign for b in unit.breaks for sign in b.signs)
+    base = (priors.events + sum(events)) / (priors.node_days + sum(exposure))
+    weight = priors.recency_events
+    recency = [
+        (weight + n) / (weight / times + base * days)
+        for times, n, days in zip(priors.recency, events, exposure, strict=True)
+    ]
+    total = kinds.total() + sum(priors.classes.values())
+    names = {*priors.classes, *kinds}
+    there = prevalence or {}
+    model = Model(
+        now, base, tuple(recency), 1.0 / priors.spread,
+        {k: (priors.classes.get(k, 0.0) + kinds[k]) / total for k in sorted(names)},
+        {
+            s.name: (priors.sign_events + signs[s.name])
+            / (priors.sign_events / priors.sign_times + kinds.total() * there.get(s.name, 0.0))
+            for s in SIGNS
+        },
+        kinds.total(), priors,
+    )  # fmt: skip
+    return replace(model, shape=1.0 / _spread(model, units))
+
+
+def _spread(model: Model, units: Sequence[Unit]) -> float:
+    """The variance of nodes' own factor, by moments: what counts vary by beyond chance."""
+    weight = model.priors.spread_events
+    excess, square = weight * model.priors.spread, weight
+    for unit in units:
+        parts = _stretches(unit, model.now)
+        mean = sum(model.base * model.recency[k] * (end - begin) for k, begin, end, _ in parts)
+        excess += (len(unit.breaks) - mean) ** 2 - mean
+        square += mean**2
+    return max(excess / square, 0.05)
+
+
+# --- what the journal tells -----------------------------------------------------------------------
+
+
+class Forecast(Struct, frozen=True):
+    """One instance: how likely it breaks within 1, 7 and 30 days if it is in service now, and why.
+
+    `rules` by how often they treated it here; `classes`: what part each class has of the chance.
+    """
+
+    node: NodeName
+    instance: InstanceId
+    day: float
+    week: float
+    month: float
+    breaks: int
+    jobs: int
+    escalated: int
+    rules: Mapping[str, int]
+    classes: Mapping[str, float]
+    signs: tuple[str, ...]
+    first: datetime | None
+    last: datetime | None
+    why: str
+
+    @property
+    def again(self) -> bool:
+        """Whether it breaks again and again."""
+        return self.breaks > 2 and self.month >= AGAIN_CHANCE
+
+
+class History(Struct, frozen=True):
+    """The instances that were ever treated, as the journal has them. `since`: when it begins, in
+    days. `gone`: those that were replaced."""
+
+    since: float
+    units: Mapping[InstanceId, Unit]
+    treated: Mapping[InstanceId, tuple[NodeRecovery, ...]]
+    gone: frozenset[InstanceId]
+    of_node: Mapping[NodeName, InstanceId]
+
+
+def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The indicators that are among the findings of a node."""
+    there = {
+        n for f in findings if f.verdict is not Verdict.OK for n in (f.check, f"{f.check} {f.code}")
+    }
+    return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
+
+
+def history(state: State, now: datetime) -> History:
+    """What the journal of the last RECENT_S tells. A person's orders, what was withdrawn and mass
+    events are no breaks of the node's own."""
+    start = _days(now) - RECENT_S / DAY
+    since = max(start, _days(state.began)) if state.began is not None else _days(now)
+    past = sorted((r for r in state.nodes.values() if r.opened <= now), key=lambda r: r.opened)
+    shared = _mass([r for r in past if not (r.by or r.withdrawn)])
+    treated: dict[InstanceId, list[NodeRecovery]] = {}
+    born: dict[InstanceId, float] = {}
+    of_node: dict[NodeName, InstanceId] = {}
+    gone: set[InstanceId] = set()
+    for rec in past:
+        old, new = rec.opened_for.instance, rec.generation.instance
+        of_node[rec.node] = new
+        if old != new:
+            gone.add(old)
+            born[new] = _days(rec.since)
+        if not (rec.by or rec.withdrawn or rec.id in shared):
+            treated.setdefault(old, []).append(rec)
+    units = {
+        instance: Unit(
+            max(since, born.get(instance, since)),
+            tuple(_break(r, state, instance in gone) for r in recs if _days(r.opened) >= since),
+        )
+        for instance, recs in treated.items()
+    }
+    kept = {instance: tuple(recs) for instance, recs in treated.items()}
+    return History(since, units, kept, frozenset(gone), of_node)
+
+
+def _days(at: datetime) -> float:
+    return at.timestamp() / DAY
+
+
+def _break(rec: NodeRecovery, state: State, gone: bool) -> Break:
+    back = math.inf
+    if rec.ended and rec.opened_for.instance == rec.generation.instance:
+        back = _days(rec.since)
+        by_hand = state.returned.get(rec.node)
+        if rec.phase is Phase.ESCALATED and by_hand is not None:
+            back = max(back, _days(by_hand))
+    elif rec.ended and not gone:
+        back = _days(rec.since)
+    return Break(_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
+
+
+def _mass(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
+    """The recoveries that were one event of many nodes."""
+    by_rule: dict[str, list[NodeRecovery]] = {}
+    for rec in past:
+        by_rule.setdefault(rec.rule, []).append(rec)
+    window = span(MASS_WINDOW_S)
+    shared: set[RecoveryId] = set()
+    for recs in by_rule.values():
+        first = 0
+        for place, rec in enumerate(recs):
+            while rec.opened - recs[first].opened > window:
+                first += 1
+            together = recs[first : place + 1]
+            if len({r.node for r in together}) >= MASS_NODES:
+                shared.update(r.id for r in together)
+    return shared
+
+
+def forecasts(
+    state: State,
+    nodes: Collection[NodeName],
+    health: Mapping[NodeName, Health],
+    now: datetime,
+    of: Collection[NodeName] | None = None,
+) -> tuple[Forecast, ...]:
+    """Every one of the nodes, or those `of` them, the worst first. A node that is out of service is
+    taken to be back."""
+    past = history(state, now)
+    signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
+    model = _learned(past, nodes, signs, _days(now))
+    moved = Counter(job.cause for job in state.jobs.values())
+    quiet, found = Unit(past.since), []
+    alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
+    for node in nodes if of is None else of:
+        known = health.get(node)
+        instance = known.generation.instance if known else past.of_node.get(node, InstanceId(""))
+        unit = past.units.get(instance, quiet)
+        shown = signs.get(node, ())
+        if unit.breaks:
+            chances = _chances(model, unit, shown)
+        else:
+            if shown not in alike:
+                alike[shown] = _chances(model, quiet, shown)
+            chances = alike[shown]
+        recs = past.treated.get(instance, ()) if unit.breaks else ()
+        found.append(_forecast(model, node, instance, unit, chances, recs, moved, shown))
+    return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
+
+
+def _chances(model: Model, unit: Unit, signs: tuple[str, ...]) -> tuple[float, float, float]:
+    day, week, month = HORIZONS
+    return (
+        model.chance(unit, day, signs), model.chance(unit, week, signs),
+        model.chance(unit, month, signs),
+    )  # fmt: skip
+
+
+def _learned(
+    past: History,
+    nodes: Collection[NodeName],
+    signs: Mapping[NodeName, tuple[str, ...]],
+    now: float,
+) -> Model:
+    there = Counter(name for found in signs.values() for name in found)
+    share = {name: n / max(len(nodes), 1) for name, n in there.items()}
+    units = [u.at(now) for u in past.units.values() if u.since < now]
+    broken = [u for u in units if u.breaks]
+    return learn(broken, _quiet(past, len(nodes), now) * (now - past.since), now, PRIORS, share)
+
+
+def _quiet(past: History, nodes: int, now: float) -> int:
+    """How many of the nodes had not broken by then: an instance that is gone has a successor."""
+    return max(0, nodes - sum(
+        i not in past.gone and bool(u.at(now).breaks) for i, u in past.units.items()
+    ))  # fmt: skip
+
+
+def _forecast(
+    model: Model,
+    node: NodeName,
+    instance: InstanceId,
+    unit: Unit,
+    chances: tuple[float, float, float],
+    recs: Sequence[NodeRecovery],
+    moved: Mapping[RecoveryId, int],
+    signs: tuple[str, ...],
+) -> Forecast:
+    shares = model.shares(unit, signs)
+    total = sum(shares.values())
+    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_most_first))
+    day, week, month = chances
+    return Forecast(
+        node, instance, day, week, month,
+        breaks=len(unit.breaks),
+        jobs=sum(moved.get(r.id, 0) for r in recs),
+        escalated=sum(r.phase is Phase.ESCALATED for r in recs),
+        rules=rules,
+        classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},
+        signs=signs,
+        first=recs[0].opened if recs else None,
+        last=recs[-1].opened if recs else None,
+        why=_why(model, unit, rules, signs),
+    )  # fmt: skip
+
+
+def _most_first(item: tuple[str, float]) -> tuple[float, str]:
+    return -item[1], item[0]
+
+
+def _why(model: Model, unit: Unit, rules: Mapping[str, int], signs: tuple[str, ...]) -> str:
+    """The factors in plain words, each with what it multiplies the fleet's rate by."""
+    parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
+    if unit.breaks:
+        last = unit.breaks[-1]
+        causes = ", ".join(f"{rule} ({n})" if n > 1 else rule for rule, n in rules.items())
+        broke = f"broke {len(unit.breaks)} times" if len(unit.breaks) > 1 else "broke once"
+        days = max(1, round(model.now - unit.breaks[0].begun))
+        age = max(0.0, model.now - last.back)
+        back = "out of service" if math.isinf(last.back) else f"back for {_age(age)}"
+        seen, expected = model.own(unit)
+        parts = [
+            f"{broke} within {days} d: {causes}",
+            f"{back} (x{model.recency[bisect_right(STEPS, age)]:.1f})",
+            f"its own rate (x{seen / expected:.1f})",
+        ]
+    parts += [f"{name} (x{model.signs[name]:.1f})" for name in signs]
+    return "; ".join(parts)
+
+
+def _age(days: float) -> str:
+    return f"{days:.0f} d" if days >= 2 else f"{24 * days:.0f} h"
+
+
+def finding(f: Forecast) -> Finding | None:
+    """The advice as a finding of the head node: WARN, and never a reason to act."""
+    if f.first is None or f.last is None:
+        return None
+    chance = f"{100 * f.month:.0f} % to break again within 30 d"
+    return Finding(
+        CHECK, Verdict.WARN, f.first, f.last, evidence=f"{chance}: {f.why}", count=f.breaks,
+        clears=Clears.GONE,
+    )  # fmt: skip
+
+
+class Band(Struct, frozen=True):
+    """Forecasts of a week that lay between two chances: how many node-weeks, what was predicted on
+    average, and in what part of them the node broke."""
+
+    low: float
+    high: float
+    node_weeks: int
+    predicted: float
+    happened: float
+
+
+BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
+WEEK: Final = 7.0
+
+
+def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tuple[Band, ...]:
+    """What would have been predicted at the beginning of each past week, from what was known then,
+    and what happened in it. Weeks before the journal's first are no evidence."""
+    past, end = history(state, now), _days(now)
+    sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
+
+    def add(chance: float, happened: float, count: int = 1) -> None:
+        row = sums[min(bisect_right(BANDS, chance), len(sums)) - 1]
+        row[0], row[1], row[2] = row[0] + count, row[1] + chance * count, row[2] + happened
+
+    at = end - WEEK
+    while at - WEEK >= past.since:
+        model, firsts = _learned(past, nodes, {}, at), 0
+        for unit in past.units.values():
+            then = unit.at(at)
+            broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
+            if then.breaks and then.breaks[-1].back <= at:
+                add(model.chance(then, WEEK), broke)
+            elif not then.breaks and unit.since <= at:
+                firsts += broke
+        quiet = _quiet(past, len(nodes), at)
+        add(model.chance(Unit(past.since), WEEK), firsts, quiet)
+        at -= WEEK
+    return tuple(
+        Band(low, high, round(n), chance / n, happened / n)
+        for low, high, (n, chance, happened) in zip(BANDS, BANDS[1:], sums, strict=False)
+        if n
+    )
+
+
+def error(bands: Sequence[Band]) -> float:
+    """The calibration error: how far predictions lay from what happened, by node-weeks."""
+    total = sum(b.node_weeks for b in bands)
+    return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
+
+
+def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
+    """So many spares are enough for the breaks of one day, with that certainty: the quantile of
+    the Poisson distribution of their sum."""
+    mean = sum(f.day for f in found)
+    part = total = math.exp(-mean)
+    count = 0
+    while total < sure and count < 10 * mean + 10:
+        count += 1
+        part *= mean / count
+        total += part
+    return count

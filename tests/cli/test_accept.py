@@ -1,0 +1,67 @@
+"""`hpctl accept show|history`: what tests have found, as people and programs read it."""
+
+import json
+
+from msgspec.structs import replace
+
+from hpctl.core.journal import SignalSeen
+from hpctl.core.model import Finding, Verdict
+from hpctl.core.recovery import StepKind
+from tests.cli import worlds
+from tests.cli.worlds import OK, at, seen, step
+
+RID = "n-11111111"
+
+
+def result(name: str, verdict: Verdict, code: str = "", evidence: str = "") -> Finding:
+    detail = "GPU 3 at 71 of 80" if code else ""
+    return Finding(name, verdict, at(60), at(62), f"{RID}-1", code, detail, evidence)
+
+
+def a_test() -> list:
+    """As `worlds.healed`, but for a test that fails before the node serves."""
+    *before, _resume, _resumed, _end = worlds.healed()
+    found = (
+        result("acceptance.gemm", Verdict.FAIL, "replace", '{"tflops":71.5}'),
+        result("acceptance.efa", Verdict.UNKNOWN),
+        result("acceptance.run", Verdict.OK, "quick"),
+    )
+    failed = SignalSeen(at(62.5), RID, "test_asks_replace", "gemm: GPU 3 at 71 of 80", None, found)
+    return [
+        *before,
+        seen(RID, "acceptance_due", 53.5, "its quick test comes before it serves"),
+        *step(RID, StepKind.ISOLATE, f"hpctl-accept-{RID}-1", 53.6, OK),
+        *step(RID, StepKind.TEST, f"hpctl-accept-{RID}-1", 55.0, replace(OK, detail="4243")),
+        failed,
+    ]
+
+
+def test_the_newest_test_of_a_node_is_shown_with_its_figures(head) -> None:
+    head.write(a_test())
+    node = worlds.gen(2).node
+    shown = head.run("accept", "show", node, "--json")
+    assert shown.exit_code == 1
+    (test,) = json.loads(shown.stdout)["tests"]
+    assert (test["id"], test["result"], test["after"]) == (f"{RID}-1", "failed", "xid-79")
+    gemm, efa = test["measured"]
+    assert (gemm["remedy"], gemm["figures"], efa["result"]) == (
+        "replace",
+        {"tflops": 71.5},
+        "skipped",
+    )
+    text = head.run("accept", "show", f"{RID}-1").stdout
+    for words in ("tflops=71.5", "GPU 3 at 71 of 80", "failed", "skipped"):
+        assert words in text
+    assert "failed its test, needs a replacement" in head.run("explain", RID).stdout
+    assert "acceptance.gemm" in head.run("explain", RID).stdout
+
+
+def test_the_history_names_every_test_and_a_node_without_one_is_an_error(head) -> None:
+    head.write(worlds.troubled())
+    assert "No node was tested." in head.run("accept", "history").stdout
+    head.write(a_test())
+    rows = json.loads(head.run("accept", "history", "--json").stdout)["tests"]
+    assert [r["id"] for r in rows] == [f"{RID}-1"]
+    wrong = head.run("accept", "show", "ip-10-1-0-3")
+    assert wrong.exception is not None
+    assert "nothing is known" in str(wrong.exception)

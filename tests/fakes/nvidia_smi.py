@@ -1,0 +1,62 @@
+"""nvidia-smi and systemctl as stand-ins below a root, with the words of the real ones.
+
+Sources: NVIDIA/gpu-operator issue 118, NVIDIA/NVSentinel issue 1690, nvidia-smi(1). What was run is
+in `calls`; the answers to --gpu-reset are taken from `answers` in turn, each an exit code and text.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+GPUS = ("0000:53:00.0", "0000:64:00.0")
+DONE = (0, "GPU 00000000:53:00.0 was successfully reset.")
+IN_USE = (
+    255,
+    "The following GPUs could not be reset:\n  GPU 00000000:53:00.0: In use by another client\n\n"
+    "1 device is currently being used by one or more other processes (e.g. Fabric Manager, CUDA"
+    " application, graphics application such as an X server, or a monitoring application such as"
+    " another instance of nvidia-smi). Please first kill all processes using this device and all"
+    " compute applications running in the system.",
+)
+UNSUPPORTED = (3, "Resetting GPU 00000000:53:00.0 is not supported.")
+PEERS = (255, "GPUs with NVLink connections must be reset in the same command: 00000000:64:00.0")
+_SCRIPT = """#!{python}
+import json, pathlib, sys
+root = pathlib.Path({root!r})
+calls = root / "calls"
+known = calls.read_text() if calls.exists() else ""
+calls.write_text(known + json.dumps(sys.argv[1:]) + "\\n")
+words = " ".join(sys.argv[1:])
+if "--query-gpu" in words:
+    print((root / "gpus.csv").read_text(), end="")
+elif "--gpu-reset" in words:
+    answers = json.loads((root / "answers").read_text())
+    (root / "answers").write_text(json.dumps(answers[1:] or answers))
+    code, text = answers[0]
+    print(text)
+    sys.exit(code)
+elif "is-active" in words:
+    running = (root / "units").read_text().split()
+    print("\\n".join("active" if u in running else "inactive" for u in sys.argv[2:]))
+"""
+
+
+def install(root: Path, *answers, mig: str = "Disabled", capability: str = "9.0", units: str = ""):
+    """Two GPUs in the machine below `root`, both with persistence mode."""
+    for name in ("nvidia-smi", "systemctl"):
+        program = root / "usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(_SCRIPT.format(python=sys.executable + " -S", root=str(root)))
+        program.chmod(0o755)
+    rows = (
+        f"GPU-{n}, {'0000' + pci.upper()}, {capability}, Enabled, {mig}\n"
+        for n, pci in enumerate(GPUS)
+    )
+    (root / "gpus.csv").write_text("".join(rows))
+    (root / "answers").write_text(json.dumps(answers or [DONE]))
+    (root / "units").write_text(units)
+
+
+def calls(root: Path) -> list[str]:
+    """What was run, a line each."""
+    return [" ".join(json.loads(line)) for line in (root / "calls").read_text().splitlines()]

@@ -1,0 +1,55 @@
+"""An idle node is tested, and a user's job does not wait for it, with slurm.conf as it comes."""
+
+import sys
+import time
+
+import pytest
+
+from hpctl.core.change import Kind, Phase
+from tests.integration.live import FAST, Live, until
+
+pytestmark = pytest.mark.slurm
+
+
+def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
+    script = tmp_path / "test.py"
+    log = tmp_path / "log"
+    script.write_text(
+        f"import sys, time\nopen({str(log)!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+        "time.sleep(float(open(sys.argv[0] + '.s').read()))\n"
+    )
+    pace = tmp_path / "test.py.s"
+    pace.write_text("300")
+    idle = {"every_s": 3600, "idle_s": 0, "retry_s": 5}
+    accept = {"quick_s": 120, "command": f"{sys.executable} {script}"}
+    live = Live(
+        sandbox_factory(
+            nodes=1, mode="own", daemon=True, config={**FAST, "idle": idle, "acceptance": accept}
+        )
+    )
+
+    def changes(phase=None):
+        every = live.state().changes.values()
+        return [c for c in every if c.opened.kind is Kind.BURN_IN and phase in (None, c.phase)]
+
+    def wait_of_a_job() -> float:
+        """How long a user's job waits that comes while the node is tested, in seconds."""
+        until(lambda: changes(Phase.TESTING), 60, "an idle node is tested")
+        until(lambda: any(j.running for j in live.scheduler.view().jobs.values()), 10, "it runs")
+        job = live.submit("sleep 1", header="#!/bin/sh\n#SBATCH --exclusive\n")
+        until(lambda: live.job(job).state == "COMPLETED", 30, "the user's job runs and ends")
+        until(lambda: not changes(Phase.TESTING) and not changes(Phase.LEAVING), 10, "told")
+        found = live.job(job)
+        assert found.start is not None
+        return (found.start - found.submit).total_seconds()
+
+    waits = [wait_of_a_job() for _ in range(3)]
+    assert {c.phase for c in changes()} == {Phase.CANCELLED}
+    pace.write_text("0.1")
+    until(lambda: changes(Phase.DONE), 60, "a test ends by itself")
+    (done,) = changes(Phase.DONE)
+    assert f"--level quick --id {done.id}" in log.read_text()
+    time.sleep(8)
+    assert len(changes(Phase.DONE)) == 1, "it is not tested again before its time"
+    # Slurm tells whole seconds, and slurmctld schedules by its own tick: not a measurement.
+    assert sorted(waits)[1] <= 5.0, waits

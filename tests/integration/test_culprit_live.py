@@ -1,0 +1,53 @@
+"""The culprit among the nodes of a real Slurm: each group test is a job of its own."""
+
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def hpctl(slurm):
+    """Runs `hpctl accept culprit` with tests of a site that take the place of the all-reduce."""
+    folder = Path(tempfile.mkdtemp(prefix="hpctl-culprit-"))
+
+    def run(script: str, *args: str, check: bool = False):
+        row = {"name": "group.all_reduce", "what": "a test", "levels": ["group"], "timeout_s": 4}
+        row["command"] = ["sh", "-c", script]
+        (folder / "a.yaml").write_text(json.dumps({"tests": [row]}))
+        command = [sys.executable, "-m", "hpctl", "accept", "culprit", "--timeout", "20", *args]
+        return slurm.run(command, env={"HPCTL_TESTS_D": str(folder)}, check=check)
+
+    yield run
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def names(slurm) -> list[str]:
+    return sorted(str(node["node"]) for node in slurm.status()["nodes"])
+
+
+@pytest.mark.parametrize("how", ["sleep 60", 'echo \'{"figures": {"busbw_gbs": 380}}\'; exit'])
+def test_one_node_of_four_that_hangs_or_is_slow_is_named(slurm, hpctl, how) -> None:
+    nodes = names(slurm)
+    script = f"""test "$SLURMD_NODENAME" != {nodes[2]} || {{ {how}; }}
+echo '{{"figures": {{"busbw_gbs": 440}}}}'"""
+    done = hpctl(script, "--json", *nodes)
+    assert done.returncode == 1, done.stderr
+    view = json.loads(done.stdout)
+    assert view["culprits"] == [nodes[2]]
+    assert view["rounds"] <= 4
+    assert "round 1 of at most 4: ip-" in done.stderr
+    assert not slurm.run(["squeue", "--noheader"]).stdout, "a job is left"
+
+
+def test_where_no_test_can_run_it_says_so(slurm, hpctl) -> None:
+    done = hpctl("echo HEALTH_CHECK_RESULT:n:Skipped:none:no torch", *names(slurm))
+    assert done.returncode == 3
+    assert "no group could be tested: no torch" in done.stderr
+    assert "Slurm has no node nowhere" in hpctl("true", "nowhere", names(slurm)[0]).stderr
+    assert "name --healthy partners" in hpctl("true", names(slurm)[0]).stderr

@@ -1,0 +1,194 @@
+"""Which idle node is tested, what ends that at once, and what is left of it after a crash."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.core.change import ChangeFacts, ChangeOpened, Kind, Phase, advance
+from hpctl.core.journal import SignalSeen, StepResolved, StepStarted, replay
+from hpctl.core.model import Finding, Health, Outcome, Verdict, own_reason
+from hpctl.core.plan_capacity import plan_capacity
+from hpctl.core.policy import IdlePolicy, Mode, NodePolicy, Policy
+from hpctl.core.recovery import Do, Move, StepKind
+from tests.fakes.capacity import N1, N2, N3, cluster, pending
+from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_job
+from tests.unflawed import unflawed
+
+DAY = 86400.0
+BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
+
+
+def chosen(view, policy=BURN):
+    """The nodes whose test begins, in order."""
+    found = unflawed(plan_capacity(view, policy, at(0)))
+    assert {c.kind for c in found} <= {Kind.BURN_IN}
+    return [c.node for c in found]
+
+
+def past(node, day, phase="tested", instance=None):
+    """A burn-in of a node that ended on a day."""
+    rid, when = f"b-{node}-{day}", day * DAY
+    start = ChangeOpened(at(when), rid, Kind.BURN_IN, "all", "idle", node=node,
+                         instance=instance or generation(node).instance)  # fmt: skip
+    return [
+        start,
+        SignalSeen(at(when), rid, "order_taken", ""),
+        SignalSeen(at(when), rid, phase, ""),
+    ]
+
+
+def every(policy=BURN, count=100):
+    return replace(policy, idle=replace(policy.idle, at_once=count))
+
+
+def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
+    assert len(chosen(cluster())) == 1
+    assert chosen(cluster(), replace(BURN, mode=Mode.OBSERVE)) == []
+    assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
+    running = past(N1, 0)[:2]
+    assert chosen(cluster(log=running)) == []
+
+
+def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
+    log = [e for n in range(4, 9) for e in past(node_name(n), -9)]
+    log += past(N1, -3) + past(N2, -5) + past(N3, -4)
+    order = chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every())
+    assert order == [N2, N3, N1]
+    hot = Finding("gpu.remap", Verdict.WARN, at(0), at(0), code="bank-low")
+    view = cluster(idle=3, log=sorted(log, key=lambda e: e.at))
+    view = replace(view, health={**view.health, N1: Health(generation(N1), at(0), (hot,))})
+    assert chosen(view, every()) == [N1, N2, N3]
+
+
+def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
+    assert N1 not in chosen(cluster(log=past(N1, -0.5)), every())
+    assert N1 in chosen(cluster(log=past(N1, -1.1)), every())
+    assert N1 in chosen(cluster(log=past(N1, -0.5, instance="i-before")), every())
+    soon, late = past(N1, -1000 / DAY, "refused"), past(N1, -2000 / DAY, "refused")
+    assert N1 not in chosen(cluster(log=soon), every())
+    assert N1 in chosen(cluster(log=late), every())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"flags": frozenset({"DRAIN"})},
+        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
+        {"state": "ALLOCATED"},
+        {"last_busy": at(-200)},
+        {"partitions": ()},
+        {"reason": own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
+    ],
+)
+def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
+    found = chosen(cluster(change={N1: what}), every())
+    assert N1 not in found
+    assert found
+
+
+def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
+    view = cluster(sick=[faulty(N3)], log=(opened(node=N2),), reservations={"hers": (N1,)})
+    assert not {N1, N2, N3} & set(chosen(view, every()))
+    shut = replace(every(), node=NodePolicy(protected=frozenset({N1})))
+    assert N1 not in chosen(cluster(), shut)
+    mine = replace(cluster().instances[N1], protected=True)
+    assert N1 not in chosen(
+        replace(cluster(), instances={**cluster().instances, N1: mine}), every()
+    )
+    quiet = {**cluster().health, N1: Health(generation(N1), at(-500))}
+    assert N1 not in chosen(replace(cluster(), health=quiet), every())
+    assert chosen(cluster(), replace(every(), partitions=frozenset({"other"}))) == []
+    assert chosen(replace(cluster(), stopped="the kill switch is there"), every()) == []
+
+
+def test_nobody_is_tested_where_a_users_job_waits() -> None:
+    assert chosen(cluster(jobs=(pending(),)), every()) == []
+    assert chosen(cluster(jobs=(pending(partition="other"),)), every())
+    held = pending(reason="JobHeldUser")
+    assert chosen(cluster(jobs=(held,)), every())
+
+
+# --- one burn-in --------------------------------------------------------------------------------
+
+
+def begun(*events):
+    """A burn-in with what has happened to it."""
+    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0)))
+    state = replay([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
+    return state.changes[opens.recovery]
+
+
+def taken(rid):
+    return StepStarted(at(0), rid, StepKind.TEST, 1, f"hpctl-burn-in-{rid}")
+
+
+def answered(rid):
+    return StepResolved(at(0), rid, StepKind.TEST, 1, Outcome.accepted("7"))
+
+
+def runs(rid):
+    return SignalSeen(at(1), rid, "order_taken", "job 7")
+
+
+def wanted(rid):
+    return SignalSeen(at(2), rid, "in_use", "job 9 waits for nodes")
+
+
+def ends(rid):
+    return StepStarted(at(2), rid, StepKind.END_TEST, 1, f"hpctl-burn-in-{rid}")
+
+
+def killed(rid):
+    return StepResolved(at(2), rid, StepKind.END_TEST, 1, Outcome.accepted())
+
+
+def after(change, seconds=2.0, **facts):
+    return advance(change, ChangeFacts(at(0), **facts), BURN, at(seconds))
+
+
+def test_its_job_is_submitted_behind_all_others() -> None:
+    step = after(begun())
+    assert isinstance(step, Do)
+    assert (step.kind, step.nodes, step.idle, step.qos) == (StepKind.TEST, (N1,), True, "low")
+    assert step.command.endswith(f"--level quick --id {step.target.removeprefix('hpctl-burn-in-')}")
+    assert step.limit_s == BURN.acceptance.quick_s
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"), [("COMPLETED", Phase.DONE), ("FAILED", Phase.DONE),
+                         ("TIMEOUT", Phase.FAILED), ("CANCELLED", Phase.FAILED)],
+)  # fmt: skip
+def test_a_test_that_ran_to_its_end_counts_and_no_other(state, phase) -> None:
+    change = begun(taken, answered, runs)
+    move = after(change, job=slurm_job(7, state=state), unwanted="job 9 waits for nodes")
+    assert isinstance(move, Move)
+    assert change.on(move.signal, at(2), move.why).phase is phase
+
+
+def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
+    for change in (begun(), begun(taken), begun(taken, answered, runs)):
+        move = after(change, job=slurm_job(7), unwanted="job 9 waits for nodes")
+        assert isinstance(move, Move)
+        leaving = change.on(move.signal, at(2), move.why)
+        assert leaving.phase is Phase.LEAVING
+        step = after(leaving, job=slurm_job(7))
+        assert isinstance(step, Do)
+        assert (step.kind, step.target) == (StepKind.END_TEST, f"hpctl-burn-in-{change.id}")
+
+
+def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
+    ended = begun(taken, answered, runs, wanted, ends, killed)
+    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), Move)
+    again = after(ended, 4.0, job=slurm_job(7))
+    assert isinstance(again, Do)
+    assert again.attempt == 2
+    gone = after(ended, 2.5, job=slurm_job(7, state="CANCELLED"))
+    assert isinstance(gone, Move)
+    assert ended.on(gone.signal, at(3), "").phase is Phase.CANCELLED
+
+
+def test_one_that_lasts_too_long_is_ended() -> None:
+    change = begun(taken, answered, runs)
+    late = BURN.acceptance.quick_s + BURN.node.doubt_window_s + 2
+    move = after(change, late, job=slurm_job(7))
+    assert isinstance(move, Move)
+    assert change.on(move.signal, at(late), "").phase is Phase.LEAVING
