@@ -17,7 +17,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import complete_file
 from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints import hpctl_checkpoint, search
+from hpctl.jobs.checkpoints import hpctl_checkpoint, search, starts
 from hpctl.jobs.checkpoints.files import Place, Remote
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 
@@ -174,7 +174,9 @@ def helper(shell: bool) -> None:
 @_looking
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
 @click.option(
-    "--tell", is_flag=True, help="Tell the head node the step (in a job; never waits for it)."
+    "--tell",
+    is_flag=True,
+    help="In a job: tell the head node the step, and note the start beside the checkpoints.",
 )
 @click.option(
     "--fetch",
@@ -226,6 +228,8 @@ def last(
         output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
     if tell:
         _tell(result)
+        if isinstance(into, Path):
+            starts.note(into)
     sys.exit(_EXIT_CODES[result.verdict])
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints import starts
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
     WHOLE,
@@ -97,6 +98,38 @@ def test_a_save_over_an_older_one_is_seen_by_its_times(tmp_path, name, file, sec
     age(path / file, seconds)
     assert why in reason(path)
     assert "saved over" in reason(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("deepspeed", "bf16_zero_pp_rank_1_mp_rank_01_optim_states.pt"),
+        ("megatron-legacy", "mp_rank_00_000/*.pt"),
+    ],
+)
+def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, old):
+    path, now = make(tmp_path, name), time.time_ns()
+    for before in path.rglob("*.pt"):
+        os.utime(before, ns=(now - 60 * 10**9,) * 2)
+    starts.note(path.parent)
+    assert isinstance(judge(path), Checkpoint), "all of it is from before the restart"
+    for after in set(path.rglob("*.pt")) - set(path.glob(old)):
+        os.utime(after, ns=(now + 60 * 10**9,) * 2)
+    assert "before a restart of the job" in reason(path)
+    (path.parent / starts.NAME).unlink()
+    assert isinstance(judge(path), Checkpoint), "this is what the noted start is for"
+
+
+def test_what_a_start_cannot_note_it_does_without(tmp_path):
+    starts.note(tmp_path / "absent")
+    (tmp_path / starts.NAME).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
+    starts.note(tmp_path)
+    assert (tmp_path / starts.NAME).stat().st_size < 64 << 10
+    assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
+    (tmp_path / starts.NAME).unlink()
+    os.mkfifo(tmp_path / starts.NAME)
+    starts.note(tmp_path)
+    assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
 
 
 # --- torch.distributed.checkpoint -----------------------------------------------------------------

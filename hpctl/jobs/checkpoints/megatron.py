@@ -9,9 +9,10 @@ Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/di
 """
 
 import re
+from itertools import chain
 from pathlib import Path
 
-from hpctl.jobs.checkpoints import torch_files
+from hpctl.jobs.checkpoints import starts, torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     FileMissing,
@@ -115,18 +116,21 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
     experts = (args.integer("expert_model_parallel_size") or 1) > 1
     distributed = distributed and args.get("no_save_optim") is not True
 
-    def one(rank: str) -> None:
+    def one(rank: str) -> tuple[int, ...]:
         written_ns = torch_files.prove_archive(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
         if not distributed:
-            return
+            return (written_ns,)
         before_ns = torch_files.prove_archive(path, f"{rank}/distrib_optim.pt", deep=deep)
         # One process writes the optimiser's file and then the other (with experts it may be two).
         if before_ns > written_ns and not experts and isinstance(path, Path):
             raise saved_over(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
+        return before_ns, written_ns
 
-    for_each(path, expected, one)
-    if len(expected) > 1 and step is not None and isinstance(path, Path):
-        _reached(path, step)
+    times = for_each(path, expected, one)
+    if isinstance(path, Path):
+        starts.one_start(path, chain.from_iterable(times))
+        if len(expected) > 1 and step is not None:
+            _reached(path, step)
 
 
 def _reached(path: Path, step: int) -> None:

@@ -22,6 +22,7 @@ from hpctl.core.run_policy import Answer, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs import elastic
+from hpctl.jobs.checkpoints import starts
 from hpctl.jobs.elastic import SECRET, account
 from hpctl.jobs.elastic.wire import tell
 from hpctl.jobs.logs.engine import RuleVerdict
@@ -389,7 +390,10 @@ class Steps:
         found, self._after = self._after, None
         now = answer is not None and answer.after_s == 0
         alone = self._given.search is None and not self._given.scratch
-        return found if now and alone and found is not None and found.path else None
+        if not now or not alone or found is None or not found.path or not self._given.directory:
+            return None
+        starts.note(self._given.directory)
+        return found
 
     def save_first(self, step: RunningStep, seconds: float) -> None:
         """Ask the ranks to save, and wait for a newer checkpoint, for so long at most."""
