@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks import scontrol_text
@@ -22,6 +23,7 @@ from hpctl.core.catalogue import rules
 from hpctl.daemon import channel
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.grey import GreyFailures
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState
@@ -30,7 +32,7 @@ from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.server import IntakeServer
+from hpctl.daemon.server import Bounds, IntakeServer
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 from hpctl.store.rows import Holder
@@ -62,7 +64,7 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
-    server = IntakeServer(hello, "127.0.0.1") if mode == "hello" else _intake(munge_socket, book)
+    server = _bare() if mode == "hello" else _intake(munge_socket, book)
     server.start()
     pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
     if isinstance(server, IntakeProcess):
@@ -85,10 +87,19 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.close()
 
 
+def _bare() -> IntakeServer:
+    """The rival knows no node, so that none of its connections may be short of room or time."""
+    many = 1 << 20
+    server = IntakeServer(hello, "127.0.0.1", bounds=Bounds(many, many, many, many))
+    server.connections.sweep = lambda: None  # type: ignore[method-assign]
+    return server
+
+
 def _intake(munge_socket: Path, book: NodeHealthStore) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
     nobody: Any = None
-    grey = GreyFailures(book, nobody, CLOCK)
+    observer: Any = SimpleNamespace(hangs=HangWatch())
+    grey = GreyFailures(book, observer, CLOCK)
     backend = Backend(book, grey, nobody, nobody, nobody, Metrics())
     return IntakeProcess(setup, ("127.0.0.1", 0), backend)
 
