@@ -29,6 +29,8 @@ down. Requests (`pause`, `approve` and so on) go to the daemon, which acts under
 _SHARED_BY = 2
 """An option that so many commands have is described once."""
 _IN_HEAD = ("| `--json`", "| `--config ", "| `--profile ", "| `--region ")
+_IN_HELP = ("hpctl sandbox ", "hpctl agent ")
+"""What few people call by hand: its options are named, and `--help` describes them."""
 _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
@@ -76,7 +78,7 @@ def _command(text: str, command: click.Command, shared: Mapping[str, str]) -> It
     usage = " ".join([text.removeprefix("hpctl "), *arguments])
     yield from ("", f"**`{usage}`**", "") if " " in usage else ("",)
     about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
-    known = [o for o in _options(command) if _is_shared(o, shared)]
+    known = [o for o in _options(command) if _is_shared(o, shared) or text.startswith(_IN_HELP)]
     also = [_name(o) for o in known if o.name not in _EVERYWHERE]
     yield about + (" Takes " + ", ".join(f"`{name}`" for name in also) + "." if also else "")
     own = [o for o in _options(command) if o not in known]

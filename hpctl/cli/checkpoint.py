@@ -216,6 +216,8 @@ def last(
         bring=None if into is None else _bringing(into.absolute(), deep),
     )
     result = replace(result, unseen=(*unseen, *result.unseen))
+    if export:
+        result = _with_fast(result)
     if not as_json:
         _explain(result)
     if as_json:
@@ -231,6 +233,18 @@ def last(
         if isinstance(into, Path):
             starts.note(into)
     sys.exit(_EXIT_CODES[result.verdict])
+
+
+def _with_fast(result: search.Search) -> search.Search:
+    """In a job with --fast-dir: the better of it and the nodes' own saves."""
+    from hpctl.jobs.fast import restore, serve, start
+
+    try:
+        spec = start.given()
+    except HpctlError as error:
+        serve.say(f"not looked at: {error}")
+        return result
+    return restore.restore(spec, result, serve.say) if spec else result
 
 
 def _tell(result: search.Search) -> None:

@@ -113,17 +113,21 @@ def _policy(path: Path | None) -> list[PolicyFile]:
 
 def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
     """Looks in the job's directory and its tiers; what is in S3 only is brought to the former."""
+    from hpctl.jobs.fast.spec import ENVIRONMENT
     from hpctl.jobs.resume import further_places
 
     directory, tiers = environ.get("HPCTL_CHECKPOINT_DIR"), further_places(environ)
-    if not directory or not tiers:
+    if not directory or not (tiers or environ.get(ENVIRONMENT)):
         return None
     from hpctl.cli.checkpoint import Aws
     from hpctl.jobs.checkpoints.fetch import fetch
     from hpctl.jobs.checkpoints.files import Remote
     from hpctl.jobs.checkpoints.search import last_complete, tiers_of
+    from hpctl.jobs.fast import serve, start
+    from hpctl.jobs.fast.restore import restore
 
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
+    spec = start.given(environ)
     places, unseen = tiers_of([directory, *tiers], Aws(None, None, None).place)
 
     def bring(found: Checkpoint) -> Checkpoint | PassedOver:
@@ -131,7 +135,8 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
 
     def look() -> Search:
         result = last_complete(places, nodes=nodes, bring=bring)
-        return replace(result, unseen=(*unseen, *result.unseen))
+        result = replace(result, unseen=(*unseen, *result.unseen))
+        return restore(spec, result, serve.say, start.gone) if spec else result
 
     return look
 

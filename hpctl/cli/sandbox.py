@@ -63,6 +63,7 @@ def _sandbox(name: str, **settings: Any) -> Sandbox:
     help="The lifecycle scripts; this directory stands for their S3 prefix.",
 )
 @click.option("--netns", is_flag=True, help="A network namespace for each node (root).")
+@click.option("--disks", is_flag=True, help="A disk for each node at STATE/nvme (root).")
 @_shown(
     "--mode",
     type=click.Choice(["observe", "assist", "own"]),

@@ -72,6 +72,11 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --checkpoint-dir DIR      where the job saves, on storage that all nodes share
       --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
                                 own disk, or s3://BUCKET/PREFIX; repeatable
+      --fast-dir local:DIR      a directory on each node's own disk for frequent saves: hpctl
+                                copies them to other nodes and gathers them at a restart
+      --fast-flush TIME         from one flush of these to the checkpoint directory to the
+                                next (15m)
+      --fast-replicas N         on how many other nodes, 1 or 2 (1)
       --no-resume               the program finds its checkpoint itself
       --policy FILE|NAME        how the job is to be treated (docs/policies.md)
       --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
@@ -86,7 +91,7 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --json                    with --dry-run: print JSON
       --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
 
-    The script may say the first nine itself, among its leading comments: #HPCTL --spares 1. The
+    The script may say the first twelve itself, among its leading comments: #HPCTL --spares 1. The
     command line wins. In directories {job_id} and {array_task_id} are filled in.
 
     A few shell lines go into the copy that is submitted. At every start of the job they export

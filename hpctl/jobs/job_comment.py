@@ -24,6 +24,7 @@ class JobRegistration(Struct, frozen=True):
 
     `policy` is `PolicyFile.compact()`. `save_signal` is a name such as USR1, "" for none.
     `supervised`: the script starts its program with `hpctl run`. `preflight`: the level of tests.
+    `fast`: the directory on each node's own disk for saves between two flushes.
     """
 
     ckpt: str = ""
@@ -33,6 +34,9 @@ class JobRegistration(Struct, frozen=True):
     save_signal: str = ""
     supervised: bool = False
     preflight: str = ""
+    fast: str = ""
+    fast_flush_s: int = 0
+    fast_replicas: int = 0
 
     def fields(self) -> dict[str, object]:
         """The values that are set, with the Comment's keys, in its order."""
@@ -65,20 +69,26 @@ def decode(comment: str) -> JobRegistration | None:
     if registered is None:
         return None
     found, _ = registered
-    spares = found.get("spares")
     return JobRegistration(
         ckpt=_text(found.get("ckpt")),
         tiers=tuple(filter(None, map(_text, _list(found.get("tiers"))))),
         policy=policy if isinstance(policy := found.get("policy"), dict) else {},
-        spares=spares if type(spares) is int and spares > 0 else 0,
+        spares=_count(found.get("spares")),
         save_signal=_text(found.get("save_signal")),
         supervised=found.get("supervised") is True,
         preflight=_text(found.get("preflight")),
+        fast=_text(found.get("fast")),
+        fast_flush_s=_count(found.get("fast_flush_s")),
+        fast_replicas=_count(found.get("fast_replicas")),
     )
 
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0
 
 
 def _list(value: object) -> list[object]:

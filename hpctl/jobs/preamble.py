@@ -56,6 +56,8 @@ def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> st
     text = sections["begin"]
     if job.preflight:
         text += sections["preflight"]
+    if job.fast:
+        text += sections["fast"]
     if job.ckpt:
         text += sections["resume" if resume else "make"]
     signals = ["USR1"]
@@ -68,7 +70,7 @@ def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> st
         "PYTHON": shlex.quote(runtime.python),
         "SAFE_PATH": shlex.join(SAFE_PATH),
         "SEARCH": "".join(f" {shell_word(tier)}" for tier in job.tiers),
-        "LIMIT": str(FETCH_S if any(t.startswith("s3://") for t in job.tiers) else LOOK_S),
+        "LIMIT": str(FETCH_S if job.fast or _in_s3(job) else LOOK_S),
         "BASE": shlex.quote(root),
         "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
         "ENVIRONMENT": path,
@@ -92,6 +94,9 @@ def _exports(job: JobRegistration) -> str:
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
         "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
+        "HPCTL_FAST_DIR": shell_word(job.fast) if job.fast else "",
+        "HPCTL_FAST_FLUSH": str(job.fast_flush_s or ""),
+        "HPCTL_FAST_REPLICAS": str(job.fast_replicas or ""),
         "HPCTL_POLICY": shlex.quote(compact(dict(job.policy))) if job.policy else "",
         "HPCTL_SPARES": str(job.spares) if job.spares else "",
         "HPCTL_SAVE_SIGNAL": job.save_signal,
@@ -104,6 +109,10 @@ def _exports(job: JobRegistration) -> str:
         if tier.startswith("/")
     )
     return exports + made
+
+
+def _in_s3(job: JobRegistration) -> bool:
+    return any(tier.startswith("s3://") for tier in job.tiers)
 
 
 def compact(value: object) -> str:

@@ -5,7 +5,8 @@
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
     unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS
+        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_FLUSH \
+        HPCTL_FAST_REPLICAS
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
@@ -18,6 +19,13 @@ hpctl_preamble() {
     "without "*) export HPCTL_SUSPECTS="${hpctl_line#without }" ;;
     go) ;;
     *) echo "hpctl: preflight did not answer ($HPCTL_PYTHON); going ahead" >&2 ;;
+    esac
+#@ fast
+    if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.fast start </dev/null) || :
+    case $hpctl_line in
+    /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
+    *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: what is saved there dies with its node" >&2 ;;
     esac
 #@ make
     for hpctl_pause in 2 5 10 0; do

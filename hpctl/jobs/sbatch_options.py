@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
 
 
@@ -37,6 +38,9 @@ class HpctlOption(Struct, frozen=True):
 HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
     "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
     "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
+    "fast-dir": HpctlOption("local:DIR", "local:/nvme/my-run"),
+    "fast-flush": HpctlOption("TIME", "15m"),
+    "fast-replicas": HpctlOption("N", "1"),
     "policy": HpctlOption("FILE|NAME", "policy.yaml"),
     "log-rules": HpctlOption("PRESET|FILE", "megatron"),
     "spares": HpctlOption("K", "1"),
@@ -73,6 +77,15 @@ class SaveSignal(Struct, frozen=True):
     seconds: int
 
 
+class FastSaves(Struct, frozen=True):
+    """Saves on the nodes' own disks. `flush_s`: from one flush to the shared directory to the
+    next. `replicas`: copies on other nodes."""
+
+    directory: str
+    flush_s: int = 900
+    replicas: int = 1
+
+
 class HpctlOptions(Struct, frozen=True):
     """What the user asked of hpctl. Directories are absolute, placeholders still in them.
 
@@ -87,6 +100,7 @@ class HpctlOptions(Struct, frozen=True):
     save_signal: SaveSignal | None = None
     resume: bool = True
     preflight: str = ""
+    fast: FastSaves | None = None
 
 
 def closest_option(typed: str, names: Sequence[str], cutoff: float) -> str:
@@ -178,6 +192,7 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
         save_signal=_save_signal(save) if save else None,
         resume="no-resume" not in given,
         preflight=_level(level) if (level := last("preflight")) else "",
+        fast=_fast(last("fast-dir"), last("fast-flush"), last("fast-replicas"), where),
     )
 
 
@@ -186,6 +201,46 @@ def _directory(option: OptionValue, cwd: str) -> str:
     if not directory.isprintable():
         raise HpctlError(f"{option.place} has unprintable characters: {directory!r}")
     return directory
+
+
+def _fast(
+    where: OptionValue | None,
+    flush: OptionValue | None,
+    replicas: OptionValue | None,
+    shared: OptionValue | None,
+) -> FastSaves | None:
+    if where is None:
+        if other := flush or replicas:
+            raise HpctlError(f"{other.place} is of use with --fast-dir alone", "Add --fast-dir.")
+        return None
+    directory = where.value.removeprefix("local:")
+    if not where.value.startswith("local:/") or os.path.normpath(directory) != directory:
+        raise HpctlError(
+            f"{where.place} is no directory on each node's own disk: {where.value!r}",
+            f"Write --fast-dir {HPCTL_OPTIONS['fast-dir'].example}, with an absolute path.",
+        )
+    if not directory.isprintable():
+        raise HpctlError(f"{where.place} has unprintable characters: {directory!r}")
+    if shared is None:
+        raise HpctlError(
+            f"{where.place}: fast saves are flushed to the checkpoint directory, and there is none",
+            "Add --checkpoint-dir DIR, on storage that the nodes share.",
+        )
+    if directory == os.path.normpath(shared.value):
+        raise HpctlError(
+            f"{where.place} is the checkpoint directory, which the nodes share",
+            "Name a directory on each node's own disk.",
+        )
+    seconds = duration_s(flush.value) if flush else 900.0
+    if flush and (seconds is None or not 1 <= seconds <= 7 * 86400):
+        raise HpctlError(
+            f"{flush.place} is no time from 1s to 7d: {flush.value!r}", "Write --fast-flush 15m."
+        )
+    if replicas and replicas.value not in ("1", "2"):
+        raise HpctlError(
+            f"{replicas.place} is no number of copies: {replicas.value!r}", "Write 1 or 2."
+        )
+    return FastSaves(directory, int(seconds or 0), int(replicas.value) if replicas else 1)
 
 
 def _tier(option: OptionValue, cwd: str) -> str:

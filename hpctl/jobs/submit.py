@@ -183,7 +183,7 @@ class _Draft:
     @property
     def registration(self) -> JobRegistration:
         """What is registered; without any field the job is one of plain sbatch's."""
-        save = self.hpctl.save_signal
+        save, fast = self.hpctl.save_signal, self.hpctl.fast
         return JobRegistration(
             ckpt=self.hpctl.checkpoint_dir or "",
             tiers=self.hpctl.tiers,
@@ -192,6 +192,9 @@ class _Draft:
             save_signal=save.name if save else "",
             supervised=self.supervised,
             preflight=self.hpctl.preflight,
+            fast=fast.directory if fast else "",
+            fast_flush_s=fast.flush_s if fast else 0,
+            fast_replicas=fast.replicas if fast else 0,
         )
 
     def rewritten(self) -> BatchScript:

@@ -56,9 +56,9 @@ class Sandbox:
         """
         wanted = self._spec()
         packages.find(wanted.prefix, netns=wanted.netns or wanted.heads > 1)
-        if (wanted.netns or wanted.heads > 1) and os.geteuid() != 0:
+        if (wanted.netns or wanted.disks or wanted.heads > 1) and os.geteuid() != 0:
             raise HpctlError(
-                "--netns and --heads 2 need root", "Run it with sudo, or leave them out."
+                "--netns, --disks and --heads 2 need root", "Run it with sudo, or leave them out."
             )
         if wanted.heads > 1:
             database.choose(wanted)

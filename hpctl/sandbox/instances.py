@@ -294,7 +294,7 @@ class LocalMachines:
         (directory / "boot_time").write_text(str(time.time()))
         path = directory / "boot.json"
         path.write_text(json.dumps(plan))
-        init = self._spawner.submit(self._spawn, plan["wait"], path).result()
+        init = self._spawner.submit(self._spawn, plan["wait"], path, machine).result()
         self._inits[machine.node] = init
         if plan["wait"]:
             netns.connect(self._programs, init.pid, machine.address)
@@ -307,8 +307,25 @@ class LocalMachines:
             self._kill(machine)
             raise
 
-    def _spawn(self, own_network: bool, plan: Path) -> subprocess.Popen[bytes]:
+    def _spawn(self, own_network: bool, plan: Path, machine: Machine) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-S", *SAFE_PATH, "hpctl.sandbox.init", str(plan)]
+        if self._spec.disks:
+            disk, seen = plan.parent / f"disk-{machine.instance_id}", self._spec.layout.disk
+            for made in (disk, seen):
+                made.mkdir(mode=0o1777, exist_ok=True)
+                made.chmod(0o1777)
+            mount = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+            command = [
+                "unshare",
+                "--mount",
+                "sh",
+                "-c",
+                mount,
+                "sh",
+                str(disk),
+                str(seen),
+                *command,
+            ]
         if own_network:
             command = [self._programs["unshare"], "--net", "--", *command]
         env = bootplan.child_env(self._spec)

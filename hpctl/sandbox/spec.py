@@ -64,6 +64,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     `retry_time` is after how many seconds a launch that failed is tried again in that case.
     `hma`: HyperPod's health agents mark nodes in Slurm, `hma_latency` seconds (least and most)
     after a fault, and `hma_false_marks` times an hour a node that is well.
+    `disks`: each instance sees a disk of its own at Layout.disk, empty when it is new (root).
     `boot_time` is how long an instance takes before its first process runs, in seconds.
     `hardware` is what each node has when it boots, by hardware.KINDS; `agent_config` is a new
     instance's agent.yaml. `nvml_library` is a directory with a libnvidia-ml.so.1 that plays GPUs
@@ -85,6 +86,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str = ""
     adapter: Literal["auto", "cli", "pyslurm"] = "auto"
     netns: bool = False
+    disks: bool = False
     mode: Literal["observe", "assist", "own"] = "observe"
     daemon: bool = False
     agents: bool = True
@@ -223,6 +225,11 @@ class Layout:
         if number == 1:
             return self.config, self.daemon
         return self.state / f"hpctl-{number}.yaml", self.state / f"daemon-{number}"
+
+    @property
+    def disk(self) -> Path:
+        """Where each instance sees its own disk."""
+        return self.state / "nvme"
 
     def of_node(self, node: str) -> Path:
         """What an instance's own disk would hold."""

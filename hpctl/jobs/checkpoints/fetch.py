@@ -82,7 +82,7 @@ def _fetch(
             raise NotWhole("another checkpoint took its place meanwhile")
         place = into / source.name
         if os.path.lexists(place):
-            place.rename(_aside(place))
+            place.rename(aside(place))
         copy.rename(place)
         sync_directory(into)
     return replace(row, path=place, origin=found.path)
@@ -177,7 +177,7 @@ def _temporary(into: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def _aside(path: Path) -> Path:
+def aside(path: Path) -> Path:
     """A free name beside a checkpoint that is in the way."""
     when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))

@@ -1,0 +1,189 @@
+"""What the first helper that lives does for all: prove steps, drop old ones, flush new ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpctl.jobs.checkpoints import search
+from hpctl.jobs.checkpoints.fetch import aside
+from hpctl.jobs.checkpoints.files import Remote
+from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
+from hpctl.jobs.checkpoints.search import Checkpoint
+from hpctl.jobs.fast.ledger import SavedFile, SavedStep
+from hpctl.jobs.fast.node import Node
+from hpctl.jobs.fast.spec import META
+from hpctl.jobs.fast.union import Part, Peers, Union, union
+
+FLUSH_LIMIT_S = 3600.0
+LAST_FLUSH_S = 20.0
+"""Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
+CLOCKS_NS = 5_000_000
+"""Nodes' clocks are believed to differ where they differ by more than a request takes."""
+
+
+class Lead:
+    """The leader's memory. `turn` is called once a second."""
+
+    def __init__(self, node: Node, peers: Peers, say: Callable[[str], None]) -> None:
+        self._node, self._peers, self._say = node, peers, say
+        self._spec = node.spec
+        self._versions: object = None
+        self._judged: dict[str, tuple[Part, ...]] = {}
+        self._flushed: SavedStep | None = None
+        self._flush_at = time.monotonic() + self._spec.flush_s
+        self._unsettled = True
+        self._living: tuple[str, ...] = self._spec.hosts
+
+    def turn(self) -> None:
+        """Look at all nodes; do what is due. A node that does not answer is left out."""
+        pings: dict[str, dict[str, Any]] = {}
+        ahead: dict[str, int] = {}
+        for host in self._spec.hosts:
+            before = time.time_ns()
+            pings |= (answer := self._peers.each("ping", [host]))
+            if host in answer:
+                apart = int(answer[host]["now"]) - (before + time.time_ns()) // 2
+                ahead[host] = apart if abs(apart) > CLOCKS_NS else 0
+        versions = {host: answer["version"] for host, answer in pings.items()}
+        if self._living != tuple(pings):
+            self._living = tuple(pings)
+            self._again()
+        if versions != self._versions or self._unsettled:
+            found = self._peers.each("inventory", pings)
+            self._unsettled = not self._prove(found, ahead)
+            self._unsettled |= not self._keep(found)
+            self._versions = versions
+        if time.monotonic() >= self._flush_at:
+            self._flush_at = time.monotonic() + self._spec.flush_s
+            self.flush(FLUSH_LIMIT_S)
+
+    # --- proof ----------------------------------------------------------------------------------
+
+    def _prove(self, found: dict[str, dict[str, Any]], ahead: dict[str, int]) -> bool:
+        """Whether every step that changed could be judged."""
+        whole = union(self._peers, found, ahead)
+        sure = True
+        for step in sorted(whole.also):
+            if self._judged.get(step) == whole.also[step]:
+                continue
+            result = search.judge(Remote(whole, step).fresh())
+            if isinstance(result, Checkpoint):
+                self._note(step, result, whole, found)
+            elif result.unreadable:
+                sure = False
+                continue
+            self._judged[step] = whole.also[step]
+        self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
+        return sure
+
+    def _note(
+        self, name: str, proved: Checkpoint, whole: Union, found: dict[str, dict[str, Any]]
+    ) -> None:
+        files = tuple(
+            SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
+            for p in whole.also[name]
+        )
+        row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, time.time())
+        living = list(found)
+        self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
+
+    def _again(self) -> None:
+        """Nodes have come or gone: the newest step has other partners now."""
+        rows = sorted(self._node.rows.values(), key=lambda row: row.order)
+        for row in rows[-1:]:
+            given = msgspec.to_builtins(row)
+            self._peers.each("row", self._living, row=given, living=self._living)
+        self._unsettled = True
+
+    # --- retention ------------------------------------------------------------------------------
+
+    def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
+        """Drop what newer steps have replaced. Whether all steps have their copies."""
+        rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
+        safe = [row for row in rows if self._replicated(row, found)]
+        old = [row.name for row in safe[self._spec.keep :]]
+        if len(safe) >= self._spec.keep:
+            least = safe[self._spec.keep - 1].order
+            old += [row.name for row in rows if row.order < least and row.name not in old]
+        if old:
+            self._peers.each("drop", found, names=old)
+        return not rows or (bool(safe) and safe[0] == rows[0])
+
+    def _replicated(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
+        fit = sum(host not in self._spec.suspects for host in found)
+        wanted = 1 + min(self._spec.replicas, max(0, fit - 1))
+        held = holders(row, found)
+        return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
+
+    # --- flush ----------------------------------------------------------------------------------
+
+    def flush(self, limit_s: float) -> None:
+        """Bring the newest whole step into the shared directory, by its proof there."""
+        rows = sorted(self._node.rows.values(), key=lambda row: row.order)
+        if not rows or rows[-1] == self._flushed:
+            return
+        row, shared = rows[-1], Path(self._spec.shared)
+        room = shared / META / f"flush-{self._spec.job}"
+        try:
+            if not isinstance(search.judge(shared / row.name), Checkpoint):
+                shutil.rmtree(room, ignore_errors=True)
+                room.mkdir(mode=0o700, parents=True)
+                self._write(row, room / row.name, limit_s)
+                result = search.judge(room / row.name)
+                if not isinstance(result, Checkpoint) or result.step != row.step:
+                    why = "another step" if isinstance(result, Checkpoint) else result.why
+                    raise OSError(f"the flushed files are not whole: {why}")
+                if os.path.lexists(shared / row.name):
+                    (shared / row.name).rename(aside(shared / row.name))
+                (room / row.name).rename(shared / row.name)
+                sync_directory(shared)
+                self._say(f"flushed step {row.step} to {shared / row.name}")
+            self._flushed = row
+        except OSError as error:
+            self._say(f"step {row.step} was not flushed to {shared}: {error.strerror or error}")
+        finally:
+            shutil.rmtree(room, ignore_errors=True)
+
+    def _write(self, row: SavedStep, into: Path, limit_s: float) -> None:
+        found = self._peers.each("inventory")
+        tasks: dict[str, list[tuple[SavedFile, str]]] = {}
+        done = set()
+        for file, held in holders(row, found).items():
+            if file.path not in done and held:
+                done.add(file.path)
+                tasks.setdefault(held[0][0], []).append((file, held[0][1]))
+        if missing := {f.path for f in row.files} - done:
+            raise OSError(f"nobody holds {min(missing)} any more")
+        for host, files in tasks.items():
+            given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
+            self._peers.ask(host, "flush", **given)
+        if errors := self._peers.finish(tasks, limit_s):
+            raise OSError("; ".join(errors[:3]))
+
+
+def holders(
+    row: SavedStep, found: dict[str, dict[str, Any]]
+) -> dict[SavedFile, list[tuple[str, str]]]:
+    """Who holds each file of a step: the node, and "" for its saves or the origin of its copy."""
+    held: dict[SavedFile, list[tuple[str, str]]] = {file: [] for file in row.files}
+    named: dict[str, list[SavedFile]] = {}
+    for file in row.files:
+        named.setdefault(file.path, []).append(file)
+    for host, mine in found.items():
+        listed = [("", mine["live"].get(row.name, ()))]
+        listed += [(origin, steps.get(row.name, ())) for origin, steps in mine["copies"].items()]
+        for origin, files in listed:
+            for path, size, mtime_ns, _ in files:
+                for file in named.get(path, ()):
+                    if origin in ("", file.origin) and file.same(size, mtime_ns):
+                        held[file].append((host, origin))
+    for file, where in held.items():
+        where.sort(key=lambda h: h[0] != file.origin)
+    return held

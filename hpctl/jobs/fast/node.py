@@ -1,0 +1,441 @@
+"""What one node holds of a job's saves, and what its helper does with it when it is asked.
+
+In the directory lie the steps as the job's ranks wrote them; below META what is hpctl's: the
+ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole once `STEP.json` lies beside it),
+what a restore gathers, and what it moved aside.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import msgspec
+
+from hpctl.jobs.checkpoints.files import step_in
+from hpctl.jobs.checkpoints.search import TEMPORARY
+from hpctl.jobs.fast import ledger
+from hpctl.jobs.fast.ledger import SavedFile, SavedStep
+from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
+from hpctl.jobs.fast.spec import META, Spec
+
+MOST_FILES = 100_000
+"""Files of a node's saves that are looked at."""
+_AT_ONCE = 4
+"""Files that are pulled side by side."""
+
+File = tuple[str, int, int, int]
+"""Path within its step, size, mtime in ns, inode."""
+
+
+class Node:
+    """One node's share. Its methods run on the helper's threads."""
+
+    def __init__(self, spec: Spec, host: str) -> None:
+        self.spec, self.host = spec, host
+        self.root = Path(spec.directory)
+        self.meta = self.root / META
+        self.copies = self.meta / "copies"
+        # Not its parents: where a disk is not mounted, the saves would fill the root file system.
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        status = os.lstat(self.root)
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise PeerError(f"{self.root} is no directory of this user")
+        self.root.chmod(0o700)
+        self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.rows = ledger.load(self._ledger)
+        self.living: tuple[str, ...] = spec.hosts
+        self.version = 0
+        self.begun_ns = 0
+        self.news = threading.Event()
+        """Set where there is something to copy."""
+        self.released = threading.Event()
+        """Set where the leader needs this node no more."""
+        self._lock = threading.Lock()
+        self._task: tuple[threading.Thread, list[str]] | None = None
+        self._last: object = None
+        self.begin()
+
+    @property
+    def _ledger(self) -> Path:
+        return self.meta / "ledger.json"
+
+    def begin(self) -> None:
+        """A start of the job begins: what lies here was written before it."""
+        mark = self.meta / "start"
+        mark.touch(mode=0o600)
+        os.utime(mark)
+        self.begun_ns = mark.stat().st_mtime_ns
+
+    def look(self) -> None:
+        """See whether the saves have changed."""
+        seen = self.live()
+        if seen != self._last:
+            self._last, self.version = seen, self.version + 1
+
+    def live(self) -> dict[str, list[File]]:
+        """The files of each step that lies here."""
+        found, count = {}, 0
+        with os.scandir(self.root) as entries:
+            names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
+        for name in sorted(names):
+            if not name.startswith(".") and TEMPORARY not in name and name.isprintable():
+                found[name] = sorted(_files(self.root / name))
+                count += len(found[name])
+                if count > MOST_FILES:
+                    raise OSError(errno.EFBIG, f"more than {MOST_FILES} files in {self.root}")
+        return {name: files for name, files in found.items() if files}
+
+    def copied(self) -> dict[str, dict[str, list[File]]]:
+        """Whole copies of other nodes' files, by origin and step."""
+        found: dict[str, dict[str, list[File]]] = {}
+        for mark in self.copies.glob("*/*.json"):
+            with suppress(OSError, msgspec.MsgspecError):
+                rows = msgspec.json.decode(mark.read_bytes(), type=list[SavedFile])
+                files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
+                found.setdefault(mark.parent.name, {})[mark.name.removesuffix(".json")] = files
+        return found
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def handle(self, request: dict[str, Any]) -> Answer:
+        """Answer a helper of this job, or a restore. Raises OSError, ValueError."""
+        return _HANDLERS[str(request["do"])](self, request)
+
+    def _ping(self, _request: dict[str, Any]) -> Answer:
+        return {"version": self.version, "now": time.time_ns()}
+
+    def _inventory(self, _request: dict[str, Any]) -> Answer:
+        rows = msgspec.to_builtins(list(self.rows.values()))
+        mine = {"live": self.live(), "copies": self.copied(), "rows": rows}
+        return {**mine, "begun": self.begun_ns, "now": time.time_ns(), "version": self.version}
+
+    def _read(self, request: dict[str, Any]) -> Answer:
+        """Some bytes of a file that is as it was listed."""
+        with self.open(str(request["step"]), str(request["path"])) as file:
+            status = os.fstat(file.fileno())
+            if [status.st_size, status.st_mtime_ns, status.st_ino] != request["tag"]:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            length = min(int(request["length"]), 16 << 20)
+            raw = os.pread(file.fileno(), length, int(request["offset"]))
+        return Body(io.BytesIO(raw), len(raw))
+
+    def _get(self, request: dict[str, Any]) -> Answer:
+        """A whole file, this node's own or a copy."""
+        wanted = msgspec.convert(request["file"], SavedFile)
+        file = self.open(str(request["step"]), wanted.path, str(request.get("origin") or ""))
+        status = os.fstat(file.fileno())
+        if not wanted.same(status.st_size, status.st_mtime_ns):
+            file.close()
+            raise OSError(errno.ESTALE, f"{wanted.path} has changed")
+        return Body(file, status.st_size)
+
+    def _row(self, request: dict[str, Any]) -> Answer:
+        """The leader has proved a step."""
+        row = msgspec.convert(request["row"], SavedStep)
+        with self._lock:
+            self.rows[_name(row.name)] = row
+            ledger.store(self.rows, self._ledger)
+        self.living = tuple(map(str, request["living"]))
+        self.news.set()
+        return {}
+
+    def _drop(self, request: dict[str, Any]) -> Answer:
+        """Older steps are not needed any more."""
+        self.drop([_name(str(name)) for name in request["names"]])
+        return {}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Remove steps, and copies of them, that the ledger knows."""
+        with self._lock:
+            for name in names:
+                if self.rows.pop(name, None) is not None:
+                    shutil.rmtree(self.root / name, ignore_errors=True)
+                    for origin in self.copies.iterdir():
+                        (origin / f"{name}.json").unlink(missing_ok=True)
+                        shutil.rmtree(origin / name, ignore_errors=True)
+            ledger.store(self.rows, self._ledger)
+
+    def _assemble(self, request: dict[str, Any]) -> Answer:
+        """Gather a step here, of what lies here and what others send."""
+        row = msgspec.convert(request["row"], SavedStep)
+        plan = [
+            (msgspec.convert(file, SavedFile), [(str(h), str(o)) for h, o in sources])
+            for file, sources in request["plan"]
+        ]
+        self._start(lambda: self.assemble(row, plan))
+        return {}
+
+    def _adopt(self, request: dict[str, Any]) -> Answer:
+        """Put what was gathered in its place, once every node has gathered it: until then others
+        read what lies there."""
+        row = msgspec.convert(request["row"], SavedStep)
+        self.set_aside(row.step, row.name)
+        (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
+        with self._lock:
+            self.rows[row.name] = row
+            ledger.store(self.rows, self._ledger)
+        self.begin()
+        return {}
+
+    def _aside(self, request: dict[str, Any]) -> Answer:
+        """No step here is to be resumed but, maybe, one: what is newer is set aside."""
+        kept = request.get("name")
+        self.set_aside(request.get("above"), None if kept is None else str(kept))
+        self.begin()
+        return {}
+
+    def _flush(self, request: dict[str, Any]) -> Answer:
+        """Write files into the shared directory."""
+        files = msgspec.convert(request["files"], list[tuple[SavedFile, str]])
+        name, into = str(request["name"]), Path(str(request["into"]))
+        if not into.is_relative_to(self.spec.shared):
+            raise ValueError("not in the checkpoint directory")
+
+        def work() -> None:
+            for file, origin in files:
+                with self.open(name, file.path, origin) as source:
+                    _place(source, into / _path(file.path), file)
+
+        self._start(work)
+        return {}
+
+    def _task_state(self, _request: dict[str, Any]) -> Answer:
+        task = self._task
+        return {"running": bool(task and task[0].is_alive()), "errors": task[1] if task else []}
+
+    def _bye(self, _request: dict[str, Any]) -> Answer:
+        self.released.set()
+        return {}
+
+    def _start(self, work: Callable[[], None]) -> None:
+        if self._task is not None and self._task[0].is_alive():
+            raise OSError(errno.EBUSY, "it is at work for another request")
+        errors: list[str] = []
+
+        def run() -> None:
+            try:
+                work()
+            except (OSError, ValueError) as error:
+                errors.append(f"{self.host}: {error}")
+
+        self._task = threading.Thread(target=run, daemon=True), errors
+        self._task[0].start()
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
+        """A file of a step, this node's own or of a copy. Raises OSError, ValueError."""
+        below = self.copies / _name(origin) if origin else self.root
+        name = below / _name(step) / _path(path)
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            os.close(handle)
+            raise OSError(errno.EPERM, f"{path} is no file of this user")
+        return open(handle, "rb")
+
+    def copy(self, row: SavedStep, origin: str, peer: Peer) -> None:
+        """Bring one node's files of a step here, whole or not at all. Raises OSError."""
+        files, home = row.of(origin), self.copies / _name(origin)
+        home.mkdir(mode=0o700, exist_ok=True)
+        mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
+        shutil.rmtree(made, ignore_errors=True)
+        try:
+            for file in files:
+                self._pull(peer, row.name, file, "", made / _path(file.path))
+            mark.unlink(missing_ok=True)
+            shutil.rmtree(home / row.name, ignore_errors=True)
+            made.rename(home / row.name)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        told = mark.with_suffix(TEMPORARY)
+        told.write_bytes(msgspec.json.encode(files))
+        told.rename(mark)
+
+    def replicate(self) -> list[str]:
+        """Copy what this node is a partner for, newest step first; what went wrong."""
+        errors = []
+        for row in sorted(self.rows.values(), key=lambda row: row.order, reverse=True):
+            for origin in row.origins():
+                if self._wanted(row, origin):
+                    try:
+                        with closing(self.peer(origin)) as peer:
+                            self.copy(row, origin, peer)
+                    except OSError as error:
+                        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                            self._make_room(row)
+                        if row.name in self.rows:  # else a newer one has replaced it meanwhile
+                            errors.append(f"{row.name} of {origin}: {error.strerror or error}")
+        return errors
+
+    def _wanted(self, row: SavedStep, origin: str) -> bool:
+        if origin == self.host or origin not in self.living or origin not in self.spec.hosts:
+            return False
+        if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
+            return False
+        here = {(path, size) for path, size, *_ in _files(self.root / row.name)}
+        return not all((f.path, f.size) in here for f in row.of(origin))
+
+    def _make_room(self, wanted: SavedStep) -> None:
+        """The disk is full: the oldest step goes, never the newest whole one."""
+        rows = sorted(self.rows.values(), key=lambda row: row.order)
+        if rows and rows[0] != wanted:
+            self.drop([rows[0].name])
+
+    def holds(self, row: SavedStep, origin: str) -> bool:
+        """Whether a whole copy of that node's files of the step lies here."""
+        with suppress(OSError, msgspec.MsgspecError):
+            mark = self.copies / _name(origin) / f"{row.name}.json"
+            return msgspec.json.decode(mark.read_bytes(), type=tuple[SavedFile, ...]) == row.of(
+                origin
+            )
+        return False
+
+    def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
+        """Gather a step beside the others. Raises OSError."""
+        made = self.meta / "new" / _name(row.name)
+        shutil.rmtree(made.parent, ignore_errors=True)
+
+        def bring(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
+            file, sources = one
+            self._bring(row.name, file, sources, made / _path(file.path))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(bring, plan))
+
+    def _bring(self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path) -> None:
+        last: OSError = PeerError(f"nobody holds {file.path}")
+        for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
+            try:
+                if host != self.host:
+                    with closing(self.peer(host)) as peer:
+                        self._pull(peer, step, file, origin, to, restored=True)
+                    return
+                with self.open(step, file.path, origin) as source:
+                    status = os.fstat(source.fileno())
+                    if file.same(status.st_size, status.st_mtime_ns):
+                        _place(source, to, file)
+                        return
+            except OSError as error:
+                last = error
+        raise last
+
+    def _pull(
+        self,
+        peer: Peer,
+        step: str,
+        file: SavedFile,
+        origin: str,
+        to: Path,
+        *,
+        restored: bool = False,
+    ) -> None:
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with open(to, "wb") as target:
+            given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
+            peer.pull(target, lambda _: None, "get", **given)
+            _settle(target, file, restored=restored)
+
+    def peer(self, host: str) -> Peer:
+        """A new connection to a helper. Raises PeerError."""
+        return Peer(self.spec.secret, self.spec.job, self.spec.address(host))
+
+    def set_aside(self, above: int | None, name: str | None) -> None:
+        """Move away what is newer than a step, or has its name: a later save of the same number
+        would mix with it. What was set aside before is removed."""
+        aside = self.meta / "aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(mode=0o700)
+        for found in self.live():
+            step = step_in(found)
+            if found == name or (step is not None and not _at_most(step, above)):
+                (self.root / found).rename(aside / found)
+        with self._lock:
+            self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
+            ledger.store(self.rows, self._ledger)
+        for mark in self.copies.glob("*/*.json"):
+            copied = mark.name.removesuffix(".json")
+            if copied not in self.rows and copied != name:
+                mark.unlink()
+                shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+
+
+_HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
+    "ping": Node._ping,
+    "inventory": Node._inventory,
+    "read": Node._read,
+    "get": Node._get,
+    "row": Node._row,
+    "drop": Node._drop,
+    "assemble": Node._assemble,
+    "adopt": Node._adopt,
+    "aside": Node._aside,
+    "flush": Node._flush,
+    "task": Node._task_state,
+    "bye": Node._bye,
+}
+
+
+def _files(step: Path, inside: str = "") -> Iterator[File]:
+    """Regular files of this user, at any depth. Links, FIFOs and others' files are none."""
+    with suppress(FileNotFoundError), os.scandir(step) as entries:
+        for entry in entries:
+            path = f"{inside}{entry.name}"
+            if not entry.name.isprintable() or TEMPORARY in entry.name:
+                continue
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid != os.geteuid():
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    yield from _files(step / entry.name, f"{path}/")
+                elif stat.S_ISREG(status.st_mode):
+                    yield path, status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _at_most(step: int | None, above: int | None) -> bool:
+    return step is not None and above is not None and step <= above
+
+
+def _name(name: str) -> str:
+    """A step's or a host's name: one part of a path. Raises ValueError."""
+    if not name or "/" in name or name.startswith(".") or not name.isprintable():
+        raise ValueError(f"no name: {name!r:.80}")
+    return name
+
+
+def _path(path: str) -> PurePosixPath:
+    """A path within a step. Raises ValueError where it leads out of it."""
+    found = PurePosixPath(path)
+    if not path or found.is_absolute() or ".." in found.parts or not path.isprintable():
+        raise ValueError(f"no path within a step: {path!r:.80}")
+    return found
+
+
+def _place(source: BinaryIO, to: Path, file: SavedFile) -> None:
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(to, "wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+        _settle(target, file, restored=True)
+
+
+def _settle(target: BinaryIO, file: SavedFile, *, restored: bool) -> None:
+    """On the disk, of the right size, with its time. Raises OSError."""
+    target.flush()
+    if os.fstat(target.fileno()).st_size != file.size:
+        raise OSError(errno.ESTALE, f"{file.path} has changed")
+    os.fsync(target.fileno())
+    when = file.written_ns if restored else file.mtime_ns
+    os.utime(target.fileno(), ns=(when, when))

@@ -1,0 +1,245 @@
+"""Requests between the helpers of one job, on TCP: a line of JSON each way, and a file's bytes.
+
+Who connects proves that it knows the job's secret, by an HMAC over both sides' nonces, and so does
+who answers. The secret is in a file of the job's owner alone, so that another user can neither read
+nor write. Where no helper answers on a port that the secret gives, the next is tried: another
+job's may have it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import io
+import json
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from typing import Any, BinaryIO, TypeAlias
+
+from hpctl.jobs.elastic.wire import PORTS, first_port
+
+HANDSHAKE_S = 5.0
+ANSWER_S = 60.0
+PIECE = 1 << 20
+_LINE = 64 << 20
+"""Bytes of the longest answer: 300,000 files."""
+_AT_ONCE = 256
+"""Connections of one helper. More are turned away."""
+
+Answer: TypeAlias = "dict[str, Any] | Body"
+Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
+
+
+class Body:
+    """An answer that is bytes: the next `size` of an open file, which is closed after."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self.file, self.size = file, size
+
+
+class PeerError(OSError):
+    """A helper does not answer, is none of this job's, or refused."""
+
+
+class Server:
+    """Answers this job's helpers on threads. `handler` may raise OSError and ValueError."""
+
+    def __init__(self, secret: str, job: str, address: str, handler: Handler) -> None:
+        self._secret, self._handler = secret, handler
+        self._room = threading.BoundedSemaphore(_AT_ONCE)
+        self._socket = _listen(address, _ports(secret, job))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            if not self._room.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            # A stranger, or a peer that is gone, costs its connection alone.
+            with suppress(OSError, ValueError), closing(connection):
+                connection.settimeout(HANDSHAKE_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                with connection.makefile("rb") as lines:
+                    ours = secrets.token_hex(16)
+                    _send(connection, {"nonce": ours})
+                    hello = _receive(lines, 4096)
+                    theirs = str(hello.get("nonce"))
+                    wanted = _proof(self._secret, "client", ours, theirs)
+                    if not hmac.compare_digest(str(hello.get("proof")).encode(), wanted.encode()):
+                        return
+                    _send(connection, {"proof": _proof(self._secret, "server", theirs, ours)})
+                    connection.settimeout(None)
+                    while True:
+                        self._answer(connection, _receive(lines, _LINE))
+        finally:
+            self._room.release()
+
+    def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        try:
+            answer = self._handler(request)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _send(connection, {"error": str(getattr(error, "strerror", None) or error)})
+            return
+        if isinstance(answer, dict):
+            _send(connection, answer)
+            return
+        with answer.file:
+            _send(connection, {"size": answer.size})
+            digest, left = hashlib.sha256(), answer.size
+            while left:
+                piece = answer.file.read(min(PIECE, left))
+                if not piece:
+                    raise OSError("cut while it was sent")
+                digest.update(piece)
+                connection.sendall(piece)
+                left -= len(piece)
+            _send(connection, {"digest": digest.hexdigest()})
+
+
+class Peer:
+    """One connection to a helper, one request at a time. Safe to use from several threads."""
+
+    def __init__(self, secret: str, job: str, address: str, connect_s: float = HANDSHAKE_S) -> None:
+        self._lock = threading.Lock()
+        self._socket, self._lines = _connect(secret, job, address, connect_s)
+
+    def ask(self, what: str, **given: Any) -> dict[str, Any]:
+        """Its answer. Raises PeerError."""
+        with self._lock:
+            return self._ask(what, given)
+
+    def read(self, what: str, **given: Any) -> bytes:
+        """The bytes that it sends. Raises PeerError."""
+        buffer = io.BytesIO()
+        self.pull(buffer, lambda _: None, what, **given)
+        return buffer.getvalue()
+
+    def pull(self, into: BinaryIO, pace: Callable[[int], None], what: str, **given: Any) -> str:
+        """Write the file that it sends; its SHA-256. Raises PeerError, OSError of the disk."""
+        with self._lock:
+            left = int(self._ask(what, given)["size"])
+            digest = hashlib.sha256()
+            while left:
+                try:
+                    piece = self._lines.read(min(PIECE, left))
+                except OSError as error:
+                    raise PeerError(f"lost within a file: {error}") from error
+                if not piece:
+                    raise PeerError("lost within a file")
+                digest.update(piece)
+                into.write(piece)
+                left -= len(piece)
+                pace(len(piece))
+            if _receive(self._lines, 4096).get("digest") != digest.hexdigest():
+                raise PeerError("the file was damaged on its way")
+            return digest.hexdigest()
+
+    def close(self) -> None:
+        """End the connection."""
+        with suppress(OSError):
+            self._lines.close()
+            self._socket.close()
+
+    def _ask(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            _send(self._socket, {"do": what, **given})
+            answer = _receive(self._lines, _LINE)
+        except (OSError, ValueError) as error:
+            raise PeerError(str(error)) from error
+        if "error" in answer:
+            raise PeerError(str(answer["error"]))
+        return answer
+
+
+def _connect(
+    secret: str, job: str, address: str, connect_s: float
+) -> tuple[socket.socket, BinaryIO]:
+    why = "nobody answers"
+    deadline = time.monotonic() + connect_s
+    for port in _ports(secret, job):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            break
+        try:
+            connection = socket.create_connection((address, port), timeout=left)
+        except ConnectionRefusedError:
+            continue
+        except OSError as error:
+            raise PeerError(f"{address}: {error}") from error
+        lines = connection.makefile("rb")
+        try:
+            theirs = str(_receive(lines, 4096).get("nonce"))
+            ours = secrets.token_hex(16)
+            proof = _proof(secret, "client", theirs, ours)
+            _send(connection, {"nonce": ours, "proof": proof})
+            answer = str(_receive(lines, 4096).get("proof"))
+            if hmac.compare_digest(
+                answer.encode(), _proof(secret, "server", ours, theirs).encode()
+            ):
+                connection.settimeout(ANSWER_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection, lines
+            why = "the other side does not know the secret"
+        except (OSError, ValueError) as error:
+            why = str(error)
+        lines.close()
+        connection.close()
+    raise PeerError(f"{address}: {why}")
+
+
+def _listen(address: str, ports: Iterator[int]) -> socket.socket:
+    last: OSError | None = None
+    for port in ports:
+        for bound in (address, ""):
+            made = socket.socket()
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                made.bind((bound, port))
+                made.listen(64)
+                return made
+            except OSError as error:
+                made.close()
+                last = error
+                if error.errno != 99:  # EADDRNOTAVAIL: behind an address that is not the host's own
+                    break
+    raise PeerError(f"no port is free on {address}: {last}")
+
+
+def _ports(secret: str, job: str) -> Iterator[int]:
+    first = first_port(secret, f"fast {job}")
+    return iter(range(first, first + PORTS))
+
+
+def _send(connection: socket.socket, message: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _receive(lines: BinaryIO, most: int) -> dict[str, Any]:
+    line = lines.readline(most)
+    if not line.endswith(b"\n"):
+        raise PeerError("connection lost")
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError("not a message")
+    return message
+
+
+def _proof(secret: str, side: str, theirs: str, ours: str) -> str:
+    message = json.dumps(["hpctl-fast-1", side, theirs, ours]).encode()
+    return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()

@@ -1,0 +1,139 @@
+"""Several helpers on one machine, each with an address and a directory of its own: "nodes"."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from hpctl.jobs.checkpoints import search
+from hpctl.jobs.fast import spec as specs
+from hpctl.jobs.fast.lead import holders
+from hpctl.jobs.fast.restore import held_steps, restore
+from hpctl.jobs.fast.spec import Spec
+from hpctl.jobs.fast.union import Peers
+
+ROOT = Path(__file__).resolve().parents[2]
+HELPER = """
+import sys
+from pathlib import Path
+from hpctl.jobs.fast import serve, spec
+from msgspec.structs import replace
+serve.LOOK_S = 0.1
+serve.serve(replace(spec.read(Path(sys.argv[1])), directory=sys.argv[3]), sys.argv[2])
+"""
+
+
+class Nodes:
+    """A context manager. A node's disk is a directory, and it dies with the node."""
+
+    def __init__(self, place: Path, count: int, **given) -> None:
+        self.place, self.shared = place, place / "shared"
+        self.shared.mkdir(parents=True)
+        self.said: list[str] = []
+        self.spec = Spec(
+            job=str(os.getpid()),
+            secret=os.urandom(32).hex(),
+            directory="",
+            shared=str(self.shared),
+            hosts=tuple(f"n{n}" for n in range(count)),
+            addresses=tuple(f"127.0.9.{n + 1}" for n in range(count)),
+            **{"flush_s": 3600.0, **given},
+        )
+        self.processes: dict[str, subprocess.Popen] = {}
+
+    def __enter__(self):
+        for host in self.spec.hosts:
+            self.start(host)
+        return self
+
+    def __exit__(self, *_):
+        for host in list(self.processes):
+            self.kill(host)
+
+    def disk(self, host: str) -> Path:
+        """Where its ranks save."""
+        return self.place / host
+
+    def start(self, host: str) -> None:
+        """Its helper; the disk is as it was left."""
+        path = self.shared / specs.META / "spec.json"
+        specs.write(self.spec, path)
+        command = [sys.executable, "-c", HELPER, str(path), host, str(self.disk(host))]
+        with (self.place / f"{host}.log").open("ab") as log:
+            self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT)
+
+    def kill(self, host: str) -> None:
+        """The helper alone."""
+        process = self.processes.pop(host)
+        process.kill()
+        process.wait(10)
+
+    def lose(self, host: str) -> None:
+        """The node with its disk."""
+        self.kill(host)
+        shutil.rmtree(self.disk(host))
+
+    def end(self) -> None:
+        """SIGTERM to all, as at the end of a job."""
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            process.wait(40)
+        self.processes.clear()
+
+    def log(self) -> str:
+        """What all helpers said."""
+        return "".join(p.read_text() for p in sorted(self.place.glob("*.log")))
+
+    def resume(self, gone=lambda hosts: (), wait_s: float = 5.0) -> search.Search:
+        """As a start of the job does."""
+        self.said.clear()
+        others = search.last_complete(self.shared)
+        return restore(self.spec, others, self.said.append, gone, wait_s)
+
+    def safe(self, name: str, limit_s: float = 20.0, copies: int = 2) -> None:
+        """Wait until so many living nodes hold each file of a step."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            peers = Peers(self.spec)
+            steps, answered = held_steps(peers, list(self.processes), 0)
+            found = peers.each("inventory", answered)
+            peers.close()
+            for each in steps:
+                held = holders(each.row, found)
+                if each.row.name == name and all(
+                    len({h for h, _ in w}) >= copies for w in held.values()
+                ):
+                    return
+            time.sleep(0.05)
+        raise AssertionError(f"{name} is not safe: {self.log()[-2000:]}")
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    """The files of a step."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def wait_for(path: Path, limit_s: float = 20.0) -> None:
+    """Until it is there."""
+    deadline = time.monotonic() + limit_s
+    while not path.exists():
+        assert time.monotonic() < deadline, path
+        time.sleep(0.05)
+
+
+def save(nodes: Nodes, name: str, files: dict[str, bytes], owners: dict[str, str]) -> None:
+    """Ranks on several nodes save one step; those whose name sorts last come last."""
+    for path, raw in files.items():
+        target = nodes.disk(owners[path]) / name / path
+        with suppress(FileExistsError):
+            target.parent.mkdir(parents=True)
+        target.write_bytes(raw)

@@ -1,0 +1,201 @@
+"""Real helpers, real sockets: what a node's loss costs, and what strangers and full disks do."""
+
+import os
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+
+from hpctl.jobs.checkpoints.search import Checkpoint, judge
+from hpctl.jobs.fast.peer import Peer, PeerError, _ports
+from tests.fast.cluster import Nodes, content, save, wait_for
+from tests.unit.checkpoint_files import dcp_files, deepspeed_files
+
+
+def owners(nodes, files, last=".metadata"):
+    """Round robin, but for what the first rank writes last."""
+    names = sorted(files, key=lambda name: name == last)
+    return {name: nodes.spec.hosts[n % len(nodes.spec.hosts)] for n, name in enumerate(names)}
+
+
+def saved(nodes, number, make=dcp_files, last=".metadata"):
+    files = make()
+    files = {name: files[name] for name in sorted(files, key=lambda n: n == last)}
+    name = f"step-{number}"
+    save(nodes, name, files, owners(nodes, files, last))
+    return name, files
+
+
+def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
+    with Nodes(tmp_path, 4) as nodes:
+        assert nodes.resume().verdict == "none", "a first start"
+        name, files = saved(nodes, 10)
+        nodes.safe(name)
+        wrote = {h for h in nodes.spec.hosts if (nodes.disk(h) / name).is_dir()}
+        lost = sorted(wrote)[-1]
+        nodes.lose(lost)
+        nodes.start(lost)
+        found = nodes.resume().found
+        assert found is not None, nodes.said
+        assert found.step == 10
+        for host in nodes.spec.hosts:
+            assert content(nodes.disk(host) / name) == files
+            assert isinstance(judge(nodes.disk(host) / name), Checkpoint)
+        assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
+
+
+def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
+    with Nodes(tmp_path, 4, flush_s=1.0) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 10)
+        wait_for(nodes.shared / name)
+        assert content(nodes.shared / name) == files
+        newer, files = saved(nodes, 20)
+        nodes.safe(newer)
+        wait_for(nodes.shared / newer)
+        third, _ = saved(nodes, 30)
+        nodes.safe(third)
+        owner = next(
+            h for h in nodes.spec.hosts if (nodes.disk(h) / third / "__1_0.distcp").exists()
+        )
+        for host in (owner, *nodes.spec.partners(owner, nodes.spec.hosts)):
+            nodes.lose(host)
+            nodes.start(host)
+        found = nodes.resume().found
+        assert found is not None
+        if found.step != 30:  # the flush may have come in between
+            assert found.path == nodes.shared / newer
+            assert any("step 30 is lost with" in line for line in nodes.said), nodes.said
+            for host in nodes.spec.hosts:
+                assert not (nodes.disk(host) / third).exists(), (
+                    "a later step 30 must not mix with it"
+                )
+
+
+def test_a_step_that_is_not_whole_is_never_resumed(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 10)
+        nodes.safe(name)
+        files = dcp_files()
+        del files[".metadata"]
+        save(nodes, "step-20", files, owners(nodes, files))
+        time.sleep(1.0)
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 10
+        assert not any((nodes.disk(h) / "step-20").exists() for h in nodes.spec.hosts)
+
+
+def test_the_same_step_of_two_starts_is_never_mixed(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        files = deepspeed_files(40)
+        half = {n: raw for n, raw in files.items() if "rank_1" in n}
+        save(nodes, "global_step40", half, dict.fromkeys(half, "n1"))
+        assert nodes.resume().verdict == "none", "the second start"
+        rest = {n: raw for n, raw in files.items() if n not in half}
+        save(nodes, "global_step40", rest, dict.fromkeys(rest, "n0"))
+        time.sleep(1.0)
+        assert nodes.resume().found is None
+
+
+def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for number in (1, 2, 3, 4):
+            name, files = saved(nodes, number)
+            nodes.safe(name)
+        deadline = time.monotonic() + 10
+        while any((nodes.disk(h) / "step-1").exists() for h in nodes.spec.hosts):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert any((nodes.disk(h) / "step-3").exists() for h in nodes.spec.hosts)
+        nodes.end()
+        assert content(nodes.shared / "step-4") == files
+        assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
+        assert "flushed step 4" in nodes.log()
+
+
+def test_the_loss_of_the_leader_stops_nothing(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n0")
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
+        nodes.start("n0")
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 2
+        assert content(nodes.disk("n0") / "step-2") == files
+
+
+def test_a_helper_that_is_missing_rules_the_saves_out_unless_its_node_is_gone(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.kill("n2")
+        assert nodes.resume(wait_s=0.5).found is None
+        assert any("cannot be gathered on n2" in line for line in nodes.said)
+
+
+def test_a_node_that_is_gone_does_not(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n2")
+        found = nodes.resume(gone=lambda hosts: hosts, wait_s=0.5).found
+        assert found is not None
+        assert found.step == 1
+        assert content(nodes.disk("n1") / name) == files
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "newline"])
+def test_hostile_entries_are_no_part_of_a_step(tmp_path, kind):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        step = nodes.disk("n0") / "step-1"
+        step.mkdir(parents=True)
+        if kind == "link":
+            (tmp_path / "secret").write_text("secret")
+            (step / "__0_1.distcp").symlink_to(tmp_path / "secret")
+            (nodes.disk("n0") / "step-9").symlink_to(tmp_path)
+        elif kind == "fifo":
+            os.mkfifo(step / "__0_1.distcp")
+        else:
+            (step / "a\nb").write_text("x")
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n1")
+        nodes.start("n1")
+        assert nodes.resume().found is not None
+        assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_stranger_reads_nothing(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        with pytest.raises(PeerError, match=r"secret|lost|nobody"):
+            Peer("0" * 64, nodes.spec.job, "127.0.9.1")
+        port = next(iter(_ports(nodes.spec.secret, nodes.spec.job)))
+        for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
+            with socket.create_connection(("127.0.9.1", port), timeout=5) as stranger:
+                stranger.recv(4096)
+                with suppress(ConnectionError):
+                    stranger.sendall(raw)
+                    stranger.shutdown(socket.SHUT_WR)
+                    assert b"proof" not in stranger.recv(4096)
+        good = Peer(nodes.spec.secret, nodes.spec.job, "127.0.9.1")
+        for bad in ("../x", "/etc/passwd", "a/../../b", ""):
+            with pytest.raises(PeerError):
+                good.ask("read", step="step-1", path=bad, offset=0, length=1, tag=[])
+        with pytest.raises(PeerError, match="checkpoint directory"):
+            good.ask("flush", name="step-1", into="/tmp", files=[])
+        good.close()
+        assert nodes.resume().verdict == "none"
