@@ -281,7 +281,7 @@ def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
     for test in todo:
         found = run(test, end - time.monotonic(), host)
         done.append(found)
-        print(printable(found.line(host)))
+        print(printable(found.line(host)), flush=True)
         print(json.dumps(result.to_line(host, found)), flush=True)
     return Results(run_id, level, started, time.time(), tuple(done))
 

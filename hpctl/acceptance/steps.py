@@ -38,7 +38,7 @@ def on_nodes(
     ran = runner.run(
         "srun",
         *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(nodes)),
-        *("--kill-on-bad-exit=0", "--quiet", "--unbuffered", *options, *command),
+        *("--kill-on-bad-exit=0", "--quiet", *options, *command),
         timeout=limit_s + ANSWER_S,
         environ=environ,
     )

@@ -176,7 +176,7 @@ class _Tester:
         if all(each.status == "Skipped" for each in results) and (results or said):
             return None, results[0].reason if results else said, False
         if silent := [node for node in group if node not in found]:
-            return None, f"no result of {fold(silent)} within {seconds} s: {said}", True
+            return None, f"no result of {fold(silent)}: {said or 'its test ended without'}", True
         return _slowest(results), "", True
 
 

@@ -43,6 +43,7 @@ from hpctl.core.stacks import (
 )
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
+from hpctl.jobs.fast.spec import HELPER
 from hpctl.jobs.ras.client import address, query
 from hpctl.slurm.run import End, Runner
 
@@ -87,14 +88,23 @@ def _process(pid: int, uid: int | None, job: str) -> _Process | None:
     return _Process(pid, int(stat[1]), stat[0], env, python)
 
 
+def _cluster(env: Mapping[str, str]) -> str:
+    """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
+    return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
+
+
 def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], _Process]:
     """The process of each rank on this node, by its step and number: the first Python of its line
     of descent, so that neither a shell around it nor its own workers are taken for it."""
     pids = sorted(int(name) for name in os.listdir(_PROC) if name.isdecimal())
     processes = [one for pid in pids if (one := _process(pid, uid, job)) and one.python]
+    # Two clusters, each with a job of this number, may share a node; an agent is of no cluster.
+    cluster = _cluster(os.environ)
     mine = [
         one
         for one in processes
+        if HELPER not in one.env
+        if not cluster or _cluster(one.env) in (cluster, "")
         if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
         if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
     ]

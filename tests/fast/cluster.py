@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.fast import spec as specs
@@ -98,6 +99,7 @@ class Nodes:
     def safe(self, name: str, limit_s: float = 20.0, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
         deadline = time.monotonic() + limit_s
+        found: dict[str, Any] = {}
         while time.monotonic() < deadline:
             peers = Peers(self.spec)
             steps, answered = held_steps(peers, list(self.processes), 0)
@@ -110,7 +112,8 @@ class Nodes:
                 ):
                     return
             time.sleep(0.05)
-        raise AssertionError(f"{name} is not safe: {self.log()[-2000:]}")
+        alive = {host: process.poll() for host, process in self.processes.items()}
+        raise AssertionError(f"{name} is not safe: {alive} {found} {self.log()[-2000:]}")
 
 
 def content(directory: Path) -> dict[str, bytes]:

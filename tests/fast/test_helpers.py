@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
+from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
 from tests.fast.cluster import Nodes, content, save, wait_for
 from tests.unit.checkpoint_files import dcp_files, deepspeed_files
@@ -176,6 +177,17 @@ def test_hostile_entries_are_no_part_of_a_step(tmp_path, kind):
         nodes.start("n1")
         assert nodes.resume().found is not None
         assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_slow_answer_is_no_clock_that_differs():
+    clocks, ms = Clocks(), 1_000_000
+    clocks.sample("n1", 0, 1 * ms, 80 * ms)
+    assert clocks.ahead_ns("n1") == 0, "answered at once, and 79 ms on its way"
+    clocks.sample("n1", 1000 * ms, 1021 * ms, 1002 * ms)
+    assert clocks.ahead_ns("n1") == 20 * ms
+    clocks.sample("n1", 2000 * ms, 2021 * ms, 2060 * ms)
+    clocks.sample("n1", 3000 * ms, 3022 * ms, 3002 * ms)
+    assert clocks.ahead_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
 
 
 def test_a_stranger_reads_nothing(tmp_path):

@@ -35,6 +35,9 @@ def main() -> None:
         if rank == 0:
             print(f"saved {step}", flush=True)
     print(f"rank {rank} done {float(state['shared'].sum())}", flush=True)
+    # gloo aborts a rank whose neighbors leave before it.
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 main()

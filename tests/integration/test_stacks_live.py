@@ -20,6 +20,7 @@ from hpctl.core.stacks import StackVerdict, aggregate, read
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock
+from hpctl.jobs import stacks
 from tests.agent_process import AgentProcess
 from tests.intakes import NOON, Head, Rows
 from tests.waiting import until
@@ -46,6 +47,8 @@ class Hangs:
         """Per hang its kind, its culprit, and what `look` says of it once all others wait."""
         for number, (kind, culprit) in enumerate(self.plan):
             until((self.folder / f"{number}.hung").exists, seconds=90)
+            for rank in {*range(RANKS)} - {culprit}:
+                until((self.folder / f"{number}.{rank}.waits").exists, seconds=30)
             time.sleep(1.0)
             yield kind, culprit, look()
             self._release(number, kind)
@@ -71,12 +74,12 @@ def ranks(command, size: int, node=lambda rank: f"n{rank}", **env: str):
         for rank in range(size):
             own = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}
             own["SLURMD_NODENAME"] = node(rank)
-            made.append(subprocess.Popen(command, env={**env, **own}))
+            made.append(subprocess.Popen(command, stdin=subprocess.PIPE, env={**env, **own}))
         yield made
     finally:
         for one in made:
             one.kill()
-            one.wait()
+            one.communicate()
 
 
 @pytest.mark.slurm
@@ -96,7 +99,7 @@ def test_hpctl_stacks_names_the_rank_that_a_running_job_waits_for(slurm, tmp_pat
         done = subprocess.run(
             [*hpctl, job, "--json"], env=env, capture_output=True, text=True, check=False
         )
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == 1, done.stdout + done.stderr
         return json.loads(done.stdout)
 
     for kind, culprit, view in hangs.each(look):
@@ -133,6 +136,19 @@ def _looked() -> StackVerdict:
     made = [subprocess.Popen(one, stdout=subprocess.PIPE, text=True) for one in ask]
     text = "".join(one.communicate(timeout=60)[0] for one in made)
     return aggregate(read(text.splitlines()), nodes)
+
+
+def test_neither_a_helper_nor_another_clusters_job_is_a_rank(monkeypatch) -> None:
+    monkeypatch.setenv("SLURM_WORKING_CLUSTER", "mine:127.0.0.1:6817:9728:109")
+    command = [sys.executable, "-c", "input()"]
+    with (
+        ranks(command, 1, SLURM_CLUSTER_NAME="mine") as mine,
+        ranks(command, 2, lambda rank: "n0", SLURM_CLUSTER_NAME="theirs", SLURM_STEP_ID="1"),
+        ranks(command, 2, lambda rank: "n0", HPCTL_HELPER="fast", SLURM_STEP_ID="2"),
+    ):
+        until(lambda: stacks.ranks("77", None, "n0", ""), seconds=10)
+        found = stacks.ranks("77", None, "n0", "")
+        assert {key: one.pid for key, one in found.items()} == {("0", 0): mine[0].pid}
 
 
 SMALL = """

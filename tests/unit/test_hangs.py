@@ -323,6 +323,13 @@ def test_another_hung_job_agent_shows_in_the_environment_of_the_job_alone(node):
     assert "job.7.other" not in found
 
 
+def test_a_helper_of_hpctl_is_none_of_the_processes_that_a_run_waits_for(node):
+    node.put(41, environ=b"A=1\0HPCTL_HELPER=fast\0")
+    node.look()
+    node.put(41, io=10**9, environ=b"A=1\0HPCTL_HELPER=fast\0")
+    assert "job.7.working" not in node.counted()
+
+
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
     gpus = [nvml.Gpu(n, utilization=100, power_mw=190_000 * (n + 1), processes=(nvml.Process(pid),))
             for n, pid in enumerate((40, 99))]  # fmt: skip

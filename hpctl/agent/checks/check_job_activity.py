@@ -40,6 +40,8 @@ _REFRESH = 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 _VIRTUAL = ("lo", "veth", "docker", "br-", "ifb", "dummy", "virbr", "cni", "tun")
 _DISKS = ("nvme", "sd", "vd", "xvd", "md", "dm-")
+_HELPER = b"\0HPCTL_HELPER="
+"""In the environment of what hpctl runs within a job: it works on while all ranks hang."""
 OTHERS: Mapping[bytes, float] = {b"HYPERPOD_HANG_RULES=": 1.0}
 """Who else looks after hangs of a job, by what stands in its environment."""
 
@@ -122,20 +124,21 @@ def _look(proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process]
         io = sum(_counters(f"{proc}/{pid}/io", (b"rchar", b"wchar")))
     if cpu >= RANK_S * _TICKS:
         if other < 0:
-            other = _others(f"{proc}/{pid}/environ")
+            # Read while the process computes: one that hangs in a driver may hold the lock of its
+            # memory for ever.
+            environ = b"\0" + _bytes(f"{proc}/{pid}/environ", 1 << 16)
+            if _HELPER in environ:
+                _strangers.add(pid)
+                return
+            other = max(
+                (who for name, who in OTHERS.items() if b"\0" + name in environ), default=0.0
+            )
             _holders[key] = (job, other)
         switches = sum(_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
         futex = rest[0] == "S" and b"futex" in _bytes(f"{proc}/{pid}/wchan")
     faults = int(rest[7]) + int(rest[9])
     children = int(rest[13]) + int(rest[14])
     found[key] = Process(job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0))
-
-
-def _others(path: str) -> float:
-    """Who else looks after this job. The file is read while the process computes: one that hangs
-    in a driver may hold the lock of its memory for ever."""
-    start = b"\0" + _bytes(path, 1 << 16)
-    return max((who for name, who in OTHERS.items() if b"\0" + name in start), default=0.0)
 
 
 def _counters(path: str, names: tuple[bytes, ...]) -> list[int]:

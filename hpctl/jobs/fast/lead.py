@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,29 @@ FLUSH_LIMIT_S = 3600.0
 LAST_FLUSH_S = 20.0
 """Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
 CLOCKS_NS = 5_000_000
-"""Nodes' clocks are believed to differ where they differ by more than a request takes."""
+"""Nodes' clocks are believed to differ where they do by more than this and half a round trip."""
+_SAMPLES = 8
+"""Of a node's clock, of which the one with the shortest round trip counts, as in RFC 5905."""
+
+
+class Clocks:
+    """By how many ns each node's clock is ahead of this one's."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[int, int]]] = {}
+        self._ahead: dict[str, int] = {}
+
+    def sample(self, host: str, asked: int, theirs: int, answered: int) -> None:
+        """One request: its two ends by this clock, and the other clock in between."""
+        kept = self._samples.setdefault(host, deque(maxlen=_SAMPLES))
+        kept.append((answered - asked, theirs - (asked + answered) // 2))
+
+    def ahead_ns(self, host: str) -> int:
+        """What is within the measure's error is no change: a step would be judged again for it."""
+        round_trip, apart = min(self._samples[host])
+        if abs(apart - self._ahead.get(host, 0)) > CLOCKS_NS + round_trip // 2:
+            self._ahead[host] = apart
+        return self._ahead.get(host, 0)
 
 
 class Lead:
@@ -39,27 +62,31 @@ class Lead:
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.flush_s
         self._unsettled = True
+        self._waiting = False
+        """The newest step has not all its copies yet."""
         self._living: tuple[str, ...] = self._spec.hosts
+        self._clocks = Clocks()
+        self._ahead: dict[str, int] = {}
 
     def turn(self) -> None:
         """Look at all nodes; do what is due. A node that does not answer is left out."""
         pings: dict[str, dict[str, Any]] = {}
-        ahead: dict[str, int] = {}
         for host in self._spec.hosts:
             before = time.time_ns()
             pings |= (answer := self._peers.each("ping", [host]))
             if host in answer:
-                apart = int(answer[host]["now"]) - (before + time.time_ns()) // 2
-                ahead[host] = apart if abs(apart) > CLOCKS_NS else 0
+                self._clocks.sample(host, before, int(answer[host]["now"]), time.time_ns())
+        ahead = {host: self._clocks.ahead_ns(host) for host in pings}
         versions = {host: answer["version"] for host, answer in pings.items()}
-        if self._living != tuple(pings):
+        if self._living != tuple(pings) or self._waiting:
             self._living = tuple(pings)
             self._again()
-        if versions != self._versions or self._unsettled:
+        if versions != self._versions or ahead != self._ahead or self._unsettled:
             found = self._peers.each("inventory", pings)
-            self._unsettled = not self._prove(found, ahead)
-            self._unsettled |= not self._keep(found)
-            self._versions = versions
+            proved = self._prove(found, ahead)
+            self._waiting = not self._keep(found)
+            self._unsettled = self._waiting or not proved
+            self._versions, self._ahead = versions, ahead
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.flush_s
             self.flush(FLUSH_LIMIT_S)
@@ -95,7 +122,8 @@ class Lead:
         self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
 
     def _again(self) -> None:
-        """Nodes have come or gone: the newest step has other partners now."""
+        """Nodes have come or gone, so that the newest step has other partners, or one of them did
+        not hear of it or could not copy it."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order)
         for row in rows[-1:]:
             given = msgspec.to_builtins(row)

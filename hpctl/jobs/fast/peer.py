@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any, BinaryIO, TypeAlias
 
+from msgspec import MsgspecError
+
 from hpctl.jobs.elastic.wire import PORTS, first_port
 
 HANDSHAKE_S = 5.0
@@ -93,7 +95,7 @@ class Server:
     def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
         try:
             answer = self._handler(request)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, MsgspecError) as error:
             _send(connection, {"error": str(getattr(error, "strerror", None) or error)})
             return
         if isinstance(answer, dict):

@@ -15,6 +15,8 @@ META = ".hpctl-fast"
 """Beside the saves, on each node and in the checkpoint directory: what is hpctl's own."""
 ENVIRONMENT = "HPCTL_FAST_SPEC"
 """Names the file with the job's Spec, for the preamble, `hpctl run` and the launchers."""
+HELPER = "HPCTL_HELPER"
+"""Set in a process of the job that is hpctl's own, and none of its ranks."""
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True):

@@ -70,7 +70,11 @@ def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        env={**step_environment(environ, hosts, hosts), specs.ENVIRONMENT: str(path)},
+        env={
+            **step_environment(environ, hosts, hosts),
+            specs.ENVIRONMENT: str(path),
+            specs.HELPER: "fast",
+        },
         cwd="/",
         start_new_session=True,
     )
