@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -108,28 +108,24 @@ def test_four_thousand_idle_connections_and_few_descriptors_leave_the_daemon_its
     scontrol = tmp_path / "scontrol"
     scontrol.write_text(f"#!/bin/sh\necho x >> {marker}\nexit 1\n")
     scontrol.chmod(0o755)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    )
-    with daemon(tmp_path, port, descriptors=150) as process:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        # What fails here must leave the tests after it their descriptors.
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(8192, before[1]), before[1]))
+        process = stack.enter_context(daemon(tmp_path, port, descriptors=150))
         until(lambda: answers(port) and marker.exists(), PATIENCE_S)
-        crowd = []
         for number in range(4000):
-            try:
-                client = socket.socket()
+            with suppress(OSError):
+                client = stack.enter_context(socket.socket())
                 client.settimeout(0.2)
                 client.bind((f"127.0.4.{number % 200 + 1}", 0))
                 client.connect(("127.0.0.1", port))
-                crowd.append(client)
-            except OSError:
-                client.close()
         asked = marker.stat().st_size
         assert len(os.listdir(f"/proc/{process.pid}/fd")) < 60
         until(lambda: marker.stat().st_size > asked, 10)
         until(lambda: answers(port), 10)
         assert b"Too many open files" not in (tmp_path / "log").read_bytes()
-        for client in crowd:
-            client.close()
 
 
 @pytest.fixture
