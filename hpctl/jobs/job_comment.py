@@ -8,11 +8,13 @@ WCKey is for accounting).
 import json
 from collections.abc import Mapping
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from hpctl.core.run_policy import COMMENT_PREFIX, parted
 from hpctl.errors import HpctlError
+from hpctl.jobs.fast.spec import FastSaves
 
 LONGEST = 1024
 """Bytes of a Comment that slurmctld accepts at submission: 1024, not 1025, seen on 22.05.8
@@ -24,7 +26,7 @@ class JobRegistration(Struct, frozen=True):
 
     `policy` is `PolicyFile.compact()`. `save_signal` is a name such as USR1, "" for none.
     `supervised`: the script starts its program with `hpctl run`. `preflight`: the level of tests.
-    `fast`: the directory on each node's own disk for saves between two flushes.
+    `fast`: saves on the nodes' own disks between two flushes.
     """
 
     ckpt: str = ""
@@ -34,13 +36,11 @@ class JobRegistration(Struct, frozen=True):
     save_signal: str = ""
     supervised: bool = False
     preflight: str = ""
-    fast: str = ""
-    fast_flush_s: int = 0
-    fast_replicas: int = 0
+    fast: FastSaves | None = None
 
     def fields(self) -> dict[str, object]:
         """The values that are set, with the Comment's keys, in its order."""
-        values = asdict(self) | {"tiers": list(self.tiers)}
+        values = asdict(self) | {"tiers": list(self.tiers), "fast": msgspec.to_builtins(self.fast)}
         return {key: value for key, value in values.items() if value}
 
 
@@ -77,10 +77,15 @@ def decode(comment: str) -> JobRegistration | None:
         save_signal=_text(found.get("save_signal")),
         supervised=found.get("supervised") is True,
         preflight=_text(found.get("preflight")),
-        fast=_text(found.get("fast")),
-        fast_flush_s=_count(found.get("fast_flush_s")),
-        fast_replicas=_count(found.get("fast_replicas")),
+        fast=_fast(found.get("fast")),
     )
+
+
+def _fast(value: object) -> FastSaves | None:
+    try:
+        return msgspec.convert(value, FastSaves) if value else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _text(value: object) -> str:

@@ -26,6 +26,8 @@ import shlex
 from functools import cache
 from importlib.resources import files
 
+import msgspec
+
 from hpctl.core.compat import SAFE_PATH
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs.job_comment import JobRegistration
@@ -94,9 +96,10 @@ def _exports(job: JobRegistration) -> str:
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
         "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
-        "HPCTL_FAST_DIR": shell_word(job.fast) if job.fast else "",
-        "HPCTL_FAST_FLUSH": str(job.fast_flush_s or ""),
-        "HPCTL_FAST_REPLICAS": str(job.fast_replicas or ""),
+        "HPCTL_FAST_DIR": shell_word(job.fast.dir) if job.fast else "",
+        "HPCTL_FAST_OPTIONS": shlex.quote(compact(msgspec.to_builtins(job.fast)))
+        if job.fast
+        else "",
         "HPCTL_POLICY": shlex.quote(compact(dict(job.policy))) if job.policy else "",
         "HPCTL_SPARES": str(job.spares) if job.spares else "",
         "HPCTL_SAVE_SIGNAL": job.save_signal,

@@ -5,8 +5,7 @@
 hpctl_preamble() {
     # Not those of another job, in which this one was submitted.
     unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
-        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_FLUSH \
-        HPCTL_FAST_REPLICAS
+        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
     export HPCTL_PYTHON=@PYTHON@
     export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
@@ -25,6 +24,7 @@ hpctl_preamble() {
     hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.fast start </dev/null) || :
     case $hpctl_line in
     /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
+    stop) return @STOP@ ;;
     *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: what is saved there dies with its node" >&2 ;;
     esac
 #@ make

@@ -22,6 +22,7 @@ from msgspec import Struct, field
 
 from hpctl.core.bounds import duration_s
 from hpctl.errors import HpctlError
+from hpctl.jobs.fast.spec import FastSaves
 
 
 class HpctlOption(Struct, frozen=True):
@@ -38,9 +39,12 @@ class HpctlOption(Struct, frozen=True):
 HPCTL_OPTIONS: Mapping[str, HpctlOption] = {
     "checkpoint-dir": HpctlOption("DIR", "/shared/my-run"),
     "tier": HpctlOption("DIR|local:DIR|s3://BUCKET/PREFIX", "local:/nvme/my-run"),
-    "fast-dir": HpctlOption("local:DIR", "local:/nvme/my-run"),
+    "fast-dir": HpctlOption("local:DIR|mem:DIR", "local:/nvme/my-run"),
     "fast-flush": HpctlOption("TIME", "15m"),
     "fast-replicas": HpctlOption("N", "1"),
+    "fast-size": HpctlOption("SIZE", "64G"),
+    "fast-rate": HpctlOption("SIZE", "1G"),
+    "fast-keep": HpctlOption(),
     "policy": HpctlOption("FILE|NAME", "policy.yaml"),
     "log-rules": HpctlOption("PRESET|FILE", "megatron"),
     "spares": HpctlOption("K", "1"),
@@ -75,15 +79,6 @@ class SaveSignal(Struct, frozen=True):
 
     name: str
     seconds: int
-
-
-class FastSaves(Struct, frozen=True):
-    """Saves on the nodes' own disks. `flush_s`: from one flush to the shared directory to the
-    next. `replicas`: copies on other nodes."""
-
-    directory: str
-    flush_s: int = 900
-    replicas: int = 1
 
 
 class HpctlOptions(Struct, frozen=True):
@@ -192,7 +187,7 @@ def hpctl_options(typed: OptionValues, directives: OptionValues, cwd: str) -> Hp
         save_signal=_save_signal(save) if save else None,
         resume="no-resume" not in given,
         preflight=_level(level) if (level := last("preflight")) else "",
-        fast=_fast(last("fast-dir"), last("fast-flush"), last("fast-replicas"), where),
+        fast=_fast(given, where),
     )
 
 
@@ -203,24 +198,21 @@ def _directory(option: OptionValue, cwd: str) -> str:
     return directory
 
 
-def _fast(
-    where: OptionValue | None,
-    flush: OptionValue | None,
-    replicas: OptionValue | None,
-    shared: OptionValue | None,
-) -> FastSaves | None:
+def _fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
+    told = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
+    where = told.pop("fast-dir", None)
     if where is None:
-        if other := flush or replicas:
+        for other in told.values():
             raise HpctlError(f"{other.place} is of use with --fast-dir alone", "Add --fast-dir.")
         return None
-    directory = where.value.removeprefix("local:")
-    if not where.value.startswith("local:/") or os.path.normpath(directory) != directory:
+    kind, _, directory = where.value.partition(":")
+    if kind not in ("local", "mem") or not os.path.isabs(directory):
         raise HpctlError(
             f"{where.place} is no directory on each node's own disk: {where.value!r}",
             f"Write --fast-dir {HPCTL_OPTIONS['fast-dir'].example}, with an absolute path.",
         )
-    if not directory.isprintable():
-        raise HpctlError(f"{where.place} has unprintable characters: {directory!r}")
+    if not directory.isprintable() or os.path.normpath(directory) != directory:
+        raise HpctlError(f"{where.place} is no plain path: {directory!r}", "Leave out .. and //.")
     if shared is None:
         raise HpctlError(
             f"{where.place}: fast saves are flushed to the checkpoint directory, and there is none",
@@ -231,16 +223,45 @@ def _fast(
             f"{where.place} is the checkpoint directory, which the nodes share",
             "Name a directory on each node's own disk.",
         )
-    seconds = duration_s(flush.value) if flush else 900.0
-    if flush and (seconds is None or not 1 <= seconds <= 7 * 86400):
+    if kind == "mem" and "fast-size" not in told:
         raise HpctlError(
-            f"{flush.place} is no time from 1s to 7d: {flush.value!r}", "Write --fast-flush 15m."
+            f"{where.place}: the saves count for the job's memory", "Add --fast-size 64G."
         )
-    if replicas and replicas.value not in ("1", "2"):
+    values = {name[5:]: _fast_value(name, one) for name, one in told.items()}
+    flush_s = values.pop("flush", 900)
+    keep = bool(values.pop("keep", 0))
+    return FastSaves(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)
+
+
+def _fast_value(name: str, given: OptionValue) -> int:
+    """A number of copies, seconds or bytes."""
+    if name == "fast-keep":
+        return 1
+    if name == "fast-replicas":
+        if given.value not in ("1", "2"):
+            raise HpctlError(
+                f"{given.place} is no number of copies: {given.value!r}", "Write 1 or 2."
+            )
+        return int(given.value)
+    if name == "fast-flush":
+        seconds = duration_s(given.value)
+        if seconds is None or not 1 <= seconds <= 7 * 86400:
+            raise HpctlError(
+                f"{given.place} is no time from 1s to 7d: {given.value!r}", "Write 15m."
+            )
+        return int(seconds)
+    if (size := size_bytes(given.value)) is None:
+        example = HPCTL_OPTIONS[name].example
         raise HpctlError(
-            f"{replicas.place} is no number of copies: {replicas.value!r}", "Write 1 or 2."
+            f"{given.place} is no size from 1M on: {given.value!r}", f"Write --{name} {example}."
         )
-    return FastSaves(directory, int(seconds or 0), int(replicas.value) if replicas else 1)
+    return size
+
+
+def size_bytes(text: str) -> int | None:
+    """The bytes of a size as Slurm writes it: 512M, 64G, 1T. None for another text."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})([MGT])B?", text)
+    return int(found[1]) << {"M": 20, "G": 30, "T": 40}[found[2]] if found else None
 
 
 def _tier(option: OptionValue, cwd: str) -> str:

@@ -183,7 +183,7 @@ class _Draft:
     @property
     def registration(self) -> JobRegistration:
         """What is registered; without any field the job is one of plain sbatch's."""
-        save, fast = self.hpctl.save_signal, self.hpctl.fast
+        save = self.hpctl.save_signal
         return JobRegistration(
             ckpt=self.hpctl.checkpoint_dir or "",
             tiers=self.hpctl.tiers,
@@ -192,9 +192,7 @@ class _Draft:
             save_signal=save.name if save else "",
             supervised=self.supervised,
             preflight=self.hpctl.preflight,
-            fast=fast.directory if fast else "",
-            fast_flush_s=fast.flush_s if fast else 0,
-            fast_replicas=fast.replicas if fast else 0,
+            fast=self.hpctl.fast,
         )
 
     def rewritten(self) -> BatchScript:

@@ -14,7 +14,7 @@ from hpctl.jobs.checkpoints import search
 from hpctl.jobs.fast import spec as specs
 from hpctl.jobs.fast.lead import holders
 from hpctl.jobs.fast.restore import held_steps, restore
-from hpctl.jobs.fast.spec import Spec
+from hpctl.jobs.fast.spec import FastSaves, Spec
 from hpctl.jobs.fast.union import Peers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,8 @@ from pathlib import Path
 from hpctl.jobs.fast import serve, spec
 from msgspec.structs import replace
 serve.LOOK_S = 0.1
-serve.serve(replace(spec.read(Path(sys.argv[1])), directory=sys.argv[3]), sys.argv[2])
+given = spec.read(Path(sys.argv[1]))
+serve.serve(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
 """
 
 
@@ -38,11 +39,10 @@ class Nodes:
         self.spec = Spec(
             job=str(os.getpid()),
             secret=os.urandom(32).hex(),
-            directory="",
+            saves=FastSaves("", **{"flush_s": 3600, "keep": True, **given}),
             shared=str(self.shared),
             hosts=tuple(f"n{n}" for n in range(count)),
             addresses=tuple(f"127.0.9.{n + 1}" for n in range(count)),
-            **{"flush_s": 3600.0, **given},
         )
         self.processes: dict[str, subprocess.Popen] = {}
 
@@ -70,7 +70,8 @@ class Nodes:
     def kill(self, host: str) -> None:
         """The helper alone."""
         process = self.processes.pop(host)
-        process.kill()
+        for pid in (process.pid, *children(process.pid)):
+            os.kill(pid, signal.SIGKILL)
         process.wait(10)
 
     def lose(self, host: str) -> None:
@@ -114,6 +115,11 @@ class Nodes:
             time.sleep(0.05)
         alive = {host: process.poll() for host, process in self.processes.items()}
         raise AssertionError(f"{name} is not safe: {alive} {found} {self.log()[-2000:]}")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -1,6 +1,7 @@
 """Real helpers, real sockets: what a node's loss costs, and what strangers and full disks do."""
 
 import os
+import signal
 import socket
 import time
 from contextlib import suppress
@@ -10,8 +11,9 @@ import pytest
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
-from tests.fast.cluster import Nodes, content, save, wait_for
+from tests.fast.cluster import Nodes, children, content, save, wait_for
 from tests.unit.checkpoint_files import dcp_files, deepspeed_files
+from tests.waiting import until
 
 
 def owners(nodes, files, last=".metadata"):
@@ -47,7 +49,7 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
 
 
 def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
-    with Nodes(tmp_path, 4, flush_s=1.0) as nodes:
+    with Nodes(tmp_path, 4, flush_s=1) as nodes:
         nodes.resume()
         name, files = saved(nodes, 10)
         wait_for(nodes.shared / name)
@@ -143,6 +145,20 @@ def test_a_helper_that_is_missing_rules_the_saves_out_unless_its_node_is_gone(tm
         nodes.kill("n2")
         assert nodes.resume(wait_s=0.5).found is None
         assert any("cannot be gathered on n2" in line for line in nodes.said)
+
+
+def test_a_helper_that_is_killed_starts_again_and_knows_what_was_saved(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        (child,) = children(nodes.processes["n1"].pid)
+        os.kill(child, signal.SIGKILL)
+        until(lambda: "n1 was ended by signal 9; it starts again" in nodes.log(), 10)
+        nodes.safe(name)
+        nodes.lose("n2")
+        nodes.start("n2")
+        assert nodes.resume().found is not None
+        assert content(nodes.disk("n1") / name) == files
 
 
 def test_a_node_that_is_gone_does_not(tmp_path):

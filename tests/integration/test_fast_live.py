@@ -21,6 +21,10 @@ def shared():
     shutil.rmtree(path, ignore_errors=True)
 
 
+def left_on_nodes(sandbox) -> list[Path]:
+    return [path for disk in sandbox.spec.layout.state.rglob("disk-i-*") for path in disk.iterdir()]
+
+
 def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     pytest.importorskip("torch")
     sandbox = sandbox_factory(
@@ -44,6 +48,7 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
         return log.read_text() if log.exists() else ""
 
     until(lambda: "saved 6" in text(), 60, "six saves")
+    assert left_on_nodes(sandbox)
     victim = str(sorted(live.job(job).nodes)[-1])
     sandbox.inject(victim, "xid", code=79)
     until(lambda: "resumed from" in text(), 60, "it runs again")
@@ -55,3 +60,4 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     until(lambda: live.job(job).state == "COMPLETED", 60, "it ends")
     assert text().count(f"done {64.0 * 24}") == 3
     until((saves / "step-24").is_dir, 30, "the last one is flushed at the end")
+    until(lambda: not left_on_nodes(sandbox), 30, "nothing stays on the nodes")

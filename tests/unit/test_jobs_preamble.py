@@ -11,6 +11,7 @@ import pytest
 
 from hpctl.core.trouble import STOP_EXIT_CODE
 from hpctl.jobs import preamble
+from hpctl.jobs.fast.spec import FastSaves
 from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.submit_context import Runtime
 from tests.process import run_text
@@ -201,10 +202,10 @@ def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(job
 @pytest.mark.parametrize("shell", SHELLS)
 def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     newest = generic(job.root, "step-3", 3)
-    job.parts = {"fast": f"{job.tmp}/nvme", "fast_flush_s": 60, "fast_replicas": 2}
-    tail = 'echo "$HPCTL_FAST_DIR $HPCTL_FAST_FLUSH $HPCTL_FAST_REPLICAS ${HPCTL_FAST_SPEC-none}"\n'
+    job.parts = {"fast": FastSaves(f"{job.tmp}/nvme", flush_s=60)}
+    tail = 'echo "$HPCTL_FAST_DIR $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
     code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")
-    assert out[-1] == f"{job.tmp}/nvme 60 2 none"
+    assert out[-1] == f'{job.tmp}/nvme {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
     assert "hpctl: fast saves: off: this is no job of hpctl sbatch with --fast-dir" in err
     assert "dies with its node" in err

@@ -8,7 +8,7 @@ from hpctl.core.bounds import printable
 from hpctl.errors import HpctlError
 from hpctl.jobs.fast import serve
 from hpctl.jobs.fast.spec import ENVIRONMENT, read
-from hpctl.jobs.fast.start import start
+from hpctl.jobs.fast.start import TooLarge, start
 
 
 def main() -> int:
@@ -19,6 +19,10 @@ def main() -> int:
         else:
             spec = read(Path(os.environ[ENVIRONMENT]))
             serve.serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+    except TooLarge as error:
+        serve.say(f"{error} {error.hint}")
+        print("stop")
+        return 1
     except (HpctlError, OSError) as error:
         serve.say(f"off: {error} {getattr(error, 'hint', '')}".strip())
         return 1

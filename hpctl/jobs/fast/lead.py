@@ -60,7 +60,7 @@ class Lead:
         self._versions: object = None
         self._judged: dict[str, tuple[Part, ...]] = {}
         self._flushed: SavedStep | None = None
-        self._flush_at = time.monotonic() + self._spec.flush_s
+        self._flush_at = time.monotonic() + self._spec.saves.flush_s
         self._unsettled = True
         self._waiting = False
         """The newest step has not all its copies yet."""
@@ -88,7 +88,7 @@ class Lead:
             self._unsettled = self._waiting or not proved
             self._versions, self._ahead = versions, ahead
         if time.monotonic() >= self._flush_at:
-            self._flush_at = time.monotonic() + self._spec.flush_s
+            self._flush_at = time.monotonic() + self._spec.saves.flush_s
             self.flush(FLUSH_LIMIT_S)
 
     # --- proof ----------------------------------------------------------------------------------
@@ -136,9 +136,12 @@ class Lead:
         """Drop what newer steps have replaced. Whether all steps have their copies."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
         safe = [row for row in rows if self._replicated(row, found)]
-        old = [row.name for row in safe[self._spec.keep :]]
-        if len(safe) >= self._spec.keep:
-            least = safe[self._spec.keep - 1].order
+        size = self._spec.saves.size
+        full = size and any(int(mine["used"]) > size for mine in found.values())
+        steps = 1 if full else self._spec.steps
+        old = [row.name for row in safe[steps:]]
+        if len(safe) >= steps:
+            least = safe[steps - 1].order
             old += [row.name for row in rows if row.order < least and row.name not in old]
         if old:
             self._peers.each("drop", found, names=old)
@@ -146,17 +149,18 @@ class Lead:
 
     def _replicated(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
         fit = sum(host not in self._spec.suspects for host in found)
-        wanted = 1 + min(self._spec.replicas, max(0, fit - 1))
+        wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
         held = holders(row, found)
         return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
 
     # --- flush ----------------------------------------------------------------------------------
 
-    def flush(self, limit_s: float) -> None:
-        """Bring the newest whole step into the shared directory, by its proof there."""
+    def flush(self, limit_s: float) -> bool:
+        """Bring the newest whole step into the shared directory, by its proof there. Whether
+        nothing newer is left."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order)
         if not rows or rows[-1] == self._flushed:
-            return
+            return True
         row, shared = rows[-1], Path(self._spec.shared)
         room = shared / META / f"flush-{self._spec.job}"
         try:
@@ -176,8 +180,10 @@ class Lead:
             self._flushed = row
         except OSError as error:
             self._say(f"step {row.step} was not flushed to {shared}: {error.strerror or error}")
+            return False
         finally:
             shutil.rmtree(room, ignore_errors=True)
+        return True
 
     def _write(self, row: SavedStep, into: Path, limit_s: float) -> None:
         found = self._peers.each("inventory")

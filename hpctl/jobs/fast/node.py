@@ -8,6 +8,7 @@ what a restore gathers, and what it moved aside.
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import os
 import shutil
@@ -24,7 +25,7 @@ import msgspec
 
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY
-from hpctl.jobs.fast import ledger
+from hpctl.jobs.fast import ledger, limits
 from hpctl.jobs.fast.ledger import SavedFile, SavedStep
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
 from hpctl.jobs.fast.spec import META, Spec
@@ -43,12 +44,14 @@ class Node:
 
     def __init__(self, spec: Spec, host: str) -> None:
         self.spec, self.host = spec, host
-        self.root = Path(spec.directory)
+        self.root = Path(spec.saves.dir)
         self.meta = self.root / META
         self.copies = self.meta / "copies"
         # Not its parents: where a disk is not mounted, the saves would fill the root file system.
         self.root.mkdir(mode=0o700, exist_ok=True)
         status = os.lstat(self.root)
+        if spec.saves.memory and (kind := limits.file_system(self.root)) != "tmpfs":
+            raise PeerError(f"{self.root} is not in memory: its file system is {kind}, not tmpfs")
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PeerError(f"{self.root} is no directory of this user")
         self.root.chmod(0o700)
@@ -61,10 +64,19 @@ class Node:
         """Set where there is something to copy."""
         self.released = threading.Event()
         """Set where the leader needs this node no more."""
+        self.over = False
+        """The job does not start again."""
         self._lock = threading.Lock()
+        self._pace = limits.Pace(spec.saves.rate)
         self._task: tuple[threading.Thread, list[str]] | None = None
         self._last: object = None
-        self.begin()
+        start = hashlib.sha256(spec.secret.encode()).hexdigest()
+        mark = self.meta / "start"
+        if mark.is_file() and mark.read_text() == start:  # this helper has been started again
+            self.begun_ns = mark.stat().st_mtime_ns
+        else:
+            mark.write_text(start)
+            self.begin()
 
     @property
     def _ledger(self) -> Path:
@@ -73,7 +85,6 @@ class Node:
     def begin(self) -> None:
         """A start of the job begins: what lies here was written before it."""
         mark = self.meta / "start"
-        mark.touch(mode=0o600)
         os.utime(mark)
         self.begun_ns = mark.stat().st_mtime_ns
 
@@ -117,7 +128,7 @@ class Node:
 
     def _inventory(self, _request: dict[str, Any]) -> Answer:
         rows = msgspec.to_builtins(list(self.rows.values()))
-        mine = {"live": self.live(), "copies": self.copied(), "rows": rows}
+        mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
         return {**mine, "begun": self.begun_ns, "now": time.time_ns(), "version": self.version}
 
     def _read(self, request: dict[str, Any]) -> Answer:
@@ -214,7 +225,8 @@ class Node:
         task = self._task
         return {"running": bool(task and task[0].is_alive()), "errors": task[1] if task else []}
 
-    def _bye(self, _request: dict[str, Any]) -> Answer:
+    def _bye(self, request: dict[str, Any]) -> Answer:
+        self.over = request.get("over") is True
         self.released.set()
         return {}
 
@@ -251,6 +263,7 @@ class Node:
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
         shutil.rmtree(made, ignore_errors=True)
+        self._admit(sum(file.size for file in files))
         try:
             for file in files:
                 self._pull(peer, row.name, file, "", made / _path(file.path))
@@ -263,6 +276,29 @@ class Node:
         told = mark.with_suffix(TEMPORARY)
         told.write_bytes(msgspec.json.encode(files))
         told.rename(mark)
+
+    def _admit(self, size: int) -> None:
+        """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
+        most = self.spec.saves.size
+        if most and self.used() + size > most:
+            raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
+        if self.spec.saves.memory and (room := limits.memory_room()) is not None and size > room:
+            raise OSError(
+                errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
+            )
+
+    def used(self) -> int:
+        """Bytes of the saves and copies here."""
+        held = [self.live(), *self.copied().values()]
+        return sum(file[1] for steps in held for files in steps.values() for file in files)
+
+    def remove(self) -> None:
+        """The job is over: nothing of it stays."""
+        for name in self.live():
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        shutil.rmtree(self.meta, ignore_errors=True)
+        with suppress(OSError):
+            self.root.rmdir()
 
     def replicate(self) -> list[str]:
         """Copy what this node is a partner for, newest step first; what went wrong."""
@@ -345,7 +381,7 @@ class Node:
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(to, "wb") as target:
             given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
-            peer.pull(target, lambda _: None, "get", **given)
+            peer.pull(target, (lambda _: None) if restored else self._pace, "get", **given)
             _settle(target, file, restored=restored)
 
     def peer(self, host: str) -> Peer:

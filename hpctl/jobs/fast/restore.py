@@ -84,7 +84,7 @@ def restore(
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
             elif _assemble(peers, held, [h for h in spec.hosts if h in answered], say):
-                path = Path(spec.directory) / row.name
+                path = Path(spec.saves.dir) / row.name
                 return Search(Checkpoint(path, row.step, None, row.format, deep=False))
         if answered:
             peers.each("aside", answered, above=least)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from hpctl.core.bounds import printable
 from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead
@@ -14,6 +15,7 @@ from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.peer import Server
 from hpctl.jobs.fast.spec import Spec
 from hpctl.jobs.fast.union import Peers
+from hpctl.slurm.run import Runner
 
 LOOK_S = 1.0
 NICE = 19
@@ -80,11 +82,15 @@ class Helper:
             self._node.look()
             try:
                 self._lead.turn()
-                self._lead.flush(LAST_FLUSH_S)
+                flushed = self._lead.flush(LAST_FLUSH_S)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._trouble(f"the last flush failed: {error}")
-            self._peers.each("bye")
+                flushed = False
+            over = flushed and not self._spec.saves.keep and ended_for_good(self._spec)
+            self._peers.each("bye", over=over)
         self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
+        if self._node.over:
+            self._node.remove()
 
     def _trouble(self, text: str) -> None:
         """Say it, the same at most once a minute."""
@@ -95,7 +101,46 @@ class Helper:
             say(text)
 
 
+def ended_for_good(spec: Spec) -> bool:
+    """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
+
+    While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
+    requeued has no end and one restart more.
+    """
+    said = Runner().run("scontrol", "--oneliner", "show", "job", spec.id).text
+    told = dict(word.split("=", 1) for word in said.split() if "=" in word)
+    return (
+        told.get("Restarts") == str(spec.restarts)
+        and told.get("EndTime", "Unknown") != "Unknown"
+        and told.get("ExitCode") in ("0:0", "0:15")
+        and told.get("Reason") == "None"
+    )
+
+
 def serve(spec: Spec, host: str) -> None:
-    """Never ends the job: what goes wrong costs the saves' safety alone."""
+    """Until the job ends. A helper that is killed, for memory say, is started again.
+
+    Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
+    """
     os.nice(NICE)
-    Helper(spec, host).run()
+    ending, pause, child = False, 1.0, 0
+
+    def end(number: int, _: object) -> None:
+        nonlocal ending
+        ending = True
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    while not ending:
+        child = os.fork()
+        if child == 0:
+            return Helper(spec, host).run()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) or ending:
+            return None
+        say(f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again")
+        time.sleep(pause)
+        pause = min(60.0, 2 * pause)
+    return None

@@ -19,26 +19,45 @@ HELPER = "HPCTL_HELPER"
 """Set in a process of the job that is hpctl's own, and none of its ranks."""
 
 
-class Spec(Struct, frozen=True, forbid_unknown_fields=True):
-    """One start of a job. Directories are absolute.
+class FastSaves(Struct, frozen=True, omit_defaults=True):
+    """What a job asks for, as it stands in its Comment. `dir` may hold placeholders there.
 
-    `directory` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
+    `memory`: the directory lies in the nodes' memory, and `size` bytes is what saves and copies may
+    take of it on each; 0: what there is. `flush_s`: from one flush to the next. `replicas`: copies
+    on other nodes. `rate`: bytes a second that a node fetches. `keep`: what lies on the nodes stays
+    there when the job has ended.
+    """
+
+    dir: str
+    memory: bool = False
+    size: int = 0
+    flush_s: int = 900
+    replicas: int = 1
+    rate: int = 1 << 30
+    keep: bool = False
+
+
+class Spec(Struct, frozen=True, forbid_unknown_fields=True):
+    """One start of a job. Directories are absolute, without placeholders.
+
+    `saves.dir` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
     `hosts` are the allocation's nodes in Slurm's order, `addresses` theirs, `domains` their leaf
     switches or blocks, "" where unknown. `suspects` never hold a copy. `secret` is known to the
-    job's owner alone.
+    job's owner alone. `job` is the array's with the task's number for an array's, `id` Slurm's own;
+    `restarts` counts its starts before this. `steps` are kept.
     """
 
     job: str
     secret: str
-    directory: str
+    saves: FastSaves
     shared: str
     hosts: tuple[str, ...]
     addresses: tuple[str, ...]
     domains: tuple[str, ...] = ()
     suspects: tuple[str, ...] = ()
-    replicas: int = 1
-    flush_s: float = 900.0
-    keep: int = 2
+    steps: int = 2
+    id: str = ""
+    restarts: int = 0
 
     def partners(self, host: str, living: tuple[str, ...]) -> tuple[str, ...]:
         """Which living hosts hold a copy of what this one saves, of another domain first."""
@@ -47,7 +66,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
         fit = [h for h in ring if h in living and h not in self.suspects]
         mine = self.domain(host)
         fit.sort(key=lambda h: not mine or self.domain(h) == mine)
-        return tuple(fit[: self.replicas])
+        return tuple(fit[: self.saves.replicas])
 
     def domain(self, host: str) -> str:
         """What fails together with it, "" where unknown."""

@@ -11,16 +11,22 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
-from hpctl.core.bounds import duration_s
+import msgspec
+
+from hpctl.core.bounds import natural
 from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.core.hostlist import expand, fold
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.fast import spec as specs
-from hpctl.jobs.fast.spec import Spec
+from hpctl.jobs.fast.spec import FastSaves, Spec
 from hpctl.jobs.run.srun import step_environment
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
+
+
+class TooLarge(HpctlError):
+    """The saves would end the job for its memory: it does not start."""
 
 
 def start(environ: Mapping[str, str]) -> str:
@@ -30,6 +36,14 @@ def start(environ: Mapping[str, str]) -> str:
     directory = environ.get("HPCTL_FAST_DIR", "")
     if not (job.isdecimal() and hosts and shared and directory):
         raise HpctlError("this is no job of hpctl sbatch with --fast-dir", "Use hpctl sbatch.")
+    options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
+    saves = msgspec.convert({**options, "dir": directory}, FastSaves)
+    if saves.memory and (limit := _memory(environ)) and saves.size >= limit:
+        raise TooLarge(
+            f"{saves.size >> 20} MiB of saves in {directory} would take all of the job's"
+            f" {limit >> 20} MiB of memory on a node",
+            "Ask for more by --mem, or for a smaller --fast-size.",
+        )
     key = environ.get("SLURM_ARRAY_JOB_ID", "")
     key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job
     runner = Runner()
@@ -38,23 +52,29 @@ def start(environ: Mapping[str, str]) -> str:
     with suppress(Unavailable):
         nodes = dict(reader.nodes(hosts))
         leaves = dict(reader.leaves())
-    flush_s = duration_s(environ.get("HPCTL_FAST_FLUSH", ""))
     spec = Spec(
         job=key,
         secret=secrets.token_hex(32),
-        directory=directory,
+        saves=saves,
         shared=shared,
         hosts=tuple(map(str, hosts)),
         addresses=tuple((nodes[h].address if h in nodes else "") or str(h) for h in hosts),
         domains=tuple(leaves.get(h, "") for h in hosts),
         suspects=tuple(expand(environ.get("HPCTL_SUSPECTS", ""))),
-        replicas=int(environ.get("HPCTL_FAST_REPLICAS") or 1),
-        flush_s=900.0 if flush_s is None else flush_s,
+        id=job,
+        restarts=natural(environ.get("SLURM_RESTART_COUNT", "")),
     )
     path = Path(shared) / specs.META / f"{key}.json"
     specs.write(spec, path)
     _launch(hosts, path, environ)
     return str(path)
+
+
+def _memory(environ: Mapping[str, str]) -> int:
+    """Bytes that Slurm gives the job on each node; 0 where it sets no limit."""
+    whole = natural(environ.get("SLURM_MEM_PER_NODE", ""))
+    cpus = natural(environ.get("SLURM_CPUS_ON_NODE", ""))
+    return (whole or natural(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
 
 
 def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -> None:
