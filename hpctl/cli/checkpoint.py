@@ -81,15 +81,68 @@ def checkpoint() -> None:
 
 
 @checkpoint.command(short_help="List a job's checkpoints, newest first.")
-@click.argument("place", shell_complete=complete_file)
+@click.argument("place", required=False, shell_complete=complete_file)
+@click.option("--job", metavar="ID", help="Those of this job, and its saves on its nodes.")
 @_looking
-def ls(place: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
-    """List PLACE's checkpoints, newest first, and what keeps others from being one."""
+@output.config_option
+def ls(
+    place: str | None,
+    job: str | None,
+    config: str,
+    deep: bool,
+    world_size: int | None,
+    as_json: bool,
+    **aws: str | None,
+) -> None:
+    """List PLACE's checkpoints, newest first, and what keeps others from being one.
+
+    With --job, those in the directory that the job was submitted with, and the steps that its
+    nodes hold where it has --fast-dir: which nodes, and how many copies of each file.
+    """
+    from hpctl.cli.checkpoint_advise import directory_of
+
+    if (place is None) == (job is None):
+        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --job.")
+    fast: tuple[FastRow, ...] = ()
+    if job is not None:
+        place, registered = directory_of(job, config)
+        fast = _on_nodes(Path(place), job) if registered.fast else ()
+    assert place is not None
     try:
         rows = search.every(Aws(**aws).place(place), deep=deep, world_size=world_size)
     except OSError as error:
         _cannot_read(place, error, "checkpoint-ls" if as_json else None)
-    _report("checkpoint-ls", place, rows, as_json, deep)
+    _report("checkpoint-ls", place, rows, as_json, deep, fast)
+
+
+def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
+    """The steps that the job's nodes hold. What keeps it from asking them goes to stderr."""
+    from contextlib import closing
+
+    from hpctl.jobs.fast import spec as specs
+    from hpctl.jobs.fast.restore import held_steps
+    from hpctl.jobs.fast.union import Peers
+
+    try:
+        spec = specs.read(place / specs.META / f"{job}.json")
+    except HpctlError as error:
+        output.echo(f"hpctl: its nodes are not asked: {error}", err=True)
+        return ()
+    with closing(Peers(spec)) as peers:
+        steps, answered = held_steps(peers, spec.hosts, 0)
+    if silent := [host for host in spec.hosts if host not in answered]:
+        output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
+    return tuple(
+        FastRow(
+            each.row.step,
+            str(Path(spec.saves.dir) / each.row.name),
+            each.row.format,
+            each.copies,
+            tuple(sorted({host for held in each.held.values() for host, _ in held})),
+            tuple(sorted({file.origin for file in each.lost})),
+        )
+        for each in steps
+    )
 
 
 @checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
@@ -112,21 +165,34 @@ def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: 
 
 
 def _report(
-    schema: str, place: str, rows: list[Checkpoint | PassedOver], as_json: bool, deep: bool
+    schema: str,
+    place: str,
+    rows: list[Checkpoint | PassedOver],
+    as_json: bool,
+    deep: bool,
+    fast: tuple["FastRow", ...] = (),
 ) -> NoReturn:
     """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
     read, 1 else."""
     whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
     result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
     if as_json:
-        print_json(schema, LsView(place, tuple(map(row_view, rows))))
+        views = tuple(map(row_view, rows))
+        listed = schema == "checkpoint-ls"
+        print_json(schema, LsView(place, views, "", fast) if listed else VerifyView(place, views))
     else:
+        for held in fast:
+            copies = f"complete ({held.copies} of each file on {', '.join(held.nodes)})"
+            lost = f"lost with {', '.join(held.lost)}"
+            output.echo(
+                f"{held.path}  step {held.step}  {held.format}  {lost if held.lost else copies}"
+            )
         for row in rows:
             output.echo(row_text(row, deep=deep))
-        if not rows:
+        if not rows and not fast:
             output.echo(f"hpctl: no checkpoints in {place}", err=True)
         _point_out(result)
-    sys.exit(_EXIT_CODES[result.verdict])
+    sys.exit(0 if any(not held.lost for held in fast) else _EXIT_CODES[result.verdict])
 
 
 @checkpoint.command(short_help="Print what saves checkpoints of any format.")
@@ -307,7 +373,8 @@ def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
     """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
     why = f"cannot read {place}: {error.strerror or error}"
     if schema:
-        print_json(schema, LsView(place, (), why))
+        kind = LsView if schema == "checkpoint-ls" else VerifyView
+        print_json(schema, kind(place, (), why))
     else:
         output.echo(f"hpctl: {why}", err=True)
     sys.exit(3)
@@ -327,12 +394,30 @@ class RowView(Struct, frozen=True):
     fetched_from: str
 
 
-class LsView(Struct, frozen=True):
-    """What `hpctl checkpoint ls` and `verify` found. `why`: nothing could be looked at."""
+class FastRow(Struct, frozen=True):
+    """One step on a job's own nodes. `copies`: nodes that hold a file, the least of all files.
+    `lost`: nodes whose files nobody holds any more."""
+
+    step: int | None
+    path: str
+    format: str
+    copies: int
+    nodes: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+class VerifyView(Struct, frozen=True):
+    """What `hpctl checkpoint verify` found. `why`: nothing could be looked at."""
 
     place: str
     checkpoints: tuple[RowView, ...]
     why: str = ""
+
+
+class LsView(VerifyView, frozen=True):
+    """What `hpctl checkpoint ls` found. `fast`: with --job, the steps that its nodes hold."""
+
+    fast: tuple[FastRow, ...] = ()
 
 
 class LastView(Struct, frozen=True):

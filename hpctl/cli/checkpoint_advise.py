@@ -16,9 +16,11 @@ from hpctl.cli import output
 from hpctl.cli.arguments import DurationType, complete_file
 from hpctl.cli.gather import fold
 from hpctl.core import job_recovery
+from hpctl.core.bounds import natural
 from hpctl.core.model import JobId, SlurmJob, Urgency
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.jobs.job_comment import decode
+from hpctl.jobs.fast.spec import FastSaves
+from hpctl.jobs.job_comment import JobRegistration, decode
 from hpctl.jobs.save_interval import (
     CREDIBLE,
     DAY_S,
@@ -195,7 +197,7 @@ class History(Struct, frozen=True):
 def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
     to give it."""
-    directory, nodes = _place(asked, config)
+    directory, nodes, fast = _place(asked, config)
     saves = _measured(directory, asked.newest)
     save_s, save_from = _save(asked, saves)
     history = _history(config)
@@ -237,42 +239,41 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
         now_steps=None if apart is None else at(apart).steps,
         now_ratio=None if now_at is None else now_at.ratio,
         table=tuple(at(best * times) for times in (0.25, 0.5, 1, 2, 4, 8)),
-        notes=_notes(asked, known, history),
+        notes=(*_fast_notes(fast), *_notes(asked, known, history)),
     )
 
 
-def _place(asked: Asked, config: str) -> tuple[Path, int]:
-    """The directory, and how many nodes the job has."""
+def _place(asked: Asked, config: str) -> tuple[Path, int, FastSaves | None]:
+    """The directory, how many nodes the job has, and its saves on them."""
     if not asked.target.isdecimal() or Path(asked.target).is_dir():
         if asked.nodes is None:
             raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
-        return Path(asked.target).absolute(), asked.nodes
-    job = _job(config, JobId(int(asked.target)))
-    registered = decode(job.comment)
-    directory = registered.ckpt.replace("{job_id}", asked.target) if registered else ""
-    if not directory or "{" in directory:
-        raise HpctlError(
-            f"job {asked.target} does not say where its checkpoints are",
-            f"name the directory: hpctl checkpoint advise DIR --nodes {len(job.nodes) or 'N'}",
-        )
-    nodes = asked.nodes or len(job.nodes)
+        return Path(asked.target).absolute(), asked.nodes, None
+    directory, registered = directory_of(asked.target, config)
+    nodes = asked.nodes or len(_job(config, asked.target).nodes)
     if not nodes:
         raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
-    return Path(directory), nodes
+    return Path(directory), nodes, registered.fast
 
 
-def _job(config: str, wanted: JobId) -> SlurmJob:
+def directory_of(job: str, config: str) -> tuple[str, JobRegistration]:
+    """Where a job's checkpoints are, and how it was registered. Raises HpctlError."""
+    registered = decode(_job(config, job).comment)
+    directory = registered.ckpt.replace("{job_id}", job) if registered else ""
+    if registered is None or not directory or "{" in directory:
+        raise HpctlError(f"job {job} does not say where its checkpoints are", "Name the directory.")
+    return directory, registered
+
+
+def _job(config: str, wanted: str) -> SlurmJob:
     from hpctl.config import Config
     from hpctl.wiring import make_scheduler
 
     # On a login node there is no configuration; the commands are on PATH there.
     loaded = output.load_config(config) if Path(config).exists() else Config()
-    job = make_scheduler(loaded).view().jobs.get(wanted)
+    job = make_scheduler(loaded).view().jobs.get(JobId(natural(wanted)))
     if job is None:
-        raise HpctlError(
-            f"Slurm does not know job {wanted}",
-            "name its directory: hpctl checkpoint advise DIR --nodes N",
-        )
+        raise HpctlError(f"Slurm does not know job {wanted}", "Name its directory.")
     return job
 
 
@@ -364,6 +365,20 @@ def _failures_from(known: Rate, history: History) -> str:
     if history.since is None:
         return f"{each} {reach}, published"
     return f"{known.failures} in {known.node_days:.1f} node-days: {each} {reach}"
+
+
+def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
+    if fast is None:
+        return ()
+    from hpctl.core.timeline import duration as long
+
+    return (
+        f"The job saves to its nodes ({fast.dir}) too: the checkpoints above are flushes, every"
+        f" {long(fast.flush_s)}. A fault loses the work since the newest save that `hpctl"
+        " checkpoint ls --job` shows as complete; where a node and its"
+        f" {'partner fails' if fast.replicas == 1 else 'partners fail'} with it, on average half"
+        f" a flush interval, {long(fast.flush_s / 2)}.",
+    )
 
 
 def _notes(asked: Asked, known: Rate, history: History) -> tuple[str, ...]:

@@ -72,17 +72,18 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --checkpoint-dir DIR      where the job saves, on storage that all nodes share
       --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
                                 own disk, or s3://BUCKET/PREFIX; repeatable
-      --fast-dir local:DIR      a directory on each node's own disk for frequent saves: hpctl
-                                copies them to other nodes and gathers them at a restart
-      --fast-flush TIME         from one flush of these to the checkpoint directory to the
-                                next (15m)
+      --fast-dir PLACE          for frequent saves: local:DIR on each node's own disk, or mem:DIR
+                                in its memory, which hpctl copies to other nodes
+      --fast-flush TIME         between their flushes to the checkpoint directory (15m)
       --fast-replicas N         on how many other nodes, 1 or 2 (1)
+      --fast-size SIZE          what saves and copies may take on each node, 64G say
+      --fast-rate SIZE          what a node fetches a second (1G)
+      --fast-keep               leave it on the nodes when the job ends
       --no-resume               the program finds its checkpoint itself
-      --policy FILE|NAME        how the job is to be treated (docs/policies.md)
+      --policy FILE|NAME        how the job is treated (docs/policies.md)
       --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
       --spares K                K nodes more than --nodes, for hpctl run to go on with
-      --preflight LEVEL         quick or full: test the job's nodes before its first step, and
-                                go on without those that fail
+      --preflight LEVEL         quick or full: test the nodes first, leave out those that fail
       --save-signal SIG[@S]     the program saves at this signal; it gets it S seconds
                                 before the time limit, and before it is stopped
 
@@ -91,12 +92,12 @@ def sbatch(arguments: tuple[str, ...]) -> None:
       --json                    with --dry-run: print JSON
       --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
 
-    The script may say the first twelve itself, among its leading comments: #HPCTL --spares 1. The
+    The script may say all but the last three, in its leading comments: #HPCTL --spares 1. The
     command line wins. In directories {job_id} and {array_task_id} are filled in.
 
-    A few shell lines go into the copy that is submitted. At every start of the job they export
-    HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where there is a complete checkpoint,
-    HPCTL_RESUME_FROM. Set HPCTL_RESUME=scratch to begin anew.
+    A few shell lines go into the copy that is submitted. At every start they export
+    HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where a checkpoint is complete,
+    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch begins anew.
     """
     line = parse_command_line(arguments)
     program = found(line)

@@ -1,5 +1,6 @@
 """Real helpers, real sockets: what a node's loss costs, and what strangers and full disks do."""
 
+import json
 import os
 import signal
 import socket
@@ -7,10 +8,16 @@ import time
 from contextlib import suppress
 
 import pytest
+from click.testing import CliRunner
 
+from hpctl.cli import checkpoint_advise
+from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
+from hpctl.jobs.fast.spec import META, write
+from hpctl.jobs.job_comment import JobRegistration
+from tests.cli.test_json_contract import holds
 from tests.fast.cluster import Nodes, children, content, save, wait_for
 from tests.unit.checkpoint_files import dcp_files, deepspeed_files
 from tests.waiting import until
@@ -74,6 +81,31 @@ def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
                 assert not (nodes.disk(host) / third).exists(), (
                     "a later step 30 must not mix with it"
                 )
+
+
+def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
+    with Nodes(tmp_path, 3, flush_s=1) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 10)
+        nodes.safe(name)
+        wait_for(nodes.shared / name)
+        write(nodes.spec, nodes.shared / META / "7.json")
+        registered = str(nodes.shared), JobRegistration(fast=nodes.spec.saves)
+        monkeypatch.setattr(checkpoint_advise, "directory_of", lambda job, config: registered)
+
+        def listed(*more):
+            return CliRunner().invoke(cli, ["checkpoint", "ls", "--job", "7", *more])
+
+        holds("checkpoint-ls", (document := listed("--json")).stdout)
+        (row,) = json.loads(document.stdout)["fast"]
+        assert (row["step"], row["copies"], row["lost"]) == (10, 2, [])
+        assert "step 10  torch-dcp  complete (2 of each file on n" in listed().stdout
+        for host in ("n0", "n1"):
+            nodes.lose(host)
+        done = listed()
+        assert "hpctl: no helper answers on n0, n1" in done.stderr
+        assert "step 10  torch-dcp  lost with n" in done.stdout
+        assert done.exit_code == 0, "the flushed one is whole"
 
 
 def test_a_step_that_is_not_whole_is_never_resumed(tmp_path):

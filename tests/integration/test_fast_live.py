@@ -1,5 +1,6 @@
 """Saves on the nodes' own disks survive a node that is lost with its disk: a real Slurm and DCP."""
 
+import json
 import re
 import shutil
 import sys
@@ -49,6 +50,9 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
 
     until(lambda: "saved 6" in text(), 60, "six saves")
     assert left_on_nodes(sandbox)
+    listed = [sys.executable, "-m", "hpctl", "checkpoint", "ls", "--job", str(job), "--json"]
+    rows = json.loads(sandbox.run(listed, check=False).stdout)["fast"]
+    assert any(row["copies"] == 2 and len(row["nodes"]) == 3 for row in rows), rows
     victim = str(sorted(live.job(job).nodes)[-1])
     sandbox.inject(victim, "xid", code=79)
     until(lambda: "resumed from" in text(), 60, "it runs again")
@@ -60,4 +64,7 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     until(lambda: live.job(job).state == "COMPLETED", 60, "it ends")
     assert text().count(f"done {64.0 * 24}") == 3
     until((saves / "step-24").is_dir, 30, "the last one is flushed at the end")
-    until(lambda: not left_on_nodes(sandbox), 30, "nothing stays on the nodes")
+    try:
+        until(lambda: not left_on_nodes(sandbox), 30, "nothing stays on the nodes")
+    except AssertionError:
+        raise AssertionError(left_on_nodes(sandbox), text()) from None

@@ -28,6 +28,11 @@ class HeldStep(Struct, frozen=True):
     held: dict[SavedFile, list[tuple[str, str]]]
 
     @property
+    def copies(self) -> int:
+        """How many nodes hold each file, the least of all."""
+        return min((len({host for host, _ in where}) for where in self.held.values()), default=0)
+
+    @property
     def lost(self) -> tuple[SavedFile, ...]:
         """Files of which no living node has a copy."""
         return tuple(file for file, where in self.held.items() if not where)

@@ -241,6 +241,11 @@ class RealBed:
         self.until("it answers", lambda: self.scheduler.view().nodes, 30)
 
     def stop_controller(self) -> None:
+        # At SIGTERM it saves its state. Else a job that has just begun is lost with it, and its
+        # number is given out again, which slurmd refuses (seen on 24.11.5).
+        self.sandbox.signal_service("slurmctld", "SIGTERM")
+        ping = ["scontrol", "ping"]
+        self.until("down", lambda: "DOWN" in self.sandbox.run(ping, check=False).stdout)
         self.sandbox.kill_slurmctld()
 
     def start_controller(self) -> None:
