@@ -44,6 +44,7 @@ NAMES = (
     "attack",
     "page",
     "stacks",
+    "fast",
 )
 
 

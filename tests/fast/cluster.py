@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.fast import spec as specs
 from hpctl.jobs.fast.lead import holders
+from hpctl.jobs.fast.ledger import SavedFile
+from hpctl.jobs.fast.peer import Peer
 from hpctl.jobs.fast.restore import held_steps, restore
 from hpctl.jobs.fast.spec import FastSaves, Spec
 from hpctl.jobs.fast.union import Peers
@@ -79,6 +83,11 @@ class Nodes:
         self.kill(host)
         shutil.rmtree(self.disk(host))
 
+    def peer(self, host: str):
+        """A connection to its helper, to be closed."""
+        address = self.spec.address(host)
+        return closing(Peer(self.spec.secret, self.spec.job, address))
+
     def end(self) -> None:
         """SIGTERM to all, as at the end of a job."""
         for process in self.processes.values():
@@ -120,6 +129,13 @@ class Nodes:
 def children(pid: int) -> list[int]:
     """The processes that one has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def saved_file(path: Path, name: str, origin: str) -> dict:
+    """A file as a request names it."""
+    status = path.stat()
+    when = status.st_mtime_ns
+    return msgspec.to_builtins(SavedFile(name, status.st_size, when, when, origin))
 
 
 def content(directory: Path) -> dict[str, bytes]:

@@ -4,18 +4,23 @@ import json
 import os
 import signal
 import socket
+import tempfile
 import time
 from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
+from hpctl.jobs.fast import limits
 from hpctl.jobs.fast.lead import Clocks
+from hpctl.jobs.fast.ledger import SavedFile, SavedStep
+from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
-from hpctl.jobs.fast.spec import META, write
+from hpctl.jobs.fast.spec import META, FastSaves, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli.test_json_contract import holds
 from tests.fast.cluster import Nodes, children, content, save, wait_for
@@ -53,6 +58,23 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
             assert content(nodes.disk(host) / name) == files
             assert isinstance(judge(nodes.disk(host) / name), Checkpoint)
         assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
+
+
+def test_of_deepspeed_each_node_gets_its_ranks_share(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        files, name = deepspeed_files(40), "global_step40"
+        of_rank = {n: f"n{part[1]}" for n in files if len(part := n.split("zero_pp_rank_")) > 1}
+        of_rank = {n: f"n{owner[1]}" for n, owner in of_rank.items()}
+        save(nodes, name, files, {n: of_rank.get(n, "n0") for n in files})
+        for lost in ("n1", "n2"):
+            nodes.safe(name)
+            nodes.lose(lost)
+            nodes.start(lost)
+            assert nodes.resume().found is not None, nodes.said
+            for host in nodes.spec.hosts:
+                share = {n: raw for n, raw in files.items() if of_rank.get(n, host) == host}
+                assert content(nodes.disk(host) / name) == share
 
 
 def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
@@ -236,6 +258,50 @@ def test_a_slow_answer_is_no_clock_that_differs():
     clocks.sample("n1", 2000 * ms, 2021 * ms, 2060 * ms)
     clocks.sample("n1", 3000 * ms, 3022 * ms, 3002 * ms)
     assert clocks.ahead_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
+
+
+def test_two_jobs_do_not_share_a_directory(tmp_path):
+    with Nodes(tmp_path, 1) as nodes:
+        nodes.resume()
+        other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
+        with pytest.raises(PeerError, match="another job's helper uses"):
+            Node(other, "n0")
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("disk", "its file system is"), ("shm", "")])
+def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, kind, refused):
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if kind == "shm" else tmp_path) as place:
+        spec = Spec("7", "0" * 64, FastSaves(place, memory=True, size=1 << 20), str(tmp_path),
+                    ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))  # fmt: skip
+        if refused:
+            with pytest.raises(PeerError, match=refused):
+                Node(spec, "n0")
+            return
+        node = Node(spec, "n0")
+        file = SavedFile("x", 2 << 20, 1, 1, "n1")
+        row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
+        with pytest.raises(OSError, match="more than --fast-size 1 MiB"):
+            node.copy(row, "n1", None)
+
+
+def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    proc.mkdir()
+    (proc / "cgroup").write_text("0::/job_7/step_0\n")
+    for name, most, now in (("job_7", 8 << 30, 5 << 30), ("job_7/step_0", "max", 1)):
+        (groups / name).mkdir(parents=True)
+        (groups / name / "memory.max").write_text(f"{most}\n")
+        (groups / name / "memory.current").write_text(f"{now}\n")
+    assert limits.memory_room(proc, groups) == (8 - 5 - 1) << 30
+    (groups / "job_7/memory.max").write_text("max\n")
+    assert limits.memory_room(proc, groups) is None
+
+
+def test_a_pace_is_kept():
+    pace, begun = limits.Pace(10 << 20), time.monotonic()
+    for _ in range(8):
+        pace(1 << 19)
+    assert 0.25 < time.monotonic() - begun < 2
 
 
 def test_a_stranger_reads_nothing(tmp_path):

@@ -1,10 +1,13 @@
-"""Saves on the nodes' own disks survive a node that is lost with its disk: a real Slurm and DCP."""
+"""Saves on the nodes' own disks survive nodes that are lost with their disks: a real Slurm."""
 
 import json
+import os
+import random
 import re
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +16,75 @@ from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
+KILLS = int(os.environ.get("HPCTL_TEST_KILLS", "12"))
+A_CLUSTER = 5
+"""Kills of one cluster and job."""
 
 
 @pytest.fixture
 def shared():
     path = Path(tempfile.mkdtemp(prefix="hpctl-fast-"))
+    path.chmod(0o755)
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
 
-def left_on_nodes(sandbox) -> list[Path]:
-    return [path for disk in sandbox.spec.layout.state.rglob("disk-i-*") for path in disk.iterdir()]
+class FastJob:
+    """A job of `nodes` ranks that save to their nodes' own disks, and its log."""
+
+    def __init__(self, sandbox, shared: Path, nodes: int, ranks: str, flush: str) -> None:
+        self.sandbox, self.live, self.ranks = sandbox, Live(sandbox), nodes
+        self.log, self.saves = shared / "log", shared / "run"
+        self.saves.mkdir()
+        script, rank = shared / "job.sh", Path(__file__).with_name("fast_ranks.py")
+        script.write_text(
+            f"#!/bin/sh\n#SBATCH --nodes={nodes} --ntasks-per-node=1 --gres=gpu:8\n"
+            f"#HPCTL --checkpoint-dir {self.saves}\n"
+            f"#HPCTL --fast-dir local:{self.disk}/run --fast-flush {flush}\n"
+            f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+            f"exec srun {sys.executable} {rank} {ranks}\n"
+        )
+        submit = ["sbatch", "--parsable", "-o", str(self.log), "--chdir", str(shared), str(script)]
+        self.id = int(self.hpctl(*submit, env={"PYTHONPATH": ROOT}, cwd=shared))
+
+    @property
+    def disk(self) -> Path:
+        return self.sandbox.spec.layout.disk
+
+    def hpctl(self, *words: str, **how) -> str:
+        command = [sys.executable, "-m", "hpctl", *words]
+        return self.sandbox.run(command, check=False, **how).stdout
+
+    def text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def wait(self, *words: str) -> None:
+        until(lambda: all(word in self.text() for word in words), 90, f"{words} in {self.log}")
+
+    def nodes(self) -> list[str]:
+        return sorted(map(str, self.live.job(self.id).nodes))
+
+    def left(self) -> list[Path]:
+        """What lies on the disks of all instances."""
+        disks = self.sandbox.spec.layout.state.rglob("disk-i-*")
+        return [path for disk in disks for path in disk.iterdir()]
+
+    def lose(self, *nodes: str) -> None:
+        """Nodes and their disks: hpctl replaces the instances."""
+        for node in nodes:
+            self.sandbox.inject(node, "xid", code=79)
+
+    def resumed(self, before: str) -> tuple[int, list[tuple[str, int]]]:
+        """The newest step saved before the next start, and what each rank of that one loaded."""
+        again = re.compile(r"rank \d+ resumed from (\S+) at step (\d+)")
+
+        def loaded() -> list[tuple[str, str]]:
+            return again.findall(self.text()[len(before) :])
+
+        until(lambda: len(loaded()) >= self.ranks, 90, f"{self.ranks} ranks run again")
+        head = self.text()[: len(before)] + self.text()[len(before) :].partition("resumed from")[0]
+        newest = max(map(int, re.findall(r"saved (\d+)", head)), default=0)
+        return newest, [(path, int(step)) for path, step in loaded()[: self.ranks]]
 
 
 def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
@@ -31,40 +92,82 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     sandbox = sandbox_factory(
         nodes=4, mode="own", daemon=True, config=FAST, slurm_conf=EAGER, disks=True
     )
-    live = Live(sandbox)
-    script, log, saves = shared / "job.sh", shared / "log", shared / "run"
-    saves.mkdir()
-    rank = Path(__file__).with_name("fast_ranks.py")
-    script.write_text(
-        "#!/bin/sh\n#SBATCH --nodes=3 --ntasks-per-node=1 --gres=gpu:8\n"
-        f"#HPCTL --checkpoint-dir {saves}\n"
-        f"#HPCTL --fast-dir local:{sandbox.spec.layout.disk}/run --fast-flush 3s\n"
-        f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1\nexec srun {sys.executable} {rank} 24\n"
-    )
-    given = [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "-o", str(log), "--chdir"]
-    done = sandbox.run([*given, str(shared), str(script)], env={"PYTHONPATH": ROOT}, cwd=shared)
-    job = int(done.stdout)
-
-    def text() -> str:
-        return log.read_text() if log.exists() else ""
-
-    until(lambda: "saved 6" in text(), 60, "six saves")
-    assert left_on_nodes(sandbox)
-    listed = [sys.executable, "-m", "hpctl", "checkpoint", "ls", "--job", str(job), "--json"]
-    rows = json.loads(sandbox.run(listed, check=False).stdout)["fast"]
+    job = FastJob(sandbox, shared, 3, "24", "3s")
+    job.wait("saved 6")
+    assert job.left()
+    rows = json.loads(job.hpctl("checkpoint", "ls", "--job", str(job.id), "--json"))["fast"]
     assert any(row["copies"] == 2 and len(row["nodes"]) == 3 for row in rows), rows
-    victim = str(sorted(live.job(job).nodes)[-1])
-    sandbox.inject(victim, "xid", code=79)
-    until(lambda: "resumed from" in text(), 60, "it runs again")
-    before = max(int(n) for n in re.findall(r"saved (\d+)", text().split("resumed from")[0]))
-    (step,) = set(re.findall(r"resumed from \S*/step-(\d+)", text()))
-    assert before - 1 <= int(step) <= before, text()
-    assert str(sandbox.spec.layout.disk) in text().partition("resumed from ")[2].splitlines()[0]
-    assert re.search(rf"step {step} comes from .*copy of {victim}", text()), text()
-    until(lambda: live.job(job).state == "COMPLETED", 60, "it ends")
-    assert text().count(f"done {64.0 * 24}") == 3
-    until((saves / "step-24").is_dir, 30, "the last one is flushed at the end")
+    victim, before = job.nodes()[-1], job.text()
+    job.lose(victim)
+    newest, loaded = job.resumed(before)
+    ((path, step),) = set(loaded)
+    assert newest - 1 <= step <= newest, job.text()
+    assert Path(path).is_relative_to(job.disk)
+    assert re.search(rf"step {step} comes from .*copy of {victim}", job.text()), job.text()
+    until(lambda: job.live.job(job.id).state == "COMPLETED", 60, "it ends")
+    assert job.text().count(f"done {64.0 * 24}") == 3
+    until((job.saves / "step-24").is_dir, 30, "the last one is flushed at the end")
     try:
-        until(lambda: not left_on_nodes(sandbox), 30, "nothing stays on the nodes")
+        until(lambda: not job.left(), 30, "nothing stays on the nodes")
     except AssertionError:
-        raise AssertionError(left_on_nodes(sandbox), text()) from None
+        raise AssertionError(job.left(), job.text()) from None
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(4 * 3600)
+def test_hundreds_of_lost_nodes_cost_a_save_or_two(sandbox_factory, shared, capsys):
+    """HPCTL_TEST_KILLS of them, one at a time and at random instants. A rank that loads anything
+    but what it saved ends its job (fast_ranks.py): nothing resumes then, and that fails here."""
+    pytest.importorskip("torch")
+    good, lost = 0, []
+    for seed in range(-(-KILLS // A_CLUSTER)):
+        chance = random.Random(seed)
+        kind, nodes = ("dcp", "deepspeed", "megatron")[seed % 3], chance.randrange(3, 6)
+        sandbox = sandbox_factory(
+            nodes=nodes + 1, mode="own", daemon=True, config=FAST, slurm_conf=EAGER, disks=True
+        )
+        place = shared / str(seed)
+        place.mkdir(mode=0o755)
+        job = FastJob(sandbox, place, nodes, f"100000 {kind} 2", "30s")
+        reached = 0
+        for kill in range(A_CLUSTER):
+            job.wait(f"saved {reached + 2}")
+            time.sleep(chance.uniform(0.0, 3.0))
+            before = job.text()
+            job.lose(chance.choice(job.nodes()))
+            newest, loaded = job.resumed(before)
+            reached = loaded[0][1]
+            assert len(set(loaded)) == 1, "ranks resumed from different steps"
+            good += reached >= newest - 1
+            if reached < newest - 1:
+                lost.append(f"seed {seed} kill {kill} {kind}: saved {newest}, resumed {reached}")
+        sandbox.down()
+        with capsys.disabled():
+            print(f"fast saves: {seed} {kind} on {nodes}: {good} good so far, {lost}", flush=True)
+    total = good + len(lost)
+    assert good >= 0.99 * total, lost
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+def test_two_partners_that_are_lost_at_once_cost_the_time_since_the_flush(sandbox_factory, shared):
+    pytest.importorskip("torch")
+    for seed in range(max(1, KILLS // 20)):
+        sandbox = sandbox_factory(
+            nodes=5, mode="own", daemon=True, config=FAST, slurm_conf=EAGER, disks=True
+        )
+        place = shared / str(seed)
+        place.mkdir(mode=0o755)
+        job = FastJob(sandbox, place, 3, "100000 dcp 1", "4s")
+        job.wait("flushed step", "saved 9")
+        before = job.text()
+        at = random.Random(seed).randrange(3)
+        job.lose(*(job.nodes()[(at + n) % 3] for n in (0, 1)))
+        newest, loaded = job.resumed(before)
+        ((path, step),) = set(loaded)
+        flushed = max(map(int, re.findall(r"flushed step (\d+)", before)))
+        assert flushed <= step <= newest
+        if not Path(path).is_relative_to(job.disk):
+            assert Path(path).parent == job.saves
+            assert re.search(r"hpctl: fast saves: step \d+ is lost with", job.text()), job.text()
+        sandbox.down()

@@ -8,6 +8,7 @@ what a restore gathers, and what it moved aside.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import os
@@ -56,6 +57,12 @@ class Node:
             raise PeerError(f"{self.root} is no directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as long as this process lives
+        except BlockingIOError as error:
+            os.close(lock)
+            raise PeerError(f"another job's helper uses {self.root}") from error
         self.rows = ledger.load(self._ledger)
         self.living: tuple[str, ...] = spec.hosts
         self.version = 0
@@ -362,7 +369,10 @@ class Node:
                 with self.open(step, file.path, origin) as source:
                     status = os.fstat(source.fileno())
                     if file.same(status.st_size, status.st_mtime_ns):
-                        _place(source, to, file)
+                        if origin:  # a rank may write over the file: the copy must stay
+                            _place(source, to, file)
+                        else:
+                            _link(source, self.root / step / file.path, to, file)
                         return
             except OSError as error:
                 last = error
@@ -458,6 +468,21 @@ def _path(path: str) -> PurePosixPath:
     if not path or found.is_absolute() or ".." in found.parts or not path.isprintable():
         raise ValueError(f"no path within a step: {path!r:.80}")
     return found
+
+
+def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
+    """The same file at another place, where the file system can; it was opened as `source`."""
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.link(path, to, follow_symlinks=False)
+        if not os.path.samestat(os.lstat(to), os.fstat(source.fileno())):
+            to.unlink()
+            raise OSError(errno.ESTALE, f"{file.path} has changed")
+        os.utime(to, ns=(file.written_ns, file.written_ns), follow_symlinks=False)
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise
+        _place(source, to, file)
 
 
 def _place(source: BinaryIO, to: Path, file: SavedFile) -> None:

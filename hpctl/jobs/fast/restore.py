@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from hpctl.jobs.fast.union import Peers
 HELPERS_S = 10.0
 """How long a start waits for the helpers of all its nodes."""
 ASSEMBLE_S = 3600.0
+_OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
+"""Files of DeepSpeed that, on as many nodes, only the rank reads that wrote them. In the other
+formats any rank may read any file: a rank of DCP reads what the planner of its load says."""
 
 
 class HeldStep(Struct, frozen=True):
@@ -103,12 +107,15 @@ def _assemble(
 ) -> bool:
     row = held.row
     given = msgspec.to_builtins(row)
+    same = row.format == "deepspeed" and len(hosts) == len(row.hosts)
     begun = []
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets its predecessor's.
         slot = row.hosts[at] if at < len(row.hosts) else ""
         chosen: dict[str, SavedFile] = {}
         for file in row.files:
+            if same and file.origin != slot and _OWN.search(file.path):
+                continue
             if file.path not in chosen or file.origin == slot:
                 chosen[file.path] = file
         plan = [(msgspec.to_builtins(f), held.held[f]) for f in chosen.values()]
