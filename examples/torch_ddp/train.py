@@ -6,7 +6,8 @@
 A small regression on made-up data, on CPU with gloo. By default weights are copied to every rank
 (DDP) and rank 0 saves them with torch.save. `--fsdp` shards weights and optimiser (fully_shard),
 and all ranks save their part as a distributed checkpoint (DCP). Either is written under a temporary
-name and renamed when it is whole.
+name and renamed when it is whole. With --fsdp and a directory on each node's own disk
+(`hpctl sbatch --fast-dir`) all saves go there: hpctl tells which are whole, and drops old ones.
 
 What makes an interrupted run equal to an undisturbed one: batches follow from the seed and the
 step alone, weights and optimiser state are in the checkpoint, and the number of ranks stays the
@@ -87,6 +88,11 @@ def batch(seed: int, step: int, rank: int, world: int) -> tuple[torch.Tensor, to
 
 def save(words: argparse.Namespace, step: int, model: Any, optimiser: Any) -> None:
     """All ranks together. A save that is interrupted leaves only something named `.tmp`."""
+    if words.fsdp and words.fast_dir:
+        import torch.distributed.checkpoint as dcp
+
+        dcp.save(_state(model, optimiser), checkpoint_id=f"{words.fast_dir}/step-{step:08d}")
+        return
     final = words.checkpoint_dir / f"step-{step:08d}{'' if words.fsdp else '.pt'}"
     temporary = words.checkpoint_dir / f".tmp-{step:08d}-{os.environ['MASTER_PORT']}"
     if words.fsdp:
@@ -181,6 +187,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     add = parser.add_argument
     add("--checkpoint-dir", type=Path, default=directory, required=directory is None)
+    add("--fast-dir", default=get("HPCTL_FAST_DIR"), help="on each node's own disk; with --fsdp")
     add("--resume-from", type=Path, default=Path(resume) if resume else None)
     add("--steps", type=int, default=200)
     add("--checkpoint-every", type=int, default=10, metavar="STEPS")
