@@ -372,12 +372,12 @@ def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
         return ()
     from hpctl.core.timeline import duration as long
 
+    partners = "its partner" if fast.replicas == 1 else "both its partners"
     return (
         f"The job saves to its nodes ({fast.dir}) too: the checkpoints above are flushes, every"
-        f" {long(fast.flush_s)}. A fault loses the work since the newest save that `hpctl"
-        " checkpoint ls --job` shows as complete; where a node and its"
-        f" {'partner fails' if fast.replicas == 1 else 'partners fail'} with it, on average half"
-        f" a flush interval, {long(fast.flush_s / 2)}.",
+        f" {long(fast.flush_s)}. A node's loss costs the work since the newest save that `hpctl"
+        f" checkpoint ls --job` shows as complete; that of a node with {partners}, on average"
+        f" half a flush interval, {long(fast.flush_s / 2)}.",
     )
 
 

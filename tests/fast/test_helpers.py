@@ -121,7 +121,9 @@ def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
         holds("checkpoint-ls", (document := listed("--json")).stdout)
         (row,) = json.loads(document.stdout)["fast"]
         assert (row["step"], row["copies"], row["lost"]) == (10, 2, [])
-        assert "step 10  torch-dcp  complete (2 of each file on n" in listed().stdout
+        shown = listed().stdout
+        assert "step 10  torch-dcp  complete (2 of each file on n" in shown
+        assert len(shown.splitlines()) == 2, "nothing of hpctl's own"
         for host in ("n0", "n1"):
             nodes.lose(host)
         done = listed()

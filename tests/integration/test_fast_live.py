@@ -97,6 +97,8 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
     assert job.left()
     rows = json.loads(job.hpctl("checkpoint", "ls", "--job", str(job.id), "--json"))["fast"]
     assert any(row["copies"] == 2 and len(row["nodes"]) == 3 for row in rows), rows
+    advice = job.hpctl("checkpoint", "advise", str(job.id), "--save-cost", "1s")
+    assert "of a node with its partner" in " ".join(advice.split())
     victim, before = job.nodes()[-1], job.text()
     job.lose(victim)
     newest, loaded = job.resumed(before)
@@ -119,7 +121,7 @@ def test_hundreds_of_lost_nodes_cost_a_save_or_two(sandbox_factory, shared, caps
     """HPCTL_TEST_KILLS of them, one at a time and at random instants. A rank that loads anything
     but what it saved ends its job (fast_ranks.py): nothing resumes then, and that fails here."""
     pytest.importorskip("torch")
-    good, lost = 0, []
+    good, lost, steps, flushed = 0, [], 0, 0
     for seed in range(-(-KILLS // A_CLUSTER)):
         chance = random.Random(seed)
         kind, nodes = ("dcp", "deepspeed", "megatron")[seed % 3], chance.randrange(3, 6)
@@ -139,11 +141,14 @@ def test_hundreds_of_lost_nodes_cost_a_save_or_two(sandbox_factory, shared, caps
             reached = loaded[0][1]
             assert len(set(loaded)) == 1, "ranks resumed from different steps"
             good += reached >= newest - 1
+            steps += newest - reached
+            flushed += newest - max(map(int, re.findall(r"flushed step (\d+)", before)), default=0)
             if reached < newest - 1:
                 lost.append(f"seed {seed} kill {kill} {kind}: saved {newest}, resumed {reached}")
         sandbox.down()
         with capsys.disabled():
-            print(f"fast saves: {seed} {kind} on {nodes}: {good} good so far, {lost}", flush=True)
+            so_far = f"{steps} steps trained again; {flushed} since the flushed one"
+            print(f"fast saves: {seed} {kind} on {nodes}: {good} good, {so_far}", *lost, flush=True)
     total = good + len(lost)
     assert good >= 0.99 * total, lost
 

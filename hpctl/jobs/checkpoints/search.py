@@ -277,6 +277,10 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
     return (-1 if step is None else step), candidate.path.name
 
 
+_OWN = ".hpctl-"
+"""Begins the names of what hpctl keeps beside checkpoints (starts.NAME, fast.spec.META)."""
+
+
 def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     """Sub-directories, and files that torch.save or Lightning may have written (true); and how
     many other files may be one."""
@@ -285,6 +289,8 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
+        if child.name.startswith(_OWN):
+            continue
         if not is_file or child.name.endswith(torch_files.SUFFIXES):
             found.append((child, is_file))
         else:

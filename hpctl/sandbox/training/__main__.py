@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         default=directory,
         required=directory is None,
     )
+    fast = get("HPCTL_FAST_DIR")
+    parser.add_argument("--fast-dir", dest="fast", type=Path, default=Path(fast) if fast else None)
     resume = get("HPCTL_RESUME_FROM")
     parser.add_argument("--resume-from", type=Path, default=Path(resume) if resume else None)
     parser.add_argument("--steps", type=_positive, default=200)

@@ -31,14 +31,18 @@ class CannotResume(Exception):
     """The checkpoint that the job is to start from cannot be used."""
 
 
-def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> Path:
+def save(
+    group: Group, directory: Path, state: State, meta: dict[str, str], *, shared: bool = True
+) -> Path:
     """Write this step's checkpoint, all ranks together. Returns its directory.
 
-    When it returns the checkpoint is on stable storage. Raises PeerLost, OSError.
+    When it returns the checkpoint is on stable storage. Where the directory is each node's own and
+    not `shared`, no rank can rename the others' files: the manifest is what comes last. Raises
+    PeerLost, OSError.
     """
     final = directory / f"step-{state.step:08d}"
-    mine = directory / f"{final.name}.tmp-{group.name}"
-    mine.mkdir(exist_ok=True)
+    mine = directory / f"{final.name}.tmp-{group.name}" if shared else final
+    mine.mkdir(parents=True, exist_ok=True)
     rank, size = group.place.rank, group.place.size
     shard = mine / f"rank-{rank:05d}.npz"
     part = _part(len(state.weights), group.place)
@@ -50,7 +54,8 @@ def save(group: Group, directory: Path, state: State, meta: dict[str, str]) -> P
     if rank == 0:
         entries = [msgspec.json.decode(each, type=ManifestFile) for each in files]
         manifest.write(mine, step=state.step, world_size=size, files=entries, meta=meta)
-        publish(mine, final)
+        if shared:
+            publish(mine, final)
     group.broadcast(b"saved")
     return final
 
@@ -91,6 +96,8 @@ class Options(Struct, frozen=True):
     batch: int
     step_s: float
     seed: int
+    fast: Path | None = None
+    """A directory on each node's own disk, for all checkpoints."""
 
 
 def train(options: Options, place: Place, save_asked: Callable[[], bool]) -> None:
@@ -134,7 +141,8 @@ def _train(options: Options, group: Group, save_asked: Callable[[], bool]) -> No
             pen.step(state.step, float(total[-2]) / options.batch)
         due = state.step % options.checkpoint_every == 0 or state.step == options.steps
         if due or total[-1] > 0:
-            save(group, options.directory, state, meta)
+            place = options.fast or options.directory
+            save(group, place, state, meta, shared=options.fast is None)
     if pen is not None:
         pen.final(state.weights, state.step)
         pen.close()
