@@ -15,7 +15,7 @@ from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.machine import machine
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.runner import ABSENT_FACTOR, Check, load
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 
 ROUNDS = 5
 APART_S = 120.0

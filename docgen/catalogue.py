@@ -3,8 +3,7 @@
 from itertools import groupby
 
 from hpctl.core.catalogue import SHIPPED
-from hpctl.core.faults.row import FaultRow, stem
-from hpctl.core.faults.table import SECTIONS
+from hpctl.core.faults import SECTIONS, FaultRow, stem
 from hpctl.core.model import Urgency
 
 WEEK_S, SETTLE_S = 7 * 86400.0, 3.0

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB
-from hpctl.core.faults.row import CheckSpec
-from hpctl.core.faults.table import KERNEL_CHECKS, TIMED, rows_of
+from hpctl.core.faults import KERNEL_CHECKS, TIMED, CheckSpec, rows_of
 from hpctl.core.model import Clears
 
 HEAD = f"""# What the agent checks

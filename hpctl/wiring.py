@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hpctl.core.catalogue import Rules
     from hpctl.jobs.checkpoints.files import Remote
     from hpctl.slurm.cli import CliScheduler
-    from hpctl.store.lite import SqliteReader
+    from hpctl.store.rows import SqliteReader
     from hpctl.store.sql import Store
 
 COPY_S = 10.0
@@ -66,7 +66,7 @@ def _cluster_name(conf: Path | None) -> str:
 def open_reader(config: Config) -> SqliteReader | Store:
     """The journal to be shown, at less cost than `open_store` where it is a SQLite file. For one
     thread. Raises Unavailable, JournalCorrupt."""
-    from hpctl.store.lite import SqliteReader
+    from hpctl.store.rows import SqliteReader
 
     path = _file(config)
     return SqliteReader(path) if path else open_store(config)

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from hpctl.agent.kmsg import format_record
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 
 GPU = "PCI:0000:c1:00"
 

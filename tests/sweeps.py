@@ -9,8 +9,7 @@ from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.runner import Check, load
 from hpctl.core.catalogue import SHIPPED
-from hpctl.core.faults.row import CheckSpec
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS, CheckSpec
 
 HOPPER = "NVIDIA H100 80GB HBM3"
 MINUTE = 60.0

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.agent import runner
 from hpctl.agent.check import Expected
 from hpctl.agent.outside.sources import Places
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.model import BootId, InstanceId, NodeName
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import Head

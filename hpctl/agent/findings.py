@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.core.compat import UTC
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.health import Key, key
 from hpctl.core.model import Clears, Finding, Verdict
 from hpctl.protocol import reports as wire

@@ -22,7 +22,7 @@ from hpctl import __version__
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.rdma import Trace
 from hpctl.core.bounds import printable
-from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS
+from hpctl.core.faults import CHECKS, KERNEL_CHECKS
 from hpctl.core.model import Finding
 from hpctl.core.walls import Flaw, walled
 from hpctl.errors import HpctlError

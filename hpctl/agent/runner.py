@@ -41,7 +41,7 @@ from hpctl.agent.findings import Conditions, Findings
 from hpctl.agent.kmsg import open_log
 from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Clears, Finding, Verdict
 from hpctl.errors import Unavailable
 

@@ -29,7 +29,7 @@ from hpctl.agent.procs import Jobs
 from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load, usage
 from hpctl.agent.send import Pace, Sender, Spool
 from hpctl.core.compat import UTC
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import TEST, Clears, Finding, Generation, Verdict
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import reports as wire

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hpctl.cli import output
 from hpctl.cli.tables import heading, table, wrapped
-from hpctl.core.baseline import PEERS, limits, slow
+from hpctl.core.acceptance import PEERS, limits, slow
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -130,7 +130,7 @@ def run(
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
-    from hpctl.core.faults.table import CHECKS
+    from hpctl.core.faults import CHECKS
     from hpctl.protocol.heads import Head
 
     logging.basicConfig(
@@ -199,7 +199,7 @@ def look(
     from hpctl.agent import runner
     from hpctl.agent.machine import machine
     from hpctl.agent.nvml.client import Client
-    from hpctl.core.faults.table import CHECKS
+    from hpctl.core.faults import CHECKS
 
     settings = files.load(config, CHECKS)
     own = [runner.load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]

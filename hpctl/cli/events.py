@@ -34,7 +34,7 @@ from hpctl.core.timeline import event_line, subject_of
 from hpctl.errors import Unavailable
 
 if TYPE_CHECKING:
-    from hpctl.store.lite import SqliteReader
+    from hpctl.store.rows import SqliteReader
     from hpctl.store.sql import Store
 
 EVERY_S = 1.0

@@ -25,8 +25,7 @@ from hpctl.errors import JournalCorrupt, Unavailable
 if TYPE_CHECKING:
     from hpctl.config import Config
     from hpctl.core.catalogue import Rules
-    from hpctl.store.lite import SqliteReader
-    from hpctl.store.rows import DaemonInfo, StandbyInfo
+    from hpctl.store.rows import DaemonInfo, SqliteReader, StandbyInfo
     from hpctl.store.sql import Store
 
 

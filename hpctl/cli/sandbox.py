@@ -160,7 +160,7 @@ def _yaml(file: str | None) -> dict[str, Any]:
     import yaml
 
     from hpctl.agent.config import load
-    from hpctl.core.faults.table import CHECKS
+    from hpctl.core.faults import CHECKS
 
     load(Path(file), CHECKS)
     return yaml.safe_load(Path(file).read_text()) or {}

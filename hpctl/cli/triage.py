@@ -238,7 +238,7 @@ def _rules() -> Rules:
 @lru_cache(256)
 def _source(check: str, fault: FaultClass) -> str:
     """Who prints the line, and whose the treatment is."""
-    from hpctl.core.faults.table import KERNEL_CHECKS
+    from hpctl.core.faults import KERNEL_CHECKS
 
     printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
     return f"{printed}{fault.source}"

@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
-from hpctl.core.baseline import judged, limits
+from hpctl.core.acceptance import judged, limits
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change

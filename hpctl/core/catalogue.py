@@ -11,8 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from hpctl.core.bounds import span
-from hpctl.core.faults.row import FaultRow
-from hpctl.core.faults.table import ROWS
+from hpctl.core.faults import ROWS, FaultRow
 from hpctl.core.model import FaultClass, Remedy, RuleId, Urgency
 from hpctl.core.policy import Seconds, SecondsOrNone
 

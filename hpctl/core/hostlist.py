@@ -1,4 +1,4 @@
-"""Slurm's hostlists: `n[1-3,7],login` as a tuple of names, and back.
+"""Slurm's hostlists: `n[1-3,7],login` as a tuple of names, and back; nodes by nearness.
 
 Strict on purpose: whatever a configuration file or a command's output holds, a name that is
 not plainly a host name never reaches an argument list. Checked in the tests against
@@ -6,8 +6,11 @@ not plainly a host name never reaches an argument list. Checked in the tests aga
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
+
+from hpctl.core.model import NodeName
 
 MAX_HOSTS = 100_000
 """As many as hpctl will expand: Slurm itself stops at 65 536 in one bracket."""
@@ -80,6 +83,18 @@ def batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
             batch = []
     if batch:
         yield tuple(batch)
+
+
+def nearest(
+    nodes: Iterable[NodeName], job: Collection[NodeName], leaves: Mapping[NodeName, str]
+) -> list[NodeName]:
+    """`nodes`, first those whose leaf has most of the job's; else in the order that they had.
+
+    `leaves`: the leaf switch or block of each node, as Slurm's topology has it; empty where none is
+    known, which leaves the order as it was.
+    """
+    shared = Counter(leaves[node] for node in job if node in leaves)
+    return sorted(nodes, key=lambda node: -shared[leaves.get(node, "")])
 
 
 def _split(text: str) -> Iterator[str]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from hpctl.core import acceptance, reset
-from hpctl.core.baseline import Measured, runs_of
+from hpctl.core.acceptance import Measured, runs_of
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.hangs import Hang
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts

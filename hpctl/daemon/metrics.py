@@ -24,7 +24,7 @@ from hpctl.core.bounds import printable
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.catalogue import SITE_RULE
 from hpctl.core.change import Change
-from hpctl.core.faults.table import ROWS
+from hpctl.core.faults import ROWS
 from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State

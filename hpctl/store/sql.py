@@ -43,8 +43,7 @@ from hpctl.core.model import Health, NodeName, RecoveryId
 from hpctl.core.view import Request
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.store import engine as t
-from hpctl.store.engine import make_engine, message_of, reading, writing
-from hpctl.store.migrations import migrate
+from hpctl.store.engine import make_engine, message_of, migrate, reading, writing
 from hpctl.store.rows import (
     SCHEMA_VERSION,
     DaemonInfo,

@@ -19,7 +19,7 @@ ALLOWED = {
     "hpctl/cloud/objects.py int": 5,
     "hpctl/cloud/sagemaker.py int": 3,
     "hpctl/core/autoscale.py int": 2,
-    "hpctl/core/faults/row.py int": 2,
+    "hpctl/core/faults/__init__.py int": 2,
     "hpctl/core/compat.py fromisoformat": 1,
     "hpctl/core/decode.py int": 1,
     "hpctl/core/hostlist.py int": 7,

@@ -19,7 +19,7 @@ from hpctl.agent.runner import Check, load
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import Assessment, Condition, Finding, Generation, Health
 from tests.corpus import healthy
 from tests.corpus.case import Case, Signal

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from hpctl.agent.check import Expected, Machine, Observation
 from hpctl.agent.rdma import Reading, Sweep, Trace
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 
 BORN = (64768, 4711)
 

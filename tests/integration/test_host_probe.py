@@ -15,7 +15,7 @@ from hpctl.agent.checks import check_host_filesystems, check_host_processes
 from hpctl.agent.probe import Answer, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, look
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import Verdict
 from tests.waiting import until
 

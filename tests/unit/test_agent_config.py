@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from hpctl.agent import config
-from hpctl.core.faults.row import CheckSpec, Limit
+from hpctl.core.faults import CheckSpec, Limit
 from hpctl.errors import HpctlError
 from hpctl.protocol.heads import DEFAULT_PORT, Head
 from tests.process import run_text

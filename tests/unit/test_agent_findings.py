@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings
 from hpctl.core.compat import UTC
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 

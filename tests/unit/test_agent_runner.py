@@ -19,7 +19,7 @@ from hpctl.agent.runner import (
     Usage,
     look,
 )
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Finding, Verdict
 
 BAD = Observation("bad", "dev0")

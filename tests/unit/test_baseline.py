@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.baseline import FigureLimit, Measured, judged, limits, slow
+from hpctl.core.acceptance import FigureLimit, Measured, judged, limits, slow
 from hpctl.core.journal import State, replay
 from hpctl.core.model import TEST, Finding, InstanceGroup, Verdict
 from tests.fakes.values import at, opened, view_of

@@ -8,7 +8,7 @@ from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
 from hpctl.core.compat import UTC
-from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
+from hpctl.core.faults import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,

@@ -8,7 +8,7 @@ import yaml
 from hpctl.agent.checks import check_efa, check_rdma
 from hpctl.agent.rdma import Reading, Sweep, Trace
 from hpctl.agent.runner import load
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import BORN, traces
 

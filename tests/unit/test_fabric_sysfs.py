@@ -5,7 +5,7 @@ import pytest
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.checks import check_efa, check_neuron, check_rdma
 from hpctl.agent.runner import load, look
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import Verdict
 from tests.fakes.fabric import Node, codes, limits
 from tests.sysfs_tree import SysfsTree

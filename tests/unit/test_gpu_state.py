@@ -7,7 +7,7 @@ import pytest
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
 from hpctl.agent.checks import check_gpu_driver
 from hpctl.agent.nvml.snapshot import Event, Gpu, NvmlError, Snapshot
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from tests.corpus import healthy
 from tests.sweeps import bus, check, codes, gpus, machine, pci
 

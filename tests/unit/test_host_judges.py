@@ -8,7 +8,7 @@ import yaml
 from msgspec import Struct
 
 from hpctl.agent.runner import load
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.core.model import Verdict
 
 TABLE = yaml.safe_load(Path(__file__).with_name("host_cases.yaml").read_text())

@@ -29,7 +29,7 @@ from hpctl.agent.checks.gpu_sweep import (
 )
 from hpctl.agent.machine import pci_gpus
 from hpctl.agent.nvml.snapshot import NvmlError, Snapshot
-from hpctl.core.faults.table import rows_of
+from hpctl.core.faults import rows_of
 
 # --- gpu.hung ----------
 # A call into the driver that does not come back: itself a fault of the node, not of the agent.

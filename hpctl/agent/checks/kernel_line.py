@@ -12,7 +12,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.agent.kmsg import Record
-from hpctl.core.faults.table import KERNEL_CHECKS, rows_of
+from hpctl.core.faults import KERNEL_CHECKS, rows_of
 from hpctl.core.model import Finding, Verdict
 
 ENDED = "ok:"

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 
 from hpctl.agent.check import CannotTell, Judged, Limits, Machine, Observation
 from hpctl.agent.outside.trust import why_not, why_not_directory
-from hpctl.core.faults.row import CheckSpec
+from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Clears, Verdict
 from hpctl.protocol import reports as wire
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
+from hpctl.core.hostlist import nearest
 from hpctl.core.model import Attempt, JobId, NodeName, SlurmNode, reason_owner
-from hpctl.core.topology import nearest
 from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import JobRecord

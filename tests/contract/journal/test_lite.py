@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hpctl.core.journal import Event, replay
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.lite import SqliteReader, passing
-from hpctl.store.rows import Holder
+from hpctl.store.rows import Holder, SqliteReader, passing
 from tests.cli import worlds
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal, values

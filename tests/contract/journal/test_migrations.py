@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from hpctl.errors import JournalCorrupt, Unavailable
-from hpctl.store.migrations import STEPS
+from hpctl.store.engine import STEPS
 from hpctl.store.rows import SCHEMA_VERSION, Holder
 from tests.contract.journal.beds import DatabaseBed
 from tests.contract.journal.events import NOW, numbers, signal

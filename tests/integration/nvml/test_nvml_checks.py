@@ -6,7 +6,7 @@ import pytest
 
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.runner import load
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 

@@ -4,7 +4,7 @@ import time
 
 from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
 from hpctl.agent.service import Checks
-from hpctl.core.faults.table import CHECKS
+from hpctl.core.faults import CHECKS
 from hpctl.protocol.heads import Head
 from tests.integration.nvml.bed import PATIENCE_S, pci_gpu
 
