@@ -10,18 +10,20 @@ rates are wanted. `before` is what the last gather of this run of the agent gave
 what is so now: how often it must be so, for how long it stays known and when it is too early to
 say are its CheckSpec's (`hpctl.core.faults`, `hpctl.agent.findings`). How bad it is, the head
 node's catalogue decides, by `<check with dashes>-<code>`.
+
+The GPU checks take the NVML child's sweeps here: whole, in pairs, and as growth of counters.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
-from hpctl.agent.nvml.snapshot import Snapshot
+from hpctl.agent.nvml.snapshot import Gpu, NvmlError, Snapshot
 from hpctl.core.model import Clears, Verdict
 
 METADATA_URL = "http://169.254.169.254"
@@ -134,3 +136,73 @@ class Machine(Struct, frozen=True):
             raise NotHere(f"no {path}") from error
         except OSError as error:
             raise CannotTell(f"{path}: {error.strerror}") from error
+
+
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+
+
+def newest(machine: Machine) -> Snapshot:
+    """The newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
+    if machine.nvml is None:
+        raise NotHere("no NVML on this machine")
+    return machine.nvml()
+
+
+def sweep(machine: Machine) -> Snapshot:
+    """The newest sweep of a machine with GPUs.
+
+    Raises NotHere where there is no driver or no GPU, CannotTell where NVML failed.
+    """
+    snapshot = _sound(newest(machine))
+    if not snapshot.gpus:
+        raise NotHere("NVML lists no GPU")
+    return snapshot
+
+
+def listed(machine: Machine) -> tuple[Gpu, ...]:
+    """The GPUs that NVML lists, perhaps none. Raises NotHere without a driver, CannotTell."""
+    return _sound(newest(machine)).gpus
+
+
+def _sound(snapshot: Snapshot) -> Snapshot:
+    error = snapshot.error
+    if error is None:
+        return snapshot
+    if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+        raise NotHere(describe(error))
+    raise CannotTell(describe(error))
+
+
+def describe(error: NvmlError) -> str:
+    """An NVML error as people read it."""
+    return f"{error.call}: {error.text or 'error'} ({error.code})"
+
+
+def pairs(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu, Gpu]]:
+    """Each GPU of this sweep with itself in the earlier one; those that are in both.
+
+    By UUID, else by PCI address: an index may change when a GPU drops out.
+    """
+    if before is None:
+        return
+    earlier = {gpu.uuid or gpu.pci: gpu for gpu in before.gpus if gpu.uuid or gpu.pci}
+    for gpu in seen.gpus:
+        was = earlier.get(gpu.uuid or gpu.pci)
+        if was is not None:
+            yield gpu, was
+
+
+def grown(now: int | None, then: int | None) -> int:
+    """By how much a counter grew; 0 where one is not known or it went back (a driver reset)."""
+    if now is None or then is None:
+        return 0
+    return max(0, now - then)
+
+
+def busy(gpu: Gpu, percent: float) -> bool:
+    """Whether kernels run on it for at least so much of the time; an unknown load is not busy."""
+    return gpu.utilization is not None and gpu.utilization >= percent

@@ -34,7 +34,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation, Verdict
 from hpctl.core.reset import CHECK, DONE, FAILED, REFUSED, ResetOrder
 from hpctl.errors import HpctlError
-from hpctl.protocol import munge, orders
+from hpctl.protocol import munge
 from hpctl.protocol.heads import trusted_uids
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ class Resets:
         mine = Generation(self._settings.node, self._settings.instance, self._settings.boot)
         socket = self._settings.munge_socket
         try:
-            order = orders.opened(credential, mine, trusted_uids(), socket)
+            order = munge.opened(credential, mine, trusted_uids(), socket)
         except munge.MungeUnavailable:
             return  # it comes again with the next answer
         except HpctlError as error:

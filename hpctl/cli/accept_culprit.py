@@ -157,7 +157,7 @@ class _Tester:
 
     def _test(self, group: Group) -> tuple[float | None, str, bool]:
         """Its figure, why it has none, and whether it was tested at all."""
-        from hpctl.acceptance.steps import on_nodes, passed_on, worst
+        from hpctl.acceptance.run import on_nodes, passed_on, worst
 
         digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
         port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]

@@ -31,7 +31,7 @@ from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.ports import Agents, Clock, Provider, Scheduler
-from hpctl.protocol import munge, orders
+from hpctl.protocol import munge
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +315,7 @@ class AgentOrders:
         for order in wanted:
             node = order.generation.node
             try:
-                self._offers[node] = (order.until, orders.seal(order, self._munge_socket))
+                self._offers[node] = (order.until, munge.seal(order, self._munge_socket))
                 found[node] = Outcome.accepted("offered to its agent")
             except munge.MungeUnavailable as error:
                 found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from hpctl.acceptance.result import Result
-from hpctl.acceptance.run import QUICK_S
-from hpctl.acceptance.steps import Found, on_nodes, passed_on, shown, worst
+from hpctl.acceptance.run import QUICK_S, Found, on_nodes, passed_on, shown, worst
 from hpctl.core.acceptance import Measured, limits, slow
 from hpctl.core.bounds import printable
 from hpctl.core.compat import UTC

@@ -4,20 +4,30 @@ A credential proves the effective uid of the process that encoded it and the add
 and is good once: munged rejects a second decode on the same host. Every call makes its own
 context, so all functions here may be called from any thread. Calls block while munged is slow;
 libmunge gives up by itself after a few seconds. Numbers are those of munge.h (0.5.15).
+
+An order to a node's agent is a credential of the daemon's in the answer to a report, whose payload
+is the order itself: it proves whose it is, is used up by the one munged that decodes it, and is
+good for a minute. The order names the boot of the instance that it is for.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
+import time
+from collections.abc import Container
 from datetime import datetime
 from functools import cache
 from ipaddress import IPv4Address
 from pathlib import Path
+from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
+from hpctl.core.model import Generation
+from hpctl.core.reset import ORDER_S, ResetOrder
 from hpctl.errors import HpctlError, Unavailable
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
@@ -195,3 +205,40 @@ def decode(cred: str, socket: str | Path | None = None) -> Credential:
         finally:
             # Set even where a replayed or expired credential was rejected.
             _free(buffer)
+
+
+_PREFIX: Final = b"hpctl1-order:"
+_decoder = msgspec.json.Decoder(ResetOrder)
+
+
+class OrderRefused(HpctlError):
+    """An order that this agent does not carry out."""
+
+
+def seal(order: ResetOrder, socket: Path | None = None) -> str:
+    """The credential of an order. Raises MungeUnavailable."""
+    payload = _PREFIX + msgspec.json.encode(order)
+    return encode(payload, socket, ttl_s=int(ORDER_S))
+
+
+def opened(
+    credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
+) -> ResetOrder:
+    """The order of a credential, which is used up by that. `believed`: the uids of daemons.
+
+    Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
+    """
+    found = decode(credential, socket)
+    if found.uid not in believed:
+        raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
+    if not found.payload.startswith(_PREFIX):
+        raise OrderRefused("the credential was made for something else")
+    try:
+        order = _decoder.decode(found.payload[len(_PREFIX) :])
+    except msgspec.MsgspecError as error:
+        raise OrderRefused(f"no order: {error}", "Is the daemon of this release?") from error
+    if order.generation != mine:
+        raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
+    if time.time() > order.until:
+        raise OrderRefused("the order has run out", "Compare the clocks of both hosts.")
+    return order

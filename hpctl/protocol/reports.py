@@ -192,7 +192,7 @@ class Ack(Struct, frozen=True, omit_defaults=True):
     session: Session | None = None
     stacks: StackAsk | None = None
     order: Annotated[str, Meta(max_length=8192)] = ""
-    """A credential of the daemon's, for this node's agent (hpctl.protocol.orders)."""
+    """A credential of the daemon's, for this node's agent (hpctl.protocol.munge)."""
 
 
 _version = msgspec.json.Decoder(_Version)

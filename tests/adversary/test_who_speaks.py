@@ -19,7 +19,7 @@ from hpctl.core.reset import ResetOrder
 from hpctl.daemon import authentication
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge, orders
+from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
 from hpctl.protocol.heads import Head as At
 from hpctl.protocol.heads import Unproved, check_proof, trusted_uids
@@ -127,7 +127,7 @@ def order(realm, uid=None, **changes):
     values = {"recovery": "n-1", "generation": mine, "until": time.time() + 60, **changes}
     wanted = ResetOrder(**values)
     if uid is None:
-        return orders.seal(wanted, realm.head)
+        return munge.seal(wanted, realm.head)
     made = subprocess.run(
         ["munge", f"--socket={realm.n1}"], input=b"hpctl1-order:" + msgspec.json.encode(wanted),
         user=uid, group=uid, extra_groups=[], capture_output=True, check=True, timeout=10,
@@ -139,7 +139,7 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     mine = Generation("n1", "i-1", "b-1")
 
     def opened(credential):
-        return orders.opened(credential, mine, trusted_uids(), munges.n1)
+        return munge.opened(credential, mine, trusted_uids(), munges.n1)
 
     good = order(munges)
     assert opened(good).recovery == "n-1"
@@ -153,7 +153,7 @@ def test_an_agent_obeys_its_daemon_once_and_no_order_for_another_boot(munges):
     if os.geteuid() == 0:
         bad += [order(munges, uid=65534)]
     for credential in bad:
-        with pytest.raises(orders.OrderRefused):
+        with pytest.raises(munge.OrderRefused):
             opened(credential)
     with pytest.raises(munge.CredentialError):
         opened("MUNGE:nonsense:")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.agent.outside import local
+from hpctl.agent.outside import reported
 from hpctl.agent.outside.ask import Refused, ask
-from hpctl.agent.outside.local import MAX_PEERS, LocalServer, NodeVerdict, judge
-from hpctl.agent.outside.reported import Reported
+from hpctl.agent.outside.reported import MAX_PEERS, LocalServer, NodeVerdict, Reported, judge
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.model import Finding, Generation, Verdict
@@ -138,7 +137,7 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node):
 
 
 def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
-    monkeypatch.setattr(local, "owners", lambda: frozenset({os.geteuid() + 1}))
+    monkeypatch.setattr(reported, "owners", lambda: frozenset({os.geteuid() + 1}))
     with pytest.raises(Refused, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"

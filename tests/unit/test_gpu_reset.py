@@ -20,7 +20,7 @@ from hpctl.core.node_advance import advance, deadline_of
 from hpctl.core.node_recovery import Phase, Signal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind, StepRecord, Wait
-from hpctl.protocol import orders
+from hpctl.protocol import munge
 from tests.fakes import nvidia_smi
 from tests.fakes.nvidia_smi import DONE, GPUS, IN_USE, PEERS, UNSUPPORTED
 from tests.fakes.values import (
@@ -135,7 +135,7 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     mine = generation()
     settings = AgentSettings((), mine.node, mine.instance, mine.boot, root=tmp_path)
     word = reset.ResetOrder("n-1", mine, time.time() + 60, GPUS[:1])
-    monkeypatch.setattr(orders, "opened", lambda *_: word)
+    monkeypatch.setattr(munge, "opened", lambda *_: word)
     resets = Resets(settings, nothing, found.extend, ())
     for credential in ("a", "a", "b"):
         resets.obey(credential)

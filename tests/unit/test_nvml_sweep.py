@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from hpctl.agent.nvml import snapshot
+from hpctl.agent.nvml.child import Sweep
 from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight
-from hpctl.agent.nvml.sweep import Sweep
 from tests.process import run_text
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpctl.acceptance.result import Result, to_line
-from hpctl.acceptance.steps import on_nodes, passed_on, shown
+from hpctl.acceptance.run import on_nodes, passed_on, shown
 from hpctl.core.model import NodeName
 from hpctl.jobs import preflight
 from hpctl.jobs.daemon_client import DaemonReply

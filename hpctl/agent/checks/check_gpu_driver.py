@@ -5,6 +5,11 @@ import re
 from msgspec import Struct
 
 from hpctl.agent.check import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    LIB_RM_VERSION_MISMATCH,
+    LIBRARY_NOT_FOUND,
+    RESET_REQUIRED,
     CannotTell,
     DriverHung,
     Functions,
@@ -13,19 +18,12 @@ from hpctl.agent.check import (
     Machine,
     NotHere,
     Observation,
-    fail,
-    warn,
-)
-from hpctl.agent.checks.gpu_sweep import (
-    DRIVER_NOT_LOADED,
-    GPU_IS_LOST,
-    LIB_RM_VERSION_MISMATCH,
-    LIBRARY_NOT_FOUND,
-    RESET_REQUIRED,
     describe,
+    fail,
     listed,
     newest,
     sweep,
+    warn,
 )
 from hpctl.agent.machine import pci_gpus
 from hpctl.agent.nvml.snapshot import NvmlError, Snapshot

@@ -3,8 +3,20 @@
 from collections.abc import Iterator, Mapping
 from statistics import median
 
-from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, Observation, fail, warn
-from hpctl.agent.checks.gpu_sweep import busy, grown, pairs, sweep
+from hpctl.agent.check import (
+    Functions,
+    Judged,
+    Limits,
+    Machine,
+    NotHere,
+    Observation,
+    busy,
+    fail,
+    grown,
+    pairs,
+    sweep,
+    warn,
+)
 from hpctl.agent.nvml.snapshot import Fabric, Gpu, NvLink, Snapshot
 from hpctl.core.model import Verdict
 

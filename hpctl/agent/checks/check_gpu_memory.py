@@ -1,7 +1,6 @@
 """A GPU's memory: uncorrectable and corrected errors, remapped rows, retired pages."""
 
-from hpctl.agent.check import Functions, Judged, Limits, fail, warn
-from hpctl.agent.checks.gpu_sweep import grown, pairs, sweep
+from hpctl.agent.check import Functions, Judged, Limits, fail, grown, pairs, sweep, warn
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 
 # --- gpu.ecc ----------

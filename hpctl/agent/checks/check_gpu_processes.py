@@ -14,8 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, warn
-from hpctl.agent.checks.gpu_sweep import sweep
+from hpctl.agent.check import Functions, Judged, Limits, Machine, NotHere, sweep, warn
 
 _STEPD = b"slurmstepd\n"
 _STEP = re.compile(rb"slurmstepd: \[(\d+)\.")

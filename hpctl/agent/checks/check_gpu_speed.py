@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import mean, median
 
-from hpctl.agent.check import Functions, Judged, Limits, fail, warn
+from hpctl.agent.check import Functions, Judged, Limits, busy, fail, grown, pairs, sweep, warn
 from hpctl.agent.checks import check_gpu_links
-from hpctl.agent.checks.gpu_sweep import busy, grown, pairs, sweep
 from hpctl.agent.nvml.snapshot import Gpu, Snapshot, Throttle
 
 # --- gpu.clocks ----------

@@ -14,9 +14,9 @@ from hpctl.agent.check import (
     NotHere,
     Observation,
     fail,
+    newest,
     warn,
 )
-from hpctl.agent.checks.gpu_sweep import newest
 from hpctl.agent.procs import Scan, Task, threads
 from hpctl.core.model import Verdict
 

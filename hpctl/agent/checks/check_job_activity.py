@@ -21,8 +21,7 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
-from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere
-from hpctl.agent.checks.gpu_sweep import listed
+from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, listed
 from hpctl.agent.nvml.snapshot import Gpu
 from hpctl.agent.procs import KERNEL_THREAD, Jobs, stat_fields
 

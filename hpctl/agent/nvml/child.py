@@ -7,7 +7,8 @@ end of the socket is closed, but never inside a call into the driver, because a 
 can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that dies by any
 signal, SIGKILL included, leaves no child behind.
 
-It imports little, and no dataclasses, msgspec or pathlib: it has 20 MB to live in.
+A sweep has the shape of `hpctl.agent.nvml.snapshot`, in plain dicts: a unit test holds the two
+together. The child imports little, and no dataclasses, msgspec or pathlib: it has 20 MB to live in.
 """
 
 import json
@@ -20,8 +21,233 @@ import threading
 import time
 from typing import Any
 
-from hpctl.agent.nvml.driver import EVENTS, SWEEP, TIMEOUT, WHOLE, Driver, InFlight, NvmlFailed
-from hpctl.agent.nvml.sweep import OtherGpus, Sweep
+from hpctl.agent.nvml.driver import (
+    EVENTS,
+    OF_THE_LIBRARY,
+    SWEEP,
+    TIMEOUT,
+    WHOLE,
+    Device,
+    Driver,
+    InFlight,
+    NvmlFailed,
+)
+
+SLOW_EVERY_S = 30.0
+"""How often what costs most is read: links, banks, processes, thresholds."""
+
+RECOVERY_ACTION, MEMORY_TEMPERATURE, NVLINKS = 230, 82, 91
+THROTTLE = {"sw_thermal_ns": 269, "hw_thermal_ns": 270, "power_brake_ns": 271}
+REMAP = {"correctable": 142, "uncorrectable": 143, "pending": 144, "failed": 145}
+REPLAY = {"replays": 94}
+RETIRED = {"retired_sbe": 29, "retired_dbe": 30, "retired_pending": 31}
+FLAGS = frozenset({"pending", "failed", "retired_pending"})
+OFTEN = (RECOVERY_ACTION, MEMORY_TEMPERATURE, *THROTTLE.values(), *REMAP.values(), *REPLAY.values())
+
+LINK_RECOVERIES, LINK_RECOVERIES_5 = 162, 215
+LINK_BER = {"effective_ber": 220, "symbol_ber": 222}
+LINK = {"replays": 161, "recoveries_failed": 214}
+A_LINK = (LINK_RECOVERIES, LINK_RECOVERIES_5, *LINK_BER.values(), *LINK.values())
+
+VOLATILE, CORRECTED, UNCORRECTED = 0, 0, 1
+SM_CLOCK, CORE_TEMPERATURE, THRESHOLD_SLOWDOWN, THRESHOLD_MEM_MAX = 1, 0, 1, 2
+
+Fields = dict[str, Any]
+
+
+CORRUPTED_INFOROM = 14
+
+
+class OtherGpus(Exception):
+    """NVML counts another number of GPUs than when the session began: its handles are void."""
+
+
+class Sweep:
+    """Reads all GPUs, with the handles and identities of one NVML session.
+
+    `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
+    """
+
+    def __init__(self, driver: Driver, slow_every_s: float = SLOW_EVERY_S) -> None:
+        self._driver, self._slow_every_s = driver, slow_every_s
+        self._count: int = driver.call("nvmlDeviceGetCount")
+        self._slow_at: float | None = None
+        self.gpus = [OneGpu(driver, index) for index in range(self._count)]
+
+    def read(self) -> Fields:
+        """A `snapshot.Snapshot`. Raises NvmlFailed when the driver is gone, and OtherGpus."""
+        at = time.monotonic()
+        if self._driver.call("nvmlDeviceGetCount") != self._count:
+            raise OtherGpus
+        slow = self._slow_at is None or at - self._slow_at >= self._slow_every_s
+        gpus = [gpu.read(slow=slow) for gpu in self.gpus]
+        if slow:
+            self._slow_at = at
+        return {"at": at, "gpus": gpus, "slow_at": self._slow_at}
+
+
+class OneGpu:
+    """One GPU: what it is, and what was last read of what is read seldom."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self._driver, self._index = driver, index
+        self.handle: Any = None
+        self._device: Device | None = None
+        self.identity: Fields = {"index": index}
+        self._seldom: Fields = {}
+
+    def open(self) -> None:
+        """Get the handle and the identity. Raises NvmlFailed."""
+        if self._device is not None:
+            return
+        handle = self._driver.call("nvmlDeviceGetHandleByIndex", self._index, gpu=self._index)
+        pci = self._driver.call("nvmlDeviceGetPciInfo", handle, gpu=self._index)
+        self.identity["pci"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+        device = Device(self._driver, self._index, handle)
+        self.identity["uuid"] = device.ask("nvmlDeviceGetUUID") or ""
+        self.identity["name"] = device.ask("nvmlDeviceGetName") or ""
+        self.identity["vbios"] = device.ask("nvmlDeviceGetVbiosVersion") or ""
+        self.identity["inforom_corrupt"] = self._inforom_corrupt(handle)
+        self.handle, self._device = handle, device
+
+    def _inforom_corrupt(self, handle: Any) -> bool | None:
+        """Once a session: it reads the flash."""
+        try:
+            self._driver.call("nvmlDeviceValidateInforom", handle, gpu=self._index)
+        except NvmlFailed as failed:
+            return True if failed.code == CORRUPTED_INFOROM else None
+        return False
+
+    def read(self, *, slow: bool) -> Fields:
+        """A `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
+        found: Fields = {}
+        try:
+            self.open()
+            assert self._device is not None
+            _read_often(self._device, found)
+            if slow or not self._seldom:
+                self._seldom = _read_seldom(self._device)
+        except NvmlFailed as failed:
+            if failed.code in OF_THE_LIBRARY:
+                raise
+            # Links and processes of a while ago say nothing about a GPU that is lost now.
+            self._seldom = {}
+            found["error"] = failed.as_error()
+        often_ecc, seldom_ecc = found.pop("ecc", {}), self._seldom.get("ecc", {})
+        often_remap, banks = found.pop("remap", {}), self._seldom.get("remap", {})
+        return {
+            **self.identity,
+            **self._seldom,
+            **found,
+            "ecc": {**often_ecc, **seldom_ecc},
+            "remap": {**often_remap, **banks},
+        }
+
+
+def _read_often(device: Device, found: Fields) -> None:
+    """Into `found`, so that what was read before a GPU was lost is kept."""
+    values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
+    found["recovery_action"] = values[RECOVERY_ACTION]
+    found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
+    found["throttle"] = _named(THROTTLE, values)
+    found["remap"] = _named(REMAP, values)
+    found["pcie"] = {
+        **_named(REPLAY, values),
+        "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "width_max": device.ask("nvmlDeviceGetMaxPcieLinkWidth"),
+    }
+    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    found["utilization"] = None if rates is None else rates.gpu
+    found["sm_clock_mhz"] = device.ask("nvmlDeviceGetClockInfo", SM_CLOCK)
+    found["power_mw"] = device.ask("nvmlDeviceGetPowerUsage")
+    found["temperature_c"] = device.ask("nvmlDeviceGetTemperature", CORE_TEMPERATURE)
+    found["temperature_margin_c"] = device.ask("nvmlDeviceGetMarginTemperature")
+    total = "nvmlDeviceGetTotalEccErrors"
+    found["ecc"] = {
+        "volatile_uncorrected": device.ask(total, UNCORRECTED, VOLATILE),
+        "volatile_corrected": device.ask(total, CORRECTED, VOLATILE),
+    }
+
+
+def _read_seldom(device: Device) -> Fields:
+    count, *pages = device.fields((NVLINKS, *RETIRED.values()))
+    banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
+    sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
+    threshold = "nvmlDeviceGetTemperatureThreshold"
+    mig = device.ask("nvmlDeviceGetMigMode")
+    processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
+    persistence = device.ask("nvmlDeviceGetPersistenceMode")
+    return {
+        "persistence": None if persistence is None else bool(persistence),
+        "sm_clock_application_mhz": device.ask("nvmlDeviceGetApplicationsClock", SM_CLOCK),
+        "sm_clock_default_mhz": device.ask("nvmlDeviceGetDefaultApplicationsClock", SM_CLOCK),
+        "temperature_slowdown_c": device.ask(threshold, THRESHOLD_SLOWDOWN),
+        "memory_temperature_max_c": device.ask(threshold, THRESHOLD_MEM_MAX),
+        "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
+        "ecc": {
+            "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
+            **_named(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+        },
+        "mig": None if mig is None else bool(mig[0]),
+        "nvlinks": _read_links(device, count),
+        "fabric": _read_fabric(device),
+        "processes": None
+        if processes is None
+        else [{"pid": one.pid, "used_bytes": one.usedGpuMemory} for one in processes],
+    }
+
+
+def _read_links(device: Device, count: int | None) -> list[Fields]:
+    """The links that the device has: as many as it counts, else until one is not there."""
+    links: list[Fields] = []
+    for link in range(MOST_LINKS if count is None else count):
+        active = device.ask("nvmlDeviceGetNvLinkState", link)
+        if active is None and count is None:
+            break
+        links.append({"link": link, "active": None if active is None else bool(active)})
+    answers = device.fields([(field, one["link"]) for one in links for field in A_LINK])
+    for number, one in enumerate(links):
+        first = number * len(A_LINK)
+        values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
+        recoveries = values[LINK_RECOVERIES_5]
+        one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
+        one.update(_named(LINK, values))
+        one.update({name: _rate(values[field]) for name, field in LINK_BER.items()})
+    return links
+
+
+MOST_LINKS = 18
+"""NVML_NVLINK_MAX_LINKS of Hopper and Blackwell, where the device does not count its own."""
+
+
+def _read_fabric(device: Device) -> Fields | None:
+    fabric = device.fill("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
+    if fabric is None:
+        return None
+    uuid = bytes(fabric.clusterUuid)
+    return {
+        "state": fabric.state,
+        "status": fabric.status,
+        "clique": fabric.cliqueId,
+        "cluster_uuid": uuid.hex() if any(uuid) else "",
+        "health_mask": fabric.healthMask,
+    }
+
+
+def _named(names: dict[str, int], values: dict[int, Any]) -> Fields:
+    return {
+        name: bool(values[number]) if name in FLAGS and values[number] is not None
+        else values[number]
+        for name, number in names.items()
+    }  # fmt: skip
+
+
+def _rate(raw: int | None) -> float | None:
+    """A bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
+    return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
+
 
 LENGTH = struct.Struct(">I")
 WAIT_MS = 500
