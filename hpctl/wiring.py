@@ -184,7 +184,7 @@ def open_aws(
 
 def open_model() -> ServiceModel:
     """SageMaker's service model, from the installed botocore."""
-    from hpctl.cloud.model import SageMakerModel
+    from hpctl.cloud.aws import SageMakerModel
 
     return SageMakerModel()
 

@@ -18,8 +18,8 @@ from hpctl.cli.cluster.waiting import Waiting, confirm, settled, until_options, 
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import DRY_RUN, Exit
 from hpctl.cli.tables import BAD, count, moment, numbers, styled, table, wrapped
-from hpctl.clusters import training_plans
-from hpctl.clusters.training_plans import Offer, Plan
+from hpctl.clusters import capacity as training_plans
+from hpctl.clusters.capacity import Offer, Plan
 from hpctl.errors import Absent, HpctlError, Refused
 
 if TYPE_CHECKING:

@@ -29,6 +29,7 @@ from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
 from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
+from hpctl.daemon.hangs import StackDesk
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
@@ -40,7 +41,6 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.observe import CloudWatch, Observer
 from hpctl.daemon.page_process import PageProcess
 from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
 from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
 from hpctl.protocol import munge

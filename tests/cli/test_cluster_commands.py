@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hpctl.cli.cluster import at_hand, ssh
 from hpctl.cli.cluster.events import ClusterEventsView, EventLine, draw, folded, lines
-from hpctl.clusters.events import ClusterEvent
+from hpctl.clusters.watch import ClusterEvent
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
 

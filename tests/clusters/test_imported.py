@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from hpctl.clusters import request as provisioning
+from hpctl.clusters.cluster_file import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.diff import diff
-from hpctl.clusters.imported import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.reading import broken

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from hpctl.clusters import maintenance
-from hpctl.clusters.events import NoEvents, events
 from hpctl.clusters.maintenance import Following, Work
 from hpctl.clusters.names import node_rows
+from hpctl.clusters.watch import NoEvents, events
 from hpctl.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 

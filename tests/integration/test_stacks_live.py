@@ -17,8 +17,8 @@ from hpctl.core.advance import Due
 from hpctl.core.model import Attempt, JobId, OutcomeKind, SlurmJob
 from hpctl.core.recovery import Do, StepKind
 from hpctl.core.stacks import StackVerdict, aggregate, read
+from hpctl.daemon.hangs import StackDesk
 from hpctl.daemon.node_health import NodeHealthStore
-from hpctl.daemon.stacks import StackDesk
 from hpctl.daemon.wake import SystemClock
 from hpctl.jobs import stacks
 from tests.agent_process import AgentProcess

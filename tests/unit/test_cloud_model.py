@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.cloud.model import SageMakerModel
+from hpctl.cloud.aws import SageMakerModel
 from tests.contract.provider.beds import cluster
 
 MODEL = SageMakerModel()

@@ -25,8 +25,8 @@ from hpctl.cli.cluster.at_hand import (
 )
 from hpctl.cli.output import SinceType
 from hpctl.cli.tables import BAD, DIM, WARN, columns, moment, styled, wrapped
-from hpctl.clusters.events import LEVELS, ClusterEvent
 from hpctl.clusters.names import NodeRow, NoSuchNode, find_group, node_rows, resolve
+from hpctl.clusters.watch import LEVELS, ClusterEvent
 from hpctl.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def events(
     often and since when. Only clusters with NodeProvisioningMode Continuous have events; the
     service keeps 500.
     """
-    from hpctl.clusters.events import events as read
+    from hpctl.clusters.watch import events as read
 
     if follow and as_json:
         raise click.UsageError("--json prints one object: it cannot --follow")
@@ -181,7 +181,7 @@ def _follow(
     here: Place, found: tuple[ClusterEvent, ...], since: datetime | None, asked: dict[str, Any]
 ) -> None:
     """Print what is new, until Ctrl-C. A look that fails is tried again."""
-    from hpctl.clusters.events import events as read
+    from hpctl.clusters.watch import events as read
 
     text, after = {event.id for event in found}, since or output.now()
     try:

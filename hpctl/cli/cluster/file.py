@@ -248,7 +248,7 @@ def import_(
 
 
 def _requested(file: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.imported import spec_of_json, to_yaml, unsaid
+    from hpctl.clusters.cluster_file import spec_of_json, to_yaml, unsaid
     from hpctl.wiring import open_model
 
     try:
@@ -269,7 +269,7 @@ def _requested(file: str, path: str) -> ClusterImportView:
 
 
 def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
-    from hpctl.clusters.imported import images_of, spec_of, to_yaml, unsaid
+    from hpctl.clusters.cluster_file import images_of, spec_of, to_yaml, unsaid
     from hpctl.clusters.request import beside
 
     sagemaker = aws.service("sagemaker")
