@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.fast.limits import Pace
+from hpctl.jobs.fast.node import Pace
 from tests.fast import cluster
 from tests.fast.cluster import Nodes, children
 from tests.unit.checkpoint_files import dcp_metadata, pickle_of
@@ -29,8 +29,8 @@ from tests.unit.checkpoint_files import dcp_metadata, pickle_of
 MB = 1 << 20
 NETWORK = 400 * MB
 SLOWED = """
-from hpctl.jobs.fast import limits, peer
-pace, pull = limits.Pace({rate}), peer.Peer.pull
+from hpctl.jobs.fast import node, peer
+pace, pull = node.Pace({rate}), peer.Peer.pull
 def slow(self, into, p, what, **given):
     return pull(self, into, lambda n: (p(n), pace(n)), what, **given)
 peer.Peer.pull = slow

@@ -17,7 +17,7 @@ from hpctl.cli import output
 from hpctl.cli.arguments import complete_file
 from hpctl.cli.lazy import LazyGroup
 from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints import hpctl_checkpoint, search, starts
+from hpctl.jobs.checkpoints import files, hpctl_checkpoint, search
 from hpctl.jobs.checkpoints.files import Place, Remote
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 
@@ -120,7 +120,7 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
     from contextlib import closing
 
     from hpctl.jobs.fast import spec as specs
-    from hpctl.jobs.fast.restore import held_steps
+    from hpctl.jobs.fast.lead import held_steps
     from hpctl.jobs.fast.union import Peers
 
     try:
@@ -297,20 +297,20 @@ def last(
     if tell:
         _tell(result)
         if isinstance(into, Path):
-            starts.note(into)
+            files.note_start(into)
     sys.exit(_EXIT_CODES[result.verdict])
 
 
 def _with_fast(result: search.Search) -> search.Search:
     """In a job with --fast-dir: the better of it and the nodes' own saves."""
-    from hpctl.jobs.fast import restore, serve, start
+    from hpctl.jobs.fast import helpers, lead
 
     try:
-        spec = start.given()
+        spec = helpers.given()
     except HpctlError as error:
-        serve.say(f"not looked at: {error}")
+        helpers.say(f"not looked at: {error}")
         return result
-    return restore.restore(spec, result, serve.say) if spec else result
+    return lead.restore(spec, result, helpers.say) if spec else result
 
 
 def _tell(result: search.Search) -> None:

@@ -469,7 +469,7 @@ HYPERPOD = Path("opt/sagemaker_cluster")
 
 def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
     """HyperPod's other actors that stop or restart jobs, where they are on for everybody."""
-    from hpctl.jobs.submit_checks import HANG_RULES
+    from hpctl.jobs.submit import HANG_RULES
 
     for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
         try:

@@ -123,11 +123,11 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
     from hpctl.jobs.checkpoints.fetch import fetch
     from hpctl.jobs.checkpoints.files import Remote
     from hpctl.jobs.checkpoints.search import last_complete, tiers_of
-    from hpctl.jobs.fast import serve, start
-    from hpctl.jobs.fast.restore import restore
+    from hpctl.jobs.fast import helpers
+    from hpctl.jobs.fast.lead import restore
 
     nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
-    spec = start.given(environ)
+    spec = helpers.given(environ)
     places, unseen = tiers_of([directory, *tiers], Aws(None, None, None).place)
 
     def bring(found: Checkpoint) -> Checkpoint | PassedOver:
@@ -136,7 +136,7 @@ def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
     def look() -> Search:
         result = last_complete(places, nodes=nodes, bring=bring)
         result = replace(result, unseen=(*unseen, *result.unseen))
-        return restore(spec, result, serve.say, start.gone) if spec else result
+        return restore(spec, result, helpers.say, helpers.gone) if spec else result
 
     return look
 

@@ -21,7 +21,7 @@ hpctl_preamble() {
     esac
 #@ fast
     if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
-    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.fast start </dev/null) || :
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.fast.helpers start </dev/null) || :
     case $hpctl_line in
     /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
     stop) return @STOP@ ;;

@@ -86,12 +86,12 @@ def resume_point(
     cannot be read; a directory that cannot be read is tried for 17 s. `search_tiers` looks in all
     tiers; without it `directory` alone is searched.
     """
-    from hpctl.jobs.checkpoints import starts
+    from hpctl.jobs.checkpoints import files
     from hpctl.jobs.checkpoints.search import last_complete
 
     if directory is None:
         return ResumePoint(judged=False)
-    starts.note(directory)
+    files.note_start(directory)
     problem, kind = "", NothingWhole
     for pause in (0.0, *PAUSES_S):
         sleep(pause)

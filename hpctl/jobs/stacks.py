@@ -44,7 +44,7 @@ from hpctl.core.stacks import (
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
 from hpctl.errors import HpctlError
 from hpctl.jobs.fast.spec import HELPER
-from hpctl.jobs.ras.client import address, query
+from hpctl.jobs.ras_report import address, query
 from hpctl.slurm.run import End, Runner
 
 DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0

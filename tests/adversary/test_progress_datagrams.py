@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.jobs.progress.notes import listen
+from hpctl.jobs.progress_notes import listen
 from tests.adversary.bed import attack
 from tests.integration.progress_talk import heard, sender
 

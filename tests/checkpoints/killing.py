@@ -13,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.jobs.checkpoints import search, starts
+from hpctl.jobs.checkpoints import files, search
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.checkpoints.library import Held
 from tests.checkpoints.template import Template, Writer
@@ -67,7 +67,7 @@ class Kills:
             self._root.mkdir(parents=True)
             self._loads.clear()
         self._attempt += 1
-        starts.note(self._root)
+        files.note_start(self._root)
         found = search.last_complete(self._root).found
         held = self._loaded(found.path) if found else None
         first = (held.step or 0) + 1 if isinstance(held, Held) else 1

@@ -14,22 +14,20 @@ import msgspec
 
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.fast import spec as specs
-from hpctl.jobs.fast.lead import holders
-from hpctl.jobs.fast.ledger import SavedFile
+from hpctl.jobs.fast.lead import held_steps, holders, restore
 from hpctl.jobs.fast.peer import Peer
-from hpctl.jobs.fast.restore import held_steps, restore
-from hpctl.jobs.fast.spec import FastSaves, Spec
+from hpctl.jobs.fast.spec import FastSaves, SavedFile, Spec
 from hpctl.jobs.fast.union import Peers
 
 ROOT = Path(__file__).resolve().parents[2]
 HELPER = """
 import sys
 from pathlib import Path
-from hpctl.jobs.fast import serve, spec
+from hpctl.jobs.fast import helpers, spec
 from msgspec.structs import replace
-serve.LOOK_S = 0.1
+helpers.LOOK_S = 0.1
 given = spec.read(Path(sys.argv[1]))
-serve.serve(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
+helpers.serve(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
 """
 
 

@@ -15,12 +15,10 @@ from msgspec.structs import replace
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
-from hpctl.jobs.fast import limits
 from hpctl.jobs.fast.lead import Clocks
-from hpctl.jobs.fast.ledger import SavedFile, SavedStep
-from hpctl.jobs.fast.node import Node
+from hpctl.jobs.fast.node import Node, Pace, memory_room
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
-from hpctl.jobs.fast.spec import META, FastSaves, Spec, write
+from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli.test_json_contract import holds
 from tests.fast.cluster import Nodes, children, content, save, wait_for
@@ -294,13 +292,13 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
         (groups / name).mkdir(parents=True)
         (groups / name / "memory.max").write_text(f"{most}\n")
         (groups / name / "memory.current").write_text(f"{now}\n")
-    assert limits.memory_room(proc, groups) == (8 - 5 - 1) << 30
+    assert memory_room(proc, groups) == (8 - 5 - 1) << 30
     (groups / "job_7/memory.max").write_text("max\n")
-    assert limits.memory_room(proc, groups) is None
+    assert memory_room(proc, groups) is None
 
 
 def test_a_pace_is_kept():
-    pace, begun = limits.Pace(10 << 20), time.monotonic()
+    pace, begun = Pace(10 << 20), time.monotonic()
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2

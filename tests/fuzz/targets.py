@@ -28,13 +28,11 @@ from hpctl.core.journal import EVENT_TYPES
 from hpctl.core.run_policy import RunPolicy, registration
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.jobs import crash, job_comment, sbatch_options
+from hpctl.jobs import crash, job_comment, progress_notes, ras_report, sbatch_options
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.follow import LineCutter
-from hpctl.jobs.progress import notes
-from hpctl.jobs.ras import report
 from hpctl.jobs.run import history
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire
@@ -98,7 +96,7 @@ def _metadata(directory: Path, name: str) -> object:
 
 def _log(raw: bytes) -> object:
     half, cutter = len(raw) // 2, LineCutter()
-    return notes.in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
+    return progress_notes.in_log(cutter.cut(raw[:half]) + cutter.cut(raw[half:]))
 
 
 def _iso(raw: bytes) -> object:
@@ -220,12 +218,12 @@ TARGETS: dict[str, Target] = {
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
-    "progress": _target(notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
+    "progress": _target(progress_notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
     "crash": _target(_crash, *_files("tests/unit/crash_samples/*")),
-    "ras-json": _target(report.read_json, _ras("2.30.7", as_json), refuses=HpctlError),
+    "ras-json": _target(ras_report.read_json, _ras("2.30.7", as_json), refuses=HpctlError),
     "ras-text": _target(
-        report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
+        ras_report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
     ),
     "run-history": _target(lambda raw: list(history.read_records(raw)), b'{"type":"started"}\n'),
     "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hpctl import progress
-from hpctl.jobs.progress.notes import Note, NoteFileReader, NoteListener, ReceivedNote
+from hpctl.jobs.progress_notes import Note, NoteFileReader, NoteListener, ReceivedNote
 from tests.process import run_text
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hpctl import progress
-from hpctl.jobs.progress.notes import listen
+from hpctl.jobs.progress_notes import listen
 from tests.integration.progress_talk import CALLS, environment, heard, python
 
 

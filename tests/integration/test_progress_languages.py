@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from hpctl.jobs.progress.notes import NoteFileReader, in_log, listen
+from hpctl.jobs.progress_notes import NoteFileReader, in_log, listen
 from tests.integration.progress_talk import ROOT, environment, heard
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.notes import NoteFileReader, listen
+from hpctl.jobs.progress_notes import NoteFileReader, listen
 from tests.integration.progress_talk import heard, python, sender
 
 
@@ -18,7 +18,7 @@ def test_only_its_own_user_can_reach_the_unix_socket() -> None:
 
 
 def test_what_is_not_taken_is_bounded(monkeypatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.progress.notes.KEPT", 10)
+    monkeypatch.setattr("hpctl.jobs.progress_notes.KEPT", 10)
     with listen() as listener, sender(listener.address) as send:
         for n in range(50):
             send(b"step=%d" % n)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.ras.client import Address, address, query
-from hpctl.jobs.ras.report import RasError
+from hpctl.jobs.ras_report import Address, RasError, address, query
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
 
@@ -57,7 +56,7 @@ def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
 
 
 def test_an_endless_answer_is_cut(monkeypatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.ras.client.LARGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("hpctl.jobs.ras_report.LARGEST_ANSWER", 1 << 20)
     with Service(job(), fault=Fault.ENDLESS) as service, pytest.raises(RasError, match="more than"):
         ask(service)
 

@@ -8,10 +8,10 @@ import pytest
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.progress.run_progress import RunProgress
-from hpctl.jobs.ras.client import Address
-from hpctl.jobs.ras.judge import Inquiry
+from hpctl.jobs.progress_notes import Note
+from hpctl.jobs.ras_judge import Inquiry
+from hpctl.jobs.ras_report import Address
+from hpctl.jobs.run_progress import RunProgress
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.jobs.checkpoints import files as starts
 from hpctl.jobs.checkpoints import search as last
-from hpctl.jobs.checkpoints import starts
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
     WHOLE,
@@ -111,24 +111,24 @@ def test_a_rank_that_did_not_save_again_after_a_restart_is_seen(tmp_path, name, 
     path, now = make(tmp_path, name), time.time_ns()
     for before in path.rglob("*.pt"):
         os.utime(before, ns=(now - 60 * 10**9,) * 2)
-    starts.note(path.parent)
+    starts.note_start(path.parent)
     assert isinstance(judge(path), Checkpoint), "all of it is from before the restart"
     for after in set(path.rglob("*.pt")) - set(path.glob(old)):
         os.utime(after, ns=(now + 60 * 10**9,) * 2)
     assert "before a restart of the job" in reason(path)
-    (path.parent / starts.NAME).unlink()
+    (path.parent / starts.STARTS).unlink()
     assert isinstance(judge(path), Checkpoint), "this is what the noted start is for"
 
 
 def test_what_a_start_cannot_note_it_does_without(tmp_path):
-    starts.note(tmp_path / "absent")
-    (tmp_path / starts.NAME).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
-    starts.note(tmp_path)
-    assert (tmp_path / starts.NAME).stat().st_size < 64 << 10
+    starts.note_start(tmp_path / "absent")
+    (tmp_path / starts.STARTS).write_bytes(b"x\n" + b"9" * 30 + b"\n1\n" * 40_000)
+    starts.note_start(tmp_path)
+    assert (tmp_path / starts.STARTS).stat().st_size < 64 << 10
     assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
-    (tmp_path / starts.NAME).unlink()
-    os.mkfifo(tmp_path / starts.NAME)
-    starts.note(tmp_path)
+    (tmp_path / starts.STARTS).unlink()
+    os.mkfifo(tmp_path / starts.STARTS)
+    starts.note_start(tmp_path)
     assert isinstance(judge(make(tmp_path, "deepspeed")), Checkpoint)
 
 

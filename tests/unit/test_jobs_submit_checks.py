@@ -8,9 +8,9 @@ import yaml
 
 from hpctl.errors import HpctlError
 from hpctl.jobs import sbatch_options as scripts
-from hpctl.jobs import submit_checks, submit_context
+from hpctl.jobs import submit, submit_context
 from hpctl.jobs.sbatch_options import hpctl_options, parse_command_line, read
-from hpctl.jobs.submit_checks import EffectiveOptions
+from hpctl.jobs.submit import EffectiveOptions
 
 CASES = yaml.safe_load(Path(__file__).with_name("sbatch_check_cases.yaml").read_text())
 
@@ -19,7 +19,7 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n"
 
 
 def of_text(body: str, head: str = STRICT) -> list[str]:
-    return submit_checks.script_warnings(scripts.read("job.sh", head + body))
+    return submit.script_warnings(scripts.read("job.sh", head + body))
 
 
 @pytest.mark.parametrize(("line", "says"), CASES["lines that break resuming"])
@@ -41,7 +41,7 @@ def test_hyperpod_s_hung_job_agent_is_a_second_doctor():
         ("NONE", rules, False),
         (None, {}, False),
     ]:
-        assert bool(submit_checks.hang_rule_warnings(export, environment)) is warned, export
+        assert bool(submit.hang_rule_warnings(export, environment)) is warned, export
 
 
 @pytest.mark.parametrize(("body", "line"), CASES["ends that hide what happened"])
@@ -58,7 +58,7 @@ def test_lines_and_an_end_that_resume(head, body):
 def of_options(options: str, text: str = PLAIN, spares: int = 0, **variables: str) -> list[str]:
     line = parse_command_line([*options.split(), "job.sh"])
     asked = EffectiveOptions(line, scripts.read("job.sh", text), variables)
-    return submit_checks.option_warnings(asked, spares, resumes=True)
+    return submit.option_warnings(asked, spares, resumes=True)
 
 
 @pytest.mark.parametrize(("options", "hint"), CASES["options that break resuming"])
@@ -87,19 +87,19 @@ def test_every_place_where_a_user_speaks_counts():
 
 @pytest.mark.parametrize(("text", "seconds"), CASES["time limits"])
 def test_times_are_read_as_slurm_reads_them(text, seconds):
-    assert submit_checks.time_limit_s(text) == seconds
+    assert submit.time_limit_s(text) == seconds
 
 
 @pytest.mark.parametrize(("directory", "filesystem", "word"), CASES["storage of one node"])
 def test_storage_that_other_nodes_do_not_have(directory, filesystem, word):
-    (warning,) = submit_checks.storage_warnings(directory, filesystem, ())
+    (warning,) = submit.storage_warnings(directory, filesystem, ())
     assert word in warning
     assert "--tier" in warning
-    assert submit_checks.storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
+    assert submit.storage_warnings(directory, filesystem, (f"local:{directory}",)) == []
 
 
 def test_a_tier_on_a_local_disk_that_does_not_say_so():
-    (warning,) = submit_checks.storage_warnings(
+    (warning,) = submit.storage_warnings(
         "/fsx/c", "lustre", ("/opt/dlami/nvme/c", "/fsx/d", "s3://b")
     )
     assert "say --tier local:/opt/dlami/nvme/c" in warning
@@ -110,7 +110,7 @@ def test_a_tier_on_a_local_disk_that_does_not_say_so():
     [("/fsx/c", "lustre"), ("/tmp/c", "nfs4"), ("/s3/c", "fuse.mount-s3"), ("/shared", "")],
 )
 def test_storage_that_they_have(directory, filesystem):
-    assert submit_checks.storage_warnings(directory, filesystem, ()) == []
+    assert submit.storage_warnings(directory, filesystem, ()) == []
 
 
 def test_the_mount_table_is_read(tmp_path):

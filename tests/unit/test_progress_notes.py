@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpctl.jobs.progress.notes import Note, in_log, parse
+from hpctl.jobs.progress_notes import Note, in_log, parse
 from hpctl.progress import quoted
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.notes import Note
-from hpctl.jobs.progress.run_progress import RunProgress
+from hpctl.jobs.progress_notes import Note
+from hpctl.jobs.run_progress import RunProgress
 
 BEGAN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.ras.report import Absence, CountGroup, RasError, RasMember, read_json, read_text
+from hpctl.jobs.ras_report import Absence, CountGroup, RasError, RasMember, read_json, read_text
 from tests.stubs.ras.job import as_text, job
 
 SAMPLES = Path(__file__).parent / "ras_samples"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpctl.jobs.ras.judge import APART_S, HangCause, RasFinding, RasSample, culprits
-from hpctl.jobs.ras.report import RasReport, read_json, read_text
+from hpctl.jobs.ras_judge import APART_S, HangCause, RasFinding, RasSample, culprits
+from hpctl.jobs.ras_report import RasReport, read_json, read_text
 from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
 
 JSON = "2.30.7"

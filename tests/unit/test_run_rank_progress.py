@@ -9,8 +9,8 @@ from hpctl import progress
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.stacks import Frame, NodeStacks, RankStack
 from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.progress.notes import in_log
-from hpctl.jobs.ras.client import Address
+from hpctl.jobs.progress_notes import in_log
+from hpctl.jobs.ras_report import Address
 from hpctl.jobs.run.rank_progress import RankProgress
 from hpctl.jobs.stacks import explain
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TypeAlias
 
-from hpctl.jobs.checkpoints import starts, torch_files
+from hpctl.jobs.checkpoints import files, torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     Listing,
@@ -126,7 +126,7 @@ def prove(
             {_pair(match): (name, written[name]) for name, match in model.items()},
             {_pair(match): (name, written[name]) for name, match in optimizer.items()},
         )
-        starts.one_start(root, times)
+        files.one_start(root, times)
 
 
 def _same(root: Place, name: str, first: str, step: int) -> None:

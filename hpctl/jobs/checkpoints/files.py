@@ -10,10 +10,16 @@ Objects differ from files: one appears whole or not at all, a listing has size, 
 thousand of them in one request, and each read is a request of some 20 ms. So a candidate is listed
 once, and everything but the contents comes from that snapshot. A directory is what the keys
 suggest. An object named like one (`step-1/`, of no bytes) is none.
+
+Beside the checkpoints stands when each start of the job began, by the file system's own clock.
+Ranks that save side by side, and none of them last, leave complete files whichever start wrote
+them. A checkpoint of which some files are older than a start and others newer is a mixture of two:
+the second start saved the same step again and was killed within the save.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -550,3 +556,46 @@ def step_in(name: str) -> int | None:
         return int(found[-1])
     trailing = _TRAILING.search(name)
     return int(trailing[1]) if trailing else None
+
+
+STARTS = ".hpctl-starts"
+"""One line a start, in ns since the epoch, beside the checkpoints."""
+_STARTS_BYTES = 64 << 10
+"""Some 3,000 starts. What is older is dropped."""
+
+
+def note_start(directory: Path) -> None:
+    """Record that a start begins. Never raises: a directory that cannot be written has no saves.
+
+    The time is that which the file system gives the file itself, as it does to the checkpoints'.
+    """
+    with contextlib.suppress(OSError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(directory / STARTS, flags | os.O_NONBLOCK, 0o644)
+        try:
+            kept = os.read(handle, _STARTS_BYTES)
+            if len(kept) == _STARTS_BYTES:
+                os.truncate(handle, 0)
+                os.write(handle, kept[-_STARTS_BYTES // 2 :].partition(b"\n")[2])
+            os.utime(handle)
+            os.write(handle, b"%d\n" % os.fstat(handle).st_mtime_ns)
+        finally:
+            os.close(handle)
+
+
+def one_start(root: Path, files_ns: Iterable[int]) -> None:
+    """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
+    times = sorted(files_ns)
+    for start in _noted(root.parent):
+        if times and times[0] < start <= times[-1]:
+            raise NotWhole("some of its files are from before a restart of the job: saved over")
+
+
+def _noted(directory: Path) -> list[int]:
+    try:
+        handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return []
+    with open(handle, "rb") as file:
+        lines = file.read(_STARTS_BYTES).split(b"\n")
+    return [int(line) for line in lines if line.isdigit() and len(line) < 20]

@@ -12,7 +12,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
-from hpctl.jobs.checkpoints import starts, torch_files
+from hpctl.jobs.checkpoints import files, torch_files
 from hpctl.jobs.checkpoints.files import (
     Claim,
     FileMissing,
@@ -128,7 +128,7 @@ def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -
 
     times = for_each(path, expected, one)
     if isinstance(path, Path):
-        starts.one_start(path, chain.from_iterable(times))
+        files.one_start(path, chain.from_iterable(times))
         if len(expected) > 1 and step is not None:
             _reached(path, step)
 

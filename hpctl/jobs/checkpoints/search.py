@@ -278,7 +278,7 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
 
 
 _OWN = ".hpctl-"
-"""Begins the names of what hpctl keeps beside checkpoints (starts.NAME, fast.spec.META)."""
+"""Begins the names of what hpctl keeps beside checkpoints (files.STARTS, fast.spec.META)."""
 
 
 def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:

@@ -2,7 +2,8 @@
 
 In the directory lie the steps as the job's ranks wrote them; below META what is hpctl's: the
 ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole once `STEP.json` lies beside it),
-what a restore gathers, and what it moved aside.
+what a restore gathers, and what it moved aside. A helper bounds what it takes of its node: of the
+network, and of the job's memory.
 """
 
 from __future__ import annotations
@@ -26,10 +27,60 @@ import msgspec
 
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY
-from hpctl.jobs.fast import ledger, limits
-from hpctl.jobs.fast.ledger import SavedFile, SavedStep
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
-from hpctl.jobs.fast.spec import META, Spec
+from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
+
+LEFT = 1 << 30
+"""Bytes of the job's memory limit that copies leave to its ranks."""
+_BURST_S = 0.05
+
+
+class Pace:
+    """Sleeps, so that no more than `rate` bytes a second pass on average."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._due = rate, 0.0
+
+    def __call__(self, count: int) -> None:
+        """So many bytes have come."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _BURST_S) + count / self._rate
+        if self._due > now:
+            time.sleep(self._due - now)
+
+
+def file_system(path: Path, proc: Path = Path("/proc")) -> str:
+    """The kind that a directory lies in, as /proc/mounts has it."""
+    found, real = ("", ""), os.path.realpath(path)
+    for line in (proc / "mounts").read_text(errors="replace").splitlines():
+        _, where, kind, *_ = line.split(" ")
+        where = where.encode().decode("unicode_escape")
+        inside = real == where or real.startswith(where.rstrip("/") + "/")
+        if inside and len(where) >= len(found[0]):  # of two on one place the later one counts
+            found = where, kind
+    return found[1]
+
+
+def memory_room(
+    proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Bytes that the job may still take here, less LEFT; None where no control group limits it."""
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    rooms = []
+    for group in (own, *map(str, Path(own).parents)):
+        place = groups / group.strip("/")
+        try:
+            most = (place / "memory.max").read_text().strip()
+            if most != "max":
+                rooms.append(int(most) - int((place / "memory.current").read_text()))
+        except (OSError, ValueError):
+            continue
+    return max(0, min(rooms) - LEFT) if rooms else None
+
 
 MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
@@ -51,7 +102,7 @@ class Node:
         # Not its parents: where a disk is not mounted, the saves would fill the root file system.
         self.root.mkdir(mode=0o700, exist_ok=True)
         status = os.lstat(self.root)
-        if spec.saves.memory and (kind := limits.file_system(self.root)) != "tmpfs":
+        if spec.saves.memory and (kind := file_system(self.root)) != "tmpfs":
             raise PeerError(f"{self.root} is not in memory: its file system is {kind}, not tmpfs")
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise PeerError(f"{self.root} is no directory of this user")
@@ -63,7 +114,7 @@ class Node:
         except BlockingIOError as error:
             os.close(lock)
             raise PeerError(f"another job's helper uses {self.root}") from error
-        self.rows = ledger.load(self._ledger)
+        self.rows = load(self._ledger)
         self.living: tuple[str, ...] = spec.hosts
         self.version = 0
         self.begun_ns = 0
@@ -74,7 +125,7 @@ class Node:
         self.over = False
         """The job does not start again."""
         self._lock = threading.Lock()
-        self._pace = limits.Pace(spec.saves.rate)
+        self._pace = Pace(spec.saves.rate)
         self._task: tuple[threading.Thread, list[str]] | None = None
         self._last: object = None
         start = hashlib.sha256(spec.secret.encode()).hexdigest()
@@ -163,7 +214,7 @@ class Node:
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
             self.rows[_name(row.name)] = row
-            ledger.store(self.rows, self._ledger)
+            store(self.rows, self._ledger)
         self.living = tuple(map(str, request["living"]))
         self.news.set()
         return {}
@@ -182,7 +233,7 @@ class Node:
                     for origin in self.copies.iterdir():
                         (origin / f"{name}.json").unlink(missing_ok=True)
                         shutil.rmtree(origin / name, ignore_errors=True)
-            ledger.store(self.rows, self._ledger)
+            store(self.rows, self._ledger)
 
     def _assemble(self, request: dict[str, Any]) -> Answer:
         """Gather a step here, of what lies here and what others send."""
@@ -202,7 +253,7 @@ class Node:
         (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
         with self._lock:
             self.rows[row.name] = row
-            ledger.store(self.rows, self._ledger)
+            store(self.rows, self._ledger)
         self.begin()
         return {}
 
@@ -289,7 +340,7 @@ class Node:
         most = self.spec.saves.size
         if most and self.used() + size > most:
             raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
-        if self.spec.saves.memory and (room := limits.memory_room()) is not None and size > room:
+        if self.spec.saves.memory and (room := memory_room()) is not None and size > room:
             raise OSError(
                 errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
             )
@@ -410,7 +461,7 @@ class Node:
                 (self.root / found).rename(aside / found)
         with self._lock:
             self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
-            ledger.store(self.rows, self._ledger)
+            store(self.rows, self._ledger)
         for mark in self.copies.glob("*/*.json"):
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:

@@ -19,10 +19,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.errors import HpctlError
+from hpctl.jobs import progress_notes
 from hpctl.jobs.logs.engine import Engine, RuleVerdict
 from hpctl.jobs.logs.follow import Follower, LineCutter
 from hpctl.jobs.logs.rules import RuleSet
-from hpctl.jobs.progress import notes
 from hpctl.jobs.run import srun
 from hpctl.jobs.run.history import LOG_PREFIX
 
@@ -61,7 +61,7 @@ class OutputReader:
         *,
         fds: tuple[int, int] = (1, 2),
         also: tuple[Path, ...] = (),
-        on_note: Callable[[notes.Note], object] = lambda _: None,
+        on_note: Callable[[progress_notes.Note], object] = lambda _: None,
     ) -> None:
         self._rules, self._on_line, self._on_verdict = rules, on_line, on_verdict
         self._on_note = on_note
@@ -175,7 +175,7 @@ class OutputReader:
             heard.failed += [line for line in found if isinstance(line, srun.NotLaunched)]
             verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
-        for note in notes.in_log(block):
+        for note in progress_notes.in_log(block):
             self._on_note(note)
         for line in found:
             self._on_line(line)

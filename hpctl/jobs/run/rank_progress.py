@@ -13,10 +13,10 @@ from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError
-from hpctl.jobs.progress.notes import KEPT, Note, NoteFileReader, NoteListener, ReceivedNote, listen
-from hpctl.jobs.progress.run_progress import RunPace, RunProgress
-from hpctl.jobs.ras.client import Address
-from hpctl.jobs.ras.judge import Inquiry
+from hpctl.jobs.progress_notes import KEPT, Note, NoteFileReader, NoteListener, ReceivedNote, listen
+from hpctl.jobs.ras_judge import Inquiry
+from hpctl.jobs.ras_report import Address
+from hpctl.jobs.run_progress import RunPace, RunProgress
 
 STOPPED_S = 10.0
 """Between two looks, which are half a second apart."""

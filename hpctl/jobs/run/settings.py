@@ -15,7 +15,7 @@ from hpctl.core.run_policy import RunPolicy
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.logs.rules import RuleSet
-from hpctl.jobs.ras.client import Address, address, address_of_job
+from hpctl.jobs.ras_report import Address, address, address_of_job
 from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.policies import PolicyFile, merged

@@ -22,7 +22,7 @@ from hpctl.core.run_policy import Answer, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs import elastic
-from hpctl.jobs.checkpoints import starts
+from hpctl.jobs.checkpoints import files
 from hpctl.jobs.elastic import SECRET, account
 from hpctl.jobs.elastic.wire import tell
 from hpctl.jobs.logs.engine import RuleVerdict
@@ -392,7 +392,7 @@ class Steps:
         alone = self._given.search is None and not self._given.scratch
         if not now or not alone or found is None or not found.path or not self._given.directory:
             return None
-        starts.note(self._given.directory)
+        files.note_start(self._given.directory)
         return found
 
     def save_first(self, step: RunningStep, seconds: float) -> None:

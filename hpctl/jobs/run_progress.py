@@ -2,7 +2,8 @@
 
 No clock, no socket: notes and times go in, Troubles come out. Times are seconds of one monotonic
 clock, so that a wall clock which is set does not make a hang. The loss and the throughput are
-judged against the run's own past, by the judges of the log rules.
+judged against the run's own past, by the judges of the log rules. The ranks' side is
+`hpctl.progress`; `progress_notes` hears what they say and parses it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.logs.engine import Baseline
 from hpctl.jobs.logs.rules import LogRule
-from hpctl.jobs.progress.notes import Note
+from hpctl.jobs.progress_notes import Note
 
 WINDOW = 64
 FEWEST = 3

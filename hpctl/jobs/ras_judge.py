@@ -18,17 +18,18 @@ from msgspec.structs import replace
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import NodeName
 from hpctl.core.trouble import EVIDENCE_CHARS, Trouble
-from hpctl.jobs.progress.run_progress import Rank, RunProgress
-from hpctl.jobs.ras.client import Address, query
-from hpctl.jobs.ras.report import (
+from hpctl.jobs.ras_report import (
     RUNNING,
     Absence,
+    Address,
     Communicator,
     RankError,
     RasError,
     RasMember,
     RasReport,
+    query,
 )
+from hpctl.jobs.run_progress import Rank, RunProgress
 
 APART_S = 30.0
 """Counts that did not change for so long stand still; in less time a slow step may lie."""

@@ -1,0 +1,279 @@
+"""The helpers of a job, one a node: `python -m hpctl.jobs.fast.helpers start|serve`.
+
+The preamble runs `start`, in the background of the batch script: it writes the Spec and has srun
+run `serve` on each node.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from hpctl.core.bounds import natural, printable
+from hpctl.core.compat import SAFE_PATH, UTC
+from hpctl.core.hostlist import expand, fold
+from hpctl.core.model import NodeName
+from hpctl.errors import HpctlError, Unavailable
+from hpctl.jobs.fast import spec as specs
+from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead
+from hpctl.jobs.fast.node import Node
+from hpctl.jobs.fast.peer import Server
+from hpctl.jobs.fast.spec import ENVIRONMENT, FastSaves, Spec, read
+from hpctl.jobs.fast.union import Peers
+from hpctl.jobs.run.srun import step_environment
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
+
+
+class TooLarge(HpctlError):
+    """The saves would end the job for its memory: it does not start."""
+
+
+def start(environ: Mapping[str, str]) -> str:
+    """Write the Spec and start the helpers; the Spec's path. Raises HpctlError, OSError."""
+    job, shared = environ.get("SLURM_JOB_ID", ""), environ.get("HPCTL_CHECKPOINT_DIR", "")
+    hosts = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    directory = environ.get("HPCTL_FAST_DIR", "")
+    if not (job.isdecimal() and hosts and shared and directory):
+        raise HpctlError("this is no job of hpctl sbatch with --fast-dir", "Use hpctl sbatch.")
+    options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
+    saves = msgspec.convert({**options, "dir": directory}, FastSaves)
+    if saves.memory and (limit := _memory(environ)) and saves.size >= limit:
+        raise TooLarge(
+            f"{saves.size >> 20} MiB of saves in {directory} would take all of the job's"
+            f" {limit >> 20} MiB of memory on a node",
+            "Ask for more by --mem, or for a smaller --fast-size.",
+        )
+    key = environ.get("SLURM_ARRAY_JOB_ID", "")
+    key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job
+    runner = Runner()
+    reader = Reader(runner, lambda: datetime.now(UTC))
+    nodes, leaves = {}, {}
+    with suppress(Unavailable):
+        nodes = dict(reader.nodes(hosts))
+        leaves = dict(reader.leaves())
+    spec = Spec(
+        job=key,
+        secret=secrets.token_hex(32),
+        saves=saves,
+        shared=shared,
+        hosts=tuple(map(str, hosts)),
+        addresses=tuple((nodes[h].address if h in nodes else "") or str(h) for h in hosts),
+        domains=tuple(leaves.get(h, "") for h in hosts),
+        suspects=tuple(expand(environ.get("HPCTL_SUSPECTS", ""))),
+        id=job,
+        restarts=natural(environ.get("SLURM_RESTART_COUNT", "")),
+    )
+    path = Path(shared) / specs.META / f"{key}.json"
+    specs.write(spec, path)
+    _launch(hosts, path, environ)
+    return str(path)
+
+
+def _memory(environ: Mapping[str, str]) -> int:
+    """Bytes that Slurm gives the job on each node; 0 where it sets no limit."""
+    whole = natural(environ.get("SLURM_MEM_PER_NODE", ""))
+    cpus = natural(environ.get("SLURM_CPUS_ON_NODE", ""))
+    return (whole or natural(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
+
+
+def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -> None:
+    count = str(len(hosts))
+    # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
+    command = [
+        *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--mpi=none"),
+        *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(hosts)),
+        *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
+        *(sys.executable, *SAFE_PATH, "hpctl.jobs.fast.helpers", "serve"),
+    ]
+    subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env={
+            **step_environment(environ, hosts, hosts),
+            specs.ENVIRONMENT: str(path),
+            specs.HELPER: "fast",
+        },
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def gone(hosts: Sequence[str]) -> Sequence[str]:
+    """Which of these nodes slurmctld calls DOWN or not responding: they run no rank."""
+    reader = Reader(Runner(), lambda: datetime.now(UTC))
+    with suppress(Unavailable):
+        nodes = reader.nodes(tuple(map(NodeName, hosts)))
+        return [
+            h for h in hosts if (n := nodes.get(NodeName(h))) is None or n.down or not n.responding
+        ]
+    return ()
+
+
+def given(environ: Mapping[str, str] = os.environ) -> Spec | None:
+    """The job's Spec, None where it has no fast saves. Raises HpctlError."""
+    path = environ.get(specs.ENVIRONMENT)
+    return specs.read(Path(path)) if path else None
+
+
+LOOK_S = 1.0
+NICE = 19
+
+
+def say(text: str) -> None:
+    """Into the job's log."""
+    print(printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
+
+
+class Helper:
+    """One node's part: it answers, copies, and leads where nobody before it lives."""
+
+    def __init__(self, spec: Spec, host: str) -> None:
+        self._spec, self._host = spec, host
+        self._node = Node(spec, host)
+        self._peers = Peers(spec, self._node)
+        self._lead = Lead(self._node, self._peers, say)
+        self._ending = threading.Event()
+        self._troubles: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Until SIGTERM, and the last flush."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._ending.set())
+        server = Server(
+            self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
+        )
+        threading.Thread(target=self._copy, daemon=True).start()
+        while not self._ending.wait(LOOK_S):
+            self._turn()
+        self._end()
+        server.close()
+        self._peers.close()
+
+    def leads(self) -> bool:
+        """Whether no host before this one answers."""
+        before = self._spec.hosts[: self._spec.hosts.index(self._host)]
+        return not any(self._peers.each("ping", [host]) for host in before)
+
+    def _turn(self) -> None:
+        try:
+            self._node.look()
+            if self.leads():
+                self._lead.turn()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._trouble(f"{self._host}: {error}")
+
+    def _copy(self) -> None:
+        while True:
+            self._node.news.wait()
+            self._node.news.clear()
+            try:
+                errors = self._node.replicate()
+            except (OSError, ValueError) as error:
+                errors = [str(error)]
+            for why in errors:
+                self._trouble(f"no copy on {self._host} of {why}")
+
+    def _end(self) -> None:
+        """The job ends: what is newest is flushed while all are still there."""
+        begun = time.monotonic()
+        if self.leads():
+            self._node.look()
+            try:
+                self._lead.turn()
+                flushed = self._lead.flush(LAST_FLUSH_S)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._trouble(f"the last flush failed: {error}")
+                flushed = False
+            over = flushed and not self._spec.saves.keep and ended_for_good(self._spec)
+            self._peers.each("bye", over=over)
+        self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
+        if self._node.over:
+            self._node.remove()
+
+    def _trouble(self, text: str) -> None:
+        """Say it, the same at most once a minute."""
+        now = time.monotonic()
+        if self._troubles.get(text, -60.0) <= now - 60:
+            self._troubles = {t: at for t, at in self._troubles.items() if at > now - 60}
+            self._troubles[text] = now
+            say(text)
+
+
+def ended_for_good(spec: Spec) -> bool:
+    """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
+
+    While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
+    requeued has no end and one restart more.
+    """
+    said = Runner().run("scontrol", "--oneliner", "show", "job", spec.id).text
+    told = dict(word.split("=", 1) for word in said.split() if "=" in word)
+    return (
+        told.get("Restarts") == str(spec.restarts)
+        and told.get("EndTime", "Unknown") != "Unknown"
+        and told.get("ExitCode") in ("0:0", "0:15")
+        and told.get("Reason") == "None"
+    )
+
+
+def serve(spec: Spec, host: str) -> None:
+    """Until the job ends. A helper that is killed, for memory say, is started again.
+
+    Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
+    """
+    os.nice(NICE)
+    ending, pause, child = False, 1.0, 0
+
+    def end(number: int, _: object) -> None:
+        nonlocal ending
+        ending = True
+        with suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    while not ending:
+        child = os.fork()
+        if child == 0:
+            return Helper(spec, host).run()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) or ending:
+            return None
+        say(f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again")
+        time.sleep(pause)
+        pause = min(60.0, 2 * pause)
+    return None
+
+
+def main() -> int:
+    """The exit code is never the job's."""
+    try:
+        if sys.argv[1] == "start":
+            print(printable(start(os.environ)))
+        else:
+            spec = read(Path(os.environ[ENVIRONMENT]))
+            serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+    except TooLarge as error:
+        say(f"{error} {error.hint}")
+        print("stop")
+        return 1
+    except (HpctlError, OSError) as error:
+        say(f"off: {error} {getattr(error, 'hint', '')}".strip())
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
