@@ -15,6 +15,7 @@ import msgspec
 import yaml
 from msgspec import Meta, Struct, field
 
+from hpctl import yaml as yaml_files
 from hpctl.core.catalogue import Override
 from hpctl.core.model import RuleId
 from hpctl.core.policy import (
@@ -34,9 +35,7 @@ from hpctl.core.policy import (
     Told,
 )
 from hpctl.policies import PolicyFile
-from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml import structs
-from hpctl.yaml.errors import FileProblems
+from hpctl.yaml import FileProblems
 
 DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
 
@@ -271,12 +270,12 @@ class Config(Struct, frozen=True):
 
 def load(path: str | Path) -> Config:
     """Read and validate a file. Raises ConfigError with every problem it has."""
-    return parse(yaml_errors.read(path, ConfigError), str(path))
+    return parse(yaml_files.read(path, ConfigError), str(path))
 
 
 def parse(text: str, path: str = "<text>") -> Config:
     """Validate YAML text. Raises ConfigError with every problem it has."""
-    return structs.read(Config, text, path, ConfigError)
+    return yaml_files.struct_of(Config, text, path, ConfigError)
 
 
 def example(config: Config | None = None) -> str:

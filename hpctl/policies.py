@@ -16,15 +16,13 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
+from hpctl import yaml as yaml_files
 from hpctl.core.bounds import natural
 from hpctl.core.hostlist import MAX_HOSTS
 from hpctl.core.policy import Seconds, SecondsOrNone
 from hpctl.core.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
 from hpctl.core.trouble import Kind
-from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml import structs
-from hpctl.yaml.errors import FileProblems
-from hpctl.yaml.structs import Reads
+from hpctl.yaml import FileProblems, Reads
 
 _GENTLEST_FIRST = list(Action)
 _T = TypeVar("_T", Backoff, Treatment)
@@ -84,7 +82,7 @@ def _rules(value: Any) -> Any:
     rules = _one_or_more(value)
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
-            guess = yaml_errors.near(rule, list(PRESETS))
+            guess = yaml_files.near(rule, list(PRESETS))
             raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
     return rules
 
@@ -166,17 +164,17 @@ class PolicyFile(Struct, frozen=True, omit_defaults=True):
 
 def read(path: str | Path) -> PolicyFile:
     """Read and validate a file. Raises PolicyError with every problem it has."""
-    return parse(yaml_errors.read(path, PolicyError), str(path))
+    return parse(yaml_files.read(path, PolicyError), str(path))
 
 
 def parse(text: str, place: str = "<text>") -> PolicyFile:
     """Validate YAML text. Raises PolicyError with every problem it has."""
-    return structs.read(PolicyFile, text, place, PolicyError)
+    return yaml_files.struct_of(PolicyFile, text, place, PolicyError)
 
 
 def from_json(keys: object) -> PolicyFile:
     """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
-    found, problems = structs.build(PolicyFile, keys)
+    found, problems = yaml_files.build(PolicyFile, keys)
     if found is None:
         place, first = problems[0]
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""

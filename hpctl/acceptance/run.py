@@ -27,6 +27,7 @@ import re2
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from hpctl import yaml as yaml_files
 from hpctl.acceptance import result
 from hpctl.acceptance.result import (
     Cure,
@@ -47,7 +48,6 @@ from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.slurm.run import Runner
-from hpctl.yaml import errors, structs
 
 HERE = Path(__file__).parent
 SITE = Path("/etc/hpctl/tests.d")
@@ -168,7 +168,7 @@ class Tests(Struct, frozen=True):
     tests: Annotated[tuple[Test, ...], Meta(max_length=result.MAX_RESULTS)] = ()
 
 
-class TestFileProblems(errors.FileProblems):
+class TestFileProblems(yaml_files.FileProblems):
     """A file of tests that cannot be used."""
 
     __test__ = False
@@ -203,8 +203,8 @@ def known_tests(site: Path = SITE) -> dict[str, Test]:
 
 
 def _file(path: Path) -> tuple[Test, ...]:
-    text = errors.read(path, TestFileProblems)
-    return structs.read(Tests, text, str(path), TestFileProblems).tests
+    text = yaml_files.read(path, TestFileProblems)
+    return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
 
 
 def chosen(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
@@ -212,7 +212,7 @@ def chosen(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[
     for name in names:
         if name not in known:
             hint = f"The tests are {', '.join(known)}."
-            raise HpctlError(f"no such test: {name}{errors.near(name, list(known))}", hint)
+            raise HpctlError(f"no such test: {name}{yaml_files.near(name, list(known))}", hint)
     return [t for t in known.values() if (t.name in names if names else level in t.levels)]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 from msgspec import Meta, Struct, field
 
+from hpctl import yaml as yaml_files
 from hpctl.cli import output, views
 from hpctl.cli.arguments import DurationType
 from hpctl.cli.gather import Followed
@@ -21,7 +22,6 @@ from hpctl.core.bounds import printable
 from hpctl.core.report import Node, Published, Report, Total
 from hpctl.core.report import report as figures
 from hpctl.core.timeline import duration
-from hpctl.yaml import errors, structs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,7 +39,7 @@ ASSUMED = (
 Price = Annotated[float, Meta(ge=0)]
 
 
-class PriceError(errors.FileProblems):
+class PriceError(yaml_files.FileProblems):
     """A price list cannot be read; every problem has its place."""
 
 
@@ -121,7 +121,9 @@ def report(
         raise click.UsageError("--since is not in the past")
     listed = None
     if prices is not None:
-        listed = structs.read(Prices, errors.read(prices, PriceError), prices, PriceError)
+        listed = yaml_files.struct_of(
+            Prices, yaml_files.read(prices, PriceError), prices, PriceError
+        )
     found = read(loaded, since, until, timedelta(seconds=by_hand), listed)
     assumed = tuple(text.format(by_hand=duration(by_hand)) for text in ASSUMED)
     view = ReportView(loaded.cluster.name, listed.currency if listed else "", found, assumed)

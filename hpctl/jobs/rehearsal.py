@@ -7,15 +7,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from hpctl import yaml as yaml_files
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
 from hpctl.core.policy import Seconds, SecondsOrNone
 from hpctl.core.run_policy import RESTARTS, Action, Means, Past, RunPolicy, decide, worth_growing
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.policies import Count
-from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml import structs
-from hpctl.yaml.errors import FileProblems
+from hpctl.yaml import FileProblems
 
 
 class ScenarioError(FileProblems):
@@ -66,7 +65,7 @@ class Scenario(Struct, frozen=True):
         if len(known) < self.nodes + self.spares:
             raise ValueError(f"names has fewer than nodes + spares = {self.nodes + self.spares}")
         problems = [
-            f"event {number}: there is no node {name!r}{yaml_errors.near(name, list(known))}"
+            f"event {number}: there is no node {name!r}{yaml_files.near(name, list(known))}"
             for number, event in enumerate(self.events, 1)
             for name in (*event.returned, *filter(None, [event.node]))
             if name not in known
@@ -84,12 +83,12 @@ class Scenario(Struct, frozen=True):
 
 def read(path: str | Path) -> Scenario:
     """Read and validate a file. Raises ScenarioError with every problem it has."""
-    return parse(yaml_errors.read(path, ScenarioError), str(path))
+    return parse(yaml_files.read(path, ScenarioError), str(path))
 
 
 def parse(text: str, place: str = "<text>") -> Scenario:
     """Validate YAML text. Raises ScenarioError with every problem it has."""
-    return structs.read(Scenario, text, place, ScenarioError)
+    return yaml_files.struct_of(Scenario, text, place, ScenarioError)
 
 
 class Played(Struct, frozen=True):

@@ -20,7 +20,7 @@ import yaml
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError, Unavailable
-from hpctl.sandbox import database, packages
+from hpctl.sandbox import head, packages
 from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.control import ask
@@ -61,7 +61,7 @@ class Sandbox:
                 "--netns, --disks and --heads 2 need root", "Run it with sudo, or leave them out."
             )
         if wanted.heads > 1:
-            database.choose(wanted)
+            head.choose_database(wanted)
         if self.running:
             raise HpctlError(
                 f"sandbox {self.name} runs already",

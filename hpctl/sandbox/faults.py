@@ -25,7 +25,7 @@ from msgspec import Struct
 from hpctl.core.marks import MARKS
 from hpctl.core.model import NodeName, SlurmNode
 from hpctl.errors import HpctlError
-from hpctl.sandbox import hardware, netns
+from hpctl.sandbox import hardware, instances
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, child_env
 from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.packages import Programs
@@ -312,7 +312,7 @@ class NodeFaults:
                 "this sandbox has no network namespaces: its nodes share one network",
                 "Start it as root with --netns.",
             )
-        netns.set_cable(self._programs, address, up=up)
+        instances.set_cable(self._programs, address, up=up)
         return f"{node}: cable {'plugged in' if up else 'pulled'}"
 
     def _freeze(self, node: str, *, stop: bool) -> str:

@@ -2,12 +2,13 @@
 
 Two heads on one machine: each slurmctld and daemon has a host name of its own (`unshare --uts`), an
 /etc/hosts that knows it, and the head's address; the files lie in one place, as on the file system
-that real head nodes share.
+that real head nodes share. They share a database too: MariaDB or PostgreSQL, whichever is here.
 """
 
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import stat
@@ -16,18 +17,87 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
-from hpctl.sandbox import bootplan, database, slurmconf
+from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
 from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Spec
+
+INSTALL_S = 180.0
+_PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]
+
+
+class Database(Struct, frozen=True):
+    """A server of our own: how its files are made, how it is run, and how it is reached."""
+
+    install: list[str]
+    command: list[str]
+    socket: Path
+    url: str
+
+
+def choose_database(spec: Spec) -> Database:
+    """The database that the sandbox names, or that is installed with Python's driver. Raises
+    HpctlError."""
+    home, named = spec.layout.database, spec.database
+    data = home / "data"
+    if named in ("", "mariadb") and find_spec("pymysql") and (server := _program("mariadbd")):
+        sock, own = home / "sql.sock", ["--no-defaults", f"--datadir={data}"]
+        files = [f"--socket={sock}", f"--pid-file={home}/sql.pid", "--skip-networking"]
+        return Database(
+            [_program("mariadb-install-db"), *own, "--auth-root-authentication-method=normal"],
+            [server, *own, *files, "--innodb-buffer-pool-size=16M"],
+            sock,
+            f"mariadb://root@localhost/test?unix_socket={sock}",
+        )
+    if named in ("", "postgresql") and find_spec("psycopg") and (server := _program("postgres")):
+        options = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={home}"]
+        return Database(
+            [_program("initdb"), f"--pgdata={data}", "--auth=trust", "--username=hpctl"],
+            [server, "-D", str(data), *options],
+            home / ".s.PGSQL.5432",
+            f"postgresql://hpctl@/postgres?host={home}",
+        )
+    named = named or "mariadb"
+    packages = {"mariadb": "mariadb-server-core mariadb-client-core"}.get(named, named)
+    raise HpctlError(
+        f"two heads share a database, and no {named} server with its driver is here",
+        f"sudo apt-get install -y --no-install-recommends {packages}; pip install 'hpctl[{named}]'",
+    )
+
+
+def _program(name: str) -> str:
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES])) or ""
+
+
+def as_nobody(command: list[str]) -> list[str]:
+    """Neither server runs as root."""
+    drop = ["--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=KILL"]
+    return ["setpriv", *drop, "--", *command]
+
+
+def install_database(spec: Spec) -> None:
+    """Make the server's files. Raises HpctlError."""
+    home = spec.layout.database
+    home.mkdir()
+    shutil.chown(home, "nobody", "nogroup")
+    command = as_nobody(choose_database(spec).install)
+    env = {**os.environ, "TMPDIR": str(home), "HOME": str(home), "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=home, env=env
+    )
+    if done.returncode != 0:
+        raise HpctlError(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()[-500:]}")
+
 
 START_TIMEOUT_S = 30.0
 
@@ -87,8 +157,8 @@ class Head:
             )
             return command, layout.munge_socket.exists
         if service == "database":
-            server = database.choose(spec)
-            return database.as_nobody(server.command), server.socket.exists
+            server = choose_database(spec)
+            return as_nobody(server.command), server.socket.exists
         name, _, number = service.partition("-")
         head = int(number or 1)
         if name == "slurmctld" and head <= spec.heads:
@@ -163,7 +233,7 @@ def prepare(spec: Spec, programs: Programs) -> None:
         },
     )
     if spec.heads > 1:
-        database.install(spec)
+        install_database(spec)
         own = (f"{address} head-{n}\n" for n, address in enumerate(spec.head_addresses, 1))
         (etc / "hosts").write_text(Path("/etc/hosts").read_text() + "".join(own))
     for head in range(1, spec.heads + 1):
@@ -215,7 +285,7 @@ def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
         },
     }
     if spec.heads > 1:
-        ours |= {"database_url": database.choose(spec).url, "heads": spec.head_urls}
+        ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}
         ours["intake"]["advertise"] = ours["intake"]["listen"]
     return _merged(ours, spec.config)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
-from hpctl.sandbox import faults, netns, packages
+from hpctl.sandbox import faults, instances, packages
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.control import Control
 from hpctl.sandbox.faults import NodeFaults
@@ -60,7 +60,7 @@ class Supervisor:
         """Start everything, saying so in progress.jsonl. Raises HpctlError."""
         began = time.monotonic()
         if self.spec.netns:
-            netns.make_head(self.programs)
+            instances.make_head(self.programs)
         prepare(self.spec, self.programs)
         release = self.programs.release
         self.say(f"Slurm {release}: munged and slurmctld")

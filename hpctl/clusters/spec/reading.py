@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 from pydantic import ValidationError
 
+from hpctl import yaml as yaml_files
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
 from hpctl.clusters.spec.field_types import API_PARTITION
-from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml.errors import FileProblems, Place, near
+from hpctl.yaml import FileProblems, Place, near
 
 
 class Broken(Struct, frozen=True):
@@ -242,18 +242,18 @@ class SpecError(FileProblems):
 
 def read(path: str | Path) -> ClusterSpec:
     """The spec of a file. Raises SpecError with all that is wrong with it."""
-    return parse(yaml_errors.read(path, SpecError), str(path))
+    return parse(yaml_files.read(path, SpecError), str(path))
 
 
 def parse(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     """The spec of a YAML text; `path` names it in errors. Raises SpecError."""
-    data = yaml_errors.mapping(text, path, SpecError)
+    data = yaml_files.mapping(text, path, SpecError)
     found: list[tuple[Place, str]] = []
     try:
         spec = ClusterSpec.model_validate(data)
         rules = list(broken(spec))
     except ValidationError as error:
-        found = yaml_errors.texts_of(error, ClusterSpec)
+        found = yaml_files.texts_of(error, ClusterSpec)
         rest, unread = _what_can_be_read(data, error)
         rules = [one for one in broken(rest) if not one.absent] if rest else []
     else:
@@ -261,7 +261,7 @@ def parse(text: str, path: str = DEFAULT_PATH) -> ClusterSpec:
     if found or rules:
         unread |= {rule.place for rule in rules}
         found += [(rule.place, rule.text) for rule in rules]
-        wrong = SpecError(path, yaml_errors.placed(found, text))
+        wrong = SpecError(path, yaml_files.placed(found, text))
         wrong.rest, wrong.unread = rest, frozenset(unread)
         raise wrong
     return spec
@@ -285,7 +285,7 @@ def _what_can_be_read(
     rest: dict[Any, Any] = copy.deepcopy(dict(data))
     rest.pop("hpctl", None)
     for _ in range(_DEEPEST):
-        for one in yaml_errors.errors_of(error):
+        for one in yaml_files.errors_of(error):
             place = [part for part in one["loc"] if part != "[key]"]
             unread.add(tuple(place))
             _fix(rest, place[:-1] if one["type"] == "missing" else place)

@@ -7,7 +7,7 @@ from typing import Any
 from hpctl.clusters.maintenance import NO_BATCHES
 from hpctl.clusters.validate.facts import Facts, Family, ModelFacts, ServiceModel
 from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
-from hpctl.yaml.errors import near
+from hpctl.yaml import near
 
 FAMILY = Family("spec", "The file itself.", ("model",))
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from hpctl.clusters.request import CLUSTER, GROUP, create_request
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.core.compat import StrEnum
-from hpctl.yaml.errors import line_of
+from hpctl.yaml import line_of
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 

@@ -15,12 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from msgspec import Meta, Struct
 
+from hpctl import yaml as yaml_files
 from hpctl.errors import HpctlError
 from hpctl.jobs.logs.patterns import Pattern
-from hpctl.yaml import errors as yaml_errors
-from hpctl.yaml import structs
-from hpctl.yaml.errors import FileProblems
-from hpctl.yaml.structs import Reads
+from hpctl.yaml import FileProblems, Reads
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
@@ -131,12 +129,12 @@ class RulesError(FileProblems):
 
 def load(path: Path) -> RuleSet:
     """Read a file of rules. Raises RulesError, also where it cannot be read."""
-    return parse(yaml_errors.read(path, RulesError), str(path))
+    return parse(yaml_files.read(path, RulesError), str(path))
 
 
 def parse(text: str, path: str = "<text>") -> RuleSet:
     """Validate YAML text. Raises RulesError with every problem it has."""
-    data = yaml_errors.load(text, path, RulesError)
+    data = yaml_files.load(text, path, RulesError)
     try:
         entries, lines = _entries(data), _lines(text)
     except ValueError as error:
@@ -153,7 +151,7 @@ def parse(text: str, path: str = "<text>") -> RuleSet:
             if name in seen:
                 problems.append(f"{place}: another rule has that name")
             seen.add(name)
-        rule, wrong = structs.build(LogRule, entry)
+        rule, wrong = yaml_files.build(LogRule, entry)
         rules += [rule] if rule is not None else []
         for key, text in wrong:
             problems.append(": ".join(filter(None, [place, ".".join(map(str, key)), text])))
