@@ -15,8 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.logs.engine import Engine
-from hpctl.jobs.logs.follow import Follower
+from hpctl.jobs.logs.engine import Engine, Follower
 from hpctl.jobs.logs.rules import RuleSet, preset
 
 SIZE = 32 << 20

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     # For annotations alone: `hpctl --help` needs HpctlError, and not the core behind the ports.
+    from hpctl.core.health import ResetOrder
     from hpctl.core.journal import Event
     from hpctl.core.model import (
         Attempt,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         SchedulerView,
         SlurmNode,
     )
-    from hpctl.core.reset import ResetOrder
 
 
 class Scheduler(Protocol):

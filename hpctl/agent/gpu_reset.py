@@ -31,8 +31,8 @@ from hpctl.agent.config import AgentSettings
 from hpctl.agent.probe import Answer, Probes
 from hpctl.agent.procs import job_of_cgroup
 from hpctl.core.compat import UTC
+from hpctl.core.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED, ResetOrder
 from hpctl.core.model import Finding, Generation, Verdict
-from hpctl.core.reset import CHECK, DONE, FAILED, REFUSED, ResetOrder
 from hpctl.errors import HpctlError
 from hpctl.protocol import munge
 from hpctl.protocol.heads import trusted_uids
@@ -94,7 +94,7 @@ class Reset:
         found = self._gpus()
         missing = set(devices) - {gpu.pci for gpu in found}
         if missing or not found:
-            raise NoReset(FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}")
+            raise NoReset(RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}")
         chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
         self._refuse(chosen)
         with ExitStack() as again:
@@ -105,21 +105,25 @@ class Reset:
             done = self._reset(chosen, found)
         lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self._gpus()}
         if lost:
-            raise NoReset(FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
+            raise NoReset(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
         return done
 
     def _refuse(self, chosen: Sequence[Gpu]) -> None:
         if mig := [gpu.pci for gpu in chosen if gpu.mig]:
-            raise NoReset(REFUSED, f"MIG is enabled on {', '.join(mig)}")
+            raise NoReset(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
         switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
         for gpu in chosen if switched else ():
             if gpu.capability < _AMPERE:
-                raise NoReset(REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system")
+                raise NoReset(
+                    RESET_REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system"
+                )
             if gpu.capability < _HOPPER and not self._active([FABRIC_MANAGER]):
-                raise NoReset(REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run")
+                raise NoReset(
+                    RESET_REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run"
+                )
         for pid, name, job in self._holders():
             if job:
-                raise NoReset(REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]")
+                raise NoReset(RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]")
 
     def _stop_services(self, again: ExitStack) -> None:
         for unit in self._active(UNITS):
@@ -144,7 +148,7 @@ class Reset:
                 time.sleep(0.05)
             if not left:
                 return
-        raise NoReset(FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
+        raise NoReset(RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
 
     def _reset(self, chosen: tuple[Gpu, ...], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
         answer = self._reset_at_once(chosen)
@@ -155,7 +159,7 @@ class Reset:
             chosen += peers
             answer = self._reset_at_once(chosen)
         if answer.exit_code:
-            raise NoReset(FAILED, _words(answer))
+            raise NoReset(RESET_FAILED, _words(answer))
         return chosen
 
     # --- what is run and read -----------------------------------------------------------------
@@ -163,7 +167,7 @@ class Reset:
     def _gpus(self) -> tuple[Gpu, ...]:
         answer = self._smi(LIST)
         if answer.exit_code:
-            raise NoReset(FAILED, _words(answer))
+            raise NoReset(RESET_FAILED, _words(answer))
         found = []
         for line in answer.out.splitlines():
             try:
@@ -171,7 +175,7 @@ class Reset:
                 on = (persistence == "Enabled", mig == "Enabled")
                 found.append(Gpu(uuid, normalise(pci), float(capability), *on))
             except ValueError as error:
-                raise NoReset(FAILED, f"nvidia-smi lists {line[:80]!r}") from error
+                raise NoReset(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
         return tuple(found)
 
     def _holders(self) -> Iterator[tuple[int, str, str]]:
@@ -198,7 +202,7 @@ class Reset:
     def _smi(self, words: Sequence[str], within_s: float = LIMIT_S) -> Answer:
         answer = self._try(words, within_s)
         if answer is None:
-            raise NoReset(FAILED, f"{' '.join(words[:2])} does not answer")
+            raise NoReset(RESET_FAILED, f"{' '.join(words[:2])} does not answer")
         return answer
 
     def _try(self, words: Sequence[str], within_s: float = LIMIT_S) -> Answer | None:
@@ -232,7 +236,7 @@ class Resets:
         """`earlier`: what this boot's former agents found; what they answered is not done again."""
         self._settings, self._report = settings, report
         self._reset = Reset(settings.root, hold)
-        self._taken = {f.device for f in earlier if f.check == CHECK}
+        self._taken = {f.device for f in earlier if f.check == RESET_CHECK}
         self._last = ""
         self._one = threading.Lock()
 
@@ -256,7 +260,7 @@ class Resets:
             threading.Thread(target=self._obey, args=(order,), name="reset", daemon=True).start()
 
     def _obey(self, order: ResetOrder) -> None:
-        code, verdict, evidence = DONE, Verdict.OK, ""
+        code, verdict, evidence = RESET_DONE, Verdict.OK, ""
         with self._one:
             try:
                 gpus = self._reset.carry_out(order.devices)
@@ -266,5 +270,5 @@ class Resets:
                 code, verdict, detail = error.code, Verdict.WARN, str(error)[:256]
         log.warning("GPU reset for %s: %s, %s", order.recovery, code, detail)
         now = datetime.now(UTC)
-        answer = Finding(CHECK, verdict, now, now, order.recovery, code, detail, evidence)
+        answer = Finding(RESET_CHECK, verdict, now, now, order.recovery, code, detail, evidence)
         self._report([answer])

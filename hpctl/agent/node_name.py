@@ -18,7 +18,7 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from hpctl.clusters.joining import ipv4
+from hpctl.clusters.names import ipv4
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.protocol import munge

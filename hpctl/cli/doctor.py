@@ -24,7 +24,7 @@ from msgspec import Struct
 from hpctl.cli import output
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import DIM, counted, grid, styled, word
-from hpctl.clusters.joining import joined_now
+from hpctl.clusters.names import joined_now
 from hpctl.config import DEFAULT_PATH, Config
 from hpctl.core.model import InstanceStatus, ProviderView
 from hpctl.core.plan import ESCALATED, GATE

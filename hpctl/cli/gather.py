@@ -224,7 +224,7 @@ def with_cloud(world: World, config: Config) -> World:
 def _joined(
     cloud: model.ProviderView, slurm: model.SchedulerView | None
 ) -> tuple[model.ProviderView, Joined]:
-    from hpctl.clusters.joining import joined_now
+    from hpctl.clusters.names import joined_now
 
     return joined_now(cloud, slurm)
 

@@ -86,8 +86,7 @@ def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> Non
     cannot be read.
     """
     from hpctl.errors import Unavailable
-    from hpctl.jobs.logs.engine import replay
-    from hpctl.jobs.logs.follow import NotALog
+    from hpctl.jobs.logs.engine import NotALog, replay
 
     if len(paths) > 2 or (len(paths) == 1 and not presets):
         raise click.UsageError("give a file of rules and one log, or --preset and one log")

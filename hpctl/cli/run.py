@@ -62,9 +62,8 @@ def run(
     nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
     """
     from hpctl.jobs.crash import classify
-    from hpctl.jobs.run.launch import StepLauncher
     from hpctl.jobs.run.settings import settings
-    from hpctl.jobs.run.srun import parse_srun
+    from hpctl.jobs.run.srun import StepLauncher, parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
 

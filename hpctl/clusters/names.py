@@ -3,22 +3,29 @@
 ListClusterNodes names instances and mostly their DNS host names; the address, the zone and the
 image stand in DescribeClusterNode alone, one call a node. Those calls go side by side, and begin
 while the list is still being read. Slurm's name is Slurm's to say: `with_slurm`.
+
+`Joiner` runs `core.join` over what was read last, with the names among Slurm's NodeAddrs resolved.
+Joining is done again only when the provider's list, a NodeAddr or an answer of the resolver
+changed. Names are resolved apart from it, where waiting for a resolver holds nobody up.
 """
 
 import difflib
 import functools
 import re
+import socket
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
+from ipaddress import IPv4Address
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.joining import joined_now
+from hpctl.core.compat import UTC
 from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.join import guessed, spelled
+from hpctl.core.join import Joined, guessed, join, spelled
 from hpctl.core.model import (
     Assessment,
     Instance,
@@ -31,6 +38,79 @@ from hpctl.core.model import (
 from hpctl.core.view import jobs_on
 from hpctl.errors import Absent, HpctlError, Refused, Unavailable
 from hpctl.ports import Aws, Service
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+KEPT_S = 60.0
+"""Slurm itself asks again only when it reads its configuration."""
+ASKED_S = 5.0
+"""How long one round may ask: a resolver that is away takes seconds for each name."""
+
+
+def ipv4(host: str) -> frozenset[IPv4Address]:
+    """The IPv4 addresses of a host name, or the address itself. Blocks. Raises OSError."""
+    try:
+        return frozenset({IPv4Address(host)})
+    except ValueError:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    return frozenset(IPv4Address(entry[4][0]) for entry in found)
+
+
+class Joiner:
+    """Joins views of the provider and of Slurm. One thread joins, another may `resolve`."""
+
+    def __init__(self) -> None:
+        self._of: tuple[ProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
+        self._of = (None, {}, {})
+        self._last: tuple[ProviderView, Joined] = (ProviderView(NEVER), Joined())
+        self._known: Mapping[str, str] = {}
+        self._asked: dict[str, float] = {}
+
+    @property
+    def addresses(self) -> Mapping[NodeName, str]:
+        """The NodeAddr of each node of the last join."""
+        return self._of[1]
+
+    def join(self, provider: ProviderView, slurm: SchedulerView) -> tuple[ProviderView, Joined]:
+        """The provider's view with every instance's node as Slurm calls it, and the join itself."""
+        before, addresses, resolved = self._of
+        known = self._known
+        now: Mapping[NodeName, str] = {name: node.address for name, node in slurm.nodes.items()}
+        now = addresses if now == addresses else now
+        if provider is not before or resolved is not known or now is not addresses:
+            self._of = (provider, now, known)
+            joined = join(provider, now, known)
+            self._last = (joined.of(provider), joined)
+        return self._last
+
+    def resolve(self) -> bool:
+        """Ask what the NodeAddrs that are names resolve to; whether an answer changed. Blocks.
+
+        A name with several addresses tells nothing. What cannot be resolved any more is forgotten.
+        """
+        began, known = time.monotonic(), dict(self._known)
+        hosts = {*self._last[1].unknown, *known}
+        due = [h for h in hosts if began - self._asked.get(h, -KEPT_S) >= KEPT_S]
+        for host in sorted(due, key=lambda h: self._asked.get(h, -KEPT_S)):
+            if time.monotonic() - began > ASKED_S:
+                break
+            self._asked[host] = time.monotonic()
+            known.pop(host, None)
+            try:
+                (address,) = ipv4(host)
+            except (OSError, ValueError):
+                continue
+            known[host] = str(address)
+        if changed := known != self._known:
+            self._known = known
+        return changed
+
+
+def joined_now(provider: ProviderView, slurm: SchedulerView | None) -> tuple[ProviderView, Joined]:
+    """For who looks once: joined, the resolver asked where that is needed."""
+    joiner, nodes = Joiner(), slurm or SchedulerView(provider.as_of)
+    found = joiner.join(provider, nodes)
+    return joiner.join(provider, nodes) if joiner.resolve() else found
+
 
 AT_ONCE = 32
 """Calls of DescribeClusterNode under way at once: as many connections as `ports.Aws` keeps."""

@@ -1,11 +1,65 @@
-"""Folding an agent's reports into what is known of its node."""
+"""Folding an agent's reports into what is known of its node, and what a reset clears of it.
 
+A GPU reset is the daemon's order to a node's agent. It is good for one boot of one instance, for
+ORDER_S seconds, and once. The agent answers with a finding of RESET_CHECK, whose device is the
+recovery's id: `done`, `failed` or `refused`. An order without an answer is in doubt: it is never
+given again, and the next rung of the ladder is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
 from datetime import datetime
+from typing import Annotated, Final
 
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.core import reset
-from hpctl.core.model import Clears, Finding, Health, Report
+from hpctl.core.model import Clears, Finding, Generation, Health, RecoveryId, Report
+
+RESET_CHECK: Final = "gpu.reset"
+RESET_DONE, RESET_FAILED, RESET_REFUSED = "done", "failed", "refused"
+ORDER_S: Final = 60.0
+"""An agent asks every 10 s; a credential of this age is worth nothing to whoever finds it."""
+MOST_GPUS: Final = 32
+_OF_GPUS: Final = ("gpu.", "kernel.xid")
+
+_Word = Annotated[str, Meta(max_length=64)]
+
+
+class ResetOrder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Reset the GPUs at these PCI addresses (all where none is named). `until`: Unix seconds."""
+
+    recovery: _Word
+    generation: Generation
+    until: float
+    devices: Annotated[tuple[_Word, ...], Meta(max_length=MOST_GPUS)] = ()
+
+
+def gpus_against(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The PCI addresses of the GPUs that findings speak against."""
+    named = {f.device for f in findings if f.check.startswith(_OF_GPUS) and f.device.count(":") > 1}
+    return tuple(sorted(named)) if len(named) <= MOST_GPUS else ()
+
+
+def reset_answer(recovery: RecoveryId, findings: Iterable[Finding]) -> Finding | None:
+    """What a node's agent says of the reset that a recovery ordered; None: nothing yet."""
+    return next((f for f in findings if f.check == RESET_CHECK and f.device == recovery), None)
+
+
+def uncleared(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings without those that a reset has cleared since: of its GPUs, seen before it."""
+    resets = [f for f in findings if f.check == RESET_CHECK and f.code == RESET_DONE]
+    if not resets:
+        return findings
+    return tuple(f for f in findings if not any(_cleared(f, reset) for reset in resets))
+
+
+def _cleared(finding: Finding, reset: Finding) -> bool:
+    of_gpu = finding.check.startswith(_OF_GPUS) and finding.check != RESET_CHECK
+    before = finding.last < reset.first and finding.clears is not Clears.OPERATOR
+    return of_gpu and before and finding.device in reset.evidence.split()
+
 
 Key = tuple[str, str, str, str, str]
 
@@ -32,7 +86,7 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     findings = tuple(_not_later(f, heard) for f in report.findings)
     if known is None or known.generation != report.generation:
         kept = _outlives_boot(known, report)
-        return Health(report.generation, heard, reset.standing(_merged(kept, findings))), True
+        return Health(report.generation, heard, uncleared(_merged(kept, findings))), True
     reported = {key(f) for f in findings}
     folded = {key(f): f for f in known.findings if _still_known(f, reported)}
     new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
@@ -49,7 +103,7 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    return Health(known.generation, heard, reset.standing(tuple(folded.values()))), new
+    return Health(known.generation, heard, uncleared(tuple(folded.values()))), new
 
 
 def _still_known(finding: Finding, reported: set[Key]) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.core import acceptance, reset
+from hpctl.core import acceptance, health
 from hpctl.core.bounds import later
 from hpctl.core.model import (
     Condition,
@@ -214,9 +214,9 @@ def _reset(c: NodeCase) -> Next:
     if not isinstance(answer, Do):
         return answer
     judged = facts.assessment.findings if facts.assessment else ()
-    until = later(c.now, reset.ORDER_S).timestamp()
-    gpus = reset.devices((*rec.findings, *judged))
-    return replace(answer, order=reset.ResetOrder(rec.id, rec.generation, until, gpus))
+    until = later(c.now, health.ORDER_S).timestamp()
+    gpus = health.gpus_against((*rec.findings, *judged))
+    return replace(answer, order=health.ResetOrder(rec.id, rec.generation, until, gpus))
 
 
 def _remedy(c: NodeCase) -> Next:
@@ -263,7 +263,7 @@ def _remedying(c: NodeCase) -> Next:
         return Move(Signal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
     said = c.facts.reset
     if said is not None and c.rec.remedy is Remedy.RESET_GPU:
-        done = said.code == reset.DONE
+        done = said.code == health.RESET_DONE
         why = said.detail if done else f"{said.code}: {said.detail}"
         return Move(Signal.RESET_SEEN if done else Signal.RESET_IN_VAIN, why)
     message = (c.facts.instance.message if c.facts.instance else "") or unasked(c.rec, c.policy)

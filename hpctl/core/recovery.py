@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later
 from hpctl.core.compat import StrEnum
+from hpctl.core.health import ResetOrder
 from hpctl.core.model import (
     Finding,
     NodeName,
@@ -24,7 +25,6 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.policy import Policy
-from hpctl.core.reset import ResetOrder
 
 
 class StepKind(StrEnum):

@@ -5,10 +5,11 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
-from hpctl.core import acceptance, reset
+from hpctl.core import acceptance
 from hpctl.core.acceptance import Measured, runs_of
 from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.hangs import Hang
+from hpctl.core.health import reset_answer
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
 from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
 from hpctl.core.job_recovery import Phase as JobPhase
@@ -174,7 +175,7 @@ def node_facts(
         taken_away=taken_away(rec.node, view),
         able_since=view.able_since,
         booted=view.scheduler.booted,
-        reset=reset.answer(rec.id, health.findings) if health else None,
+        reset=reset_answer(rec.id, health.findings) if health else None,
         held=rec.node in view.reservations.get(acceptance.name_of(rec), ()),
         test=_test(rec, view),
         results=acceptance.results_of(rec, health.findings if health else ()),

@@ -38,7 +38,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from starlette.types import Receive
 
-from hpctl.clusters.joining import ipv4
+from hpctl.clusters.names import ipv4
 from hpctl.core.bounds import natural
 from hpctl.core.model import NodeName, Report
 from hpctl.core.stacks import StackAsk

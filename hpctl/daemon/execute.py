@@ -16,6 +16,7 @@ from typing import Protocol
 
 from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
+from hpctl.core.health import ResetOrder
 from hpctl.core.journal import StepResolved, StepStarted
 from hpctl.core.model import (
     NOT_LEADING,
@@ -27,7 +28,6 @@ from hpctl.core.model import (
     own_reason,
 )
 from hpctl.core.recovery import CONVERGENT, Do, StepKind
-from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw, walled
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.ports import Agents, Clock, Provider, Scheduler

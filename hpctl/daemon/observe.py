@@ -18,8 +18,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.clusters.joining import NEVER as LONG_AGO
-from hpctl.clusters.joining import Joiner
+from hpctl.clusters.names import NEVER as LONG_AGO
+from hpctl.clusters.names import Joiner
 from hpctl.config import Config
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules

@@ -28,7 +28,7 @@ import msgspec
 
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
-from hpctl.jobs.logs.follow import Follower
+from hpctl.jobs.logs.engine import Follower
 
 PREFIX = b"hpctl-progress "
 LONGEST = 4096

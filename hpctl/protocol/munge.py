@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from hpctl.core.compat import UTC
+from hpctl.core.health import ORDER_S, ResetOrder
 from hpctl.core.model import Generation
-from hpctl.core.reset import ORDER_S, ResetOrder
 from hpctl.errors import HpctlError, Unavailable
 
 _OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9

@@ -1,4 +1,7 @@
-"""Sandboxes from Python: what the CLI, the tests and the demo use."""
+"""Sandboxes from Python: what the CLI, the tests and the demo use, and how they ask the supervisor.
+
+The supervisor's control socket takes one JSON object a line each way, one request a connection.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ import json
 import os
 import secrets
 import shutil
+import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +29,56 @@ from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox import head, packages
 from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
-from hpctl.sandbox.control import ask
 from hpctl.sandbox.proctree import kill_stragglers, start_time
+
+Handler = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Control:
+    """Serves requests on a unix socket, each in a thread. HpctlErrors travel to the caller."""
+
+    def __init__(self, path: Path, handler: Handler) -> None:
+        class Connection(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                if line := self.rfile.readline():
+                    self.wfile.write(json.dumps(_answer(handler, line)).encode() + b"\n")
+
+        self._server = socketserver.ThreadingUnixStreamServer(str(path), Connection)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True, name="control").start()
+
+
+def _answer(handler: Handler, line: bytes) -> dict[str, Any]:
+    try:
+        return {"ok": handler(json.loads(line))}
+    except HpctlError as error:
+        return {"error": str(error), "hint": error.hint}
+    except (TypeError, KeyError, ValueError) as error:
+        return {"error": f"bad request: {error}", "hint": ""}
+
+
+def ask(path: Path, request: dict[str, Any], timeout: float = 60.0) -> dict[str, Any]:
+    """Send one request. Raises Unavailable where nobody answers, HpctlError on a refusal."""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(path))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as stream:
+                line = stream.readline()
+    except OSError as error:
+        raise Unavailable(
+            f"the sandbox at {path.parent} does not answer: {error}",
+            "End what is left of it with `hpctl sandbox down`, then start it again with `up`.",
+        ) from error
+    if not line:
+        raise Unavailable(f"the sandbox at {path.parent} ended while it was asked")
+    answer: dict[str, Any] = json.loads(line)
+    if "error" in answer:
+        raise HpctlError(answer["error"], answer["hint"])
+    result: dict[str, Any] = answer["ok"]
+    return result
+
 
 UP_TIMEOUT_S = 240.0
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError
 from hpctl.sandbox import faults, instances, packages
+from hpctl.sandbox.api import Control
 from hpctl.sandbox.bootplan import child_env
-from hpctl.sandbox.control import Control
 from hpctl.sandbox.faults import NodeFaults
 from hpctl.sandbox.head import Head, prepare
 from hpctl.sandbox.instances import LocalMachines

@@ -13,9 +13,9 @@ import pytest
 
 from hpctl.agent.send import Answer, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
+from hpctl.core.health import ResetOrder
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.model import Generation
-from hpctl.core.reset import ResetOrder
 from hpctl.daemon import authentication
 from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
 from hpctl.protocol import job_reports as job_wire

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from hpctl.cli import requests
-from hpctl.clusters.joining import joined_now
+from hpctl.clusters.names import joined_now
 from hpctl.core.journal import replay
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.requests import take

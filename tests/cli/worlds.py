@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from hpctl.cli.gather import World
-from hpctl.clusters.joining import joined_now
+from hpctl.clusters.names import joined_now
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.change import ChangeOpened, Signal

@@ -32,7 +32,7 @@ from hpctl.jobs import crash, job_comment, progress_notes, ras_report, sbatch_op
 from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
-from hpctl.jobs.logs.follow import LineCutter
+from hpctl.jobs.logs.engine import LineCutter
 from hpctl.jobs.run import history
 from hpctl.protocol import job_reports as job_wire
 from hpctl.protocol import reports as wire

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.jobs.elastic.account import AccountRecord, read
+from hpctl.jobs.elastic.controller import AccountRecord
+from hpctl.jobs.elastic.controller import read_account as read
 from tests.checkpoints.torch_here import need
 
 ROOT = Path(__file__).resolve().parents[2]

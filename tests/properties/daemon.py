@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.core.health import ResetOrder
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import Attempt, Health, Outcome, ProviderView, Report, SchedulerView
-from hpctl.core.reset import ResetOrder
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
 from hpctl.daemon.journaled_state import JournaledState

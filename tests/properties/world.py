@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from hpctl.core.acceptance import PREFIX
 from hpctl.core.compat import UTC
+from hpctl.core.health import RESET_CHECK as CHECK
+from hpctl.core.health import RESET_DONE as DONE
+from hpctl.core.health import RESET_FAILED as FAILED
+from hpctl.core.health import ResetOrder
 from hpctl.core.marks import MARKS, mark_of
 from hpctl.core.model import TEST_SUMMARY, Clears, Finding, Generation, Report, Verdict
-from hpctl.core.reset import CHECK, DONE, FAILED, ResetOrder
 from tests.fakes.provider import FakeProvider
 from tests.fakes.scheduler import SimSlurm
 

@@ -15,7 +15,7 @@ import pytest
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.jobs import elastic
-from hpctl.jobs.elastic import account, options
+from hpctl.jobs.elastic import controller, options
 from hpctl.jobs.elastic.group import RankFailure, failure_of
 from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
 from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
@@ -182,8 +182,8 @@ def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path):
     text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
     trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
     failure = raised(tmp_path, text, trace)
-    generation = account.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
-    assert b"caf\\\\udce9.bin" in msgspec.json.encode(account.trouble(generation))
+    generation = controller.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.trouble_of(generation))
 
 
 # --- the checkpoint ---------------------------------------------------------------------------

@@ -8,9 +8,9 @@ import pytest
 
 from hpctl.core.trouble import Kind
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic import account, wire
-from hpctl.jobs.elastic.account import AccountWriter
-from hpctl.jobs.elastic.controller import GroupController, GroupTiming
+from hpctl.jobs.elastic import controller as account
+from hpctl.jobs.elastic import wire
+from hpctl.jobs.elastic.controller import AccountWriter, GroupController, GroupTiming
 from hpctl.jobs.elastic.group import EndGroup, GroupVerdict, RankFailure, RestartLimits
 from hpctl.jobs.elastic.options import LauncherPlace
 
@@ -171,7 +171,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     path = tmp_path / "account.json"
     pen = AccountWriter(path, "7.3")
     pen.generation_began(0, "", ["a", "b"])
-    answer = account.read(path)
+    answer = account.read_account(path)
     assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
@@ -180,7 +180,7 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     )
     pen.generation_began(1, "/c/step-5", ["a", "b"])
     pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
-    answer = account.read(path)
+    answer = account.read_account(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
         "7.3",
         "final",
@@ -199,4 +199,4 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
 def test_what_is_no_account(tmp_path, text):
     (tmp_path / "a").write_text(text)
     with pytest.raises(HpctlError):
-        account.read(tmp_path / "a")
+        account.read_account(tmp_path / "a")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hpctl.agent.config import AgentSettings
 from hpctl.agent.gpu_reset import FABRIC_MANAGER, NoReset, Reset, Resets
-from hpctl.core import reset
+from hpctl.core import health as reset
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.health import fold_report
@@ -62,7 +62,7 @@ def test_what_is_stopped_for_a_reset_is_started_again_however_it_ends(tmp_path):
     (tmp_path / "calls").unlink()
     with pytest.raises(NoReset, match=r"53:00\.0: In use by another client") as no:
         run(tmp_path)
-    assert no.value.code == reset.FAILED
+    assert no.value.code == reset.RESET_FAILED
     assert nvidia_smi.calls(tmp_path)[-1] == "start nvidia-dcgm.service"
 
 
@@ -76,18 +76,18 @@ def test_nvlink_peers_that_the_driver_names_are_reset_in_the_same_command(tmp_pa
 @pytest.mark.parametrize(
     ("machine", "code", "why"),
     [
-        ({"mig": "Enabled"}, reset.REFUSED, "MIG is enabled on 0000:53:00.0"),
-        ({"capability": "7.0"}, reset.REFUSED, "older than Ampere, on an NVSwitch system"),
-        ({"capability": "8.0"}, reset.REFUSED, f"{FABRIC_MANAGER} does not run"),
-        ({"capability": "8.0", "units": FABRIC_MANAGER}, reset.DONE, ""),
-        ({"capability": "9.0"}, reset.DONE, ""),
+        ({"mig": "Enabled"}, reset.RESET_REFUSED, "MIG is enabled on 0000:53:00.0"),
+        ({"capability": "7.0"}, reset.RESET_REFUSED, "older than Ampere, on an NVSwitch system"),
+        ({"capability": "8.0"}, reset.RESET_REFUSED, f"{FABRIC_MANAGER} does not run"),
+        ({"capability": "8.0", "units": FABRIC_MANAGER}, reset.RESET_DONE, ""),
+        ({"capability": "9.0"}, reset.RESET_DONE, ""),
     ],
 )
 def test_a_machine_on_which_one_gpu_cannot_be_reset_says_why(tmp_path, machine, code, why):
     nvidia_smi.install(tmp_path, **machine)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia-nvswitch0").touch()
-    if code == reset.DONE:
+    if code == reset.RESET_DONE:
         assert run(tmp_path)
         return
     with pytest.raises(NoReset, match=why) as no:
@@ -117,7 +117,7 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     group.write_text("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n")
     with pytest.raises(NoReset, match=r"job 7 runs on the node's GPUs: python3\[\d+\]") as no:
         run(tmp_path)
-    assert (no.value.code, stray.poll()) == (reset.REFUSED, None)
+    assert (no.value.code, stray.poll()) == (reset.RESET_REFUSED, None)
     group.write_text("0::/user.slice\n")
 
     def gone():  # as the kernel takes a process's files away
@@ -143,7 +143,11 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
     Resets(settings, nothing, found.extend, found).obey("c")  # the agent was started again
     time.sleep(0.05)
     (answer,) = found
-    assert (answer.device, answer.code, answer.evidence) == ("n-1", reset.DONE, "0000:53:00.0")
+    assert (answer.device, answer.code, answer.evidence) == (
+        "n-1",
+        reset.RESET_DONE,
+        "0000:53:00.0",
+    )
 
 
 # --- the core ---------------------------------------------------------------------------------
@@ -155,7 +159,7 @@ NO_CLOUD = replace(FACTS, slurm=OURS, provider_present=False)
 
 def said(code, seconds=70):
     when = at(seconds)
-    return Finding(reset.CHECK, Verdict.OK, when, when, "n-1", code, "words", "0000:3b:00.0")
+    return Finding(reset.RESET_CHECK, Verdict.OK, when, when, "n-1", code, "words", "0000:3b:00.0")
 
 
 def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
@@ -178,7 +182,7 @@ def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
     assert "left to HyperPod's own recovery" in assist.why
 
 
-@pytest.mark.parametrize("code", [reset.DONE, reset.FAILED, reset.REFUSED, ""])
+@pytest.mark.parametrize("code", [reset.RESET_DONE, reset.RESET_FAILED, reset.RESET_REFUSED, ""])
 def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
     waiting = replace(RESETTING, phase=Phase.REMEDYING, steps=(STEP,), since=at(60))
     due = deadline_of(waiting, OWN)
@@ -188,7 +192,7 @@ def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
         assert isinstance(advance(waiting, facts, OWN, at(61)), Wait)
     move = moves(advance(waiting, facts, OWN, at(61) if code else due))
     after = waiting.on(move.signal, at(71), move.why)
-    if code == reset.DONE:
+    if code == reset.RESET_DONE:
         assert (after.phase, after.remedy) == (Phase.VERIFYING, Remedy.RESET_GPU)
     else:
         assert (after.phase, after.remedy) == (Phase.VACATED, Remedy.REBOOT)
@@ -215,8 +219,8 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
     shipped = rules(silent_after_s=1e6)
     health = heard(line(10))
     assert assess(health, shipped, at(100)).condition is Condition.FAULTY
-    done = said(reset.DONE)
-    for failed in (reset.FAILED, reset.REFUSED):
+    done = said(reset.RESET_DONE)
+    for failed in (reset.RESET_FAILED, reset.RESET_REFUSED):
         still = heard(line(10), said(failed), seq=2, known=health)
         assert assess(still, shipped, at(100)).condition is Condition.FAULTY
     healed = heard(line(10), done, seq=2, known=health)

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.clusters import joining
+from hpctl.clusters import names
 from hpctl.core.compat import UTC
 from hpctl.core.join import Joined, join
 from hpctl.core.model import Instance, InstanceStatus, ProviderView, SchedulerView, SlurmNode
@@ -138,7 +138,7 @@ class Resolver:
 @pytest.fixture
 def resolver(monkeypatch) -> Resolver:
     made = Resolver()
-    monkeypatch.setattr(joining.socket, "getaddrinfo", made)
+    monkeypatch.setattr(names.socket, "getaddrinfo", made)
     return made
 
 
@@ -146,13 +146,13 @@ def test_the_resolver_is_asked_once_a_minute_and_forgets(resolver, monkeypatch):
     node = SlurmNode("gpu-1", "IDLE", address="gpu-1")
     slurm = SchedulerView(T0, {node.name: node})
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3")})
-    joiner = joining.Joiner()
+    joiner = names.Joiner()
     joiner.join(cloud, slurm)
     assert not joiner.resolve(), "nobody knows it yet"
     resolver.answers["gpu-1"] = "10.1.0.3"
     assert not joiner.resolve(), "asked a moment ago"
     clock = time.monotonic() + 61
-    monkeypatch.setattr(joining.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(names.time, "monotonic", lambda: clock)
     assert joiner.resolve()
     view, found = joiner.join(cloud, slurm)
     assert (ids(found), view.instances[OLD].node) == ({"gpu-1": OLD}, "gpu-1")
@@ -175,6 +175,6 @@ def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
         )
     }
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
-    _, found = joining.joined_now(cloud, SchedulerView(T0, nodes))
+    _, found = names.joined_now(cloud, SchedulerView(T0, nodes))
     assert ids(found) == {"gpu-1": OLD, "ip-10-1-0-5": NEW}
     assert resolver.asked == ["gpu-1"]

@@ -11,7 +11,7 @@ from hpctl.core.stacks import Frame, NodeStacks, RankStack
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.progress_notes import in_log
 from hpctl.jobs.ras_report import Address
-from hpctl.jobs.run.rank_progress import RankProgress
+from hpctl.jobs.run.output import RankProgress
 from hpctl.jobs.stacks import explain
 
 NOBODY = Address("127.0.0.1", 1)

@@ -3,15 +3,16 @@
 import pytest
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.run.launch import blocked, step_of
 from hpctl.jobs.run.srun import (
     NotLaunched,
     TaskEnd,
+    blocked,
     lines,
     parse_srun,
     root_end,
     step_arguments,
     step_environment,
+    step_of,
     task_layout,
     with_step_nodes,
 )

@@ -15,7 +15,7 @@ from hpctl.core.compat import SAFE_PATH
 SECRET = "HPCTL_ELASTIC_SECRET"  # noqa: S105 (the variable's name)
 """What the launchers of one step know and nobody else does: at least 16 characters."""
 RESULT = "HPCTL_ELASTIC_RESULT"
-"""The file that the first node's launcher keeps its account in (`result.read`)."""
+"""The file that the first node's launcher keeps its account in (`controller.read_account`)."""
 
 
 def command(

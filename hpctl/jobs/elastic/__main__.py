@@ -11,8 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hpctl.errors import HpctlError
-from hpctl.jobs.elastic.account import AccountWriter
-from hpctl.jobs.elastic.controller import GroupController, say
+from hpctl.jobs.elastic.controller import AccountWriter, GroupController, say
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import NodeLauncher
 from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, parse, place

@@ -2,5 +2,5 @@
 
 `supervise` is the loop and `steps` runs one step at a time. `allocation` is what is known of the
 job's nodes, `trouble_handler` has troubles decided and reported, `history` keeps them. Pure:
-`srun`, `ending`. `launch` alone starts processes.
+`ending`. `srun` alone starts processes.
 """

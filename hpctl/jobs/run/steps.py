@@ -23,18 +23,19 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs import elastic
 from hpctl.jobs.checkpoints import files
-from hpctl.jobs.elastic import SECRET, account
+from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import tell
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.resume import ResumePoint, beside, newest
 from hpctl.jobs.run.ending import Evidence
-from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
-from hpctl.jobs.run.output import OutputReader
-from hpctl.jobs.run.rank_progress import RankProgress
+from hpctl.jobs.run.output import OutputReader, RankProgress
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import (
+    ENDING,
+    RunningStep,
     SrunCommand,
     SrunLine,
+    StepLauncher,
     step_arguments,
     step_environment,
     with_step_nodes,
@@ -111,20 +112,22 @@ class AccountReader:
         for each in record.generations:
             if each.number < running and each.number not in self._reported:
                 self._reported.add(each.number)
-                trouble = account.trouble(each)
+                trouble = controller.trouble_of(each)
                 found += [trouble] if trouble is not None else []
         return found
 
     def ended(self) -> Trouble | None:
         """What ended the last generation, where it ended badly."""
         record = self._read()
-        return account.trouble(record.generations[-1]) if record and record.generations else None
+        return (
+            controller.trouble_of(record.generations[-1]) if record and record.generations else None
+        )
 
-    def _read(self) -> account.AccountRecord | None:
+    def _read(self) -> controller.AccountRecord | None:
         if self.path is None:
             return None
         try:
-            return account.read(self.path)
+            return controller.read_account(self.path)
         except (OSError, HpctlError):
             return None
 

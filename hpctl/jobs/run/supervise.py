@@ -30,9 +30,8 @@ from hpctl.jobs.run.allocation import (
     choose_nodes,
 )
 from hpctl.jobs.run.history import AttemptEnded, AttemptStarted, JobHistory
-from hpctl.jobs.run.launch import ENDING, RunningStep, StepLauncher
 from hpctl.jobs.run.settings import RunSettings
-from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd
 from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.policies import from_json

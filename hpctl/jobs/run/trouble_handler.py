@@ -18,8 +18,8 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 from hpctl.jobs.run.allocation import AllocationState, Fitness
 from hpctl.jobs.run.history import JobHistory, TroubleTreated
-from hpctl.jobs.run.launch import StepLauncher
 from hpctl.jobs.run.settings import RunSettings
+from hpctl.jobs.run.srun import StepLauncher
 
 PAUSES = (1.0, 4.0, 10.0, 15.0)
 """Seconds between attempts to report to the daemon what was done: all within the 60 s for which it

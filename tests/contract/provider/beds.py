@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hpctl.cloud.sagemaker import Details, SageMakerProvider
-from hpctl.clusters.joining import Joiner
+from hpctl.clusters.names import Joiner
 from hpctl.core.compat import UTC
 from hpctl.core.model import Instance, ProviderView, SchedulerView, SlurmNode
 from hpctl.ports import Provider

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.errors import Unavailable
-from hpctl.jobs.logs.follow import LONGEST_LINE, Follower, LineCutter, NotALog
+from hpctl.jobs.logs.engine import LONGEST_LINE, Follower, LineCutter, NotALog
 
 
 def drained(follower: Follower) -> bytes:
