@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.agent.acceptance import Inbox
+from hpctl.acceptance.result import Inbox
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.findings import Findings

@@ -46,7 +46,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.cli.audit:audit",
             "Who asked what, and by which configuration the daemon acted.",
         ),
-        "page": ("hpctl.cli.page:page", "Serve a read-only web page of what hpctl sees and does."),
+        "page": (
+            "hpctl.cli.daemon:page",
+            "Serve a read-only web page of what hpctl sees and does.",
+        ),
         "observability": (
             "hpctl.cli.observability:observability",
             "Prometheus and Grafana for this cluster.",

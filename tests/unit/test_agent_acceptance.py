@@ -7,8 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpctl.acceptance.result import MAX_FILE
-from hpctl.agent.acceptance import KEPT, MAX_FILES, Inbox
+from hpctl.acceptance.result import KEPT, MAX_FILE, MAX_FILES, Inbox
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
@@ -126,6 +125,6 @@ def test_nobody_elses_file_is_believed(tmp_path, inbox, monkeypatch):
     assert inbox.findings() == ()
     assert target.exists()
     path = put(tmp_path, body("n-7-1"), "n-7-1")
-    monkeypatch.setattr("hpctl.agent.acceptance.trusted_uids", lambda: {path.stat().st_uid + 1})
+    monkeypatch.setattr("hpctl.acceptance.result.trusted_uids", lambda: {path.stat().st_uid + 1})
     inbox.look()
     assert inbox.findings() == ()
