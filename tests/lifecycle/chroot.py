@@ -50,6 +50,7 @@ def base() -> Path:
 
 def _make(key: str) -> None:
     building = CACHE.with_name(f".{CACHE.name}-{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)  # of a run that was stopped
     building.mkdir(parents=True)
     args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
     try:
@@ -170,3 +171,8 @@ class Machine:
             return ") Z " not in self.path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return False
+
+
+if __name__ == "__main__":  # `make test-slurm`: before the tests, which have less time
+    if not missing():
+        base()
