@@ -11,6 +11,8 @@ WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
 SAME = "\u3003"
 FROM = {"reset, reboot, replace": "reset", "reboot, replace": "reboot"}
 """The usual ladders, by their first rung."""
+ABOUT = {"hma": "HyperPod's health agent "}
+"""What every meaning of a check begins with, and the heading says."""
 
 HEAD = """# The fault catalogue
 
@@ -50,7 +52,8 @@ def page() -> str:
 
 def _line(row: FaultRow, remedy: str) -> str:
     code = f"`{row.code.replace(' ', ', ')}`" if row.code else ""
-    return f"| {code} | {row.meaning} | {remedy} |"
+    meaning = row.meaning.removeprefix(ABOUT.get(row.check, ""))
+    return f"| {code} | {meaning} | {remedy} |"
 
 
 def _remedy(row: FaultRow) -> str:

@@ -40,6 +40,9 @@ and none that begins with a process name, so that no process can forge a fault. 
 [catalogue](catalogue.md).
 """
 
+_WITH_UNIT = ("_per_s", "_per_min", "_per_hour", "_pct", "_percent", "_s", "_mib", "_gib")
+"""Names of limits that end with the unit."""
+
 
 def page() -> str:
     """The page: a table for each section."""
@@ -66,7 +69,10 @@ def _table(specs: Sequence[CheckSpec]) -> list[str]:
 
 def _line(spec: CheckSpec) -> str:
     clears = f"{spec.gone_s:g}" if spec.clears is Clears.GONE else str(spec.clears)
-    limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
+    limits = ", ".join(
+        f"`{name}` {one.value:g}" + ("" if name.endswith(_WITH_UNIT) else f" {one.unit}")
+        for name, one in spec.limits.items()
+    )
     seen = "" if spec.seen == (1, 1) else f"{spec.seen[0]}/{spec.seen[1]}"
     cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g}", seen, clears, limits)
     return "| " + " | ".join(cells) + " |"
