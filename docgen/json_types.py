@@ -26,12 +26,11 @@ import hpctl.clusters
 HEAD = """# The JSON that commands print
 
 `--json` prints one JSON object on standard output (`hpctl triage` one a line); progress, questions
-and errors go to standard error. The text output is made from the same values.
+and errors go to standard error.
 
-**Compatibility.** Fields keep their names and meanings as long as the number at the end of `schema`
-stays the same. New fields may be added at any time: ignore what you do not know. A field is never
-left out: what is unknown is `null` or, for text, empty. The state `UNKNOWN` means that nobody
-could be asked.
+**Compatibility.** While the number at the end of `schema` stays the same, fields keep their names
+and meanings, and new ones may be added. A field is never left out: what is unknown is `null` or,
+for text, empty. The state `UNKNOWN` means that nobody could be asked.
 
 **Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is
 a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names in capitals are

@@ -11,13 +11,12 @@ from hpctl.core.plan_runs import RUN_GATES
 
 _HEAD = """# Recoveries
 
-A **node recovery** is the durable treatment of one sick node, from the drain until it is back in
-service or on-call has been asked. A **job recovery** is that of one lost run. Both are journaled
-step by step before anything is done, so a daemon that is killed goes on where it was.
+A **node recovery** treats one sick node, from the drain until it is back in service or a person is
+asked. A **job recovery** treats one lost run. Each step is journaled before it is done, so a daemon
+that is killed continues where it was.
 
-A recovery is in one **phase**; a **signal** moves it to the next. The diagrams and tables are
-generated from the transition tables in `hpctl/core/`; a pair that is not in them raises.
-`hpctl explain ID` prints where a recovery stands and what it waits for.
+A recovery is in one **phase**; a **signal** moves it to the next. `hpctl explain ID` prints where
+it stands and what it waits for.
 """
 _NODE_INTRO = "## A node\n"
 _NODE_PHASES: Mapping[str, tuple[str, str]] = {
