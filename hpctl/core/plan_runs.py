@@ -619,7 +619,7 @@ def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | No
 
 
 def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """The node is in none of the partitions where hpctl may act."""
+    """The job is in none of the partitions where hpctl may act."""
     return _outside(run.job, policy) or None
 
 
