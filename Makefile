@@ -73,6 +73,7 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 
 .PHONY: test-slurm
 test-slurm: test-packages ## The tests against a real Slurm, on loopback
+	@$(BIN)/python -m tests.lifecycle.chroot
 	.ci/once-more $(BIN)/$(REAL) $(WITH_SLURM)
 
 .PHONY: durations

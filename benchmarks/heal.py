@@ -27,8 +27,11 @@ from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.recovery import StepKind, last_step
 from hpctl.sandbox.api import Sandbox
 
-FAULTS = int(os.environ.get("BENCH_FAULTS", "15"))
+FAULTS = int(os.environ.get("BENCH_FAULTS", "30"))
 JOB_FAULTS = int(os.environ.get("BENCH_JOB_FAULTS", "5"))
+RECORDS = int(os.environ.get("BENCH_RECORDS", "8"))
+"""Nodes that slurmctld knows; those that no slurmd stands behind are powered down."""
+NODES = 8
 DRAIN_MEDIAN_BAR_S, DRAIN_P99_BAR_S = 0.25, 1.0
 ABOVE_FLOOR_BAR_S, SPEEDUP_BAR = 2.0, 40.0
 EAGER = "SchedulerParameters=batch_sched_delay=0"
@@ -64,8 +67,9 @@ def run() -> Outcome:
     tag = f"{time.time_ns() // 1_000_000 % 100_000_000:x}"
     plain = _Plain(f"bench-plain-{tag}")
     healing = Sandbox(
-        f"bench-{tag}", nodes=8, mode="own", daemon=True, boot_time=BOOT_S, config=SITE
-    )
+        f"bench-{tag}", nodes=NODES, mode="own", daemon=True, boot_time=BOOT_S, config=SITE,
+        slurm_conf=_records(),
+    )  # fmt: skip
     with plain.sandbox, healing:
         plain.start()
         lab = Lab(healing)
@@ -76,6 +80,14 @@ def run() -> Outcome:
             print(lab.last_words(), file=sys.stderr)
             raise
     return outcome
+
+
+def _records() -> str:
+    """The lines of slurm.conf that bring the nodes to RECORDS."""
+    if RECORDS <= NODES:
+        return ""
+    names = f"NodeName=record-[{NODES + 1}-{RECORDS}]"
+    return f"PrivateData=cloud\n{names} State=CLOUD CPUs=16 RealMemory=1000 Gres=gpu:8\n"
 
 
 def _measure(lab: Lab, plain: _Plain) -> Outcome:

@@ -158,8 +158,8 @@ class Lab:
         state = self.state()
         if state.open_nodes or state.open_jobs:
             return False
-        nodes = self.view().nodes.values()
-        return all(n.responding and n.in_service for n in nodes)
+        nodes = self.view().nodes
+        return all(nodes[n].responding and nodes[n].in_service for n in self.sandbox.nodes)
 
     def _ask(self, question: Callable[[Store], T]) -> T:
         store = open_store(self._config)

@@ -1,5 +1,6 @@
 """docs/catalogue.md from the fault table: a table a section, a line a row."""
 
+import re
 from itertools import groupby
 
 from hpctl.core.catalogue import SHIPPED
@@ -10,6 +11,10 @@ WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
 SAME = "\u3003"
 FROM = {"reset, reboot, replace": "reset", "reboot, replace": "reboot"}
 """The usual ladders, by their first rung."""
+ABOUT = {"hma": "HyperPod's health agent "}
+"""What every meaning of a check begins with, and the heading says."""
+UNUSED = "unused by today's drivers"
+"""Means the codes that no other row has."""
 
 HEAD = """# The fault catalogue
 
@@ -49,7 +54,10 @@ def page() -> str:
 
 def _line(row: FaultRow, remedy: str) -> str:
     code = f"`{row.code.replace(' ', ', ')}`" if row.code else ""
-    return f"| {code} | {row.meaning} | {remedy} |"
+    if row.meaning == UNUSED:
+        code = f"others up to `{re.split('[ -]', row.code)[-1]}`"
+    meaning = row.meaning.removeprefix(ABOUT.get(row.check, ""))
+    return f"| {code} | {meaning} | {remedy} |"
 
 
 def _remedy(row: FaultRow) -> str:

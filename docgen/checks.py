@@ -36,8 +36,11 @@ for three minutes stops optional checks and reports it (`agent.checks`, code `sh
 
 KERNEL_HEAD = """A line is judged when it is read. Only lines of the kernel's own facility count,
 and none that begins with a process name, so that no process can forge a fault. Codes are in the
-[catalogue](catalogue.md).
+[catalogue](catalogue.md). A finding clears at a restart{gone}.
 """
+
+_WITH_UNIT = ("_per_s", "_per_min", "_per_hour", "_pct", "_percent", "_s", "_mib", "_gib")
+"""Names of limits that end with the unit."""
 
 
 def page() -> str:
@@ -45,17 +48,24 @@ def page() -> str:
     parts = [HEAD]
     for title, specs in TIMED:
         parts += [f"## {title}\n", *_table(specs)]
-    parts += ["## The kernel log\n", KERNEL_HEAD, *_kernel()]
+    parts += ["## The kernel log\n", _kernel_head(), *_kernel()]
     return "\n".join(parts)
 
 
 def _kernel() -> list[str]:
-    lines = ["| check | reads | clears |", "|---|---|---|"]
-    for spec in KERNEL_CHECKS:
-        ends = [row.code for row in rows_of(spec.name) if row.clears is Clears.GONE]
-        clears = "boot" + (f"; `{ends[0]}` with the line that ends it" if ends else "")
-        lines.append(f"| `{spec.name}` | {spec.what} | {clears} |")
-    return [*lines, ""]
+    rows = [f"| `{spec.name}` | {spec.what} |" for spec in KERNEL_CHECKS]
+    return ["| check | reads |", "|---|---|", *rows, ""]
+
+
+def _kernel_head() -> str:
+    gone = [
+        f"`{row.code}` of `{spec.name}`"
+        for spec in KERNEL_CHECKS
+        for row in rows_of(spec.name)
+        if row.clears is Clears.GONE
+    ]
+    also = f", {' and '.join(gone)} also with the line that ends it" if gone else ""
+    return KERNEL_HEAD.format(gone=also)
 
 
 def _table(specs: Sequence[CheckSpec]) -> list[str]:
@@ -65,7 +75,10 @@ def _table(specs: Sequence[CheckSpec]) -> list[str]:
 
 def _line(spec: CheckSpec) -> str:
     clears = f"{spec.gone_s:g}" if spec.clears is Clears.GONE else str(spec.clears)
-    limits = ", ".join(f"`{n}` {one.value:g} {one.unit}" for n, one in spec.limits.items())
+    limits = ", ".join(
+        f"`{name}` {one.value:g}" + ("" if name.endswith(_WITH_UNIT) else f" {one.unit}")
+        for name, one in spec.limits.items()
+    )
     seen = "" if spec.seen == (1, 1) else f"{spec.seen[0]}/{spec.seen[1]}"
     cells = (f"`{spec.name}`", spec.what, f"{spec.every_s:g}", seen, clears, limits)
     return "| " + " | ".join(cells) + " |"

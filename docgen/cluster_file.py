@@ -1,5 +1,6 @@
 """docs/cluster.md: cluster.yaml, its keys from the models that read it."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,9 +9,9 @@ from hpctl.clusters.spec.reading import json_schema
 
 HEAD = """# cluster.yaml
 
-One file says what a HyperPod cluster with Slurm is. `hpctl cluster validate` checks it before it
-costs money, `hpctl cluster create` makes it, and `hpctl cluster update` shows what a change would
-add, change and destroy before it does so. [Operating a cluster](cluster-operate.md) is the guide.
+One file describes a HyperPod cluster with Slurm. `hpctl cluster validate` checks it,
+`hpctl cluster create` creates the cluster, and `hpctl cluster update` changes it.
+[Operating a cluster](cluster-operate.md) is the guide.
 
 ```yaml
 name: llm-prod
@@ -63,7 +64,7 @@ def _raw() -> Iterator[str]:
     yield "## raw"
     yield ""
     yield "`raw` of a group, and of the cluster, is merged into the request in the API's own words."
-    yield "No key of this file stands for:"
+    yield "These have no key of their own:"
     yield ""
     yield from (f"- `{path}`: {why}" for path, why in LEFT_TO_RAW.items())
     yield ""
@@ -75,6 +76,8 @@ def _sections() -> Iterator[str]:
     places: dict[str, str] = {}
     _find(schema, "", parts, places)
     yield "## Keys"
+    yield ""
+    yield "\\*: needed."
     yield ""
     yield from _table(schema, places)
     for name, place in places.items():
@@ -107,7 +110,7 @@ def _table(part: Mapping[str, Any], places: Mapping[str, str]) -> Iterator[str]:
     yield "| key | value | meaning |"
     yield "|---|---|---|"
     for key, answer in part["properties"].items():
-        must = " (needed)" if key in needed else ""
+        must = " \\*" if key in needed else ""
         yield f"| `{key}`{must} | {_value(answer, places)} | {answer.get('description', '')} |"
     yield ""
 
@@ -130,6 +133,15 @@ def _value(answer: Mapping[str, Any], places: Mapping[str, str]) -> str:
     if kind == "integer":
         return f"{answer['minimum']} to {answer['maximum']}"
     if kind == "string" and "examples" in answer:
-        return f"such as `{answer['examples'][0]}`"
+        return _example(answer["examples"][0])
     args = {"string": "text", "boolean": "`true`, `false`", "object": "a map"}
     return str(args.get(kind, kind))
+
+
+def _example(text: str) -> str:
+    """A value as it looks; what is long by the name of its kind."""
+    if text.startswith("arn:"):
+        return "ARN"
+    if re.fullmatch(r"[a-z]+-[0-9a-f]{17}", text):
+        return f"such as `{text.partition('-')[0]}-...`"
+    return "host name" if text.endswith(".amazonaws.com") else f"such as `{text}`"

@@ -3,7 +3,8 @@
 import inspect
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import groupby
 
 import click
 
@@ -11,8 +12,8 @@ from hpctl.cli.main import cli
 
 HEAD = """# Commands
 
-Without `hpctl`. `hpctl COMMAND --help` prints examples too. Read commands work while the daemon is
-down. Requests (`pause`, `approve` and so on) go to the daemon, which acts under its own gates.
+Commands are written without `hpctl`; `hpctl COMMAND --help` prints examples too. Read commands work
+while the daemon is down. Requests (`pause`, `approve`, ...) go to the daemon, whose gates apply.
 
 - **Exit codes**: 0 fine; 1 problem found, refused or failed; 2 usage; 3 cannot tell, or in doubt;
   130 interrupted by Ctrl-C (work that was ordered goes on).
@@ -20,7 +21,9 @@ down. Requests (`pause`, `approve` and so on) go to the daemon, which acts under
 - **Output**: text on a terminal, at most 200 columns elsewhere unless `COLUMNS` says otherwise. A
   `--dry-run` ends with `Dry run: nothing was done.`
 - **Options of nearly every command**: `--json`; `--config` where the daemon's configuration is
-  read; `--profile`, `--region` and `--endpoint-url` where AWS is asked.
+  read; `--profile`, `--region` and `--endpoint-url` where AWS is asked; `--cluster` where one
+  cluster is meant (on a head node the default is its own).
+- **Options of `agent` and `sandbox`**: in their `--help`.
 - **Completion**: `eval "$(hpctl completion bash)"`; also zsh and fish.
 
 | option of several commands | meaning |
@@ -28,9 +31,9 @@ down. Requests (`pause`, `approve` and so on) go to the daemon, which acts under
 """
 _SHARED_BY = 2
 """An option that so many commands have is described once."""
-_IN_HEAD = ("| `--json`", "| `--config ", "| `--profile ", "| `--region ")
+_IN_HEAD = ("| `--json`", "| `--config ", "| `--profile ", "| `--region ", "| `--cluster ")
 _IN_HELP = ("hpctl sandbox ", "hpctl agent ")
-"""What few people call by hand: its options are named, and `--help` describes them."""
+"""What few people call by hand: `--help` describes its options."""
 _EVERYWHERE = ("as_json", "config", "profile", "region", "endpoint_url")
 
 
@@ -38,23 +41,38 @@ def page() -> str:
     """The page. Raises ValueError for a command or an option without a help."""
     commands = list(_walk("hpctl", cli))
     uses: dict[str, Counter[str]] = defaultdict(Counter)
-    for _, command in commands:
-        for option in _options(command):
+    for words, command in commands:
+        for option in _listed(words, command):
             uses[_flags(option)][_text(option.help)] += 1
     shared = {
-        flags: helps.most_common(1)[0][0]
+        flags: text
         for flags, helps in uses.items()
-        if helps.total() >= _SHARED_BY
+        for text, count in helps.most_common(1)
+        if count >= _SHARED_BY
     }
     listed = [f"| `{flags}` | {text} |" for flags, text in sorted(shared.items())]
     lines = [HEAD.rstrip("\n"), *(row for row in listed if not row.startswith(_IN_HEAD))]
-    group = ""
-    for words, command in commands:
-        if words.split()[1] != group:
-            group = words.split()[1]
-            lines += ["", f"## {group}"]
-        lines += _command(words, command, shared)
+    for group, those in groupby(commands, lambda one: one[0].split()[1]):
+        members = list(those)
+        repeated = _repeated(members, shared)
+        lines += ["", f"## {group}"]
+        for (flags, text), names in repeated.items():
+            lines += ["", f"`{flags}` of {', '.join(f'`{name}`' for name in names)}: {text}"]
+        for words, command in members:
+            lines += _command(words, command, shared, repeated)
     return "\n".join(lines) + "\n"
+
+
+def _repeated(
+    members: Sequence[tuple[str, click.Command]], shared: Mapping[str, str]
+) -> dict[tuple[str, str], list[str]]:
+    """The options that several commands of a group have in the same sense, and which have them."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for words, command in members:
+        for option in _listed(words, command):
+            if option.name not in _EVERYWHERE and not _is_shared(option, shared):
+                found[_meaning(option)].append(words.split(maxsplit=2)[-1])
+    return {meaning: names for meaning, names in found.items() if len(names) >= _SHARED_BY}
 
 
 def _walk(text: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
@@ -70,7 +88,12 @@ def _walk(text: str, command: click.Command) -> Iterator[tuple[str, click.Comman
         yield text, command
 
 
-def _command(text: str, command: click.Command, shared: Mapping[str, str]) -> Iterator[str]:
+def _command(
+    text: str,
+    command: click.Command,
+    shared: Mapping[str, str],
+    repeated: Collection[tuple[str, str]],
+) -> Iterator[str]:
     if not command.help:
         raise ValueError(f"{text} has no help")
     context = click.Context(command, info_name=text)
@@ -78,10 +101,11 @@ def _command(text: str, command: click.Command, shared: Mapping[str, str]) -> It
     usage = " ".join([text.removeprefix("hpctl "), *arguments])
     yield from ("", f"**`{usage}`**", "") if " " in usage else ("",)
     about = _text(inspect.cleandoc(command.help).split("\n\n")[0].partition("\f")[0])
-    known = [o for o in _options(command) if _is_shared(o, shared) or text.startswith(_IN_HELP)]
-    also = [_name(o) for o in known if o.name not in _EVERYWHERE]
+    options = _listed(text, command)
+    known = [o for o in options if _is_shared(o, shared)]
+    also = [_name(o) for o in known if o.name not in (*_EVERYWHERE, "cluster")]
     yield about + (" Takes " + ", ".join(f"`{name}`" for name in also) + "." if also else "")
-    own = [o for o in _options(command) if o not in known]
+    own = [o for o in options if o not in known and _meaning(o) not in repeated]
     if own:
         yield ""
         yield from (f"- `{_flags(o)}`: {_text(o.help)}" for o in own)
@@ -91,10 +115,19 @@ def _is_shared(option: click.Option, shared: Mapping[str, str]) -> bool:
     return option.name in ("as_json", "dry_run") or shared.get(_flags(option)) == _text(option.help)
 
 
+def _meaning(option: click.Option) -> tuple[str, str]:
+    return _flags(option), _text(option.help)
+
+
 def _argument(parameter: click.Parameter, context: click.Context) -> list[str]:
     if not isinstance(parameter, click.Argument):
         return []
     return parameter.get_usage_pieces(context) or [parameter.make_metavar(context)]
+
+
+def _listed(words: str, command: click.Command) -> list[click.Option]:
+    """The options that the page describes. Raises ValueError where one has no help."""
+    return [] if words.startswith(_IN_HELP) else _options(command)
 
 
 def _options(command: click.Command) -> list[click.Option]:
@@ -106,7 +139,10 @@ def _options(command: click.Command) -> list[click.Option]:
 
 
 def _name(option: click.Option) -> str:
-    return "/".join([option.opts[-1], *option.secondary_opts])
+    """Of a switch the side that is not the default."""
+    return (
+        option.secondary_opts[-1] if option.secondary_opts and option.default else option.opts[-1]
+    )
 
 
 def _flags(option: click.Option) -> str:

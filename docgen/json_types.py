@@ -7,6 +7,7 @@ import enum
 import importlib
 import inspect
 import pkgutil
+import re
 import textwrap
 import types
 import typing
@@ -25,17 +26,19 @@ import hpctl.clusters
 HEAD = """# The JSON that commands print
 
 `--json` prints one JSON object on standard output (`hpctl triage` one a line); progress, questions
-and errors go to standard error. The text output is made from the same values.
+and errors go to standard error.
 
-**Compatibility.** Fields keep their names and meanings as long as the number at the end of `schema`
-stays the same. New fields may be added at any time: ignore what you do not know. A field is never
-left out: what is unknown is `null` or, for text, empty. The state `UNKNOWN` means that nobody
-could be asked.
+**Compatibility.** While the number at the end of `schema` stays the same, fields keep their names
+and meanings, and new ones may be added. A field is never left out: what is unknown is `null` or,
+for text, empty. The state `UNKNOWN` means that nobody could be asked.
 
 **Types.** A field without a type is text; `number`, `boolean`; `time` is ISO 8601 in UTC; `T[]` is
 a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names in capitals are
-described under [parts](#parts). Fields that end in `_s` are seconds. States are spelled as Slurm,
-SageMaker and hpctl spell them.
+described under [parts](#parts). Fields that end in `_s` are seconds.
+
+**States** are spelled as Slurm, SageMaker and hpctl spell them. Unless a note says otherwise,
+`condition` and `health` are healthy, suspect, faulty or unknown; `verdict` is ok, warn, fail or
+unknown; `urgency` is none, after_jobs or now; `role` is controller, login or compute.
 
 **Exit codes** are those of the [command](cli.md). On 2, and where a command cannot answer at all,
 standard output is empty.
@@ -43,14 +46,7 @@ standard output is empty.
 Each object begins with `schema`, for example:
 
 ```json
-{
-  "schema": "hpctl.audit-verify/1",
-  "rows": 42,
-  "ok": true,
-  "broken_at": null,
-  "expected": null,
-  "digest": "9f86d081884c7d65"
-}
+{"schema": "hpctl.audit-verify/1", "rows": 42, "ok": true, "broken_at": null, ...}
 ```
 """
 NOTES = Path(__file__).with_name("json_notes.yaml")
@@ -67,7 +63,7 @@ def page() -> str:
     done: set[type] = set()
     for name, entry in written["schemas"].items():
         view = classes[entry["view"]]
-        exits = f" Exit code {entry['exit']}." if "exit" in entry else ""
+        exits = f" Exit {entry['exit']}." if "exit" in entry else ""
         head = f"{_command(name, entry['command'])}{exits}".strip()
         lines += [f"## hpctl.{name}/1", "", *([head, ""] if head else [])]
         noted = notes.get(entry["view"], {})
@@ -92,7 +88,9 @@ def page() -> str:
 def _command(schema: str, command: str) -> str:
     """What prints it, where that is not plain from the schema's name."""
     text = command.removeprefix("hpctl ")
-    return "" if text.replace(" ", "-") == schema else f"`{text}`."
+    words = re.match(r"[a-z -]*[a-z]", text)
+    plain = words and words[0].replace(" ", "-") == schema and "|" not in text
+    return "" if plain else f"`{text}`."
 
 
 def _classes() -> dict[str, type]:

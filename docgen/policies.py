@@ -6,17 +6,13 @@ from hpctl.core.trouble import Kind
 HEAD = """# Recovery policies
 
 A recovery policy states what is done when a run fails: restart its processes, its step or the whole
-job, after which wait, without which nodes, and when to hold it. The step supervisor in the job, the
-daemon and `hpctl policy test` use the same pure function. How to write one is a
-[guide](policy-guide.md).
+job, after which wait, without which nodes, and when to hold it. The [guide](policy-guide.md) shows
+how to write one.
 
 Four layers are merged key by key, the last wins: the defaults below, `run_policy:` in
 [hpctl.yaml](configuration.md), `run_policies: {partition: ...}` there, and the job's own
-(`hpctl sbatch --policy FILE`).
-
-The daemon merges all four, and so does the supervisor in a job (`hpctl run`), which gets the two of
-hpctl.yaml with the daemon's first answer. Where no daemon answers, and for what is settled before
-(`nodes`, `spares`, `log_rules`), the job's own policy and the defaults count.
+(`hpctl sbatch --policy FILE`). `hpctl run` gets the two of hpctl.yaml from the daemon; where no
+daemon answers, and for `nodes`, `spares` and `log_rules`, it uses the other two.
 """
 
 LADDERS = """## Ladders
@@ -40,8 +36,8 @@ Actions, from the gentlest: {actions}.
 - **Elastic**: with `nodes: 6-8` a run goes on with six or seven nodes, and grows when what it saves
   is `grow_gain` times what the restart costs.
 
-A crash is classified from Slurm's job state, exit codes and the log's end. Its signature has no
-addresses, numbers or host names. It decides about this job only and never drains a node.
+A crash is classified from Slurm's job state, exit codes and the log's end. Its signature leaves out
+addresses, numbers and host names. It never drains a node.
 """
 
 HANGS = """## Hangs of jobs that nobody wrapped
@@ -50,9 +46,8 @@ A job stands still when none of its processes computes, reads or writes while on
 (gloo), on a GPU that is busy at under 60 % of its earlier power (NCCL), or in state D. It hangs
 when that lasts for `hangs.factor` times its own longest pause, and `hangs.floor_s`.
 
-`hangs.action`: `notify`, `dump` (stacks), `requeue`, `cancel`; the last two dump first. A job under
-`hpctl run` or with `HYPERPOD_HANG_RULES` in its environment is left to that doctor: `hpctl explain`
-says so.
+`hangs.action`: `notify`, `dump` (stacks), `requeue`, `cancel`; the last two dump first. Jobs under
+`hpctl run`, or with `HYPERPOD_HANG_RULES` in their environment, are left alone.
 """
 
 

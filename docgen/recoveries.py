@@ -11,13 +11,12 @@ from hpctl.core.plan_runs import RUN_GATES
 
 _HEAD = """# Recoveries
 
-A **node recovery** is the durable treatment of one sick node, from the drain until it is back in
-service or on-call has been asked. A **job recovery** is that of one lost run. Both are journaled
-step by step before anything is done, so a daemon that is killed goes on where it was.
+A **node recovery** treats one sick node, from the drain until it is back in service or a person is
+asked. A **job recovery** treats one lost run. Each step is journaled before it is done, so a daemon
+that is killed continues where it was.
 
-A recovery is in one **phase**; a **signal** moves it to the next. The diagrams and tables are
-generated from the transition tables in `hpctl/core/`; a pair that is not in them raises.
-`hpctl explain ID` prints where a recovery stands and what it waits for.
+A recovery is in one **phase**; a **signal** moves it to the next. `hpctl explain ID` prints where
+it stands and what it waits for.
 """
 _NODE_INTRO = "## A node\n"
 _NODE_PHASES: Mapping[str, tuple[str, str]] = {
@@ -81,16 +80,15 @@ _JOB_PHASES: Mapping[str, tuple[str, str]] = {
 }
 _GATES = """## Gates
 
-Safety checks before a recovery opens, in this order. `hpctl status` lists what they block;
-`hpctl approve NODE` lifts those marked as approvable for an hour.
+Safety checks before a recovery opens, in this order. `hpctl status` lists what they block, and
+`hpctl approve NODE` lifts an approvable one for an hour. A gate that is not approvable blocks an
+operator's order too.
 
-| gate | blocks because | approvable | blocks operators too |
-|---|---|---|---|
+| gate | blocks because | approvable |
+|---|---|---|
 """
 
-_RUN_GATES = """
-For a run that failed by itself (none can be approved):
-"""
+_RUN_GATES = "\nFor a run that failed by itself: "
 
 
 def page() -> str:
@@ -131,7 +129,7 @@ def _section(
     lines += [f"- `{signal}` leads to **{after}**" for signal, after in everywhere.items()]
     lines += [f"- `{signal}` changes no phase" for signal in sorted(loops)]
     lines += ["", "| phase | what it means | ends at the latest by |", "|---|---|---|"]
-    lines += [f"| {p} | {args[p][0]} | {args[p][1] or 'an end'} |" for p in phases]
+    lines += [f"| {p} | {args[p][0]} | {args[p][1] or 'end'} |" for p in phases]
     return [*lines, ""]
 
 
@@ -149,8 +147,7 @@ def _everywhere(table: Mapping[Any, StrEnum], waiting: Sequence[StrEnum]) -> dic
 def _gates() -> str:
     rows = [
         f"| {g.name} | {(g.gate.__doc__ or '').strip().splitlines()[0]} "
-        f"| {'yes' if g.approvable else 'no'} | {'yes' if g.manual else 'no'} |"
+        f"| {'yes' if g.approvable else ''} |"
         for g in GATES
     ]
-    of_runs = [f"- {g.name}: {(g.gate.__doc__ or '').strip().splitlines()[0]}" for g in RUN_GATES]
-    return _GATES + "\n".join([*rows, _RUN_GATES, *of_runs]) + "\n"
+    return _GATES + "\n".join([*rows, _RUN_GATES]) + ", ".join(g.name for g in RUN_GATES) + ".\n"

@@ -8,7 +8,7 @@ HEAD = """# Cluster validation
 
 `hpctl cluster validate [FILE]` checks a [cluster.yaml](cluster.md) before an instance is paid for
 and reports every problem with its place and its fix. `hpctl cluster create` and `update` run the
-same checks. They read the CreateCluster request that the file becomes, `raw` included.
+same checks on the CreateCluster request that the file becomes, `raw` included.
 
 | level | meaning | exit code |
 |---|---|---|
@@ -50,7 +50,7 @@ nothing.
 def page() -> str:
     """The page: a table for each family of checks."""
     assert len(PERSONAS) == IAM.count("\n| `"), "say what each policy is for"
-    parts = [HEAD, "## The checks\n"]
+    parts = [HEAD, "## The checks\n\nA check is named after its family: `spec.rolling`.\n"]
     for family in FAMILIES:
         parts += _family(family)
     return "\n".join([*parts, SECURITY, IAM])
@@ -58,7 +58,7 @@ def page() -> str:
 
 def _family(family: Family) -> list[str]:
     offline = " Needs no credentials." if family.offline else ""
-    rows = [f"| `{family.name}.{check.id}` | {check.asks} |" for check in family.checks]
+    rows = [f"| `{check.id}` | {check.asks} |" for check in family.checks]
     return [
         f"### {family.name}\n",
         f"{family.about}{offline}\n",

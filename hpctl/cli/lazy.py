@@ -15,12 +15,54 @@ def by_ctrl_c(abort: click.Abort) -> bool:
     return isinstance(abort.__context__, KeyboardInterrupt)
 
 
+class _Formatter(click.HelpFormatter):
+    """click's, which wraps text by a module that takes a tenth of `hpctl --help`, where every line
+    fits as it is."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """The line of the usage."""
+        line = f"{prefix or 'Usage: '}{prog} {args}"
+        if not self._fit([line]):
+            super().write_usage(prog, args, prefix)
+            return
+        self.write(f"{'':{self.current_indent}}{line}\n")
+
+    def write_text(self, text: str) -> None:
+        """A paragraph."""
+        if not self._fit([text]):
+            super().write_text(text)
+            return
+        self.write(f"{'':{self.current_indent}}{text}\n")
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Names and what they mean."""
+        rows = list(rows)
+        first = max((len(name) for name, _ in rows), default=0) + col_spacing
+        lines = [f"{name:{first}}{text}" for name, text in rows]
+        if first > col_max or not self._fit(lines):
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        self.write("".join(f"{'':{self.current_indent}}{line}\n" for line in lines))
+
+    def _fit(self, lines: Iterable[str]) -> bool:
+        width = self.width - self.current_indent
+        return all(len(line) <= width and line.isprintable() for line in lines)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
 class LazyGroup(click.Group):
     """A group by a table: name to (module:attribute, one-line help), in the help's order.
 
     Commands may be added as to any group, too. `sections`: the headings of the help, each with its
     commands' names.
     """
+
+    context_class = _Context
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from msgspec import Struct
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
 from hpctl.core.acceptance import judged, limits
+from hpctl.core.bounds import later
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.change import Change
@@ -14,13 +16,16 @@ from hpctl.core.change import advance as advance_change
 from hpctl.core.gates import correlated_since
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import Attempt, Generation, RecoveryId
+from hpctl.core.model import Attempt, Generation, JobId, NodeName, RecoveryId, SlurmJob
 from hpctl.core.node_actors import NodeFacts, passed_by_itself
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import Do, Move, Next, Wait
+from hpctl.core.recovery import Do, Move, Next, StepKind, Wait
 from hpctl.core.view import View, job_facts, jobs_on, node_facts
 from hpctl.core.walls import Flaw, each
+
+KILL_S = 45.0
+"""A slurmd ends a job sooner: KillWait is 30 s as it comes."""
 
 
 class Due(Struct, frozen=True):
@@ -94,10 +99,47 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         ),
         ()
         if stopped
-        else tuple(Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)),
+        else _ended_once(
+            [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)],
+            view,
+            here,
+            now,
+        ),
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
+
+
+def _ended_once(
+    due: Sequence[Due], view: View, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+) -> tuple[Due, ...]:
+    """The steps without DOWN for a node whose slurmd is about to end a job that Slurm requeues.
+
+    One DOWN requeues a job of several nodes. Set the last of the others DOWN, and slurmctld 22.05
+    forgets to clear the job's GRES (kill_running_job_by_node_name does not call
+    batch_requeue_fini): its next run fails, and its GPUs stay allocated. So nodes that are silent
+    go first, while a living one still completes, and of the living ones the one that the job's
+    own recovery goes by.
+    """
+    downs = [d for d in due if d.do.kind is StepKind.DOWN]
+    nodes = {d.recovery: view.state.nodes[d.recovery] for d in downs}
+    causes = {view.state.jobs[rid].cause for rid in view.state.open_jobs.values()}
+
+    def alive(one: Due) -> bool:
+        node = view.scheduler.nodes.get(nodes[one.recovery].node)
+        return node is not None and node.responding and not node.down
+
+    downs.sort(key=lambda one: (alive(one), one.recovery not in causes))
+    sent, ended = [d for d in due if d.do.kind is not StepKind.DOWN], set[JobId]()
+    for one in downs:
+        rec = nodes[one.recovery]
+        running = {j.id for j in here[rec.node] if j.running}
+        completing = any(j.completing and j.state == "PENDING" for j in here[rec.node])
+        wait = now < later(rec.opened, KILL_S) and (completing or running & ended)
+        if not (wait and alive(one)):
+            sent.append(one)
+            ended |= running
+    return tuple(sent)
 
 
 def _tested(facts: NodeFacts, rec: NodeRecovery, view: View) -> NodeFacts:

@@ -136,17 +136,17 @@ Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
 
 
 def kill_switch(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The kill-switch file stops everything, whatever else is configured."""
+    """The kill-switch file exists."""
     return view.stopped or None
 
 
 def paused(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """An operator has stopped everything."""
+    """An operator has paused hpctl."""
     return f"paused by {view.state.paused_by}" if view.state.paused_by else None
 
 
 def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """Nothing is begun on old news, nor while Slurm cannot be read to go on with it."""
+    """Slurm, the cloud or the node's agent has not been read lately."""
     if not view.current or not fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
         return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
     if policy.mode is Mode.OWN and view.provider.present and not view.provider.instances:
@@ -160,7 +160,7 @@ def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetim
 
 
 def wrong_instance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The name may stand for another machine by now."""
+    """The report is from another instance than the node has now."""
     instance = view.instance(c.node.name)
     if instance is None or not fresh(view.provider.as_of, policy.ages.provider_s, now):
         return None
@@ -172,7 +172,7 @@ def wrong_instance(c: Candidate, view: View, t: Tally, policy: Policy, now: date
 
 
 def provider_acts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The service is at work on the instance already.
+    """The service works on the instance already.
 
     Not in mode assist where the node is lost: that the service acts is what assist counts on,
     and the jobs that stood there are still ours to move.
@@ -195,7 +195,7 @@ def _lost(c: Candidate) -> bool:
 def provider_auto_recovery(
     c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
 ) -> str | None:
-    """Mode own while HyperPod replaces by itself: one of the two must step back."""
+    """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
     if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
         return (
             "NodeRecovery is Automatic: set it to None (`hpctl cluster update`), or run in mode"
@@ -205,7 +205,7 @@ def provider_auto_recovery(
 
 
 def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """A node that somebody else closed is somebody else's.
+    """An operator or another tool closed the node.
 
     HyperPod's health agent is nobody: where the service does not act on its mark, we do.
     """
@@ -226,7 +226,7 @@ def protected(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime)
 
 
 def not_allowed(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The configuration lists the partitions where hpctl may act."""
+    """The node is in none of the partitions where hpctl may act."""
     if policy.partitions and not policy.partitions.intersection(c.node.partitions):
         return "in none of the partitions that the configuration allows"
     return None
@@ -281,7 +281,7 @@ def correlated_since(view: View, policy: Policy, now: datetime) -> dict[Recovery
 
 
 def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """At most so many in treatment at once, by cluster, partition and hour."""
+    """Enough nodes are in treatment, by cluster, partition and hour."""
     b = policy.budgets
     limit = max(b.open_min, math.floor(b.open_fraction * t.nodes))
     mine = c.node.name in t.kept_out
@@ -301,7 +301,7 @@ def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) ->
 
 
 def offender(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """A node that keeps coming back is not healed by the same medicine.
+    """The node was recovered too often lately.
 
     What was withdrawn gave it none: it says something of the mass event, and not of the node.
     """
@@ -321,7 +321,7 @@ def offender(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) 
 
 
 def launch_breaker(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """Replacements that do not come up: stop sending more after them."""
+    """The last remedied instances did not return."""
     b = policy.budgets
     failures = launch_failures(view.state, now, b.launch_window_s)
     if failures < b.launch_failures:
@@ -347,7 +347,7 @@ def _did_not_come_back(rec: NodeRecovery) -> bool:
 
 
 def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
-    """The default mode only says what it would do. Last, so that it speaks for all the others."""
+    """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
         return None
     if c.fault.ladder[0] is Remedy.NONE:

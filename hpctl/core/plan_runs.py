@@ -602,29 +602,29 @@ RunGate = Callable[[Run, View, Policy, datetime], str | None]
 
 
 def kill_switch(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """Somebody has pulled the switch: the file exists."""
+    """The kill-switch file exists."""
     return view.stopped or None
 
 
 def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """An operator has stopped everything."""
+    """An operator has paused hpctl."""
     return f"paused by {view.state.paused_by}" if view.state.paused_by else None
 
 
 def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """Nothing is begun on old news, nor while Slurm cannot be read to go on with it."""
+    """Slurm, the cloud or the node's agent has not been read lately."""
     if view.current and fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
         return None
     return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
 
 
 def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """The configuration lists the partitions where hpctl may act."""
+    """The job is in none of the partitions where hpctl may act."""
     return _outside(run.job, policy) or None
 
 
 def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
-    """The default mode only says what it would do. Last, so that it speaks for all the others."""
+    """Mode observe only journals. Last: what passes the others shows here."""
     if policy.mode is not Mode.OBSERVE:
         return None
     answer = run.answer

@@ -72,6 +72,20 @@ def test_a_fault_under_a_job_is_healed(live: Chaos) -> None:
     assert not slurm.down
 
 
+def test_two_nodes_of_a_job_fail_at_once(live: Chaos) -> None:
+    """Were both set DOWN, slurmctld 22.05 would start the job without its GPUs."""
+    job = live.start("srun --gres=gpu:8 sleep 600", "--nodes=2")
+    victims = list(map(str, live.job(job).nodes))
+    live.xid(*victims)
+    until(lambda: live.running(job, restarts=1), 15, "job runs again, with its GPUs")
+    until(lambda: all(r.ended for r in live.of_job(job)), 20, "job recovery ends")
+    assert [r.phase for r in live.of_job(job)] == ["resumed"]
+    for victim in victims:
+        live.returned(victim)
+    downs = [last_step(r.steps, StepKind.DOWN) for v in victims for r in live.of(v)]
+    assert len([step for step in downs if step]) == 1
+
+
 def test_slurmctld_restarts_in_the_middle_of_a_drain(live: Chaos) -> None:
     job = live.start("srun sleep 600", "--nodes=2")
     victim = str(live.job(job).nodes[0])

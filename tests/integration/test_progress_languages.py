@@ -1,4 +1,4 @@
-"""The documentation's examples in C and bash, compiled and run as they stand there."""
+"""The examples in C and bash, compiled and run as they are."""
 
 import shutil
 import subprocess
@@ -9,18 +9,8 @@ from hpctl.jobs.progress_notes import NoteFileReader, in_log, listen
 from tests.integration.progress_talk import ROOT, environment, heard
 
 
-def example(language: str) -> str:
-    """The example as it stands in the documentation."""
-    page = (ROOT / "docs/progress.md").read_text(encoding="utf-8")
-    _, _, rest = page.partition(f"```{language}\n")
-    code, fence, _ = rest.partition("```")
-    assert fence
-    return code
-
-
 def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path) -> None:
-    source, program = tmp_path / "tell.c", tmp_path / "tell"
-    source.write_text(example("c"))
+    source, program = ROOT / "examples/progress.c", tmp_path / "tell"
     flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-o", str(program)]
     subprocess.run(["gcc", *flags, str(source)], check=True, timeout=60)
     with listen() as listener:
@@ -34,7 +24,10 @@ def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path) -> None
 def test_the_bash_lines_are_heard(line: int, tmp_path) -> None:
     bash = shutil.which("bash")
     assert bash
-    lines = [text for text in example("bash").splitlines() if text and not text.startswith("#")]
+    page = (ROOT / "docs/progress.md").read_text(encoding="utf-8")
+    code, fence, _ = page.partition("```bash\n")[2].partition("```")
+    assert fence
+    lines = [text for text in code.splitlines() if text and not text.startswith("#")]
     script = f"step=12 loss=0.5 SLURM_PROCID=3\n{lines[line]}\n"
     with listen(["localhost"]) as udp:
         place = tmp_path / "progress"

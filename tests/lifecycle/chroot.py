@@ -50,8 +50,11 @@ def base() -> Path:
 
 def _make(key: str) -> None:
     building = CACHE.with_name(f".{CACHE.name}-{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)  # of a run that was stopped
     building.mkdir(parents=True)
-    args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
+    # What it mounts goes with it, also where it is killed: nothing is removed through a mount.
+    args = ["unshare", "--mount", "--fork", "--kill-child", "debootstrap", "--variant=minbase"]
+    args += [f"--include={PACKAGES}", SUITE, str(building)]
     try:
         done = run_text([*args, *_mirror()], timeout=BUILD_S)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -170,3 +173,8 @@ class Machine:
             return ") Z " not in self.path(f"/proc/{pid}/stat").read_text()
         except OSError:
             return False
+
+
+if __name__ == "__main__":  # `make test-slurm`: before the tests, which have less time
+    if not missing():
+        base()

@@ -232,6 +232,34 @@ def test_an_approved_recovery_is_not_withdrawn_when_the_hour_is_over():
     assert due([approval, *log]) == []
 
 
+def two_faulty_nodes_of_a_job(first=(), second=(), seconds=1, **job):
+    """The DOWN orders for n1 and n2, which both are drained; `first`, `second`: more flags."""
+    flags = [frozenset({"DRAIN", *more}) for more in (first, second)]
+    nodes = {
+        node_name(i): slurm_node(i, flags=each, reason=own_reason(f"n-{i}", "x"))
+        for i, each in enumerate(flags, 1)
+    }
+    log: list[Event] = [opened(f"n-{i}", node_name(i)) for i in (1, 2)]
+    log += [SignalSeen(at(0), f"n-{i}", "cordon_seen", "") for i in (1, 2)]
+    # The job's own recovery goes by what becomes of n2.
+    log.append(JobRecoveryOpened(at(0), "j-1", attempt(), "n-2", (N1, N2), "x"))
+    log.append(SignalSeen(at(0), "j-1", "stop_wanted", ""))
+    scheduler = SchedulerView(at(seconds), nodes, {1: slurm_job(**job)})
+    view = view_of(log=log, seconds=seconds, scheduler=scheduler)
+    due = advance_all(view, OWN, at(seconds)).due
+    return [d.do.target for d in due if d.do.kind is StepKind.DOWN]
+
+
+def test_one_node_of_a_job_is_set_down_and_silent_ones_come_first():
+    silent = ("NOT_RESPONDING",)
+    assert two_faulty_nodes_of_a_job() == [N2]
+    assert two_faulty_nodes_of_a_job(first=silent) == [N1]
+    assert sorted(two_faulty_nodes_of_a_job(silent, silent)) == [N1, N2]
+    requeued = {"state": "PENDING", "flags": frozenset({"COMPLETING"}), "restarts": 1}
+    assert two_faulty_nodes_of_a_job(**requeued) == []
+    assert two_faulty_nodes_of_a_job(first=silent, **requeued) == [N1]
+
+
 # --- jobs -------------------------------------------------------------------------------------
 
 
