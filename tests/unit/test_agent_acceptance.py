@@ -85,20 +85,11 @@ def test_only_the_newest_are_told(tmp_path, inbox):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
-        b"[]",
-        b"{" * 5000,
-        b" " * (MAX_FILE + 1),
-        body("n-other-1"),
-        body(minutes=-60),
-        body(minutes=60),
-        body(status="Well"),
-        body(remedy="shell"),
-        body(test="../x"),
-        body(figures={f"f{i}": 1.0 for i in range(200)}),
-        body().replace(b"71.5", b"1e999"),
+        b"", b"[]", b"{" * 5000, b" " * (MAX_FILE + 1), body("n-other-1"), body(minutes=-60),
+        body(minutes=60), body(status="Well"), body(remedy="shell"), body(test="../x"),
+        body(figures={f"f{i}": 1.0 for i in range(200)}), body().replace(b"71.5", b"1e999"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_result_is_deleted_and_told_to_nobody(tmp_path, inbox, raw):
     path = put(tmp_path, raw)
     inbox.look()

@@ -38,13 +38,10 @@ def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
 @pytest.mark.parametrize(
     ("runs", "reported"),
     [
-        ((True,), [0]),
-        ((True, True), [0, 1]),
-        ((True, False, True), [0, 0, 1]),
-        ((True, False, False, True), [0, 0, 0, 0]),
-        ((False, False, False), [0, 0, 0]),
+        ((True,), [0]), ((True, True), [0, 1]), ((True, False, True), [0, 0, 1]),
+        ((True, False, False, True), [0, 0, 0, 0]), ((False, False, False), [0, 0, 0]),
     ],
-)
+)  # fmt: skip
 def test_n_of_m(runs, reported):
     assert run(Conditions(SPEC), *runs) == reported
 

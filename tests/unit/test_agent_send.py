@@ -73,12 +73,9 @@ class Bench:
         )
         self.beat_s = settings.heartbeat_s
         self.sender = Sender(
-            settings,
-            self.spool,
-            lambda: (self.version, self.findings),
-            NOON,
+            settings, self.spool, lambda: (self.version, self.findings), NOON,
             lambda: {"gpu.clock_mhz": 1980.0},
-        )
+        )  # fmt: skip
 
     def see(self, *findings: Finding) -> None:
         self.version += 1

@@ -154,13 +154,10 @@ def test_an_array_is_served_as_far_as_there_is_room():
 @pytest.mark.parametrize(
     ("asks", "serves"),
     [
-        ({"features": "p5"}, True),
-        ({"features": "p5&efa"}, True),
-        ({"features": "p4"}, False),
-        ({"features": "p4|p5"}, True),
-        ({"named": True}, False),
+        ({"features": "p5"}, True), ({"features": "p5&efa"}, True), ({"features": "p4"}, False),
+        ({"features": "p4|p5"}, True), ({"named": True}, False),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(asks, serves):
     here = replace(group(4, idle(1, 9000)), like=GPUS, features=frozenset({"p5", "efa"}), idle=())
     found = answer(here, small(7, **asks))
@@ -220,13 +217,9 @@ policies = st.builds(
     hours_per_day=st.none() | st.sampled_from([0.0, 1.0, 6.0]),
 )
 pasts = st.builds(
-    past,
-    st.sampled_from(Direction),
-    st.none() | st.integers(0, 900),
-    count=st.integers(0, 4),
-    at_s=st.integers(900, 100_000),
-    failed=st.booleans(),
-)
+    past, st.sampled_from(Direction), st.none() | st.integers(0, 900), count=st.integers(0, 4),
+    at_s=st.integers(900, 100_000), failed=st.booleans(),
+)  # fmt: skip
 
 
 @settings(max_examples=200)

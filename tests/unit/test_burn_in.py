@@ -71,14 +71,11 @@ def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        {"flags": frozenset({"DRAIN"})},
-        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
-        {"state": "ALLOCATED"},
-        {"last_busy": at(-200)},
-        {"partitions": ()},
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
+        {"state": "ALLOCATED"}, {"last_busy": at(-200)}, {"partitions": ()},
         {"reason": own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
     ],
-)
+)  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
     found = chosen(cluster(change={N1: what}), every())
     assert N1 not in found

@@ -70,15 +70,10 @@ def test_auto_is_as_many_as_gpus(environment, count):
 # --- place ------------------------------------------------------------------------------------
 
 STEP = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "3",
-    "SLURM_PROCID": "1",
-    "SLURM_NTASKS": "2",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
-    "SLURMD_NODENAME": "ip-127-0-1-6",
-    elastic.SECRET: SECRET,
-}
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
+    "SLURMD_NODENAME": "ip-127-0-1-6", elastic.SECRET: SECRET,
+}  # fmt: skip
 
 
 def test_srun_says_where_we_are():

@@ -182,11 +182,8 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
     answer = account.read(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
-        "7.3",
-        "final",
-        93,
-        1,
-    )
+        "7.3", "final", 93, 1,
+    )  # fmt: skip
     assert answer.generations[1].resumed_from == "/c/step-5"
     crash, final = answer.troubles
     assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (Kind.CRASH, 1, "b", 1)

@@ -89,13 +89,10 @@ def emulator(make: Make) -> Emulator:
 
 def client(emulator: Emulator):
     return boto3.client(
-        "sagemaker",
-        endpoint_url=emulator.endpoint_url,
-        region_name="us-west-2",
-        aws_access_key_id="sandbox",
-        aws_secret_access_key="sandbox",
+        "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-west-2",
+        aws_access_key_id="sandbox", aws_secret_access_key="sandbox",
         config=Config(retries={"total_max_attempts": 1}, read_timeout=10),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

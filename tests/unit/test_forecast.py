@@ -33,16 +33,8 @@ DAY = 86400.0
 FLEET = [node_name(n) for n in range(1, 101)]
 NONE = replace(PRIORS, events=1e-9, node_days=1e-9, recency_events=1e-9)
 LIFELINES = (
-    0.841822,
-    0.050178,
-    0.022945,
-    0.02189,
-    0.010246,
-    0.005942,
-    0.004273,
-    0.002884,
-    0.001082,
-)
+    0.841822, 0.050178, 0.022945, 0.02189, 0.010246, 0.005942, 0.004273, 0.002884, 0.001082,
+)  # fmt: skip
 """ExponentialFitter of lifelines 0.30.3 on these gaps, from each step on to its end, as hazards."""
 
 

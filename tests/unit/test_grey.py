@@ -139,12 +139,9 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
     head.book.flush()
     stored = head.rows[N1]
     world = World(
-        now=head.clock.at,
-        policy=OWN,
-        state=State(),
-        health=head.rows,
+        now=head.clock.at, policy=OWN, state=State(), health=head.rows,
         assessments={N1: assess(stored, rules(), head.clock.at)},
-    )
+    )  # fmt: skip
     reported = explain_view(world, rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence

@@ -83,15 +83,11 @@ def test_a_run_that_stands_still_hangs_after_two_minutes(before, pair, node):
     ("before", "pair"),
     [
         (WORK, (WAITS, Activity(ranks=8, waiting=7, working=1))),
-        (WORK, (WAITS, Activity(ranks=8, waiting=8, traffic=1))),
-        (WORK, (IDLE, IDLE)),
-        (WORK, (WAITS, None)),
-        (WORK, (Activity(ranks=1, waiting=1), Activity())),
-        (TRAINS, (POLLS, COMPUTES)),
-        (TRAINS, (DEAD, DEAD)),
-        (POLLS, (POLLS, POLLS)),
+        (WORK, (WAITS, Activity(ranks=8, waiting=8, traffic=1))), (WORK, (IDLE, IDLE)),
+        (WORK, (WAITS, None)), (WORK, (Activity(ranks=1, waiting=1), Activity())),
+        (TRAINS, (POLLS, COMPUTES)), (TRAINS, (DEAD, DEAD)), (POLLS, (POLLS, POLLS)),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_hang_however_long_it_lasts(before, pair):
     watched = Watched()
     watched.see(600, before, before)

@@ -75,21 +75,12 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
 @pytest.mark.parametrize(
     ("stack", "driver"),
     [
-        (NVIDIA, "nvidia"),
-        (UVM, "nvidia"),
-        (EFA, "efa"),
-        (LUSTRE, "lustre"),
-        (NFS, "nfs"),
-        (DISK, ""),
-        (OURS, ""),
-        ("", ""),
-        ("ptlrpc_set_wait", "lustre"),
-        ("rpc_wait_bit_killable", "nfs"),
-        ("os_acquire_mutex", "nvidia"),
-        ("efa_com_cmd_exec", "efa"),
-        ("wait_woken", ""),
+        (NVIDIA, "nvidia"), (UVM, "nvidia"), (EFA, "efa"), (LUSTRE, "lustre"), (NFS, "nfs"),
+        (DISK, ""), (OURS, ""), ("", ""), ("ptlrpc_set_wait", "lustre"),
+        ("rpc_wait_bit_killable", "nfs"), ("os_acquire_mutex", "nvidia"),
+        ("efa_com_cmd_exec", "efa"), ("wait_woken", ""),
     ],
-)
+)  # fmt: skip
 def test_whose_code_it_is(stack, driver):
     frames = check_host_processes._FRAME.sub("", stack)
     assert check_host_processes.driver(frames) == driver

@@ -139,12 +139,9 @@ def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_was_asked_for_is_exported(job, shell):
     job.parts = {
-        "policy": {"why": 'it\'s "so" $HOME @BASE@'},
-        "spares": 2,
-        "tiers": ("local:/it's/{job_id}", "s3://b/$p"),
-        "save_signal": "USR2",
-        "resume": False,
-    }
+        "policy": {"why": 'it\'s "so" $HOME @BASE@'}, "spares": 2,
+        "tiers": ("local:/it's/{job_id}", "s3://b/$p"), "save_signal": "USR2", "resume": False,
+    }  # fmt: skip
     tail = (
         'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_SPARES" "$HPCTL_TIERS" "$HPCTL_SAVE_SIGNAL"\n'
         "kill -USR2 $$\n"

@@ -209,13 +209,9 @@ def test_everything_is_registered():
     )
     ticket = json.loads(got.options[-1].partition("=hpctl:")[2])
     assert ticket == {
-        "ckpt": "/c",
-        "tiers": ["local:/home/u/n/{job_id}", "s3://b-1/p"],
-        "policy": {"restarts": 3},
-        "spares": 1,
-        "save_signal": "USR2",
-        "supervised": True,
-    }
+        "ckpt": "/c", "tiers": ["local:/home/u/n/{job_id}", "s3://b-1/p"],
+        "policy": {"restarts": 3}, "spares": 1, "save_signal": "USR2", "supervised": True,
+    }  # fmt: skip
     assert got.registered.fields() == ticket
     assert decode(got.options[-1].partition("=")[2]) == got.registered
 

@@ -106,18 +106,11 @@ def test_holds_pauses_and_approvals() -> None:
 
 
 OLD_RECOVERY = {
-    "at": "2026-03-01T12:00:00Z",
-    "recovery": "j-1",
-    "attempt": {"job": 7, "submit": "2026-03-01T11:00:00Z", "restarts": 0},
-    "cause": "n-1",
-    "bad_nodes": ["n1"],
-    "why": "its node n1: GPU fell off the bus",
-    "name": "train",
-    "user": "ada",
-    "partition": "all",
-    "save_signal": "",
-    "over_budget": "",
-}
+    "at": "2026-03-01T12:00:00Z", "recovery": "j-1",
+    "attempt": {"job": 7, "submit": "2026-03-01T11:00:00Z", "restarts": 0}, "cause": "n-1",
+    "bad_nodes": ["n1"], "why": "its node n1: GPU fell off the bus", "name": "train", "user": "ada",
+    "partition": "all", "save_signal": "", "over_budget": "",
+}  # fmt: skip
 
 
 def test_a_job_recovery_of_old_has_no_trouble() -> None:
@@ -219,23 +212,15 @@ def test_of_what_is_no_recovery_only_what_is_in_force_stays() -> None:
         return HoldNoted(at(seconds), target, "budget", "full", "xid-79")
 
     gone = [
-        DaemonStarted(at(OLD), "0", "own", "h", 1),
-        hold("n1", OLD),
-        HoldLifted(at(OLD + 1), "n1"),
-        hold("n2", OLD),
-        request("pause", OLD),
-        request("resume", OLD),
-        request("return", OLD, "n3"),
-        request("approve", OLD, "n1"),
+        DaemonStarted(at(OLD), "0", "own", "h", 1), hold("n1", OLD), HoldLifted(at(OLD + 1), "n1"),
+        hold("n2", OLD), request("pause", OLD), request("resume", OLD),
+        request("return", OLD, "n3"), request("approve", OLD, "n1"),
         JobReported(at(OLD), JobReport(5, 0)),
-    ]
+    ]  # fmt: skip
     stays: list[Event] = [
-        hold("n2", OLD + 2),
-        request("return", OLD + 1, "n3"),
-        JobReported(at(OLD), JobReport(6, 0)),
-        hold("n1", -DAY),
-        HoldLifted(at(0), "n1"),
-    ]
+        hold("n2", OLD + 2), request("return", OLD + 1, "n3"),
+        JobReported(at(OLD), JobReport(6, 0)), hold("n1", -DAY), HoldLifted(at(0), "n1"),
+    ]  # fmt: skip
     assert kept([*gone, *stays], living=[6]) == stays
     paused: list[Event] = [request("pause", OLD + 3), *stays]
     assert replay(kept([*gone, *paused], living=[6])).paused_by == "eve"
@@ -322,12 +307,8 @@ def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
         opens = [replace(one, recovery="") for one in found.opens]
         worst = [(f.node, f.breaks) for f in forecasts(state, names, {}, now)]
         return [
-            opens,
-            found.holds,
-            tally(view, (), OWN, now),
-            launch_failures(state, now, DAY),
-            worst,
-        ]
+            opens, found.holds, tally(view, (), OWN, now), launch_failures(state, now, DAY), worst,
+        ]  # fmt: skip
 
     assert "a repeat offender" in str(decided(whole))
     assert decided(left) == decided(whole)

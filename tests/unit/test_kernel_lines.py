@@ -193,13 +193,9 @@ def test_no_line_breaks_the_reader_or_the_report(texts):
 def test_no_line_is_long_in_being_judged(text):
     """Made as long as a record can be, at every place where a user's word may stand."""
     fillers = (
-        ":1, blocked a=[x](0x1," * 400,
-        "9" * 6000,
-        " " * 6000,
-        "A" * 6000,
-        "0000:18:00.0 " * 500,
+        ":1, blocked a=[x](0x1," * 400, "9" * 6000, " " * 6000, "A" * 6000, "0000:18:00.0 " * 500,
         "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 200,
-    )
+    )  # fmt: skip
     kernel = Kernel(lambda _pid, _at: "")
     records = [
         Record(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])

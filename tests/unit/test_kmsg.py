@@ -27,14 +27,11 @@ def test_a_record_is_taken_apart():
 @pytest.mark.parametrize(
     ("escaped", "text"),
     [
-        (rb"caf\xc3\xa9", "café"),
-        (rb"back\x5cslash", "back\\slash"),
-        (rb"two\x0alines\x09here", "two lines here"),
-        (rb"\x1b[31mred", r"\x1b[31mred"),
-        (rb"bad \xff byte", "bad � byte"),
-        (rb"\x5cx41", r"\x41"),
+        (rb"caf\xc3\xa9", "café"), (rb"back\x5cslash", "back\\slash"),
+        (rb"two\x0alines\x09here", "two lines here"), (rb"\x1b[31mred", r"\x1b[31mred"),
+        (rb"bad \xff byte", "bad � byte"), (rb"\x5cx41", r"\x41"),
     ],
-)
+)  # fmt: skip
 def test_escapes_are_undone_but_for_control_characters(escaped, text):
     assert parse(b"4,1,1,-;" + escaped).text == text
 
@@ -171,12 +168,9 @@ def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypat
     log = open_log(fifo)
     assert isinstance(log, KernelDevice)
     answers: list[bytes | OSError] = [
-        b"4,1,1,-;first\n",
-        OSError(errno.EPIPE, "Broken pipe"),
-        b"4,9,1,-;later\n",
-        BlockingIOError(errno.EAGAIN, "again"),
-        OSError(errno.EIO, "gone"),
-    ]
+        b"4,1,1,-;first\n", OSError(errno.EPIPE, "Broken pipe"), b"4,9,1,-;later\n",
+        BlockingIOError(errno.EAGAIN, "again"), OSError(errno.EIO, "gone"),
+    ]  # fmt: skip
 
     def read(_fd: int, _size: int) -> bytes:
         answer = answers.pop(0)

@@ -59,13 +59,10 @@ def test_munged_away_is_unavailable_and_says_where(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (14, "invalid_credential"),
-        (15, "expired_credential"),
-        (16, "rewound_credential"),
-        (17, "replayed_credential"),
-        (18, "unauthorized_credential"),
+        (14, "invalid_credential"), (15, "expired_credential"), (16, "rewound_credential"),
+        (17, "replayed_credential"), (18, "unauthorized_credential"),
     ],
-)
+)  # fmt: skip
 def test_munges_error_numbers_are_the_librarys(number: int, code: str) -> None:
     word = munge._lib().munge_strerror(number).decode().lower()
     assert word == f"{code.removesuffix('_credential')} credential"

@@ -84,14 +84,11 @@ def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
 @pytest.mark.parametrize(
     "heartbeat",
     [
-        beat(N2, XID),
-        beat(N1),
-        beat(N1, replace(XID, code="48")),
-        beat(N1, replace(XID, verdict=Verdict.WARN)),
-        beat(N1, replace(XID, clears=Clears.GONE)),
+        beat(N2, XID), beat(N1), beat(N1, replace(XID, code="48")),
+        beat(N1, replace(XID, verdict=Verdict.WARN)), beat(N1, replace(XID, clears=Clears.GONE)),
         beat(N1, XID, boot="b2"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_held_is_not_heard(heartbeat: wire.Heartbeat) -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))

@@ -198,20 +198,13 @@ ASSIST = replace(OWN, mode=Mode.ASSIST)
 @pytest.mark.parametrize(
     ("reason", "mark"),
     [
-        ("Action:Replace", "Action:Replace"),
-        ("Action:Reboot", "Action:Reboot"),
+        ("Action:Replace", "Action:Replace"), ("Action:Reboot", "Action:Reboot"),
         ("Action:Replace : Not responding", "Action:Replace"),
-        ("Action:Reboot : reboot issued : Not responding", "Action:Reboot"),
-        ("action:replace", ""),
-        ("Action:Replace ", ""),
-        ("Action:Replace.", ""),
-        ("Action:Replace please", ""),
-        (" Action:Replace", ""),
-        ("Action:", ""),
-        ("hpctl:n-1 Action:Replace", ""),
-        ("", ""),
+        ("Action:Reboot : reboot issued : Not responding", "Action:Reboot"), ("action:replace", ""),
+        ("Action:Replace ", ""), ("Action:Replace.", ""), ("Action:Replace please", ""),
+        (" Action:Replace", ""), ("Action:", ""), ("hpctl:n-1 Action:Replace", ""), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_only_the_marks_to_the_letter_count(reason, mark):
     for flag in ("FAIL", "DRAIN"):
         assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark

@@ -157,12 +157,9 @@ def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
 
 def test_what_a_script_computes_is_made_to_fit():
     found = output(
-        code=" check fs/é\n",
-        device="a\x1b[31mb",
-        detail="x" * 999,
-        evidence="y" * 9999,
+        code=" check fs/é\n", device="a\x1b[31mb", detail="x" * 999, evidence="y" * 9999,
         job="12_3;rm",
-    )
+    )  # fmt: skip
     assert (found.code, found.device) == ("check_fs_", "a [31mb")
     assert (len(found.detail), len(found.evidence), found.job) == (256, 2048, "12_3")
 

@@ -96,18 +96,13 @@ def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(jobs, free):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", ()),
-        ("(null)", ()),
-        ("gpu:8", (("gpu", 8),)),
+        ("", ()), ("(null)", ()), ("gpu:8", (("gpu", 8),)),
         ("gpu:h100:8(S:0-1),nvme:1", (("gpu", 8), ("nvme", 1))),
-        ("gpu:a:4(S:0,2),gpu:b:4(IDX:0-3)", (("gpu", 8),)),
-        ("gres:gpu", (("gpu", 1),)),
-        ("gres:gpu:h100:2", (("gpu", 2),)),
-        ("gres/gpu:2,gres/gpu:a100:1", (("gpu", 3),)),
-        ("gres/gpu=4", (("gpu", 4),)),
-        ("cpu=2,gres/gpu=1", (("gpu", 1),)),
+        ("gpu:a:4(S:0,2),gpu:b:4(IDX:0-3)", (("gpu", 8),)), ("gres:gpu", (("gpu", 1),)),
+        ("gres:gpu:h100:2", (("gpu", 2),)), ("gres/gpu:2,gres/gpu:a100:1", (("gpu", 3),)),
+        ("gres/gpu=4", (("gpu", 4),)), ("cpu=2,gres/gpu=1", (("gpu", 1),)),
     ],
-)
+)  # fmt: skip
 def test_generic_resources(text, found):
     assert gres_of(text) == found
 

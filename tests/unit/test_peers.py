@@ -17,14 +17,9 @@ NAMES = tuple(node_name(n) for n in range(1, 9))
 N1 = NAMES[0]
 GROUP = peers.Group(1, NAMES, (NAMES,))
 USUAL = {
-    "gpu.busy": 0.95,
-    "gpu.power_w": 600.0,
-    "gpu.throttle_share": 0.0,
-    "gpu.sm_clock_mhz": 1900.0,
-    "gpu.pcie_replays_per_minute": 0.0,
-    "efa.retrans_ratio": 2e-6,
-    "efa.remote_events_per_s": 0.0,
-}
+    "gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0, "gpu.sm_clock_mhz": 1900.0,
+    "gpu.pcie_replays_per_minute": 0.0, "efa.retrans_ratio": 2e-6, "efa.remote_events_per_s": 0.0,
+}  # fmt: skip
 SET_UP = {
     "gpu.vbios": float(0x9600740001),
     "gpu.persistence": 1.0,

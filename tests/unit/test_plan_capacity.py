@@ -52,16 +52,11 @@ def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> Non
 @pytest.mark.parametrize(
     "what",
     [
-        {"flags": frozenset({"DRAIN"})},
-        {"flags": frozenset({"COMPLETING"})},
-        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
-        {"flags": frozenset({"NOT_RESPONDING"})},
-        {"state": "DOWN"},
-        {"state": "ALLOCATED"},
-        {"last_busy": None},
-        {"last_busy": at(-599)},
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"COMPLETING"})},
+        {"flags": frozenset({"MAINTENANCE", "RESERVED"})}, {"flags": frozenset({"NOT_RESPONDING"})},
+        {"state": "DOWN"}, {"state": "ALLOCATED"}, {"last_busy": None}, {"last_busy": at(-599)},
     ],
-)
+)  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_never_leaves(what):
     changes = opens(cluster(change={N1: what}), SCALE, at(0))
     assert N1 not in {c.node for c in changes}
@@ -82,15 +77,12 @@ PAUSED.state.paused_by = "ana"
 @pytest.mark.parametrize(
     "view",
     [
-        cluster(stopped="the kill switch"),
-        cluster(current=False),
-        cluster(seconds=-61),
+        cluster(stopped="the kill switch"), cluster(current=False), cluster(seconds=-61),
         replace(cluster(), provider=replace(cluster().provider, cluster_status="Updating")),
-        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))),
-        PAUSED,
+        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))), PAUSED,
     ],
     ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old", "paused"],
-)
+)  # fmt: skip
 def test_nothing_opens_where_nothing_may_be_concluded(view):
     assert opens(view, SCALE, at(0)) == ()
     assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()

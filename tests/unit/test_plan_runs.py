@@ -76,22 +76,15 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
 @pytest.mark.parametrize(
     "quiet",
     [
-        replace(FAILED, comment=""),
-        replace(FAILED, comment="hpctl: held"),
-        replace(QUEUED, comment="my own words"),
-        job(),
-        job(state="COMPLETED", exit_code="0:0"),
-        job(state="CANCELLED", exit_code="0:15"),
-        job(state="TIMEOUT"),
+        replace(FAILED, comment=""), replace(FAILED, comment="hpctl: held"),
+        replace(QUEUED, comment="my own words"), job(), job(state="COMPLETED", exit_code="0:0"),
+        job(state="CANCELLED", exit_code="0:15"), job(state="TIMEOUT"),
         job(state="PENDING", nodes=(), reason="Resources", eligible=at(-5)),
-        replace(QUEUED, reason="JobHeldUser"),
-        replace(QUEUED, reason="Dependency"),
-        replace(QUEUED, eligible=at(-1)),
-        replace(QUEUED, restarts=0),
-        replace(QUEUED, eligible=at(3600)),
-        replace(QUEUED, flags=frozenset({"COMPLETING"})),
+        replace(QUEUED, reason="JobHeldUser"), replace(QUEUED, reason="Dependency"),
+        replace(QUEUED, eligible=at(-1)), replace(QUEUED, restarts=0),
+        replace(QUEUED, eligible=at(3600)), replace(QUEUED, flags=frozenset({"COMPLETING"})),
     ],
-)
+)  # fmt: skip
 def test_what_is_none_of_our_business(quiet):
     assert decided(quiet) is None
 

@@ -59,11 +59,8 @@ def test_the_notes_of_a_log() -> None:
         b"2026-11-21 INFO hpctl-progress done=1"
     )
     assert in_log(block) == [
-        Note(step=12, loss=0.3),
-        Note(step=13, rank=3),
-        Note(step=13, rank=9),
-        Note(done=True),
-    ]
+        Note(step=12, loss=0.3), Note(step=13, rank=3), Note(step=13, rank=9), Note(done=True),
+    ]  # fmt: skip
 
 
 @given(

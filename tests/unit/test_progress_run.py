@@ -244,20 +244,13 @@ def test_slow_first_steps_may_be_slow_again() -> None:
 
 
 NOTES = st.builds(
-    Note,
-    step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
-    loss=st.none() | st.floats(),
-    tokens=st.none() | st.floats(),
-    seconds=st.none() | st.floats(),
-    rank=st.none() | st.integers(0, 5),
-    pid=st.none() | st.integers(1, 3),
-    phase=st.sampled_from(["", "-", "data", "eval"]),
-    checkpoint=st.sampled_from(["", "/c"]),
-    saving=st.none() | st.booleans(),
-    done=st.booleans(),
-    restart=st.sampled_from([False, False, False, True]),
-    lost=st.integers(0, 3),
-)
+    Note, step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
+    loss=st.none() | st.floats(), tokens=st.none() | st.floats(), seconds=st.none() | st.floats(),
+    rank=st.none() | st.integers(0, 5), pid=st.none() | st.integers(1, 3),
+    phase=st.sampled_from(["", "-", "data", "eval"]), checkpoint=st.sampled_from(["", "/c"]),
+    saving=st.none() | st.booleans(), done=st.booleans(),
+    restart=st.sampled_from([False, False, False, True]), lost=st.integers(0, 3),
+)  # fmt: skip
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 

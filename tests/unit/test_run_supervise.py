@@ -115,12 +115,9 @@ def past(kind: Kind, node: str | None, hours: float) -> Past:
 
 def test_who_proved_bad_within_the_window_is_avoided():
     known = [
-        past(Kind.NODE, "n1", 1),
-        past(Kind.NODE, "n2", 25),
-        past(Kind.HANG, "n3", 1),
-        past(Kind.CORRUPTION, "n4", 2),
-        past(Kind.NODE, None, 1),
-    ]
+        past(Kind.NODE, "n1", 1), past(Kind.NODE, "n2", 25), past(Kind.HANG, "n3", 1),
+        past(Kind.CORRUPTION, "n4", 2), past(Kind.NODE, None, 1),
+    ]  # fmt: skip
     assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 

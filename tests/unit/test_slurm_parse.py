@@ -14,16 +14,9 @@ from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
 FORGED = (
-    "abc",
-    "\u00b2",
-    "9" * 5000,
-    "-1",
-    "1-",
-    "n[1-",
-    "cpu=\u00b2,node=\u00b2",
-    "gpu:9x",
+    "abc", "\u00b2", "9" * 5000, "-1", "1-", "n[1-", "cpu=\u00b2,node=\u00b2", "gpu:9x",
     "0-\u00b2:\u00b2%\u00b2",
-)
+)  # fmt: skip
 """No numbers, whatever Python's isdigit says; and one that Python will not read."""
 
 
@@ -52,14 +45,11 @@ def nodes_of(text: str) -> list[SlurmNode]:
 @pytest.mark.parametrize(
     "reason",
     [
-        "plain",
-        'x=y "q" # é State=DOWN',
-        "a [b@c] d",
-        "hpctl:r1 gone [root@2026-01-01T00:00:00] twice",
-        "ends in space ",
+        "plain", 'x=y "q" # é State=DOWN', "a [b@c] d",
+        "hpctl:r1 gone [root@2026-01-01T00:00:00] twice", "ends in space ",
         "Reason=Reason= NodeName=n9",
     ],
-)
+)  # fmt: skip
 def test_a_nodes_reason_is_kept_to_the_letter(reason: str) -> None:
     text = node_text(state="IDLE+DRAIN", reason=f" Reason={reason} [root@2026-11-21T11:40:51]")
     (node,) = nodes_of(text + "\n")

@@ -93,17 +93,11 @@ def test_an_expedited_job_that_slurm_holds_is_released_as_well():
 @pytest.mark.parametrize(
     ("own", "exclude", "forgive", "sent"),
     [
-        ((), (), (), None),
-        ((), (A,), (), (A,)),
-        ((B,), (A,), (), (A, B)),
-        ((B,), (B,), (), None),
-        ((B,), (C,), (B,), (C,)),
-        ((B,), (), (B,), ()),
-        ((B,), ("gone",), (), None),
-        ((B, "gone"), (A,), (), (A, B)),
-        ((A,), (A,), (A,), None),
+        ((), (), (), None), ((), (A,), (), (A,)), ((B,), (A,), (), (A, B)), ((B,), (B,), (), None),
+        ((B,), (C,), (B,), (C,)), ((B,), (), (B,), ()), ((B,), ("gone",), (), None),
+        ((B, "gone"), (A,), (), (A, B)), ((A,), (A,), (A,), None),
     ],
-)
+)  # fmt: skip
 def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive, sent):
     send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
     assert send.exclude == sent
