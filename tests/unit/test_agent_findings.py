@@ -1,7 +1,6 @@
 """What becomes of observations: N of M, grace, the ways to end; bursts fold into one finding."""
 
 import os
-from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -10,20 +9,14 @@ from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings
-from hpctl.core.compat import UTC
 from hpctl.core.faults.row import CheckSpec
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
-
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from tests.fakes.values import T0, at
 
 SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 
 FULL = Observation("full", "/", evidence="96 %")
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
@@ -154,7 +147,6 @@ def test_a_check_gone_mad_is_bounded():
 
 
 # --- One thing that a check sees may end otherwise than its CheckSpec says.
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 PLUGIN = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
 
@@ -171,19 +163,19 @@ def test_its_own_time_and_its_own_way_to_clear():
             Observation("long", gone_s=3600.0),
             Observation("boot", clears=Clears.BOOT),
         ],
-        NOON,
+        T0,
     )
     assert output(conditions) == {"plain", "long", "boot"}
-    conditions.saw([], NOON + timedelta(seconds=60))
+    conditions.saw([], at(60))
     assert output(conditions) == {"long", "boot"}
-    conditions.saw([], NOON + timedelta(hours=1))
+    conditions.saw([], at(3600))
     assert output(conditions) == {"boot"}
     assert conditions.findings()[0].clears is Clears.BOOT
 
 
 def finding(code: str = "79", second: int = 0, detail: str = "", count: int = 1) -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.xid", Verdict.FAIL, at, at, "0000:c1:00.0", code, detail, "line", count)
+    t = at(second)
+    return Finding("kernel.xid", Verdict.FAIL, t, t, "0000:c1:00.0", code, detail, "line", count)
 
 
 def test_a_burst_is_one_finding_with_its_span():
@@ -193,7 +185,7 @@ def test_a_burst_is_one_finding_with_its_span():
     assert not findings.add(finding(second=9))
     (only,) = findings.all()
     assert (only.count, only.first, only.last) == (
-        6, NOON + timedelta(seconds=1), NOON + timedelta(seconds=9),
+        6, at(1), at(9),
     )  # fmt: skip
 
 
@@ -237,8 +229,8 @@ def test_no_storm_outgrows_a_report_and_each_sighting_is_counted(storm):
 
 # --- Jobs in the fold, and what the log itself says is over.
 def hit(job: str, second: int = 0, code: str = "31") -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.xid", Verdict.FAIL, at, at, "0000:c1:00.0", code, job=job)
+    when = at(second)
+    return Finding("kernel.xid", Verdict.FAIL, when, when, "0000:c1:00.0", code, job=job)
 
 
 def shown(findings: Findings) -> dict[str, int]:
@@ -273,7 +265,7 @@ def test_the_oldest_jobs_are_reported_together():
     assert (len(by_job), by_job[""]) == (MAX_JOBS + 1, 5)
     assert {str(100 + n) for n in range(5, jobs)} <= by_job.keys()
     nameless = next(f for f in findings.all() if not f.job)
-    assert (nameless.first, nameless.last) == (NOON, NOON + timedelta(seconds=240))
+    assert (nameless.first, nameless.last) == (T0, at(240))
 
 
 def test_a_job_that_is_hit_again_is_not_the_oldest():
@@ -298,8 +290,8 @@ def test_no_churn_of_jobs_outgrows_a_report_or_loses_a_sighting(churn):
 
 
 def server(verdict: Verdict, second: int) -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.nfs", verdict, at, at, "10.0.0.5", "not-responding", clears=Clears.GONE)
+    t = at(second)
+    return Finding("kernel.nfs", verdict, t, t, "10.0.0.5", "not-responding", clears=Clears.GONE)
 
 
 def test_what_is_over_is_no_longer_reported():

@@ -1,17 +1,13 @@
 """Every documented shape of an Xid or SXid line, and the lines that only look like one."""
 
-from datetime import datetime
-
 import pytest
 
 from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import Record
-from hpctl.core.compat import UTC
 from hpctl.core.decode import link, part
 from hpctl.core.model import Finding, Verdict
+from tests.fakes.values import T0 as NOON
 from tests.unit.kernel_cases import rows
-
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding | None:

@@ -1,22 +1,17 @@
 """What findings amount to: the driver's word, companions, bursts, settling, silence."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from hpctl.core.assess import assess, incidents_of, repeated
 from hpctl.core.catalogue import Override, rules
-from hpctl.core.compat import UTC
 from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
+from tests.fakes.values import T0, at
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
 GENERATION = Generation("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def xid(code, seconds=0.0, *, device=GPU, detail="", evidence="", last=None, count=1):
@@ -297,13 +292,11 @@ def test_a_partly_blind_node_is_judged_by_what_it_sees():
     assert judge(unknown("host.dstate"), xid(79)).condition is Condition.FAULTY
 
 
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 DAY_S, APART = 86400.0, timedelta(minutes=5)
 
 
 def seen(code: str, minute: float, job: str = "", until: float | None = None, where: str = ""):
-    first = NOON + timedelta(minutes=minute)
-    last = first if until is None else NOON + timedelta(minutes=until)
+    first, last = at(60 * minute), at(60 * (minute if until is None else until))
     return Finding(
         "kernel.xid", Verdict.FAIL, first, last, "0000:c1:00.0", code, evidence=where, job=job
     )

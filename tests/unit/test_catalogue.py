@@ -1,13 +1,10 @@
 """The fault table: complete, sound, documented; a site's overrides and own rules."""
 
-from datetime import datetime
-
 import pytest
 
 from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
-from hpctl.core.compat import UTC
 from hpctl.core.faults.table import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
@@ -23,6 +20,7 @@ from hpctl.core.model import (
 )
 from hpctl.errors import HpctlError
 from hpctl.wiring import make_rules
+from tests.fakes.values import T0 as NOW
 
 
 def defaults(name: str):
@@ -71,8 +69,6 @@ def test_senseless_overrides_are_refused(change):
     with pytest.raises(ValueError, match="xid-13"):
         rules({"xid-13": change})
 
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 MINE = "report-scratch-full"
 

@@ -1,6 +1,5 @@
 """What each GPU check says of the sweeps of gpu_cases.yaml, at each limit and just below."""
 
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from msgspec.structs import replace
 from hpctl.agent.checks import check_gpu_speed
 from hpctl.agent.findings import Conditions
 from hpctl.agent.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle
-from hpctl.core.compat import UTC
+from tests.fakes.values import at
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
-
-NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 TABLE = yaml.safe_load(Path(__file__).with_name("gpu_cases.yaml").read_text())
 
@@ -118,7 +115,7 @@ def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
     for minute in range(30):
         throttle = Throttle(**{counter: minute * ns for counter, ns in held.items()})
         seen = Snapshot(minute * MINUTE, gpus=but(3, gpus(utilization=97), throttle=throttle))
-        conditions.saw(one.judge(seen, before, one.limits), NOON + timedelta(minutes=minute))
+        conditions.saw(one.judge(seen, before, one.limits), at(60 * minute))
         before = seen
         if conditions.findings():
             break

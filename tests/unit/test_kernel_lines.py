@@ -1,7 +1,7 @@
 """Every family of kernel lines, in the wordings of several kernels, look-alikes and nonsense."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.catalogue import SHIPPED
-from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
+from tests.fakes.values import T0 as NOON
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
-
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def records(*texts: str, facility: int = 0, second: float = 0) -> list[Record]:

@@ -6,12 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Health, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.protocol import reports as wire
+from tests.fakes.values import T0
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1, N2 = "n1", "n2"
 XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
 

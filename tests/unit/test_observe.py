@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from hpctl.core.advance import Progress
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -30,10 +29,9 @@ from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
 from hpctl.errors import Interrupted, Unavailable
-from tests.fakes.values import opened, slurm_node
+from tests.fakes.values import T0, opened, slurm_node
 from tests.intakes import Rows
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = ("n1", "n2")
 
 

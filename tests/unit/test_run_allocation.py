@@ -1,12 +1,11 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
@@ -18,6 +17,7 @@ from hpctl.jobs.run.allocation import (
 )
 from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
+from tests.fakes.values import T0 as NOW
 
 PROGRAM = """#!/bin/sh
 case "$*" in
@@ -79,7 +79,6 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
         assert choose_nodes((A, B, C), 2, before=(A, D), leaves=known) == (A, spare)
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
 
 

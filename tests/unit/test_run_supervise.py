@@ -1,12 +1,11 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
@@ -29,6 +28,7 @@ from hpctl.jobs.run.supervise import (
 )
 from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, offenders, persist
 from hpctl.policies import PolicyFile
+from tests.fakes.values import T0 as NOW
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
 HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
@@ -102,9 +102,6 @@ def test_a_step_that_ran_starts_the_count_afresh():
     assert one.refusals == 1
     assert StepSupervisor._uncreated(one, STEP, Evidence(1), FIT) is None
     assert one.refusals == 0
-
-
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 def past(kind: Kind, node: str | None, hours: float) -> Past:
