@@ -29,8 +29,7 @@ def once(folder: Path, script: str, **more: object) -> Result:
 
 def test_hpctls_own_rows_are_sound_and_quick_fits_in_90_seconds() -> None:
     known = run.known_tests(Path("/nowhere"))
-    quick = run.chosen(known, "quick", [])
-    assert sum(test.timeout_s for test in quick) <= run.QUICK_S
+    assert sum(test.timeout_s for test in run.chosen(known, "quick", [])) <= run.QUICK_S
     assert {"quick", "full", "group"} == {level for t in known.values() for level in t.levels}
 
 
@@ -105,8 +104,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, cap
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode(path.read_bytes())
     assert (found.id, found.failed[0].remedy) == ("r-1", "reboot")
-    said = capsys.readouterr().out
-    assert result.said("site.test", said) == found.results[0]
+    assert result.said("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err
     for n in range(run.MAX_WAITING):

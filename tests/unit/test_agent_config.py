@@ -39,8 +39,7 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
     settings = config.load(written(tmp_path, text), SPECS)
     assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
     ((spec, limits),) = config.apply(settings, SPECS)
-    assert (spec.name, spec.every_s, limits) == ("host.disk", 30, {"full": 97})
-    assert spec.gone_s == 5
+    assert (spec.name, spec.every_s, limits, spec.gone_s) == ("host.disk", 30, {"full": 97}, 5)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,7 @@ def test_nothing_is_believed_before_its_time():
     assert (early.verdict, early.clears) == (Verdict.UNKNOWN, Clears.GONE)
     assert "too early" in early.detail
     conditions.saw([], at(10), early=True)
-    assert conditions.findings() == []
-    assert run(conditions, True, True, start=30) == [0, 1]
+    assert (conditions.findings(), run(conditions, True, True, start=30)) == ([], [0, 1])
 
 
 def test_not_being_able_to_tell_neither_adds_nor_ends():
@@ -87,11 +86,9 @@ def test_not_being_able_to_tell_neither_adds_nor_ends():
 
 def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest():
     earlier = Finding("host.disk", Verdict.FAIL, at(-90), at(-5), "/", "full", clears=Clears.GONE)
-    other = replace(earlier, check="host.clock")
-    conditions = Conditions(SPEC, [earlier, other])
+    conditions = Conditions(SPEC, [earlier, replace(earlier, check="host.clock")])
     assert conditions.findings() == [earlier]
-    assert run(conditions, False, start=50) == [1]
-    assert run(conditions, False, start=60) == [0]
+    assert (run(conditions, False, start=50), run(conditions, False, start=60)) == ([1], [0])
 
 
 HOUR = 3600
@@ -125,8 +122,7 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
     conditions = Conditions(SPEC)
-    assert run(conditions, True, True) == [0, 1]
-    assert run(conditions, False, start=30 - HOUR) == [1]
+    assert (run(conditions, True, True), run(conditions, False, start=30 - HOUR)) == ([0, 1], [1])
     assert run(conditions, False, start=90 - HOUR) == [0]
 
 

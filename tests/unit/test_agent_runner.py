@@ -162,8 +162,7 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
     def blind() -> None:
         raise CannotTell("the driver hangs")
 
-    measured = replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0})
-    runner = started(measured)
+    runner = started(replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0}))
     for one in (blind, lambda: release.wait(10)):
         until(lambda: runner.gauges() == {"a.a": 1.0}, "it is told")
         trouble.append(one)

@@ -134,8 +134,7 @@ def test_a_storm_of_repeats_is_a_report_now_and_then(bench):
     for n in range(30):
         bench.findings = (replace(AGAIN, count=2 + n),)
         kinds += bench.deliver()
-    assert kinds.count("full") == 30 // REPEATS_EVERY
-    assert bench.spool.writes == 1
+    assert (kinds.count("full"), bench.spool.writes) == (30 // REPEATS_EVERY, 1)
 
 
 def test_a_head_node_that_forgot_is_reported_at_once(bench):
@@ -162,8 +161,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     assert {f.code for f in recalled.findings} == {"79", "48"}
     bench.line.away = False
     bench.line.held = ""  # and the head node was another one by then
-    assert bench.deliver(2) == ["full", "brief"]
-    assert bench.line.held == wire.digest((XID, OTHER))
+    assert (bench.deliver(2), bench.line.held) == (["full", "brief"], wire.digest((XID, OTHER)))
 
 
 # --- When the sender is woken: at once, then seldom, and nothing is forgotten.
@@ -199,8 +197,7 @@ NEXT_BOOT = replace(REPORT, boot="b-2")
 @pytest.mark.parametrize("acked", [True, False])
 def test_the_same_boot_gets_its_findings_and_start_back(tmp_path, acked):
     Spool(tmp_path / "spool").save(REPORT, acked=acked)
-    spool = Spool(tmp_path / "spool")
-    assert spool.recall(REPORT.generation) == Recalled((FINDING,), NOON)
+    assert Spool(tmp_path / "spool").recall(REPORT.generation) == Recalled((FINDING,), NOON)
 
 
 def test_what_nobody_heard_before_a_reboot_is_only_logged(tmp_path, caplog):

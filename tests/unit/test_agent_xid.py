@@ -21,8 +21,7 @@ SHAPES = [row.split(" | ", 5) for row in rows("xid_lines.txt")]
 @pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "text"), SHAPES)
 def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, text: str) -> None:
     output = "" if detail == "-" else detail
-    finding = judged(text)
-    assert finding == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
+    assert judged(text) == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
     if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
         assert part(code, f"{output} {text}") == f"link {link(f'{output} {text}')}"

@@ -119,11 +119,9 @@ def test_instance_hours_run_until_as_many_have_left():
     assert budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
     one_gone = past(Direction.DOWN, 3600, at_s=3700)
     assert budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
-    by_hand = {"w": group(1)}
-    assert budget_left([two], policy, NOW, by_hand)[1] == pytest.approx(10 - 3)
+    assert budget_left([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
-    found = answer(group(), job(7, 4), history=(two,), policy=tight)
-    assert rule(found) == "hours_per_day"
+    assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
 
 def small(number: int, gpus: int = 1, **more) -> Waiting:
@@ -136,8 +134,7 @@ GPUS = Tres(96, 0, (("gpu", 8),))
 
 
 def test_small_jobs_share_a_node():
-    eight = replace(group(4), like=GPUS)
-    up = answer(eight, *[small(n) for n in range(9)])
+    up = answer(replace(group(4), like=GPUS), *[small(n) for n in range(9)])
     assert (up.count, up.why) == (2, "jobs 0, 1, 2 and 6 more wait for 2 node(s), 2 too few")
     unknown = answer(group(4), *[small(n) for n in range(3)])
     assert unknown.count == 3, "of what the nodes have nobody told"

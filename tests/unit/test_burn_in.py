@@ -41,18 +41,15 @@ def every(policy=BURN, count=100):
 
 
 def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
-    assert len(chosen(cluster())) == 1
-    assert chosen(cluster(), replace(BURN, mode=Mode.OBSERVE)) == []
+    assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
     assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
-    running = past(N1, 0)[:2]
-    assert chosen(cluster(log=running)) == []
+    assert chosen(cluster(log=past(N1, 0)[:2])) == []
 
 
 def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
     log = [e for n in range(4, 9) for e in past(node_name(n), -9)]
     log += past(N1, -3) + past(N2, -5) + past(N3, -4)
-    order = chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every())
-    assert order == [N2, N3, N1]
+    assert chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every()) == [N2, N3, N1]
     hot = Finding("gpu.remap", Verdict.WARN, at(0), at(0), code="bank-low")
     view = cluster(idle=3, log=sorted(log, key=lambda e: e.at))
     view = replace(view, health={**view.health, N1: Health(generation(N1), at(0), (hot,))})
@@ -100,8 +97,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
 def test_nobody_is_tested_where_a_users_job_waits() -> None:
     assert chosen(cluster(jobs=(pending(),)), every()) == []
     assert chosen(cluster(jobs=(pending(partition="other"),)), every())
-    held = pending(reason="JobHeldUser")
-    assert chosen(cluster(jobs=(held,)), every())
+    assert chosen(cluster(jobs=(pending(reason="JobHeldUser"),)), every())
 
 
 # --- one burn-in --------------------------------------------------------------------------------

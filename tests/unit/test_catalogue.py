@@ -79,14 +79,12 @@ WHOLE = Override(
 
 def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
-    generation = Generation("n1", "i-1", "b-1")
-    return assess(Health(generation, NOW, (finding,)), mine, NOW)
+    return assess(Health(Generation("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
 
 
 def test_no_default_row_acts():
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
-    acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
-    assert acts == MARK_RULES
+    assert {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts} == MARK_RULES
     assert SHIPPED["hma-replace"].ladder == (Remedy.REPLACE,)
     assert SHIPPED["hma-spent"].ladder == (Remedy.NONE,)
     assert SHIPPED["hma-reboot"].ladder == (Remedy.REBOOT, Remedy.REPLACE)

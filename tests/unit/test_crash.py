@@ -167,8 +167,7 @@ def test_an_exception_of_the_network_is_an_echo():
 
 
 def test_of_many_time_outs_the_rank_that_is_behind_is_named():
-    lines = [TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)]
-    found = died(134, *lines)
+    found = died(134, *[TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)])
     assert (found.kind, found.rank) == (Kind.NETWORK, 7)
     assert found.why == "a collective timed out: rank 7 is behind the others"
     level = died(134, *(TIMEOUT.format(r=r, n=5) for r in range(4)))
@@ -183,8 +182,7 @@ def test_an_error_that_the_run_survived_did_not_end_it():
     assert died(137, *caught, *on[1:]).signature.startswith("ConnectionResetError")
     bars = [f"  {i}%|###     | {i}/1752 [00:29<1:22:01,  2.83s/it]" for i in range(SURVIVED_LINES)]
     assert died(137, *caught, *bars).signature == "SIGKILL"
-    later = died(1, *caught, *on, *trace(6, "ValueError: b"), *["[rank0]: x"] * 99)
-    assert later.rank == 6
+    assert died(1, *caught, *on, *trace(6, "ValueError: b"), *["[rank0]: x"] * 99).rank == 6
 
 
 def test_slurm_s_order_in_the_log_goes_before_what_ranks_say():
@@ -223,8 +221,7 @@ def test_places_that_lines_name():
 
 def test_only_the_end_of_a_log_counts():
     crash = trace(0, "ValueError: old")
-    noise = ["[rank1]: .".ljust(100)] * TAIL_LINES
-    assert died(137, *crash, *noise).signature == "SIGKILL"
+    assert died(137, *crash, *(["[rank1]: .".ljust(100)] * TAIL_LINES)).signature == "SIGKILL"
     wide = ["\t" * LINE_CHARS + "x"] * (TAIL_BYTES // LINE_CHARS + 1)
     assert died(137, *crash, *wide).signature in ("SIGKILL", "ValueError in step (train.py): old")
 

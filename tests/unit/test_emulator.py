@@ -135,8 +135,7 @@ def test_another_process_reads_the_calls(emulator):
 
 def test_a_cluster_can_be_deleted_under_a_stuck_replacement(demo, machines):
     demo.emulator.faults.add("stuck")
-    victim = nodes(demo)[0]["InstanceId"]
-    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[victim])
+    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[nodes(demo)[0]["InstanceId"]])
     demo("DeleteCluster", ClusterName="demo")
     until(demo, lambda: not demo.emulator.world.clusters)
     booted = [i for verb, i in machines.done if verb == "boot"]

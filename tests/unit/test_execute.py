@@ -84,8 +84,7 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     bench.answered()
     assert bench.order("i-2")
     bench.answered()
-    assert bench.started() == ["i-1", "i-2"]
-    assert bench.cloud.called == [("i-1",), ("i-2",)]
+    assert (bench.started(), bench.cloud.called) == (["i-1", "i-2"], [("i-1",), ("i-2",)])
 
 
 def test_who_leads_no_more_does_nothing(bench):
@@ -121,8 +120,7 @@ def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
     bench.answered()
     assert bench.order(*many[25:])
     bench.answered()
-    assert bench.started() == many
-    assert [len(call) for call in bench.cloud.called] == [25, 5]
+    assert (bench.started(), [len(call) for call in bench.cloud.called]) == (many, [25, 5])
 
 
 class HungSlurm:

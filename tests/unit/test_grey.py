@@ -101,8 +101,7 @@ class Head:
         return self.observer.look(State(), in_force)
 
     def condition(self, in_force: Rules | None = None) -> Condition:
-        view = self.look(in_force or rules())
-        judged = view.assessments.get(N1)
+        judged = self.look(in_force or rules()).assessments.get(N1)
         return judged.condition if judged else Condition.HEALTHY
 
 

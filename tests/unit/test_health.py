@@ -24,8 +24,7 @@ def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
     assert new
     health, new = fold_report(health, report(finding(5, count=7)), LATER)
     assert not new
-    assert health.findings[0].count == 7
-    assert health.findings[0].last == at(5)
+    assert (health.findings[0].count, health.findings[0].last) == (7, at(5))
 
 
 def test_a_finding_stays_within_its_boot_and_goes_with_it() -> None:
@@ -72,8 +71,7 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
     assert [f.code for f in health.findings] == ["79"]
     health, _ = fold_report(health, report(boot="b2"), LATER)
     assert [f.code for f in health.findings] == ["79"]
-    other = replace(report(boot="b3"), instance="i-2")
-    health, _ = fold_report(health, other, LATER)
+    health, _ = fold_report(health, replace(report(boot="b3"), instance="i-2"), LATER)
     assert health.findings == ()
 
 
@@ -81,8 +79,7 @@ def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_s
     health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
     assert standing(health, None) == health
     assert [f.code for f in standing(health, LATER).findings] == ["48"]
-    seen_on = replace(operators(finding(3600)), count=60)
-    health, _ = fold_report(health, report(seen_on), at(3600))
+    health, _ = fold_report(health, report(replace(operators(finding(3600)), count=60)), at(3600))
     assert [f.code for f in standing(health, LATER).findings] == ["48"]
 
 
@@ -104,8 +101,7 @@ def test_thousands_of_jobs_are_not_remembered_one_by_one() -> None:
     for n in range(500):
         agent.add(hit(str(n + 1), n))
         health, _ = fold_report(health, report(*agent.all()), later)
-    assert len(health.findings) == MAX_JOBS + 1
-    assert sum(f.count for f in health.findings) == 500
+    assert (len(health.findings), sum(f.count for f in health.findings)) == (MAX_JOBS + 1, 500)
 
 
 def test_a_job_is_remembered_while_nothing_stands_for_it() -> None:

@@ -37,15 +37,13 @@ def test_no_more_than_can_be_afforded_are_asked(tmp_path):
 def ask(tmp_path, args, probes):
     (tmp_path / "fsx").mkdir()
     made = machine(tmp_path, mountinfo(FSX))
-    chosen = {m.point: m for m in mounts(made)}
-    return check_host_filesystems.ask(made, chosen, args, probes)
+    return check_host_filesystems.ask(made, {m.point: m for m in mounts(made)}, args, probes)
 
 
 @pytest.mark.parametrize("args", [check_host_filesystems.STATFS, check_host_filesystems.STAT_ROOT])
 def test_a_mount_that_answers_is_well(tmp_path, args, probes):
     seen = ask(tmp_path, args, probes)
-    assert seen == (Asked("/fsx", "lustre"),)
-    assert judged_mounts(*seen) == []
+    assert (seen, judged_mounts(*seen)) == ((Asked("/fsx", "lustre"),), [])
 
 
 def stand_in(tmp_path, text):
@@ -85,8 +83,7 @@ def probes(monkeypatch):
 
 
 def mountinfo(*lines, own="rw", super="rw"):
-    text = "\n".join(line.format(own=own, super=super) for line in lines)
-    return {"/proc/self/mountinfo": text}
+    return {"/proc/self/mountinfo": "\n".join(line.format(own=own, super=super) for line in lines)}
 
 
 def signs(machine, answer=WELL):
@@ -100,8 +97,7 @@ def judged(sample):
 
 def test_a_healthy_machine_is_silent(tmp_path):
     seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT, TMPFS)))
-    assert [disk.point for disk in seen.disks] == ["/"]
-    assert judged(seen) == []
+    assert ([disk.point for disk in seen.disks], judged(seen)) == (["/"], [])
 
 
 def test_a_root_that_the_kernel_remounted(tmp_path):
@@ -150,8 +146,7 @@ def test_a_byte_is_written_where_the_agent_lives(tmp_path):
     folder.mkdir(parents=True)
     seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT)))
     assert (seen.write_error, seen.write_s) == ("", 0.0)
-    assert (folder / ".write-probe").read_bytes() == b"\0"
-    assert judged(seen) == []
+    assert ((folder / ".write-probe").read_bytes(), judged(seen)) == (b"\0", [])
 
 
 @pytest.mark.parametrize(

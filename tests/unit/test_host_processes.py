@@ -82,8 +82,7 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
     ],
 )  # fmt: skip
 def test_whose_code_it_is(stack, driver):
-    frames = check_host_processes._FRAME.sub("", stack)
-    assert check_host_processes.driver(frames) == driver
+    assert check_host_processes.driver(check_host_processes._FRAME.sub("", stack)) == driver
 
 
 @pytest.mark.parametrize(

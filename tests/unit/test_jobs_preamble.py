@@ -147,10 +147,8 @@ def test_what_was_asked_for_is_exported(job, shell):
         "kill -USR2 $$\n"
     )
     code, out, _ = job.run(shell=shell, tail=tail)
-    assert code == 0
-    assert json.loads(out[0]) == job.parts["policy"]
-    assert json.loads(out[2]) == ["local:/it's/42", "s3://b/$p"]
-    assert (out[1], out[3]) == ("2", "USR2")
+    assert (code, json.loads(out[0])) == (0, job.parts["policy"])
+    assert (json.loads(out[2]), out[1], out[3]) == (["local:/it's/42", "s3://b/$p"], "2", "USR2")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -128,8 +128,7 @@ def test_a_script_that_can_be_read_only_once(shell: Shell) -> None:
     # hpctl sbatch <(make-script): the shell names a pipe.
     pipe = shell.tmp / "pipe.sh"
     os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(PLAIN,), daemon=True)
-    writer.start()
+    threading.Thread(target=pipe.write_text, args=(PLAIN,), daemon=True).start()
     assert shell.run(str(pipe)).returncode == 0
     assert shell.recorded()["text"] == PLAIN.encode().decode("latin-1")
 

@@ -100,8 +100,7 @@ def test_the_users_comment_stays_behind_the_registration():
     ):
         got = submit(f"--checkpoint-dir /c {options}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
-        assert comment == 'hpctl:{"ckpt":"/c"} my own'
-        assert decode(comment) == got.registered
+        assert (comment, decode(comment)) == ('hpctl:{"ckpt":"/c"} my own', got.registered)
         assert any("your --comment stands after" in note for note in got.notes)
     # sbatch reads no variable of this name (seen on 22.05.8).
     got = submit("--checkpoint-dir /c", environment={"SBATCH_COMMENT": "x"})

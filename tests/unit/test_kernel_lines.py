@@ -128,8 +128,7 @@ def test_a_trace_elsewhere_is_not():
     assert len(kernel().findings(records(SOFT, "RIP: 0010:ext4_x+0x12/0x80 [ext4]"))) == 1
     # A warning of the driver that comes just after has a trace of its own.
     warned = ("WARNING: CPU: 1 PID: 7 at nv.c:1 nv_poll+0x1/0x2 [nvidia]", IN_NVIDIA)
-    found = kernel().findings(records(SOFT, *warned))
-    assert [f.code for f in found] == ["soft", "warning"]
+    assert [f.code for f in kernel().findings(records(SOFT, *warned))] == ["soft", "warning"]
     late = kernel()
     late.findings(records(SOFT))
     assert late.findings(records(IN_NVIDIA, second=3)) == []
@@ -162,8 +161,7 @@ def test_the_job_is_that_of_the_process_that_the_line_names():
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
     reached = {f"{c.replace('.', '-')}-{code}" for _, c, code, _, _ in CASES}
     reached |= {"kernel-lockup-driver", "kernel-crash-driver", "kernel-efa", "kernel-neuron"}
-    rows = {rule for rule in SHIPPED if rule.startswith("kernel-")}
-    assert rows - reached == set()
+    assert {rule for rule in SHIPPED if rule.startswith("kernel-")} - reached == set()
 
 
 KNOWN = st.sampled_from([case[0] for case in CASES])

@@ -55,8 +55,7 @@ def append(path: Path, data: bytes) -> None:
 def test_a_file_is_followed_from_its_start(path):
     log = open_log(path)
     assert isinstance(log, KernelFile)
-    assert texts(log) == ["old"]
-    assert texts(log) == []
+    assert (texts(log), texts(log)) == (["old"], [])
     append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
     assert texts(log) == ["new", "newer"]
     log.close()
@@ -71,8 +70,7 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
         assert selector.select(0.05) == []
         append(path, format_record("new", 2))
         assert selector.select(5)
-        assert texts(log) == ["new"]
-        assert selector.select(0) == []
+        assert (texts(log), selector.select(0)) == (["new"], [])
         replacement = path.with_name("other")
         replacement.write_bytes(format_record("of another file", 1))
         replacement.replace(path)
@@ -138,8 +136,7 @@ def test_a_line_without_end_is_dropped_and_counted(path):
     log = open_log(path)
     texts(log)
     append(path, b"4,2,1,-;" + b"x" * 3 * kmsg.RECORD_BYTES)
-    assert texts(log) == []
-    assert log.lost == 1
+    assert (texts(log), log.lost) == ([], 1)
     append(path, b"\n" + format_record("next", 3))
     assert texts(log) == ["next"]
     log.close()
@@ -179,8 +176,7 @@ def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypat
         return answer
 
     monkeypatch.setattr(kmsg.os, "read", read)
-    assert texts(log) == ["first", "later"]
-    assert log.lost == 1
+    assert (texts(log), log.lost) == (["first", "later"], 1)
     with pytest.raises(Unavailable, match="gone"):
         log.read()
     log.close()

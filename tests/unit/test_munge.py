@@ -18,8 +18,7 @@ pytestmark = pytest.mark.slurm
 def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     credential = munge.decode(munge.encode(b"a\0payload", munges.n1), munges.head)
-    assert credential.payload == b"a\0payload"
-    assert credential.address == IPv4Address("127.0.1.2")
+    assert (credential.payload, credential.address) == (b"a\0payload", IPv4Address("127.0.1.2"))
     assert (credential.uid, credential.gid) == (os.geteuid(), os.getegid())
     assert before <= credential.encode_time <= datetime.now(UTC)
     assert credential.ttl == 300

@@ -149,8 +149,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml():
     def loaded(module: str) -> set[str]:
         args = [sys.executable, "-S", "-c", code.format(module=module)]
         env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-        done = run_text(args, env=env, check=True)
-        return set(ast.literal_eval(done.stdout))
+        return set(ast.literal_eval(run_text(args, env=env, check=True).stdout))
 
     assert loaded("hpctl.agent.nvml.child") == set()
     assert "pynvml" not in loaded("hpctl.agent.nvml.client")

@@ -55,8 +55,7 @@ def test_every_shape(check, code, device, detail, verdict, line):
 
 
 def test_its_time_is_the_event_s_then_the_record_s_then_ours():
-    late = npd(reason="R", message="")
-    assert found(late).at == datetime(2026, 7, 20, 22, 53, 10, tzinfo=UTC)
+    assert found(npd(reason="R", message="")).at == datetime(2026, 7, 20, 22, 53, 10, tzinfo=UTC)
     mine = record(condition="XID Error", data={"ErrNum": 79})
     assert found(mine).finding(HEARD).first == datetime(2026, 7, 20, 22, 53, 17, tzinfo=UTC)
     none = json.dumps({"condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})

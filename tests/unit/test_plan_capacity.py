@@ -43,8 +43,7 @@ def opens(view, policy, now):
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
     gone = opens(cluster(), SCALE, at(0))
-    assert [c.kind for c in gone] == [Kind.REMOVE] * 6
-    assert len({c.recovery for c in gone}) == 6
+    assert ([c.kind for c in gone], len({c.recovery for c in gone})) == ([Kind.REMOVE] * 6, 6)
     (grows,) = opens(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
     assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
 
@@ -157,8 +156,7 @@ def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     elsewhere = pending(partition="dev", eligible=at(1))
     view = cluster(log=closed(), jobs=(elsewhere,), change={N1: OURS})
     assert len(steps(view, seconds=2)) == 1
-    before = pending(reason=reason, eligible=at(-1))
-    assert opens(cluster(jobs=(before,)), SCALE, at(0)) == ()
+    assert opens(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0)) == ()
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
@@ -209,8 +207,7 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
     log = closed(SignalSeen(at(3700), REMOVE.recovery, Signal.REFUSED, "x"))
     log += (SignalSeen(at(3900), REMOVE.recovery, Signal.DEADLINE, "x"),)
     quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
-    stuck = cluster(log=log, change={**quiet, N1: OURS}, seconds=4000)
-    (back,) = opens(stuck, SCALE, at(4000))
+    (back,) = opens(cluster(log=log, change={**quiet, N1: OURS}, seconds=4000), SCALE, at(4000))
     assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
     no = (*log, back, SignalSeen(at(4001), back.recovery, Signal.REFUSED, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
@@ -236,8 +233,7 @@ def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [Signal.ORDER_TAKEN]
     view = cluster(log=ARRIVING, seconds=5)
     ten = {"workers": replace(view.provider.groups["workers"], target=10)}
-    waits = replace(view, provider=replace(view.provider, groups=ten))
-    assert moves(waits, seconds=5) == []
+    assert moves(replace(view, provider=replace(view.provider, groups=ten)), seconds=5) == []
     full = replace(view.provider, instances={**view.provider.instances, **more(2)})
     full = replace(full, groups=ten)
     there = cluster(log=ARRIVING, seconds=5, provider=full)
@@ -257,8 +253,7 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     """Nor is one ordered twice because the service tells of it a moment later."""
     job = pending(wants=10)
     for seconds, moved in ((5, []), (182, [Signal.REFUSED])):
-        view = cluster(log=ARRIVING, seconds=seconds, jobs=(job,))
-        assert moves(view, seconds=seconds) == moved
+        assert moves(cluster(log=ARRIVING, seconds=seconds, jobs=(job,)), seconds=seconds) == moved
     over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
     assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
@@ -287,9 +282,7 @@ def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
-    second = replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")
-    both = (REMOVE, second)
-    view = cluster(log=both)
+    view = cluster(log=(REMOVE, replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")))
     assert len(steps(view)) == 2
     gone = {i: x for n, i in enumerate(view.provider.instances) if n < 3
             for x in [view.provider.instances[i]]}  # fmt: skip
@@ -319,8 +312,7 @@ def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     )
     view = cluster(log=gone, change={N1: OURS}, idle=0, seconds=10)
     assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
-    fresh = replace(view.instances[N1], id="i-new")
-    new = replace(view, instances={**view.instances, N1: fresh})
+    new = replace(view, instances={**view.instances, N1: replace(view.instances[N1], id="i-new")})
     (back,) = opens(new, SCALE, at(10))
     assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
     (step,) = steps(replace(new, state=replay((*gone, back))), seconds=10)

@@ -67,5 +67,4 @@ def test_the_notes_of_a_log() -> None:
     st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=80)
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
-    line = f"checkpoint={quoted(path)} step=3".encode()
-    assert parse(line) == Note(step=3, checkpoint=path)
+    assert parse(f"checkpoint={quoted(path)} step=3".encode()) == Note(step=3, checkpoint=path)

@@ -175,8 +175,7 @@ def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
 def test_a_loss_far_over_its_past_is_told() -> None:
     b = new_run()
     for step in range(103):
-        loss = 2.0 + step % 5 / 100 if step < 100 else 9.0
-        b.add(note_of(0, step, loss=loss), 1001.0 + step)
+        b.add(note_of(0, step, loss=2.0 + step % 5 / 100 if step < 100 else 9.0), 1001.0 + step)
     assert b.trouble(1103.0).kind is Kind.SPIKE
 
 

@@ -92,8 +92,7 @@ def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sur
 
 @pytest.mark.parametrize("release", list(RELEASES))
 def test_where_all_are_equal_nobody_is_named(release: str) -> None:
-    state = stepped(7)
-    finding = still(state, release)
+    finding = still(stepped(7), release)
     assert (finding.cause, finding.members) == (HangCause.EQUAL, ())
 
 
@@ -122,8 +121,7 @@ def tensor_parallel() -> Job:
 
 
 def test_victims_that_wait_elsewhere_are_not_blamed() -> None:
-    state = tensor_parallel()
-    finding = still(state)
+    finding = still(tensor_parallel())
     assert finding.cause is HangCause.BEHIND
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 

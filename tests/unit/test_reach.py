@@ -73,8 +73,7 @@ def test_silence_of_all_agents_says_nothing_of_the_nodes():
 
 
 def test_a_slurmd_that_does_not_answer_yet_is_suspect():
-    node = SlurmNode(N1, "ALLOCATED", frozenset({"NOT_RESPONDING"}))
-    found, _ = judged(node, lasts_s=900)
+    found, _ = judged(SlurmNode(N1, "ALLOCATED", frozenset({"NOT_RESPONDING"})), lasts_s=900)
     assert found.condition is Condition.SUSPECT
     assert "slurm-silent" in found.why
 

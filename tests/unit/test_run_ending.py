@@ -91,5 +91,4 @@ def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None
     assert kind(replace(first, stepped=True)) is Kind.STORAGE
     assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
     # The other rank found it: what is missing is missing on one node.
-    found = replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])
-    assert kind(found) is Kind.STORAGE
+    assert kind(replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])) is Kind.STORAGE

@@ -106,8 +106,7 @@ def test_a_step_that_ran_starts_the_count_afresh():
 
 def past(kind: Kind, node: str | None, hours: float) -> Past:
     at = NOW - timedelta(hours=hours)
-    name = node if node else None
-    return Past(Trouble(kind, at, "", node=name), Action.STEP)
+    return Past(Trouble(kind, at, "", node=node), Action.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
@@ -154,8 +153,7 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
     lines = list[str]()
     one = handler(lines)
     trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
-    answer = one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused)
-    assert answer.action is action
+    assert one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused).action is action
     assert [each.action for each in one._history.past] == [action]
     assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
 
@@ -196,8 +194,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     ],
 )
 def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
-    clocks = StepTimers(given(tmp_path))
-    trouble = clocks.time_limit(limits(left, whole), NOW)
+    trouble = StepTimers(given(tmp_path)).time_limit(limits(left, whole), NOW)
     assert (trouble is not None and trouble.kind is Kind.TIME_LIMIT) is near
 
 

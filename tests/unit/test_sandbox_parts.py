@@ -55,8 +55,7 @@ def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):
         imds.serve(address)
-        expected = Expected(spot=True, metadata_url=imds.url(address))
-        machines[address] = Machine(expected=expected)
+        machines[address] = Machine(expected=Expected(spot=True, metadata_url=imds.url(address)))
     imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
     assert check_host_ec2.gather_spot(machines["127.0.1.1"]).action == ""
     heard = check_host_ec2.gather_spot(machines["127.0.1.2"])

@@ -34,10 +34,8 @@ TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
 @pytest.mark.parametrize("name", TRIPS)
 def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name):
     rule, (severity, version, bad, good) = name.partition(" ")[0], TRIPS[name]
-    found = [h for h in hazards(version, bad) if h.rule == rule]
-    assert [h.severity for h in found] == [severity]
-    other = [h for h in hazards(version, good) if h.rule == rule]
-    assert severity not in [h.severity for h in other]
+    assert [h.severity for h in hazards(version, bad) if h.rule == rule] == [severity]
+    assert severity not in [h.severity for h in hazards(version, good) if h.rule == rule]
 
 
 def test_the_completing_hazard_ends_with_26_05_4():

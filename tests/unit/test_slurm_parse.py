@@ -171,8 +171,7 @@ def test_array_tasks_are_named_by_array_and_task() -> None:
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
     assert (task.command_id, task.whole_array) == ("5_3", False)
     assert rest.whole_array
-    assert one().command_id == "7"
-    assert one(HetJobID="7").het_job == 7
+    assert (one().command_id, one(HetJobID="7").het_job) == ("7", 7)
 
 
 def test_times_without_bounds_are_in_bounds() -> None:
@@ -206,8 +205,7 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     """Hundreds of jobs with `a[1-99999]` ate the daemon's memory."""
     hosts = Hostlists()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
-    lists = {f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}
-    excluded = listed(**lists, j9="n[1-2000]")
+    excluded = listed(**{f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}, j9="n[1-2000]")
     jobs = [record.job for record in parse.jobs(b"".join(rows), excluded, MARK, hosts)[0]]
     assert [len(job.excluded) for job in jobs] == [99_999, 99_999, *[0] * 6, 2000]
     assert all(job.nodes == ("n1", "n2") for job in jobs)
@@ -252,8 +250,7 @@ def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
 @pytest.mark.parametrize("value", FORGED, ids=range(len(FORGED)))
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_no_value_of_a_field_ends_the_daemon(field: str, value: str, state: str) -> None:
-    over = {"State": state, field: value}
-    records, flaws = parsed(row(**over), row(JobID="8"))
+    records, flaws = parsed(row(**{"State": state, field: value}), row(JobID="8"))
     assert [record.job.id for record in records] == [7, 8]
     assert not flaws
 

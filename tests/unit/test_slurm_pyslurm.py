@@ -74,8 +74,7 @@ def test_no_single_record_ends_the_child(scheduler):
         (3, "", ""),
     ]
     assert view.jobs[3].end == LATEST
-    assert list(view.nodes) == ["n1"]
-    assert [flaw.target for flaw in view.flaws] == ["n2", "4"]
+    assert (list(view.nodes), [flaw.target for flaw in view.flaws]) == (["n1"], ["n2", "4"])
 
 
 def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
