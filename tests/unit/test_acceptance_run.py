@@ -122,7 +122,7 @@ def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == 1
     assert ":Failed:none:was not done within 0.1 s" in capsys.readouterr().out
     monkeypatch.setattr(run, "QUICK_S", 1.05)
-    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=2))
+    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=1.2))
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == (2 if level == "quick" else 1)
 
 

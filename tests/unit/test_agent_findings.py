@@ -185,18 +185,6 @@ def test_a_burst_is_one_finding_with_its_span():
     )  # fmt: skip
 
 
-def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice():
-    before = Findings()
-    for second in range(5):
-        before.add(finding(second=second))
-    after = Findings(before.all())
-    assert after.all() == before.all()
-    for second in range(5):
-        assert not after.add(finding(second=second))
-    assert after.all() == before.all()
-    assert after.add(finding("48"))
-
-
 def test_beyond_the_limit_details_are_folded_before_faults_are_left_out():
     findings = Findings()
     for n in range(2000):
@@ -241,15 +229,17 @@ def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst():
     assert shown(findings) == {"12": 2, "": 1}
 
 
-def test_after_a_restart_old_lines_find_their_jobs_again():
+@pytest.mark.parametrize("job", ["", "12"])
+def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice(job):
+    """And lines whose processes are long gone find their jobs again."""
     before = Findings()
-    for second in (0, 1, 2):
-        before.add(hit("12", second))
+    for second in range(5):
+        before.add(hit(job, second))
     after = Findings(before.all())
-    for second in (0, 1, 2):
-        # The processes are long gone.
-        assert not after.add(hit("", second))
-    assert shown(after) == {"12": 3}
+    assert after.all() == before.all()
+    assert not any([after.add(hit("", second)) for second in range(5)])
+    assert after.all() == before.all()
+    assert after.add(hit(job, code="48"))
 
 
 def test_the_oldest_jobs_are_reported_together():

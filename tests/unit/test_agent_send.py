@@ -194,39 +194,28 @@ REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
 NEXT_BOOT = replace(REPORT, boot="b-2")
 
 
-@pytest.mark.parametrize("acked", [True, False])
-def test_the_same_boot_gets_its_findings_and_start_back(tmp_path, acked):
-    Spool(tmp_path / "spool").save(REPORT, acked=acked)
-    assert Spool(tmp_path / "spool").recall(REPORT.generation) == Recalled((FINDING,), NOON)
-
-
-def test_what_nobody_heard_before_a_reboot_is_only_logged(tmp_path, caplog):
-    Spool(tmp_path).save(REPORT, acked=False)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
-    assert "kernel.xid line" in caplog.text
-
-
-def test_what_was_heard_before_a_reboot_is_no_news(tmp_path, caplog):
-    Spool(tmp_path).save(REPORT, acked=True)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
-    assert caplog.text == ""
-
-
 OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
+BOTH = (FINDING, OPERATOR)
 
 
-def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it(tmp_path, caplog):
-    report = replace(REPORT, findings=(FINDING, OPERATOR))
-    Spool(tmp_path).save(report, acked=False)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
-    assert caplog.text.count("not heard before this boot") == 1
-    replaced = replace(NEXT_BOOT, instance="i-2")
-    assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
-
-
-def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path):
-    Spool(tmp_path).save(replace(REPORT, findings=(OPERATOR,)), acked=True)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
+@pytest.mark.parametrize(
+    ("acked", "told", "now", "known", "logged"),
+    [
+        (True, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), NEXT_BOOT, (), 1),
+        (True, (FINDING,), NEXT_BOOT, (), 0),
+        (False, BOTH, NEXT_BOOT, (OPERATOR,), 1),
+        (True, (OPERATOR,), NEXT_BOOT, (), 0),
+        (False, BOTH, replace(NEXT_BOOT, instance="i-2"), (), 2),
+    ],
+)
+def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
+    """Of this boot all; of an earlier one what no boot clears and nobody heard."""
+    Spool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
+    assert Spool(tmp_path / "spool").recall(now.generation) == Recalled(known, NOON)
+    assert caplog.text.count("not heard before this boot") == logged
+    assert ("kernel.xid line" in caplog.text) is bool(logged)
 
 
 @pytest.mark.parametrize(

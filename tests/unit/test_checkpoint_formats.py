@@ -389,10 +389,9 @@ def test_the_trainer_goes_by_deepspeeds_pointer(tmp_path, said):
     assert reason(path) == f"latest says {said!r}, which is not there"
 
 
-@pytest.mark.parametrize("loss", ["0.1", "NaN"])
-def test_a_long_history_of_the_trainer_is_no_defect(tmp_path, loss):
+def test_a_long_history_of_the_trainer_is_no_defect(tmp_path):
     path = write(tmp_path / "checkpoint-40", hf_files())
-    long = f'{{"loss": {loss}, "text": "'.encode() + b"x" * (65 << 20) + b'"}'
+    long = b'{"loss": 0.1}, {"loss": NaN, "text": "' + b"x" * (65 << 20) + b'"}'
     raw = b'{"global_step": 40, "log_history": [' + long + b"]}"
     (path / "trainer_state.json").write_bytes(raw)
     assert isinstance(judge(path), Checkpoint)

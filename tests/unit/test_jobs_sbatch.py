@@ -124,7 +124,7 @@ def test_from_stdin(shell: Shell) -> None:
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 
 
-def test_a_script_that_can_be_read_only_once(shell: Shell) -> None:
+def test_a_script_that_can_be_read_only_once(shell) -> None:
     # hpctl sbatch <(make-script): the shell names a pipe.
     pipe = shell.tmp / "pipe.sh"
     os.mkfifo(pipe)
@@ -133,7 +133,7 @@ def test_a_script_that_can_be_read_only_once(shell: Shell) -> None:
     assert shell.recorded()["text"] == PLAIN.encode().decode("latin-1")
 
 
-def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
+def test_a_bare_name_is_looked_for_where_chdir_says(shell) -> None:
     # As sbatch does: there it comes before the working directory.
     there = shell.tmp / "there"
     there.mkdir()

@@ -276,9 +276,9 @@ def test_the_window_is_as_long_as_the_configuration_looks_back() -> None:
 
 def test_decisions_are_the_same_with_and_without_the_past(monkeypatch) -> None:
     """Of a third of a year of a busy cluster, of which most of a month is past."""
-    for what in ("REPORTS", "CRASHES", "CHANGES"):
-        monkeypatch.setattr(f"benchmarks.past.{what}", 4)
-    made = Past(100)
+    for what, count in {"REPORTS": 4, "CRASHES": 4, "CHANGES": 4, "NODE_RECOVERIES": 8}.items():
+        monkeypatch.setattr(f"benchmarks.past.{what}", count)
+    made = Past(40)
     log = [e for d in range(120, 0, -1) for e in made.day(T0 - timedelta(days=d))]
     now, whole = at(0), replay(log)
     chosen = retire(whole, now - timedelta(seconds=window_s(OWN, RULES)), ())

@@ -1,6 +1,6 @@
 """The report's figures, by small journals whose sums are done by hand."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +8,7 @@ from hpctl.core.change import ChangeOpened, Kind, Signal
 from hpctl.core.journal import Event, JobRecoveryOpened, RequestTaken, SignalSeen, replay
 from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.core.recovery import StepKind
-from hpctl.core.report import Node, Report, class_of, report
+from hpctl.core.report import Node, class_of, report
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
 
 HOUR, DAY = 3600.0, 86400.0
@@ -16,16 +16,12 @@ FLEET = {NodeName(f"ip-10-1-0-{n}"): Node(8, 2.0) for n in range(1, 11)}
 UNTIL = T0 + timedelta(days=10)
 
 
-def figures(
-    *events: list[Event], since: datetime = T0, fleet: dict[NodeName, Node] = FLEET
-) -> Report:
+def figures(*events, since=T0, fleet=FLEET):
     state = replay(sorted((e for some in events for e in some), key=lambda e: e.at))
     return report(state, fleet, since, UNTIL, timedelta(days=1))
 
 
-def repaired(
-    rid: str, n: int, t: float, hours: float, rule: str = "xid-79", **how: object
-) -> list[Event]:
+def repaired(rid, n, t, hours, rule="xid-79", **how):
     """Drained at once, rebooted, and returned after so many hours."""
     g = gen(n)
     return [
