@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -131,9 +130,7 @@ def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 60", timeout_s=60))
     command = [sys.executable, "-m", "hpctl.acceptance.run", "--test", "site.test"]
     child = subprocess.Popen([*command, "--tests", str(tmp_path)])
-    end = time.monotonic() + 20
-    while not (mark.exists() and mark.read_text()) and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(signal.SIGTERM)
     assert child.wait(10) == 128 + signal.SIGTERM
     # A zombie until whoever adopted it waits for it.

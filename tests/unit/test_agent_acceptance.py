@@ -1,7 +1,7 @@
 """The agent's pick-up of results: what a job left is told, and nothing that anybody else wrote."""
 
 import os
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -11,28 +11,21 @@ from hpctl.acceptance.result import MAX_FILE
 from hpctl.agent.acceptance import KEPT, MAX_FILES, Inbox
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.compat import UTC
 from hpctl.core.model import Condition, Generation, Health, Verdict
+from tests.fakes.values import T0 as NOON
+from tests.fakes.values import Clock
 
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "n-12ab34cd-1"
 
 
-class Watch:
-    now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
+@pytest.fixture
+def watch():
+    return Clock()
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
-
-
-@pytest.fixture
-def inbox(tmp_path: Path, watch: Watch) -> Inbox:
-    found = Inbox(tmp_path, watch)
+def inbox(tmp_path: Path, watch) -> Inbox:
+    found = Inbox(tmp_path, watch.now)
     found.prepare()
     return found
 
@@ -63,7 +56,7 @@ def test_a_result_is_told_as_findings_once_and_for_a_while(tmp_path, inbox, watc
     assert (gemm.device, gemm.detail) == (NAME, "GPU 3 is slow")
     assert msgspec.json.decode(gemm.evidence) == {"tflops": 71.5}
     assert (efa.verdict, summary.check) == (Verdict.UNKNOWN, "acceptance.run")
-    watch.now += KEPT
+    watch.at += KEPT
     assert inbox.look()
     assert (inbox.findings(), path.exists()) == ((), False)
 

@@ -70,9 +70,6 @@ def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
         config.load(tmp_path / "none.yaml", SPECS)
 
 
-NODE = "n1"
-
-
 @pytest.mark.parametrize(
     ("url", "head"),
     [
@@ -100,7 +97,7 @@ def test_the_instance_id_is_the_firmwares(tmp_path, tag: str | None, instance: s
     path = tmp_path / "board_asset_tag"
     if tag is not None:
         path.write_text(tag)
-    assert config.this_instance(NODE, path) == instance
+    assert config.this_instance("n1", path) == instance
 
 
 def test_the_boot_id(tmp_path) -> None:

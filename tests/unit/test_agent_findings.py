@@ -144,15 +144,13 @@ def test_a_check_gone_mad_is_bounded():
 
 # --- One thing that a check sees may end otherwise than its CheckSpec says.
 
-PLUGIN = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
-
 
 def output(conditions: Conditions) -> set[str]:
     return {finding.code for finding in conditions.findings()}
 
 
 def test_its_own_time_and_its_own_way_to_clear():
-    conditions = Conditions(PLUGIN)
+    conditions = Conditions(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
     conditions.saw(
         [
             Observation("plain"),

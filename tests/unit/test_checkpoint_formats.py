@@ -28,7 +28,6 @@ from tests.unit.checkpoint_files import (
 )
 
 # What torch 2.13's torch.save({"global_step": 7}) writes: 64-bit end records included.
-REAL = Path(__file__).with_name("torch_2_13_saved.ckpt")
 OPTIONAL = {"rng_state_0.pth"}  # the Trainer goes on without; no file says how many there were
 
 
@@ -214,7 +213,7 @@ def test_stale_handles(tmp_path, monkeypatch, lasting):
 
 
 def test_every_cut_of_what_torch_really_writes_is_seen(tmp_path):
-    raw = REAL.read_bytes()
+    raw = Path(__file__).with_name("torch_2_13_saved.ckpt").read_bytes()
     file = tmp_path / "last.ckpt"
     file.write_bytes(raw)
     row = judge(file, deep=True)

@@ -35,11 +35,9 @@ class SlowCloud:
     reboot = remove = replace
 
 
-class Written:
+def written_to(events):
     """A journal that is a list."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self.append = events.extend
+    return SimpleNamespace(append=events.extend)
 
 
 class Bench:
@@ -51,7 +49,7 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)
+        self.executor = Executor(nobody, cloud, written_to(self.written), CLOCK, self.poked.set)
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -149,7 +147,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, Written(written), CLOCK)
+    executor = Executor(slurm, cloud, written_to(written), CLOCK)
     due = [
         Due(f"j-{i}", Do(StepKind.START_NOW, str(i), attempt=1), attempt(i)) for i in (1, 2, 3, 4)
     ]
@@ -182,7 +180,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, Written([]), CLOCK)
+    executor = Executor(slurm, cloud, written_to([]), CLOCK)
     executor.run(
         [
             Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),

@@ -152,23 +152,6 @@ def test_ports_and_interfaces_are_read_and_efa_is_left_alone(tree):
     ]
 
 
-def test_a_device_that_returns_is_not_compared_with_its_former_life(tree):
-    tree.add_mlx5("mlx5_0")
-    tree.add_mlx5("mlx5_1")
-    node = Node(tree.root)
-    first = check_rdma.gather_errors(node.machine)
-    tree.unplug("mlx5_0")
-    node.clock.now += 30
-    second = check_rdma.gather_errors(node.machine)
-    assert set(second.now.devices) == {"mlx5_1"}
-    tree.add_mlx5("mlx5_0")
-    tree.set("mlx5_0", "link_downed", 50)
-    node.clock.now += 30
-    third = check_rdma.gather_errors(node.machine)
-    assert list(check_rdma.judge_errors(third, second, LIMITS)) == []
-    assert first.now.devices.keys() == third.now.devices.keys()
-
-
 def links(node: Node) -> list[tuple[str, str]]:
     return codes(check_rdma.judge_link(check_rdma.gather_link(node.machine), None, {}))
 

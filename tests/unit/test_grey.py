@@ -1,6 +1,7 @@
 """From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,16 +47,6 @@ class Slurm:
         return SchedulerView(as_of, nodes, {job.id: job})
 
 
-class Cloud:
-    """No provider: nothing to ask."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-
-    def view(self) -> ProviderView:
-        return ProviderView(self.clock.now())
-
-
 class Head:
     """The daemon's wiring of health, grey failures and observer; what is stored is in `rows`."""
 
@@ -64,7 +55,8 @@ class Head:
         self.slurm = Slurm(self.clock)
         self.rows: dict[str, Health] = {}
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
-        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)
+        no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
+        self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
         self.observer = Observer(
             self.slurm, cloud, self.book, self.clock, tmp / "STOP"
         )  # fmt: skip

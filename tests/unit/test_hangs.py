@@ -24,7 +24,6 @@ HANGS = HangPolicy()
 JOB = slurm_job(7, nodes=("n1", "n2"), partition="all", state="RUNNING")
 WORK = Activity(ranks=8, working=8)
 WAITS = Activity(ranks=8, waiting=8)
-SPINS = Activity(ranks=8, waiting=7, spinning=1)
 TRAINS = Activity(ranks=8, working=8, gpu_busy=0.98, gpu_w=610.0)
 POLLS = Activity(ranks=8, spinning=8, gpu_busy=1.0, gpu_w=190.0)
 COMPUTES = replace(POLLS, gpu_w=560.0)
@@ -62,7 +61,7 @@ def run():
     ("before", "pair", "node"),
     [
         (WORK, (WAITS, WAITS), None),
-        (WORK, (WAITS, SPINS), "n2"),
+        (WORK, (WAITS, Activity(ranks=8, waiting=7, spinning=1)), "n2"),
         (WORK, (Activity(ranks=8, waiting=7, blocked=1), WAITS), "n1"),
         (WORK, (WAITS, Activity()), None),
         (TRAINS, (POLLS, POLLS), None),

@@ -10,6 +10,7 @@ from hpctl.agent.checks.check_host_processes import Sample, Stuck
 from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
+from tests.fakes.fabric import Clock
 from tests.sweeps import gpus
 from tests.unit.host import limits, machine, summary
 
@@ -26,13 +27,6 @@ NFS = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n[<0>] nfs_getattr+0x1/0x2
 DISK = "[<0>] folio_wait_bit_common+0x13/0x3\n[<0>] ext4_filemap_fault+0x2/0x4"
 
 OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture

@@ -98,8 +98,6 @@ OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 
 IN_NVIDIA = "RIP: 0010:nv_poll+0x12/0x80 [nvidia]"
 
-IN_EFA = "RIP: 0010:efa_destroy_qp.cold+0x12/0x80 [efa]"
-
 
 def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
     return [(f.check, f.code, f.detail) for f in found]
@@ -109,7 +107,7 @@ def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
     ("trouble", "frame", "check", "module"),
     [
         (SOFT, IN_NVIDIA, "kernel.lockup", "nvidia"),
-        (OOPS, IN_EFA, "kernel.crash", "efa"),
+        (OOPS, "RIP: 0010:efa_destroy_qp.cold+0x12/0x80 [efa]", "kernel.crash", "efa"),
         (OOPS, "RIP: 0010:uvm_x+0x12/0x80 [nvidia_uvm]", "kernel.crash", "nvidia_uvm"),
         ("Internal error: Oops: 96000004 [#1] SMP", "pc : nv_poll+0x12/0x80 [nvidia]",
          "kernel.crash", "nvidia"),

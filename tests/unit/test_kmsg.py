@@ -15,6 +15,7 @@ from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
+from tests.waiting import until
 
 
 def test_a_record_is_taken_apart():
@@ -196,9 +197,7 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
         # Without its newline the kernel keeps a record open, and hidden, until the next one.
         device.write(f"{line}\n".encode())
     found: list[Record] = []
-    deadline = time.monotonic() + 10
-    while not found and time.monotonic() < deadline:
-        found = [record for record in log.read() if record.text == line]
+    until(lambda: found.extend(r for r in log.read() if r.text == line) or found)
     log.close()
     (record,) = found
     assert record.facility == 1

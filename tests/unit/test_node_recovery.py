@@ -186,8 +186,7 @@ def test_a_healthy_generation_is_returned_after_a_while():
     assert advance(rec(Phase.VERIFYING), facts, OWN, at(30)) == Do(StepKind.RETURN, "n1", 1)
 
 
-FAIL = frozenset({"FAIL"})
-MARKED = slurm_node(1, flags=FAIL, reason="Action:Replace")
+MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Replace")
 ASSIST = replace(OWN, mode=Mode.ASSIST)
 
 

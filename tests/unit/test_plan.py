@@ -315,7 +315,6 @@ def test_only_a_job_that_may_live_is_asked_to_save():
 
 HOLD = HoldNoted(at(-5), "n2", "budget", "2 are open", "xid-79", True)
 FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
-JOB = JobRecoveryOpened(at(-1), "j-1", attempt(), "n-1", (), "its node")
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 
@@ -366,7 +365,7 @@ def test_an_approval_names_the_gate():
 
 @pytest.mark.parametrize("target", ["n-1", "n1", "j-1"])
 def test_cancel_takes_a_recovery_or_a_node(target):
-    log = [opened(), JOB]
+    log = [opened(), JobRecoveryOpened(at(-1), "j-1", attempt(), "n-1", (), "its node")]
     taken, events = asked("cancel", target, view_of(log=log))
     assert taken.ok
     (signal,) = events

@@ -259,13 +259,10 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
 
 
-OFF = replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False))
-
-
 @pytest.mark.parametrize(
     "policy",
     [
-        OFF,
+        replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False)),
         replace(SCALE, mode=Mode.OBSERVE),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),

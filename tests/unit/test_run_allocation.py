@@ -146,7 +146,6 @@ def test_a_job_that_was_never_known_is_not_waited_for():
 
 FINE = SlurmNode(A, "ALLOCATED")
 TREATED = replace(FINE, flags=frozenset({"DRAIN"}), reason="hpctl:r1 xid 79")
-BY_HAND = replace(TREATED, reason="disk swap, Ada")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +155,7 @@ BY_HAND = replace(TREATED, reason="disk swap, Ada")
         ((TREATED, replace(FINE, flags=frozenset({"NOT_RESPONDING"})), FINE), True, True),
         # Nobody has looked at it.
         ((FINE, FINE), False, False),
-        ((BY_HAND, FINE), False, False),
+        ((replace(TREATED, reason="disk swap, Ada"), FINE), False, False),
         # It is in treatment again.
         ((TREATED, FINE, TREATED), False, False),
     ],

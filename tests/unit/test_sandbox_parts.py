@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import time
 from datetime import datetime
 
 import pytest
@@ -16,14 +15,12 @@ from hpctl.sandbox import hardware, supervisor
 from hpctl.sandbox.faults import change_file
 from hpctl.sandbox.instances import Imds
 from hpctl.sandbox.proctree import zombie_children
+from tests.waiting import until
 
 
 def ended() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(["true"])
-    limit = time.monotonic() + 10
-    while child.pid not in zombie_children(os.getpid()):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: child.pid in zombie_children(os.getpid()))
     return child
 
 
