@@ -13,6 +13,7 @@ from hpctl.core.model import Verdict
 from tests.fakes.fabric import BORN, traces
 
 TABLE = yaml.safe_load(Path(__file__).with_name("fabric_cases.yaml").read_text())
+HEALTHY = TABLE.pop("healthy")
 LOADED = {spec.name: load(spec) for spec in CHECKS if spec.name in TABLE}
 WARNINGS = {"stalled_all", "refused", "ratio", *(code for code, _ in check_efa.CODES.values())} | {
     *("symbol_error_rate", "local_ack_timeout_err", "port_xmit_discards")
@@ -41,7 +42,7 @@ def test_what_is_reported(check, row):
 @pytest.mark.parametrize("check", LOADED)
 @pytest.mark.parametrize("kind", ["busy", "idle", "reset", "few counters", "none", "another life"])
 def test_a_healthy_device_is_silent(check, kind):
-    busy = TABLE.pop("healthy")[check.partition(".")[0]]
+    busy = HEALTHY[check.partition(".")[0]]
     alive = {name: busy[name] for name in busy if name == "keep_alive_rcvd"}
     counters = {
         "busy": busy,
