@@ -178,9 +178,7 @@ def test_a_burst_is_one_finding_with_its_span():
     assert not findings.add(finding(second=1, count=4))
     assert not findings.add(finding(second=9))
     (only,) = findings.all()
-    assert (only.count, only.first, only.last) == (
-        6, at(1), at(9),
-    )  # fmt: skip
+    assert (only.count, only.first, only.last) == (6, at(1), at(9))
 
 
 def test_beyond_the_limit_details_are_folded_before_faults_are_left_out():

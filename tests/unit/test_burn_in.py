@@ -29,11 +29,7 @@ def past(node, day, phase="tested", instance=None):
     rid, when = f"b-{node}-{day}", day * DAY
     start = ChangeOpened(at(when), rid, Kind.BURN_IN, "all", "idle", node=node,
                          instance=instance or generation(node).instance)  # fmt: skip
-    return [
-        start,
-        SignalSeen(at(when), rid, "order_taken", ""),
-        SignalSeen(at(when), rid, phase, ""),
-    ]
+    return [start, *(SignalSeen(at(when), rid, what, "") for what in ("order_taken", phase))]
 
 
 def every(policy=BURN, count=100):
@@ -85,9 +81,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
     shut = replace(every(), node=NodePolicy(protected=frozenset({N1})))
     assert N1 not in chosen(cluster(), shut)
     mine = replace(cluster().instances[N1], protected=True)
-    assert N1 not in chosen(
-        replace(cluster(), instances={**cluster().instances, N1: mine}), every()
-    )
+    assert N1 not in chosen(replace(cluster(), instances=cluster().instances | {N1: mine}), every())
     quiet = {**cluster().health, N1: Health(generation(N1), at(-500))}
     assert N1 not in chosen(replace(cluster(), health=quiet), every())
     assert chosen(cluster(), replace(every(), partitions=frozenset({"other"}))) == []

@@ -114,11 +114,7 @@ def test_exit_codes(tmp_path) -> None:
 
 def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path) -> None:
     near, far, own = tmp_path / "near", tmp_path / "far", tmp_path / "own"
-    mine, theirs, fast = (
-        generic(near, "step-5", 5),
-        generic(far, "step-5", 5),
-        generic(own, "step-5", 5),
-    )
+    mine, theirs, fast = (generic(place, "step-5", 5) for place in (near, far, own))
     assert run("last", str(near), str(far))[1] == f"{mine}\n"
     assert run("last", str(far), "--tier", str(near))[1] == f"{theirs}\n"
     assert run("last", str(far), "--tier", f"local:{own}")[1] == f"{fast}\n"

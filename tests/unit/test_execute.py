@@ -148,9 +148,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     cloud: Any = None
     written: list[Event] = []
     executor = Executor(slurm, cloud, written_to(written), CLOCK)
-    due = [
-        Due(f"j-{i}", Do(StepKind.START_NOW, str(i), attempt=1), attempt(i)) for i in (1, 2, 3, 4)
-    ]
+    due = [Due(f"j-{i}", Do(StepKind.START_NOW, str(i), 1), attempt(i)) for i in (1, 2, 3, 4)]
     assert executor.run(due)
     assert slurm.asked == asked
     assert len([e for e in written if isinstance(e, StepStarted)]) == len(asked)

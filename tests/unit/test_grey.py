@@ -57,9 +57,7 @@ class Head:
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
         no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
-        self.observer = Observer(
-            self.slurm, cloud, self.book, self.clock, tmp / "STOP"
-        )  # fmt: skip
+        self.observer = Observer(self.slurm, cloud, self.book, self.clock, tmp / "STOP")
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
 

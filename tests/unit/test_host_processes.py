@@ -115,10 +115,7 @@ def test_just_below_a_minute_is_not(tmp_path, clock):
 def of_a_thread(state):
     """A process in this state, one of whose threads sleeps in the driver."""
     thread = task(8, comm="pt_autograd_0")
-    files = {
-        **task(7, state, threads=2),
-        **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()},
-    }
+    files = task(7, state, threads=2) | {f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}
     return files | {k: v for k, v in thread.items() if not k.endswith("/stat")}
 
 
@@ -187,8 +184,4 @@ def test_a_scan_is_bounded_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(procs, "MOST", 3)
     files = {name: text for pid in range(1, 6) for name, text in stat(pid).items()}
     scan, made = procs.Scan(), machine(tmp_path, files)
-    assert [[t.pid for t in scan.tasks(made)] for _ in range(3)] == [
-        [1, 2, 3],
-        [4, 5, 1],
-        [2, 3, 4],
-    ]
+    assert [[t.pid for t in scan.tasks(made)] for _ in "123"] == [[1, 2, 3], [4, 5, 1], [2, 3, 4]]

@@ -65,9 +65,7 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
-    line = parse_command_line(
-        typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"]
-    )
+    line = parse_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
     script = None if "wrap" in line.given else scripts.read("job.sh", text)
     asked = hpctl_options(line.own, script.own if script else {}, "/home/u")
     return plan(line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around))

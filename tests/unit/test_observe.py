@@ -218,9 +218,7 @@ class Marked(Flaky):
 
     def view(self):
         flags = frozenset({"FAIL"} if self.reason else ())
-        return replace(
-            super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
-        )
+        return replace(super().view(), nodes={"n1": slurm_node(flags=flags, reason=self.reason)})
 
     def marks(self) -> dict[str, str]:
         return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}

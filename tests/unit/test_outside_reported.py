@@ -26,9 +26,7 @@ def table(watch) -> Reported:
 
 
 def output(verdict: str = "fail", check: str = "report.nhc", **more) -> Report:
-    found = decode(
-        json.dumps({"op": "report", "check": check, "verdict": verdict, **more}).encode()
-    )
+    found = decode(json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode())
     assert isinstance(found, Report)
     return found
 

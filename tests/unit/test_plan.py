@@ -319,9 +319,7 @@ OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 
 def asked(verb: str, target: str, view: View) -> tuple[RequestTaken, list[Event]]:
-    *events, taken = take(
-        Request(7, at(-1), verb, target, "eve", "MUNGE uid 1001"), view, OWN, at(0)
-    )
+    *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, OWN, at(0))
     assert (taken.request, taken.by) == (7, "eve")
     return taken, events
 

@@ -35,9 +35,7 @@ def run(b, steps, every, ranks=1, at=1000.0, start=1):
 
 
 def note_of(rank: int, step: int | None = None, **more) -> Note:
-    return Note(
-        step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
-    )
+    return Note(step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more)
 
 
 def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:

@@ -19,9 +19,7 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
     seen: list[SrunLine] = []
     verdicts: list[RuleVerdict] = []
     with log.open("ab", buffering=0) as file:
-        output = OutputReader(
-            RULES, seen.append, verdicts.append, fds=(file.fileno(), file.fileno())
-        )
+        output = OutputReader(RULES, seen.append, verdicts.append, fds=(file.fileno(),) * 2)
         assert output.begin() == (file.fileno(), file.fileno())
         output.started()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)

@@ -103,9 +103,7 @@ def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(
 def installed(tmp_path, monkeypatch):
     """The stand-in as pyslurm 25.11.2, beside commands of that release and no slurmctld."""
     (tmp_path / "pyslurm-25.11.2.dist-info").mkdir()
-    (tmp_path / "pyslurm-25.11.2.dist-info" / "METADATA").write_text(
-        "Name: pyslurm\nVersion: 25.11.2"
-    )
+    (tmp_path / "pyslurm-25.11.2.dist-info/METADATA").write_text("Name: pyslurm\nVersion: 25.11.2")
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

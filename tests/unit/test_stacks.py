@@ -45,11 +45,7 @@ def test_the_odd_one_out_is_named(stacks, culprits) -> None:
 
 
 def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart() -> None:
-    other = (
-        Frame("wait", C10D, 1),
-        Frame("all_reduce", C10D, 2),
-        Frame("train", "/a7/train.py", 3),
-    )
+    other = (Frame("wait", C10D, 1), Frame("all_reduce", C10D, 2), Frame("train", "/7/train.py", 3))
     alike = (Frame("all_reduce", C10D, 9), Frame("train", "/b8/train.py", 4))
     assert len(aggregate([node("n1", 0, other, alike)]).groups) == 1
 
