@@ -71,7 +71,7 @@ class Broken:
 def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, monkeypatch):
     files = CounterFiles(FILES)
     (nic / "port/new").write_text("1\n")
-    files.read(str(nic))
+    first = files.read(str(nic))
     broken = Broken("port/drops", "port/new")
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", broken)
@@ -86,6 +86,7 @@ def test_what_fails_is_asked_less_and_less_and_read_again_once_it_answers(nic, m
     last = [files.read(str(nic)) for _ in range(4)]
     assert [bool(reading and reading.failed) for reading in last] == [True, True, True, False]
     assert (last[-1].values, last[-1].troubles) == ({"drops": 7, "errors": 3, "new": 1}, 4)
+    assert {reading.identity for reading in last} == {first.identity}
 
 
 def test_the_number_of_kept_descriptors_is_bounded_and_the_values_are_not(nic):
