@@ -44,6 +44,11 @@ def test_the_odd_one_out_is_named(stacks, culprits) -> None:
     assert [one.node for one in verdict.suspects] == ["n1" if c < 2 else "n2" for c in culprits]
 
 
+def test_a_verdict_names_the_jobs_own_line() -> None:
+    (one,) = aggregate([node("n1", 0, REDUCE, REDUCE, SLEEP)]).suspects
+    assert (one.function, one.file, one.line) == ("load", "data.py", 12)
+
+
 def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart() -> None:
     other = (Frame("wait", C10D, 1), Frame("all_reduce", C10D, 2), Frame("train", "/7/train.py", 3))
     alike = (Frame("all_reduce", C10D, 9), Frame("train", "/b8/train.py", 4))
