@@ -94,9 +94,7 @@ def generic(root: Path, name: str, step: int) -> Path:
 
 def dcp_files(ranks: int = 3) -> dict[str, bytes]:
     item = torch_save({"x": 1})
-    rows = [
-        (f"__{rank}_0.distcp", at * len(item), len(item)) for rank in range(ranks) for at in (0, 1)
-    ]
+    rows = [(f"__{r}_0.distcp", at * len(item), len(item)) for r in range(ranks) for at in (0, 1)]
     data = {f"__{rank}_0.distcp": item + item for rank in range(ranks)}
     return {**data, ".metadata": dcp_metadata(rows)}
 
@@ -168,9 +166,7 @@ def _hf_deepspeed() -> dict[str, bytes]:
 def _hf_fsdp() -> dict[str, bytes]:
     files = {f"pytorch_model_fsdp_0/{name}": raw for name, raw in dcp_files().items()}
     files |= {f"optimizer_0/{name}": raw for name, raw in dcp_files().items()}
-    return files | {
-        n: r for n, r in hf_files().items() if n in ("scheduler.pt", "trainer_state.json")
-    }
+    return files | {n: hf_files()[n] for n in ("scheduler.pt", "trainer_state.json")}
 
 
 def lightning_deepspeed_files(step: int = 40) -> dict[str, bytes]:

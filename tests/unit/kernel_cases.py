@@ -7,12 +7,8 @@ from hpctl.core.model import Urgency
 HERE = Path(__file__).parent
 WATCH, NOTHING = "watch", Urgency.NONE
 MEANS = {
-    "watch": WATCH,
-    "nothing": NOTHING,
-    "-": None,
-    "after": Urgency.AFTER_JOBS,
-    "now": Urgency.NOW,
-}
+    "watch": WATCH, "nothing": NOTHING, "-": None, "after": Urgency.AFTER_JOBS, "now": Urgency.NOW,
+}  # fmt: skip
 OOM_OF_A_JOB = (
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job,mems_allowed=0-1,"
     "oom_memcg=/system.slice/slurmstepd.scope/job_4711,"

@@ -45,8 +45,7 @@ ISOLATE, SUBMIT = step(StepKind.ISOLATE), step(StepKind.TEST, detail="17")
 
 def in_test(*steps: StepRecord, **changes) -> NodeRecovery:
     verifying = replace(BASE, phase=Phase.VERIFYING, generation=BOOTED, steps=(DRAIN, *steps))
-    found = verifying.on(Signal.ACCEPTANCE_DUE, at(0), "quick")
-    return replace(found, **changes)
+    return replace(verifying.on(Signal.ACCEPTANCE_DUE, at(0), "quick"), **changes)
 
 
 def facts(node=DRAINED, **changes) -> NodeFacts:
@@ -142,8 +141,7 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
 def test_each_end_of_a_test_is_a_signal(seen, signal):
     answer = moves(advance(OPEN, seen, TESTED, at(400)))
     assert answer.signal is signal
-    ended = OPEN.on(answer.signal, at(400), answer.why)
-    assert ended.phase is Phase.UNRESERVING
+    assert OPEN.on(answer.signal, at(400), answer.why).phase is Phase.UNRESERVING
 
 
 def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
@@ -178,8 +176,7 @@ def test_a_node_that_has_not_passed_is_drained_before_anything_is_let_go(signal,
     assert does(advance(rec, closed, TESTED, at(11))).kind is StepKind.END_TEST
     idle = replace(closed, test=job("CANCELLED"))
     assert does(advance(rec, idle, TESTED, at(11))).kind is StepKind.UNRESERVE
-    free = replace(idle, held=False)
-    assert moves(advance(rec, free, TESTED, at(11))).signal is last
+    assert moves(advance(rec, replace(idle, held=False), TESTED, at(11))).signal is last
 
 
 def test_a_job_in_doubt_is_ended_by_its_name_before_its_reservation_goes():
@@ -197,8 +194,7 @@ def test_a_node_that_has_passed_serves_as_its_reservation_goes():
     done = moves(advance(rec, replace(INSIDE, held=False), TESTED, at(11)))
     assert done.signal is Signal.RETURN_SEEN
     foreign = slurm_node(1, flags=frozenset({"DRAIN"}), reason="fan")
-    taken = moves(advance(rec, facts(foreign), TESTED, at(11)))
-    assert taken.signal is Signal.OPERATOR_TOOK_OVER
+    assert moves(advance(rec, facts(foreign), TESTED, at(11))).signal is Signal.OPERATOR_TOOK_OVER
 
 
 def test_an_untested_node_serves_only_where_the_policy_says_so():
@@ -272,8 +268,7 @@ def test_a_test_is_not_cancelled_while_its_reservation_is_deleted():
 def test_a_new_instance_is_tested_where_it_is_asked_for(launched, found):
     view = view_of(2)
     time = None if launched is None else at(launched)
-    instances = {"n1": replace(view.instances["n1"], launched=time)}
-    view = replace(view, instances=instances)
+    view = replace(view, instances={"n1": replace(view.instances["n1"], launched=time)})
     tested = replace(OWN, acceptance=AcceptancePolicy(add="quick"))
     for policy, wanted in ((tested, found), (OWN, [])):
         opens = plan(view, policy, rules(), {}, at(0)).opens

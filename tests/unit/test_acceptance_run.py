@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -29,8 +28,7 @@ def once(folder: Path, script: str, **more: object) -> Result:
 
 def test_hpctls_own_rows_are_sound_and_quick_fits_in_90_seconds() -> None:
     known = run.known_tests(Path("/nowhere"))
-    quick = run.chosen(known, "quick", [])
-    assert sum(test.timeout_s for test in quick) <= run.QUICK_S
+    assert sum(test.timeout_s for test in run.chosen(known, "quick", [])) <= run.QUICK_S
     assert {"quick", "full", "group"} == {level for t in known.values() for level in t.levels}
 
 
@@ -105,8 +103,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, cap
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode(path.read_bytes())
     assert (found.id, found.failed[0].remedy) == ("r-1", "reboot")
-    said = capsys.readouterr().out
-    assert result.said("site.test", said) == found.results[0]
+    assert result.said("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err
     for n in range(run.MAX_WAITING):
@@ -124,7 +121,7 @@ def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == 1
     assert ":Failed:none:was not done within 0.1 s" in capsys.readouterr().out
     monkeypatch.setattr(run, "QUICK_S", 1.05)
-    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=2))
+    (tmp_path / "a.yaml").write_text(row("sleep 9", levels=[level], timeout_s=1.2))
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == (2 if level == "quick" else 1)
 
 
@@ -133,9 +130,7 @@ def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 60", timeout_s=60))
     command = [sys.executable, "-m", "hpctl.acceptance.run", "--test", "site.test"]
     child = subprocess.Popen([*command, "--tests", str(tmp_path)])
-    end = time.monotonic() + 20
-    while not (mark.exists() and mark.read_text()) and time.monotonic() < end:
-        time.sleep(0.02)
+    until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(signal.SIGTERM)
     assert child.wait(10) == 128 + signal.SIGTERM
     # A zombie until whoever adopted it waits for it.

@@ -1,7 +1,7 @@
 """The agent's pick-up of results: what a job left is told, and nothing that anybody else wrote."""
 
 import os
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -10,28 +10,21 @@ import pytest
 from hpctl.acceptance.result import KEPT, MAX_FILE, MAX_FILES, Inbox
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.compat import UTC
 from hpctl.core.model import Condition, Generation, Health, Verdict
+from tests.fakes.values import T0 as NOON
+from tests.fakes.values import Clock
 
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NAME = "n-12ab34cd-1"
 
 
-class Watch:
-    now = NOON
-
-    def __call__(self) -> datetime:
-        return self.now
+@pytest.fixture
+def watch():
+    return Clock()
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
-
-
-@pytest.fixture
-def inbox(tmp_path: Path, watch: Watch) -> Inbox:
-    found = Inbox(tmp_path, watch)
+def inbox(tmp_path: Path, watch) -> Inbox:
+    found = Inbox(tmp_path, watch.now)
     found.prepare()
     return found
 
@@ -62,7 +55,7 @@ def test_a_result_is_told_as_findings_once_and_for_a_while(tmp_path, inbox, watc
     assert (gemm.device, gemm.detail) == (NAME, "GPU 3 is slow")
     assert msgspec.json.decode(gemm.evidence) == {"tflops": 71.5}
     assert (efa.verdict, summary.check) == (Verdict.UNKNOWN, "acceptance.run")
-    watch.now += KEPT
+    watch.at += KEPT
     assert inbox.look()
     assert (inbox.findings(), path.exists()) == ((), False)
 
@@ -84,20 +77,11 @@ def test_only_the_newest_are_told(tmp_path, inbox):
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
-        b"[]",
-        b"{" * 5000,
-        b" " * (MAX_FILE + 1),
-        body("n-other-1"),
-        body(minutes=-60),
-        body(minutes=60),
-        body(status="Well"),
-        body(remedy="shell"),
-        body(test="../x"),
-        body(figures={f"f{i}": 1.0 for i in range(200)}),
-        body().replace(b"71.5", b"1e999"),
+        b"", b"[]", b"{" * 5000, b" " * (MAX_FILE + 1), body("n-other-1"), body(minutes=-60),
+        body(minutes=60), body(status="Well"), body(remedy="shell"), body(test="../x"),
+        body(figures={f"f{i}": 1.0 for i in range(200)}), body().replace(b"71.5", b"1e999"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_result_is_deleted_and_told_to_nobody(tmp_path, inbox, raw):
     path = put(tmp_path, raw)
     inbox.look()

@@ -39,8 +39,7 @@ def test_what_a_site_sets_is_applied(tmp_path) -> None:
     settings = config.load(written(tmp_path, text), SPECS)
     assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
     ((spec, limits),) = config.apply(settings, SPECS)
-    assert (spec.name, spec.every_s, limits) == ("host.disk", 30, {"full": 97})
-    assert spec.gone_s == 5
+    assert (spec.name, spec.every_s, limits, spec.gone_s) == ("host.disk", 30, {"full": 97}, 5)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +70,6 @@ def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
         config.load(tmp_path / "none.yaml", SPECS)
 
 
-NODE = "n1"
-
-
 @pytest.mark.parametrize(
     ("url", "head"),
     [
@@ -101,7 +97,7 @@ def test_the_instance_id_is_the_firmwares(tmp_path, tag: str | None, instance: s
     path = tmp_path / "board_asset_tag"
     if tag is not None:
         path.write_text(tag)
-    assert config.this_instance(NODE, path) == instance
+    assert config.this_instance("n1", path) == instance
 
 
 def test_the_boot_id(tmp_path) -> None:

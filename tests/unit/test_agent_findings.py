@@ -1,7 +1,6 @@
 """What becomes of observations: N of M, grace, the ways to end; bursts fold into one finding."""
 
 import os
-from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -10,20 +9,14 @@ from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings
-from hpctl.core.compat import UTC
 from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
-
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from tests.fakes.values import T0, at
 
 SPEC = CheckSpec("host.disk", "", "", every_s=10, seen=(2, 3), gone_s=60)
 
 FULL = Observation("full", "/", evidence="96 %")
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
@@ -38,13 +31,10 @@ def run(conditions: Conditions, *runs: bool, start: float = 0) -> list[int]:
 @pytest.mark.parametrize(
     ("runs", "reported"),
     [
-        ((True,), [0]),
-        ((True, True), [0, 1]),
-        ((True, False, True), [0, 0, 1]),
-        ((True, False, False, True), [0, 0, 0, 0]),
-        ((False, False, False), [0, 0, 0]),
+        ((True,), [0]), ((True, True), [0, 1]), ((True, False, True), [0, 0, 1]),
+        ((True, False, False, True), [0, 0, 0, 0]), ((False, False, False), [0, 0, 0]),
     ],
-)
+)  # fmt: skip
 def test_n_of_m(runs, reported):
     assert run(Conditions(SPEC), *runs) == reported
 
@@ -79,8 +69,7 @@ def test_nothing_is_believed_before_its_time():
     assert (early.verdict, early.clears) == (Verdict.UNKNOWN, Clears.GONE)
     assert "too early" in early.detail
     conditions.saw([], at(10), early=True)
-    assert conditions.findings() == []
-    assert run(conditions, True, True, start=30) == [0, 1]
+    assert (conditions.findings(), run(conditions, True, True, start=30)) == ([], [0, 1])
 
 
 def test_not_being_able_to_tell_neither_adds_nor_ends():
@@ -97,11 +86,9 @@ def test_not_being_able_to_tell_neither_adds_nor_ends():
 
 def test_what_a_former_run_of_the_agent_knew_ends_like_the_rest():
     earlier = Finding("host.disk", Verdict.FAIL, at(-90), at(-5), "/", "full", clears=Clears.GONE)
-    other = replace(earlier, check="host.clock")
-    conditions = Conditions(SPEC, [earlier, other])
+    conditions = Conditions(SPEC, [earlier, replace(earlier, check="host.clock")])
     assert conditions.findings() == [earlier]
-    assert run(conditions, False, start=50) == [1]
-    assert run(conditions, False, start=60) == [0]
+    assert (run(conditions, False, start=50), run(conditions, False, start=60)) == ([1], [0])
 
 
 HOUR = 3600
@@ -135,8 +122,7 @@ def test_a_name_that_is_not_utf_8_costs_no_report():
 
 def test_a_clock_that_is_set_back_keeps_nothing_alive():
     conditions = Conditions(SPEC)
-    assert run(conditions, True, True) == [0, 1]
-    assert run(conditions, False, start=30 - HOUR) == [1]
+    assert (run(conditions, True, True), run(conditions, False, start=30 - HOUR)) == ([0, 1], [1])
     assert run(conditions, False, start=90 - HOUR) == [0]
 
 
@@ -157,9 +143,6 @@ def test_a_check_gone_mad_is_bounded():
 
 
 # --- One thing that a check sees may end otherwise than its CheckSpec says.
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-PLUGIN = CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0)
 
 
 def output(conditions: Conditions) -> set[str]:
@@ -167,26 +150,26 @@ def output(conditions: Conditions) -> set[str]:
 
 
 def test_its_own_time_and_its_own_way_to_clear():
-    conditions = Conditions(PLUGIN)
+    conditions = Conditions(CheckSpec("plugin.x", "x", "x", every_s=60.0, gone_s=60.0))
     conditions.saw(
         [
             Observation("plain"),
             Observation("long", gone_s=3600.0),
             Observation("boot", clears=Clears.BOOT),
         ],
-        NOON,
+        T0,
     )
     assert output(conditions) == {"plain", "long", "boot"}
-    conditions.saw([], NOON + timedelta(seconds=60))
+    conditions.saw([], at(60))
     assert output(conditions) == {"long", "boot"}
-    conditions.saw([], NOON + timedelta(hours=1))
+    conditions.saw([], at(3600))
     assert output(conditions) == {"boot"}
     assert conditions.findings()[0].clears is Clears.BOOT
 
 
 def finding(code: str = "79", second: int = 0, detail: str = "", count: int = 1) -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.xid", Verdict.FAIL, at, at, "0000:c1:00.0", code, detail, "line", count)
+    t = at(second)
+    return Finding("kernel.xid", Verdict.FAIL, t, t, "0000:c1:00.0", code, detail, "line", count)
 
 
 def test_a_burst_is_one_finding_with_its_span():
@@ -195,21 +178,7 @@ def test_a_burst_is_one_finding_with_its_span():
     assert not findings.add(finding(second=1, count=4))
     assert not findings.add(finding(second=9))
     (only,) = findings.all()
-    assert (only.count, only.first, only.last) == (
-        6, NOON + timedelta(seconds=1), NOON + timedelta(seconds=9),
-    )  # fmt: skip
-
-
-def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice():
-    before = Findings()
-    for second in range(5):
-        before.add(finding(second=second))
-    after = Findings(before.all())
-    assert after.all() == before.all()
-    for second in range(5):
-        assert not after.add(finding(second=second))
-    assert after.all() == before.all()
-    assert after.add(finding("48"))
+    assert (only.count, only.first, only.last) == (6, at(1), at(9))
 
 
 def test_beyond_the_limit_details_are_folded_before_faults_are_left_out():
@@ -240,8 +209,8 @@ def test_no_storm_outgrows_a_report_and_each_sighting_is_counted(storm):
 
 # --- Jobs in the fold, and what the log itself says is over.
 def hit(job: str, second: int = 0, code: str = "31") -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.xid", Verdict.FAIL, at, at, "0000:c1:00.0", code, job=job)
+    when = at(second)
+    return Finding("kernel.xid", Verdict.FAIL, when, when, "0000:c1:00.0", code, job=job)
 
 
 def shown(findings: Findings) -> dict[str, int]:
@@ -256,15 +225,17 @@ def test_a_line_whose_process_is_gone_joins_the_job_of_its_burst():
     assert shown(findings) == {"12": 2, "": 1}
 
 
-def test_after_a_restart_old_lines_find_their_jobs_again():
+@pytest.mark.parametrize("job", ["", "12"])
+def test_seeing_the_ring_again_after_a_restart_counts_nothing_twice(job):
+    """And lines whose processes are long gone find their jobs again."""
     before = Findings()
-    for second in (0, 1, 2):
-        before.add(hit("12", second))
+    for second in range(5):
+        before.add(hit(job, second))
     after = Findings(before.all())
-    for second in (0, 1, 2):
-        # The processes are long gone.
-        assert not after.add(hit("", second))
-    assert shown(after) == {"12": 3}
+    assert after.all() == before.all()
+    assert sum(after.add(hit("", second)) for second in range(5)) == 0
+    assert after.all() == before.all()
+    assert after.add(hit(job, code="48"))
 
 
 def test_the_oldest_jobs_are_reported_together():
@@ -276,7 +247,7 @@ def test_the_oldest_jobs_are_reported_together():
     assert (len(by_job), by_job[""]) == (MAX_JOBS + 1, 5)
     assert {str(100 + n) for n in range(5, jobs)} <= by_job.keys()
     nameless = next(f for f in findings.all() if not f.job)
-    assert (nameless.first, nameless.last) == (NOON, NOON + timedelta(seconds=240))
+    assert (nameless.first, nameless.last) == (T0, at(240))
 
 
 def test_a_job_that_is_hit_again_is_not_the_oldest():
@@ -301,8 +272,8 @@ def test_no_churn_of_jobs_outgrows_a_report_or_loses_a_sighting(churn):
 
 
 def server(verdict: Verdict, second: int) -> Finding:
-    at = NOON + timedelta(seconds=second)
-    return Finding("kernel.nfs", verdict, at, at, "10.0.0.5", "not-responding", clears=Clears.GONE)
+    t = at(second)
+    return Finding("kernel.nfs", verdict, t, t, "10.0.0.5", "not-responding", clears=Clears.GONE)
 
 
 def test_what_is_over_is_no_longer_reported():

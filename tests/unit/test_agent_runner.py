@@ -21,6 +21,7 @@ from hpctl.agent.runner import (
 )
 from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Finding, Verdict
+from tests.waiting import until
 
 BAD = Observation("bad", "dev0")
 
@@ -46,13 +47,6 @@ def started():
         runner.stop()
 
 
-def until(test, what, timeout_s=5):
-    limit = time.monotonic() + timeout_s
-    while not test():
-        assert time.monotonic() < limit, what
-        time.sleep(0.01)
-
-
 def named(runner: Runner) -> dict[str, Finding]:
     return {f"{f.check}:{f.code}": f for f in runner.findings()}
 
@@ -66,7 +60,7 @@ def test_a_judge_is_given_what_was_seen_before(started):
         return []
 
     started(check("a.a", lambda machine: next(numbers), judge))
-    until(lambda: len(pairs) > 2, "it runs")
+    until(lambda: len(pairs) > 2)
     assert pairs[:3] == [(0, None), (1, 0), (2, 1)]
 
 
@@ -78,7 +72,7 @@ def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
         raise CannotTell("no answer")
 
     runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
-    until(lambda: len(named(runner)) == 3, "all have said something")
+    until(lambda: len(named(runner)) == 3)
     found = named(runner)
     assert found["a.a:cannot_tell"].verdict is Verdict.UNKNOWN
     assert "ValueError: oops" in found["a.a:cannot_tell"].detail
@@ -97,7 +91,7 @@ def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
             raise CannotTell("the first sweep is under way")
 
     runner = started(check("a.a", blind_at_first, every_s=60))
-    until(lambda: "a.a:bad" in named(runner), "it is seen long before the interval is over")
+    until(lambda: "a.a:bad" in named(runner))
     assert len(looked) == 3
     assert looked[2] - looked[1] > looked[1] - looked[0]
     assert "a.a:cannot_tell" not in named(runner)
@@ -111,7 +105,7 @@ def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started):
         raise NotHere("no such device")
 
     runner = started(check("a.a", absent), check("b.b"))
-    until(lambda: named(runner).get("b.b:bad") and named(runner)["b.b:bad"].count > 6, "runs")
+    until(lambda: named(runner).get("b.b:bad") and named(runner)["b.b:bad"].count > 6)
     assert len(looked) <= 2
     assert "a.a" not in {f.check for f in runner.findings()}
 
@@ -120,19 +114,19 @@ def test_a_check_that_hangs_is_reported_from_outside(started, monkeypatch):
     monkeypatch.setattr(runners, "STUCK_S", 0.2)
     release = threading.Event()
     runner = started(check("a.a", lambda machine: release.wait(10)))
-    until(lambda: "agent.checks:stuck" in named(runner), "it is told")
+    until(lambda: "agent.checks:stuck" in named(runner))
     assert named(runner)["agent.checks:stuck"].device == "a.a"
     release.set()
-    until(lambda: "agent.checks:stuck" not in named(runner), "and ends")
+    until(lambda: "agent.checks:stuck" not in named(runner))
 
 
 def test_a_grace_after_boot_and_after_an_upgrade(started):
     young = started(check("a.a", grace_s=3600), boot_age_s=10.0)
     old = started(check("a.a", grace_s=3600), boot_age_s=4000.0)
     upgraded = started(check("a.a", grace_s=3600), boot_age_s=4000.0, upgraded=True)
-    until(lambda: "a.a:bad" in named(old), "an old boot is believed")
-    until(lambda: "a.a:cannot_tell" in named(young), "a young one is not")
-    until(lambda: "a.a:cannot_tell" in named(upgraded), "nor is a new agent")
+    until(lambda: "a.a:bad" in named(old))
+    until(lambda: "a.a:cannot_tell" in named(young))
+    until(lambda: "a.a:cannot_tell" in named(upgraded))
     assert "a.a:bad" not in named(young) | named(upgraded)
 
 
@@ -143,10 +137,10 @@ def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch
             return datetime.now(tz) + timedelta(hours=9)
 
     runner = started(check("a.a", grace_s=3600), boot_age_s=10.0)
-    until(lambda: "a.a:cannot_tell" in named(runner), "it is too early")
+    until(lambda: "a.a:cannot_tell" in named(runner))
     monkeypatch.setattr(runners, "datetime", Ahead)
     count = named(runner)["a.a:cannot_tell"].count
-    until(lambda: named(runner)["a.a:cannot_tell"].count > count + 2, "and stays so")
+    until(lambda: named(runner)["a.a:cannot_tell"].count > count + 2)
     assert "a.a:bad" not in named(runner)
 
 
@@ -162,12 +156,11 @@ def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypa
     def blind() -> None:
         raise CannotTell("the driver hangs")
 
-    measured = replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0})
-    runner = started(measured)
+    runner = started(replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0}))
     for one in (blind, lambda: release.wait(10)):
-        until(lambda: runner.gauges() == {"a.a": 1.0}, "it is told")
+        until(lambda: runner.gauges() == {"a.a": 1.0})
         trouble.append(one)
-        until(lambda: runner.gauges() == {}, "and is not, once it is old")
+        until(lambda: runner.gauges() == {})
         trouble.clear()
     release.set()
 
@@ -176,7 +169,7 @@ def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, mo
     monkeypatch.setattr("hpctl.agent.runner.WINDOW_S", 0.05)
     greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
     runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
-    until(lambda: "agent.checks:shed" in named(runner), "it says so")
+    until(lambda: "agent.checks:shed" in named(runner))
     assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
     before = named(runner)["b.b:bad"].count
     time.sleep(0.3)

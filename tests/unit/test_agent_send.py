@@ -73,12 +73,9 @@ class Bench:
         )
         self.beat_s = settings.heartbeat_s
         self.sender = Sender(
-            settings,
-            self.spool,
-            lambda: (self.version, self.findings),
-            NOON,
+            settings, self.spool, lambda: (self.version, self.findings), NOON,
             lambda: {"gpu.clock_mhz": 1980.0},
-        )
+        )  # fmt: skip
 
     def see(self, *findings: Finding) -> None:
         self.version += 1
@@ -137,8 +134,7 @@ def test_a_storm_of_repeats_is_a_report_now_and_then(bench):
     for n in range(30):
         bench.findings = (replace(AGAIN, count=2 + n),)
         kinds += bench.deliver()
-    assert kinds.count("full") == 30 // REPEATS_EVERY
-    assert bench.spool.writes == 1
+    assert (kinds.count("full"), bench.spool.writes) == (30 // REPEATS_EVERY, 1)
 
 
 def test_a_head_node_that_forgot_is_reported_at_once(bench):
@@ -165,8 +161,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     assert {f.code for f in recalled.findings} == {"79", "48"}
     bench.line.away = False
     bench.line.held = ""  # and the head node was another one by then
-    assert bench.deliver(2) == ["full", "brief"]
-    assert bench.line.held == wire.digest((XID, OTHER))
+    assert (bench.deliver(2), bench.line.held) == (["full", "brief"], wire.digest((XID, OTHER)))
 
 
 # --- When the sender is woken: at once, then seldom, and nothing is forgotten.
@@ -199,40 +194,28 @@ REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
 NEXT_BOOT = replace(REPORT, boot="b-2")
 
 
-@pytest.mark.parametrize("acked", [True, False])
-def test_the_same_boot_gets_its_findings_and_start_back(tmp_path, acked):
-    Spool(tmp_path / "spool").save(REPORT, acked=acked)
-    spool = Spool(tmp_path / "spool")
-    assert spool.recall(REPORT.generation) == Recalled((FINDING,), NOON)
-
-
-def test_what_nobody_heard_before_a_reboot_is_only_logged(tmp_path, caplog):
-    Spool(tmp_path).save(REPORT, acked=False)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
-    assert "kernel.xid line" in caplog.text
-
-
-def test_what_was_heard_before_a_reboot_is_no_news(tmp_path, caplog):
-    Spool(tmp_path).save(REPORT, acked=True)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
-    assert caplog.text == ""
-
-
 OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
+BOTH = (FINDING, OPERATOR)
 
 
-def test_what_no_boot_clears_is_reported_after_the_boot_where_nobody_heard_of_it(tmp_path, caplog):
-    report = replace(REPORT, findings=(FINDING, OPERATOR))
-    Spool(tmp_path).save(report, acked=False)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled((OPERATOR,), NOON)
-    assert caplog.text.count("not heard before this boot") == 1
-    replaced = replace(NEXT_BOOT, instance="i-2")
-    assert Spool(tmp_path).recall(replaced.generation) == Recalled(agent_start=NOON)
-
-
-def test_what_no_boot_clears_and_was_heard_is_the_head_nodes_to_keep(tmp_path):
-    Spool(tmp_path).save(replace(REPORT, findings=(OPERATOR,)), acked=True)
-    assert Spool(tmp_path).recall(NEXT_BOOT.generation) == Recalled(agent_start=NOON)
+@pytest.mark.parametrize(
+    ("acked", "told", "now", "known", "logged"),
+    [
+        (True, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), NEXT_BOOT, (), 1),
+        (True, (FINDING,), NEXT_BOOT, (), 0),
+        (False, BOTH, NEXT_BOOT, (OPERATOR,), 1),
+        (True, (OPERATOR,), NEXT_BOOT, (), 0),
+        (False, BOTH, replace(NEXT_BOOT, instance="i-2"), (), 2),
+    ],
+)
+def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
+    """Of this boot all; of an earlier one what no boot clears and nobody heard."""
+    Spool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
+    assert Spool(tmp_path / "spool").recall(now.generation) == Recalled(known, NOON)
+    assert caplog.text.count("not heard before this boot") == logged
+    assert ("kernel.xid line" in caplog.text) is bool(logged)
 
 
 @pytest.mark.parametrize(

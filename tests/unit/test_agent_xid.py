@@ -1,17 +1,13 @@
 """Every documented shape of an Xid or SXid line, and the lines that only look like one."""
 
-from datetime import datetime
-
 import pytest
 
 from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import Record
-from hpctl.core.compat import UTC
 from hpctl.core.decode import link, part
 from hpctl.core.model import Finding, Verdict
+from tests.fakes.values import T0 as NOON
 from tests.unit.kernel_cases import rows
-
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding | None:
@@ -25,8 +21,7 @@ SHAPES = [row.split(" | ", 5) for row in rows("xid_lines.txt")]
 @pytest.mark.parametrize(("check", "code", "device", "detail", "verdict", "text"), SHAPES)
 def test_shapes(check: str, code: str, device: str, detail: str, verdict: str, text: str) -> None:
     output = "" if detail == "-" else detail
-    finding = judged(text)
-    assert finding == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
+    assert judged(text) == Finding(check, Verdict(verdict), NOON, NOON, device, code, output, text)
     if code == "74" and output:
         # The head node tells links apart by the same text, decoded or not.
         assert part(code, f"{output} {text}") == f"link {link(f'{output} {text}')}"

@@ -1,22 +1,17 @@
 """What findings amount to: the driver's word, companions, bursts, settling, silence."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from hpctl.core.assess import assess, incidents_of, repeated
 from hpctl.core.catalogue import Override, rules
-from hpctl.core.compat import UTC
 from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
+from tests.fakes.values import T0, at
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
 GENERATION = Generation("n1", "i-1", "b1")
 GPU, OTHER = "0000:3b:00", "0000:5e:00"
-
-
-def at(seconds: float) -> datetime:
-    return T0 + timedelta(seconds=seconds)
 
 
 def xid(code, seconds=0.0, *, device=GPU, detail="", evidence="", last=None, count=1):
@@ -54,8 +49,7 @@ def test_a_node_that_says_nothing_bad_is_healthy():
 
 def test_79_is_faulty_at_once():
     found = judge(xid(79), now=0)
-    assert (found.condition, found.since) == (Condition.FAULTY, T0)
-    assert found.fault.rule == "xid-79"
+    assert (found.condition, found.since, found.fault.rule) == (Condition.FAULTY, T0, "xid-79")
     assert found.why.startswith(f"Xid 79 on {GPU}: GPU fell off the bus")
     assert "[xid-79]" in found.why
 
@@ -70,8 +64,7 @@ HARMLESS = "8 13 14 31 37 38 43 44 45 68 69 92 93 106 108 109 121 137 141 160 17
 @pytest.mark.parametrize("code", [*HARMLESS.split(), ""])
 @pytest.mark.parametrize("now", [0, 2, 30, 86400])
 def test_codes_that_never_drain(code, now):
-    burst = xid(code, last=2, count=700)
-    found = judge(burst, xid(code, device=OTHER), now=now)
+    found = judge(xid(code, last=2, count=700), xid(code, device=OTHER), now=now)
     assert found.condition in (Condition.HEALTHY, Condition.SUSPECT)
     assert found.fault is None
 
@@ -88,8 +81,7 @@ def test_an_application_fault_leaves_the_node_healthy_and_says_so(code):
 
 
 def test_a_burst_is_one_incident():
-    lines = [xid(95, n / 10, evidence=f"line {n}", count=100) for n in range(29)]
-    found = judge(*lines)
+    found = judge(*[xid(95, n / 10, evidence=f"line {n}", count=100) for n in range(29)])
     assert found.since == T0
     assert "2900 times" in found.why
     assert "more" not in found.why
@@ -104,8 +96,7 @@ def test_the_same_on_all_gpus_is_told_once():
 
 def test_the_stronger_remedy_wins_then_the_table_order():
     assert rule(xid(95), xid(79)) == "xid-79"
-    assert rule(xid(79), xid(54)) == "xid-54"
-    assert rule(xid(63), xid(46)) == "xid-46"
+    assert (rule(xid(79), xid(54)), rule(xid(63), xid(46))) == ("xid-54", "xid-46")
     assert rule(xid(62), xid(46)) == rule(xid(46), xid(62)) == "xid-46"
 
 
@@ -209,8 +200,7 @@ def test_the_driver_raises_a_harmless_code():
 
 def test_a_site_that_decided_is_not_overruled_by_the_driver():
     mine = rules({"xid-48": Override(ladder=(Remedy.REPLACE,))})
-    found = judge(xid(48), xid(154, 1, detail="None"), using=mine)
-    assert found.fault.ladder == (Remedy.REPLACE,)
+    assert judge(xid(48), xid(154, 1, detail="None"), using=mine).fault.ladder == (Remedy.REPLACE,)
 
 
 # --- companions and repeats -------------------------------------------------------------------
@@ -264,8 +254,7 @@ def test_sxid_text_before_number(finding, expected):
 
 
 def test_other_checks():
-    failed = Finding("gpu.remap", Verdict.FAIL, T0, T0, GPU, "failure")
-    assert rule(failed) == "gpu-remap-failure"
+    assert rule(Finding("gpu.remap", Verdict.FAIL, T0, T0, GPU, "failure")) == "gpu-remap-failure"
     strange = Finding("disk.space", Verdict.FAIL, T0, T0)
     assert (judge(strange).condition, judge(strange).fault) == (Condition.SUSPECT, None)
     assert judge(Finding("disk.space", Verdict.WARN, T0, T0)).condition is Condition.HEALTHY
@@ -297,13 +286,11 @@ def test_a_partly_blind_node_is_judged_by_what_it_sees():
     assert judge(unknown("host.dstate"), xid(79)).condition is Condition.FAULTY
 
 
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 DAY_S, APART = 86400.0, timedelta(minutes=5)
 
 
 def seen(code: str, minute: float, job: str = "", until: float | None = None, where: str = ""):
-    first = NOON + timedelta(minutes=minute)
-    last = first if until is None else NOON + timedelta(minutes=until)
+    first, last = at(60 * minute), at(60 * (minute if until is None else until))
     return Finding(
         "kernel.xid", Verdict.FAIL, first, last, "0000:c1:00.0", code, evidence=where, job=job
     )

@@ -119,11 +119,9 @@ def test_instance_hours_run_until_as_many_have_left():
     assert budget_left([two], policy, NOW, {})[1] == pytest.approx(10 - 6)
     one_gone = past(Direction.DOWN, 3600, at_s=3700)
     assert budget_left([two, one_gone], policy, NOW, {})[1] == pytest.approx(10 - 3 - 2)
-    by_hand = {"w": group(1)}
-    assert budget_left([two], policy, NOW, by_hand)[1] == pytest.approx(10 - 3)
+    assert budget_left([two], policy, NOW, {"w": group(1)})[1] == pytest.approx(10 - 3)
     tight = AutoscalePolicy(enabled=True, groups={"w": LIMITS}, hours_per_day=9)
-    found = answer(group(), job(7, 4), history=(two,), policy=tight)
-    assert rule(found) == "hours_per_day"
+    assert rule(answer(group(), job(7, 4), history=(two,), policy=tight)) == "hours_per_day"
 
 
 def small(number: int, gpus: int = 1, **more) -> Waiting:
@@ -136,8 +134,7 @@ GPUS = Tres(96, 0, (("gpu", 8),))
 
 
 def test_small_jobs_share_a_node():
-    eight = replace(group(4), like=GPUS)
-    up = answer(eight, *[small(n) for n in range(9)])
+    up = answer(replace(group(4), like=GPUS), *[small(n) for n in range(9)])
     assert (up.count, up.why) == (2, "jobs 0, 1, 2 and 6 more wait for 2 node(s), 2 too few")
     unknown = answer(group(4), *[small(n) for n in range(3)])
     assert unknown.count == 3, "of what the nodes have nobody told"
@@ -154,13 +151,10 @@ def test_an_array_is_served_as_far_as_there_is_room():
 @pytest.mark.parametrize(
     ("asks", "serves"),
     [
-        ({"features": "p5"}, True),
-        ({"features": "p5&efa"}, True),
-        ({"features": "p4"}, False),
-        ({"features": "p4|p5"}, True),
-        ({"named": True}, False),
+        ({"features": "p5"}, True), ({"features": "p5&efa"}, True), ({"features": "p4"}, False),
+        ({"features": "p4|p5"}, True), ({"named": True}, False),
     ],
-)
+)  # fmt: skip
 def test_a_job_that_these_nodes_cannot_serve_brings_none_but_keeps_what_is_there(asks, serves):
     here = replace(group(4, idle(1, 9000)), like=GPUS, features=frozenset({"p5", "efa"}), idle=())
     found = answer(here, small(7, **asks))
@@ -220,13 +214,9 @@ policies = st.builds(
     hours_per_day=st.none() | st.sampled_from([0.0, 1.0, 6.0]),
 )
 pasts = st.builds(
-    past,
-    st.sampled_from(Direction),
-    st.none() | st.integers(0, 900),
-    count=st.integers(0, 4),
-    at_s=st.integers(900, 100_000),
-    failed=st.booleans(),
-)
+    past, st.sampled_from(Direction), st.none() | st.integers(0, 900), count=st.integers(0, 4),
+    at_s=st.integers(900, 100_000), failed=st.booleans(),
+)  # fmt: skip
 
 
 @settings(max_examples=200)

@@ -87,8 +87,7 @@ def test_the_data_sheet_counts_where_the_fleet_is_too_small_or_all_slow() -> Non
 def test_what_failed_says_nothing_of_the_healthy_and_latency_is_better_low() -> None:
     runs = [one(v, f"n{n}", "p_us") for n, v in enumerate([30, 30.1, 29.9, 30, 30.2])]
     (limit,) = limits([*runs, *(one(90, f"x{n}", "p_us", healthy=False) for n in range(9))], {})
-    assert limit.median == pytest.approx(30)
-    assert limit.limit == pytest.approx(30 / 0.97)
+    assert (limit.median, limit.limit) == (pytest.approx(30), pytest.approx(30 / 0.97))
     assert str(slow([one(33.0, figure="p_us")], [limit])[0]).startswith("gpu.speed p_us 33 is over")
     assert not slow([one(20.0, figure="p_us")], [limit])
 

@@ -29,11 +29,7 @@ def past(node, day, phase="tested", instance=None):
     rid, when = f"b-{node}-{day}", day * DAY
     start = ChangeOpened(at(when), rid, Kind.BURN_IN, "all", "idle", node=node,
                          instance=instance or generation(node).instance)  # fmt: skip
-    return [
-        start,
-        SignalSeen(at(when), rid, "order_taken", ""),
-        SignalSeen(at(when), rid, phase, ""),
-    ]
+    return [start, *(SignalSeen(at(when), rid, what, "") for what in ("order_taken", phase))]
 
 
 def every(policy=BURN, count=100):
@@ -41,18 +37,15 @@ def every(policy=BURN, count=100):
 
 
 def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
-    assert len(chosen(cluster())) == 1
-    assert chosen(cluster(), replace(BURN, mode=Mode.OBSERVE)) == []
+    assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
     assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
-    running = past(N1, 0)[:2]
-    assert chosen(cluster(log=running)) == []
+    assert chosen(cluster(log=past(N1, 0)[:2])) == []
 
 
 def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
     log = [e for n in range(4, 9) for e in past(node_name(n), -9)]
     log += past(N1, -3) + past(N2, -5) + past(N3, -4)
-    order = chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every())
-    assert order == [N2, N3, N1]
+    assert chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every()) == [N2, N3, N1]
     hot = Finding("gpu.remap", Verdict.WARN, at(0), at(0), code="bank-low")
     view = cluster(idle=3, log=sorted(log, key=lambda e: e.at))
     view = replace(view, health={**view.health, N1: Health(generation(N1), at(0), (hot,))})
@@ -71,14 +64,11 @@ def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
 @pytest.mark.parametrize(
     "what",
     [
-        {"flags": frozenset({"DRAIN"})},
-        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
-        {"state": "ALLOCATED"},
-        {"last_busy": at(-200)},
-        {"partitions": ()},
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
+        {"state": "ALLOCATED"}, {"last_busy": at(-200)}, {"partitions": ()},
         {"reason": own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
     ],
-)
+)  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
     found = chosen(cluster(change={N1: what}), every())
     assert N1 not in found
@@ -91,9 +81,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
     shut = replace(every(), node=NodePolicy(protected=frozenset({N1})))
     assert N1 not in chosen(cluster(), shut)
     mine = replace(cluster().instances[N1], protected=True)
-    assert N1 not in chosen(
-        replace(cluster(), instances={**cluster().instances, N1: mine}), every()
-    )
+    assert N1 not in chosen(replace(cluster(), instances=cluster().instances | {N1: mine}), every())
     quiet = {**cluster().health, N1: Health(generation(N1), at(-500))}
     assert N1 not in chosen(replace(cluster(), health=quiet), every())
     assert chosen(cluster(), replace(every(), partitions=frozenset({"other"}))) == []
@@ -103,8 +91,7 @@ def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
 def test_nobody_is_tested_where_a_users_job_waits() -> None:
     assert chosen(cluster(jobs=(pending(),)), every()) == []
     assert chosen(cluster(jobs=(pending(partition="other"),)), every())
-    held = pending(reason="JobHeldUser")
-    assert chosen(cluster(jobs=(held,)), every())
+    assert chosen(cluster(jobs=(pending(reason="JobHeldUser"),)), every())
 
 
 # --- one burn-in --------------------------------------------------------------------------------

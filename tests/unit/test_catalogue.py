@@ -1,13 +1,10 @@
 """The fault table: complete, sound, documented; a site's overrides and own rules."""
 
-from datetime import datetime
-
 import pytest
 
 from hpctl.config import parse
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import SHIPPED, Override, Rules, UnknownRuleError, rules
-from hpctl.core.compat import UTC
 from hpctl.core.faults import CHECKS, KERNEL_CHECKS, ROWS, rows_of
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
@@ -23,6 +20,7 @@ from hpctl.core.model import (
 )
 from hpctl.errors import HpctlError
 from hpctl.wiring import make_rules
+from tests.fakes.values import T0 as NOW
 
 
 def defaults(name: str):
@@ -72,8 +70,6 @@ def test_senseless_overrides_are_refused(change):
         rules({"xid-13": change})
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
 MINE = "report-scratch-full"
 
 WHOLE = Override(
@@ -83,14 +79,12 @@ WHOLE = Override(
 
 def judged(check: str, code: str, mine: Rules, verdict: Verdict = Verdict.FAIL) -> Assessment:
     finding = Finding(check, verdict, NOW, NOW, code=code)
-    generation = Generation("n1", "i-1", "b-1")
-    return assess(Health(generation, NOW, (finding,)), mine, NOW)
+    return assess(Health(Generation("n1", "i-1", "b-1"), NOW, (finding,)), mine, NOW)
 
 
 def test_no_default_row_acts():
     """But HyperPod's own marks in Slurm, on which nobody else acts where its recovery is off."""
-    acts = {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts}
-    assert acts == MARK_RULES
+    assert {rule for rule, row in ROWS.items() if row.check == "hma" and row.acts} == MARK_RULES
     assert SHIPPED["hma-replace"].ladder == (Remedy.REPLACE,)
     assert SHIPPED["hma-spent"].ladder == (Remedy.NONE,)
     assert SHIPPED["hma-reboot"].ladder == (Remedy.REBOOT, Remedy.REPLACE)

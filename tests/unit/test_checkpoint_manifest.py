@@ -15,14 +15,9 @@ from hpctl.jobs.checkpoints.manifest import Manifest, ManifestFile
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 GOOD = Manifest(
-    hpctl_checkpoint.FORMAT,
-    hpctl_checkpoint.VERSION,
-    120,
-    2,
-    WHEN,
-    (ManifestFile("rank-0.npz", 10, "ab" * 32), ManifestFile("deep/rank-1.npz", 11)),
-    {"seed": "1"},
-)
+    hpctl_checkpoint.FORMAT, hpctl_checkpoint.VERSION, 120, 2, WHEN,
+    (ManifestFile("rank-0.npz", 10, "ab" * 32), ManifestFile("deep/rank-1.npz", 11)), {"seed": "1"},
+)  # fmt: skip
 
 
 def checkpoint(directory):
@@ -47,16 +42,11 @@ def test_the_documented_format(tmp_path) -> None:
     document = json.loads((tmp_path / "step-7/manifest.json").read_text())
     assert [len(file.pop("sha256")) for file in document["files"]] == [64] * 3
     files = [("a", 5), ("b", 0), ("deep/c", 5000)]
-    kept = {key: document.pop(key) for key in ("created_at", "checksum")}
-    assert all(kept.values())
+    assert all({key: document.pop(key) for key in ("created_at", "checksum")}.values())
     assert document == {
-        "format": "hpctl-checkpoint",
-        "version": 1,
-        "step": 7,
-        "world_size": 3,
-        "files": [{"path": path, "size": size} for path, size in files],
-        "meta": {"k": "v"},
-    }
+        "format": "hpctl-checkpoint", "version": 1, "step": 7, "world_size": 3,
+        "files": [{"path": path, "size": size} for path, size in files], "meta": {"k": "v"},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -111,16 +101,10 @@ def test_every_truncation_of_the_manifest_is_a_defect() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("step", "7"),
-        ("step", -1),
-        ("world_size", 0),
-        ("created_at", "2026-01-02T03:04:05"),
-        ("files", []),
-        ("files", [{"path": "a"}]),
-        ("meta", {"seed": 1}),
-        ("surprise", None),
+        ("step", "7"), ("step", -1), ("world_size", 0), ("created_at", "2026-01-02T03:04:05"),
+        ("files", []), ("files", [{"path": "a"}]), ("meta", {"seed": 1}), ("surprise", None),
     ],
-)
+)  # fmt: skip
 def test_wrong_shapes_with_a_good_checksum_are_defects(field: str, value) -> None:
     document = {**json.loads(manifest.encode(GOOD)), field: value}
     document.pop("checksum")

@@ -19,8 +19,7 @@ def share(world: int | None = None) -> bytes:
 
 def save(root, iteration, ranks, *, by=0, world=None):
     for rank in ranks:
-        name = f"{rank + by}/iter_{iteration:07d}_{rank}_local.pt"
-        write(root, {name: share(world)})
+        write(root, {f"{rank + by}/iter_{iteration:07d}_{rank}_local.pt": share(world)})
 
 
 def run(*args: str) -> Result:
@@ -32,8 +31,7 @@ def test_the_newest_iteration_of_which_every_rank_is_there(tmp_path) -> None:
     save(tmp_path, 20, range(4), world=4)
     save(tmp_path, 30, range(3), world=4)
     write(tmp_path, {"3/iter_0000030_3_local.dirty.pt": share(4)[:50]})
-    result = run("last", "--json", str(tmp_path))
-    document = json.loads(result.stdout)
+    document = json.loads(run("last", "--json", str(tmp_path)).stdout)
     found = document["found"]
     assert (found["path"], found["step"], found["format"]) == (str(tmp_path), 20, "nvrx-local")
     (passed,) = document["passed_over"]

@@ -55,8 +55,7 @@ def test_nothing_is_said_where_there_is_nothing_or_something_better(tmp_path):
     own(tmp_path / "lightning_logs", 1)
     for name in (".hidden", "slurm-12.out", "attempts.jsonl", "events.out.tfevents.1.n1"):
         (tmp_path / name).touch()
-    assert last_complete(tmp_path).unknown == ""
-    assert resume_point(tmp_path).unknown == ""
+    assert (last_complete(tmp_path).unknown, resume_point(tmp_path).unknown) == ("", "")
     own(tmp_path / "step-8")
     with hpctl_checkpoint.saving(7, tmp_path, ranks=1) as save:
         save.path("data").write_bytes(b"x")
@@ -73,8 +72,7 @@ def test_root_does_not_look_into_a_users_directory_when_it_submits(tmp_path, mon
     real, owner = os.stat, 1666
 
     def stat(path, **args) -> os.stat_result:
-        found = real(path, **args)
-        given = list(found)
+        given = list(real(path, **args))
         given[4] = owner
         return os.stat_result(given)
 

@@ -56,8 +56,7 @@ def metadata(tensors: int, shards: int, *, transformed: bool = False) -> Metadat
         for shard in range(shards):
             key = Index(fqn, Size((shard * 128, 0, 3)[: 1 + tensor % 3]), shard or None)
             how = ["zstd"] if transformed and shard == 1 else None
-            where = Info(f"__{shard}_0.distcp", tensor << 33, 1 << 20, how)
-            stored[key] = where
+            stored[key] = Info(f"__{shard}_0.distcp", tensor << 33, 1 << 20, how)
     return Metadata(about, {"storage_data": 5, "x": b"bytes", "y": {1, 2}, "z": [None]}, stored)
 
 

@@ -72,15 +72,13 @@ def run(*text: str) -> tuple[int, str, str]:
 
 def test_last(tmp_path) -> None:
     text = f"hpctl: no checkpoints in {tmp_path}\n"
-    assert run("last", str(tmp_path)) == (1, "", text)
-    assert run("ls", str(tmp_path)) == (1, "", text)
+    assert (run("last", str(tmp_path)), run("ls", str(tmp_path))) == ((1, "", text), (1, "", text))
     assert run("last", "--export", str(tmp_path))[:2] == (1, "none\n")
     good = generic(tmp_path, "step-1", 1)
     bad = generic(tmp_path, "step-2", 2)
     (bad / "data").unlink()
     code, out, err = run("last", str(tmp_path))
-    assert (code, out) == (0, f"{good}\n")
-    assert err == f"hpctl: passed over {bad}: data is missing\n"
+    assert (code, out, err) == (0, f"{good}\n", f"hpctl: passed over {bad}: data is missing\n")
     assert run("last", "--export", str(tmp_path))[:2] == (0, f"found {good}\n")
     code, out, _ = run("last", "--json", str(tmp_path))
     document = json.loads(out)
@@ -98,14 +96,12 @@ def test_exit_codes(tmp_path) -> None:
     missing = str(tmp_path / "missing")
     for command in ("ls", "verify", "last"):
         assert run(command, missing)[0] == 3
-        assert run(command, missing, "--json")[0] == 3
-        assert run(command)[0] == 2
+        assert (run(command, missing, "--json")[0], run(command)[0]) == (3, 2)
     code, out, _ = run("last", "--export", missing)
     assert code == 3
     assert out.startswith("unreadable ")
     good = generic(tmp_path, "step-1", 1)
-    assert run("ls", str(tmp_path))[0] == 0
-    assert run("verify", str(good), "--deep")[0] == 0
+    assert (run("ls", str(tmp_path))[0], run("verify", str(good), "--deep")[0]) == (0, 0)
     (good / "data").write_bytes(b"y" * 100)
     assert run("verify", str(good))[0] == 0
     code, out, _ = run("verify", str(good), "--deep")
@@ -118,11 +114,7 @@ def test_exit_codes(tmp_path) -> None:
 
 def test_of_one_step_the_nearer_place_wins_and_of_two_the_newer_step(tmp_path) -> None:
     near, far, own = tmp_path / "near", tmp_path / "far", tmp_path / "own"
-    mine, theirs, fast = (
-        generic(near, "step-5", 5),
-        generic(far, "step-5", 5),
-        generic(own, "step-5", 5),
-    )
+    mine, theirs, fast = (generic(place, "step-5", 5) for place in (near, far, own))
     assert run("last", str(near), str(far))[1] == f"{mine}\n"
     assert run("last", str(far), "--tier", str(near))[1] == f"{theirs}\n"
     assert run("last", str(far), "--tier", f"local:{own}")[1] == f"{fast}\n"
@@ -151,8 +143,7 @@ def test_a_place_that_cannot_be_read_is_never_none(tmp_path) -> None:
     assert "there may be a newer checkpoint where it cannot look" in err
     with pytest.raises(FileNotFoundError):
         last_complete(gone)
-    search = last_complete([last.CheckpointTier(near), last.CheckpointTier(gone)])
-    assert search.found is not None
+    assert last_complete([last.CheckpointTier(near), last.CheckpointTier(gone)]).found is not None
 
 
 @pytest.mark.parametrize("place", ["s3:/bucket/x", "s3:bucket/x"])

@@ -117,8 +117,7 @@ def test_a_refusal_has_the_services_code_and_is_not_asked_again(
 def test_a_read_rides_out_what_passes(wire, sagemaker, reply):
     answer = {**FINE, "ClusterStatus": "InService", "InstanceGroups": []}
     wire.replies = [reply, reply, reply, (200, answer)]
-    assert read(sagemaker)["ClusterStatus"] == "InService"
-    assert len(wire.calls) == 4
+    assert (read(sagemaker)["ClusterStatus"], len(wire.calls)) == ("InService", 4)
 
 
 @pytest.mark.parametrize("reply", [no("ThrottlingException"), no("InternalFailure", 500), None])
@@ -136,8 +135,7 @@ def test_a_read_that_gets_no_answer_says_so_after_its_attempts(wire, sagemaker, 
 def test_a_throttled_order_is_sent_again_for_it_was_not_taken(wire, sagemaker, slept, code):
     wire.replies = [no(code), no(code), (200, FINE)]
     assert order(sagemaker)["ClusterArn"] == FINE["ClusterArn"]
-    assert len(wire.calls) == 3
-    assert len(slept) == 2
+    assert (len(wire.calls), len(slept)) == (3, 2)
 
 
 @pytest.mark.parametrize(

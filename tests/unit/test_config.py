@@ -25,8 +25,7 @@ run_policies:
 
 
 def test_the_example_is_valid_and_all_defaults_which_are_the_policy_s_own() -> None:
-    assert parse(example()) == Config()
-    assert Config().policy() == Policy()
+    assert (parse(example()), Config().policy()) == (Config(), Policy())
 
 
 def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
@@ -75,9 +74,7 @@ def test_files_that_cannot_be_read(tmp_path) -> None:
 def test_a_state_directory_with_odd_characters_is_still_one_path(tmp_path) -> None:
     odd = tmp_path / "50% of it"
     odd.mkdir()
-    config = parse(f"state_dir: {str(odd)!r}\n")
-    store = open_store(config, write=True)
-    store.close()
+    open_store(parse(f"state_dir: {str(odd)!r}\n"), write=True).close()
     assert (odd / "journal.db").exists()
 
 

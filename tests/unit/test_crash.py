@@ -84,13 +84,10 @@ def test_real_children():
 
 
 def test_the_same_error_has_the_same_signature_every_time():
-    code = (
-        "import os, tempfile, time\n"
-        "def load(p): raise OSError(f'{p}: bad block {id(p):#x} at {time.time()} on ip-10-0-0-'"
-        " f'{os.getpid()} after {os.getpid() % 7} of [3, 4] shapes')\n"
-        "load(tempfile.mkdtemp())\n"
-    )
-    one, two = child(code), child(code)
+    head = ("Traceback (most recent call last):", '  File "<string>", line 2, in load')
+    text = "OSError: /tmp/tmp{}: bad block {:#x} at {}.25 on ip-10-0-0-{} after {} of [3, 4] shapes"
+    one = died(1, *head, text.format("ab_1x2yz", 140245, 1795264006, 17, 3))
+    two = died(1, *head, text.format("q9k3w0fd", 139872, 1795264999, 201, 5))
     assert one.why != two.why
     assert one.signature == two.signature
     assert one.signature.startswith("OSError in load (<string>): <tmp>: bad block # at # on ip-#")
@@ -167,8 +164,7 @@ def test_an_exception_of_the_network_is_an_echo():
 
 
 def test_of_many_time_outs_the_rank_that_is_behind_is_named():
-    lines = [TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)]
-    found = died(134, *lines)
+    found = died(134, *[TIMEOUT.format(r=r, n=64088 if r == 7 else 96120) for r in (0, 3, 7, 5)])
     assert (found.kind, found.rank) == (Kind.NETWORK, 7)
     assert found.why == "a collective timed out: rank 7 is behind the others"
     level = died(134, *(TIMEOUT.format(r=r, n=5) for r in range(4)))
@@ -183,8 +179,7 @@ def test_an_error_that_the_run_survived_did_not_end_it():
     assert died(137, *caught, *on[1:]).signature.startswith("ConnectionResetError")
     bars = [f"  {i}%|###     | {i}/1752 [00:29<1:22:01,  2.83s/it]" for i in range(SURVIVED_LINES)]
     assert died(137, *caught, *bars).signature == "SIGKILL"
-    later = died(1, *caught, *on, *trace(6, "ValueError: b"), *["[rank0]: x"] * 99)
-    assert later.rank == 6
+    assert died(1, *caught, *on, *trace(6, "ValueError: b"), *["[rank0]: x"] * 99).rank == 6
 
 
 def test_slurm_s_order_in_the_log_goes_before_what_ranks_say():
@@ -223,8 +218,7 @@ def test_places_that_lines_name():
 
 def test_only_the_end_of_a_log_counts():
     crash = trace(0, "ValueError: old")
-    noise = ["[rank1]: .".ljust(100)] * TAIL_LINES
-    assert died(137, *crash, *noise).signature == "SIGKILL"
+    assert died(137, *crash, *(["[rank1]: .".ljust(100)] * TAIL_LINES)).signature == "SIGKILL"
     wide = ["\t" * LINE_CHARS + "x"] * (TAIL_BYTES // LINE_CHARS + 1)
     assert died(137, *crash, *wide).signature in ("SIGKILL", "ValueError in step (train.py): old")
 

@@ -1,7 +1,6 @@
 """The culprit of a group: named in few rounds, rightly, by tests that may be wrong."""
 
 import random
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +12,7 @@ from hpctl.core.model import NodeName
 NODES = tuple(NodeName(f"n{n:02}") for n in range(32))
 
 
-def play(
-    nodes: Sequence[NodeName], bad: set[NodeName], rng: random.Random, *, shows: int = 2
-) -> Verdict:
+def play(nodes, bad, rng, *, shows=2):
     """A search over simulated tests: all-reduces whose slowest node counts, or which hang.
 
     `shows`: the size of a group from which on the fault can be seen.

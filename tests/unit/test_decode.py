@@ -87,8 +87,7 @@ def test_nvlink5_rule(code, text, rule):
 def test_driver_rule_by_phrase_alone_and_in_the_line(phrase, rule):
     assert driver_rule(phrase) == rule
     line = f"GPU recovery action changed from 0x0 (None) to 0x1 ({phrase})"
-    assert driver_rule("", PCI + "154, " + line) == rule
-    assert driver_rule(line) == rule
+    assert (driver_rule("", PCI + "154, " + line), driver_rule(line)) == (rule, rule)
 
 
 def test_a_line_cut_short_is_not_read_as_none():

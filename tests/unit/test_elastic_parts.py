@@ -45,8 +45,7 @@ def test_a_script_a_module_and_a_command(monkeypatch, words, runs, script):
 
 
 def test_what_command_gives_is_what_the_parser_reads():
-    ranks = ["train.py", "--max-restarts", "9"]
-    line = elastic.command(ranks, 4, final_exit_codes=(93, 5))
+    line = elastic.command(["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5))
     assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
     read = parse(line[4:], {elastic.RESULT: "/x/account.json"})
     assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
@@ -70,15 +69,10 @@ def test_auto_is_as_many_as_gpus(environment, count):
 # --- place ------------------------------------------------------------------------------------
 
 STEP = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_ID": "3",
-    "SLURM_PROCID": "1",
-    "SLURM_NTASKS": "2",
-    "SLURM_STEP_NUM_NODES": "2",
-    "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
-    "SLURMD_NODENAME": "ip-127-0-1-6",
-    elastic.SECRET: SECRET,
-}
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
+    "SLURMD_NODENAME": "ip-127-0-1-6", elastic.SECRET: SECRET,
+}  # fmt: skip
 
 
 def test_srun_says_where_we_are():
@@ -113,11 +107,9 @@ def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has
     (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert address_of("ip-10-9-8-7") == "10.9.8.7"
-    assert address_of("10.9.8.6") == "10.9.8.6"
+    assert (address_of("ip-10-9-8-7"), address_of("10.9.8.6")) == ("10.9.8.7", "10.9.8.6")
     assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
-    assert address_of("gpu-compute-3") == "10.9.8.7"
-    assert address_of("localhost") == "localhost"
+    assert (address_of("gpu-compute-3"), address_of("localhost")) == ("10.9.8.7", "localhost")
     assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
     (tmp_path / "scontrol").unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -173,16 +165,16 @@ def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path):
     failure = raised(tmp_path, "KeyError: 'w'", "\n".join(lines))
     assert (failure.exception, failure.message) == ("KeyError", "'w'")
     kept = failure.trace.splitlines()
-    assert (kept[0], kept[-1]) == (lines[0], lines[-1])
-    assert set(kept[1:-1]) == {"  File x"}
+    assert (kept[0], kept[-1], set(kept[1:-1])) == (lines[0], lines[-1], {"  File x"})
     assert len(failure.trace) <= 4000
 
 
 def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path):
     text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
     trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
-    failure = raised(tmp_path, text, trace)
-    generation = controller.GenerationRecord(0, 0.0, 1.0, None, "", (failure,))
+    generation = controller.GenerationRecord(
+        0, 0.0, 1.0, None, "", (raised(tmp_path, text, trace),)
+    )
     assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.trouble_of(generation))
 
 

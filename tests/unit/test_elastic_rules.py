@@ -45,8 +45,7 @@ def test_global_ranks_follow_the_nodes_whatever_their_sizes() -> None:
     group.joined(2, 4)
     group.joined(0, 1)
     group.joined(1, 2)
-    assert [group.base(node) for node in range(3)] == [0, 1, 3]
-    assert group.world == 7
+    assert ([group.base(node) for node in range(3)], group.world) == ([0, 1, 3], 7)
 
 
 def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_stopped() -> None:
@@ -57,8 +56,7 @@ def test_a_failure_stops_all_once_and_a_new_generation_follows_when_all_have_sto
     assert group.stopped(0, 0, 1.0) is None
     assert group.stopped(0, 0, 1.0) is None
     assert group.stopped(1, 0, 1.0) == PrepareGeneration(1)
-    assert [each.rank for each in group.previous] == [1, 2]
-    assert group.failures == []
+    assert ([each.rank for each in group.previous], group.failures) == ([1, 2], [])
 
 
 def test_the_end_comes_with_the_last_rank_and_each_counts_once() -> None:

@@ -113,8 +113,7 @@ def test_a_start_that_fails_for_whatever_reason_is_told(tmp_path, monkeypatch):
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("hpctl.jobs.elastic.controller.resume", resume)
-    place = LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)
-    ran = asyncio.run(_told_the_end(place))
+    ran = asyncio.run(_told_the_end(LauncherPlace(0, 1, "n1", "127.0.0.1", str(tmp_path), SECRET)))
     assert ran["code"] == 1
     assert "out of memory" in ran["why"]
 
@@ -175,24 +174,18 @@ def test_an_account_is_read_as_it_was_written(tmp_path):
     assert (answer.verdict, answer.exit_code, answer.troubles) == ("running", None, ())
     trace = "Traceback (most recent call last):\n  File x\nKeyError: 'w'"
     first = RankFailure(1, "b", 1, 10.0, "KeyError", "'w'", trace)
-    pen.generation_over(
-        "rank 1 ...", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")]
-    )
+    pen.generation_over("rank 1", [first, RankFailure(0, "a", 143, 9.0, "X", "broken pipe", "")])
     pen.generation_began(1, "/c/step-5", ["a", "b"])
     pen.ended(EndGroup(GroupVerdict.FINAL, 93, "rank 0 ..."), [RankFailure(0, "a", 93, 11.0)])
     answer = account.read_account(path)
     assert (answer.run_id, answer.verdict, answer.exit_code, answer.restarts) == (
-        "7.3",
-        "final",
-        93,
-        1,
-    )
+        "7.3", "final", 93, 1,
+    )  # fmt: skip
     assert answer.generations[1].resumed_from == "/c/step-5"
     crash, final = answer.troubles
     assert (crash.kind, crash.rank, crash.node, crash.exit_code) == (Kind.CRASH, 1, "b", 1)
     assert "KeyError" in crash.signature
-    assert (final.kind, final.exit_code) == (Kind.FINAL, 93)
-    assert list(tmp_path.iterdir()) == [path]
+    assert (final.kind, final.exit_code, list(tmp_path.iterdir())) == (Kind.FINAL, 93, [path])
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"format": "hpctl-elastic", "version": 2}'])

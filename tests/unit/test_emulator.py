@@ -89,13 +89,10 @@ def emulator(make: Make) -> Emulator:
 
 def client(emulator: Emulator):
     return boto3.client(
-        "sagemaker",
-        endpoint_url=emulator.endpoint_url,
-        region_name="us-west-2",
-        aws_access_key_id="sandbox",
-        aws_secret_access_key="sandbox",
+        "sagemaker", endpoint_url=emulator.endpoint_url, region_name="us-west-2",
+        aws_access_key_id="sandbox", aws_secret_access_key="sandbox",
         config=Config(retries={"total_max_attempts": 1}, read_timeout=10),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -138,8 +135,7 @@ def test_another_process_reads_the_calls(emulator):
 
 def test_a_cluster_can_be_deleted_under_a_stuck_replacement(demo, machines):
     demo.emulator.faults.add("stuck")
-    victim = nodes(demo)[0]["InstanceId"]
-    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[victim])
+    demo("BatchReplaceClusterNodes", ClusterName="demo", NodeIds=[nodes(demo)[0]["InstanceId"]])
     demo("DeleteCluster", ClusterName="demo")
     until(demo, lambda: not demo.emulator.world.clusters)
     booted = [i for verb, i in machines.done if verb == "boot"]

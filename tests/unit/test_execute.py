@@ -35,11 +35,9 @@ class SlowCloud:
     reboot = remove = replace
 
 
-class Written:
+def written_to(events):
     """A journal that is a list."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self.append = events.extend
+    return SimpleNamespace(append=events.extend)
 
 
 class Bench:
@@ -51,7 +49,7 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, Written(self.written), CLOCK, self.poked.set)
+        self.executor = Executor(nobody, cloud, written_to(self.written), CLOCK, self.poked.set)
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -84,8 +82,7 @@ def test_an_order_that_cannot_go_out_now_is_not_begun(bench):
     bench.answered()
     assert bench.order("i-2")
     bench.answered()
-    assert bench.started() == ["i-1", "i-2"]
-    assert bench.cloud.called == [("i-1",), ("i-2",)]
+    assert (bench.started(), bench.cloud.called) == (["i-1", "i-2"], [("i-1",), ("i-2",)])
 
 
 def test_who_leads_no_more_does_nothing(bench):
@@ -121,8 +118,7 @@ def test_what_one_call_does_not_hold_waits_for_the_next_cycle(bench):
     bench.answered()
     assert bench.order(*many[25:])
     bench.answered()
-    assert bench.started() == many
-    assert [len(call) for call in bench.cloud.called] == [25, 5]
+    assert (bench.started(), [len(call) for call in bench.cloud.called]) == (many, [25, 5])
 
 
 class HungSlurm:
@@ -151,10 +147,8 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, Written(written), CLOCK)
-    due = [
-        Due(f"j-{i}", Do(StepKind.START_NOW, str(i), attempt=1), attempt(i)) for i in (1, 2, 3, 4)
-    ]
+    executor = Executor(slurm, cloud, written_to(written), CLOCK)
+    due = [Due(f"j-{i}", Do(StepKind.START_NOW, str(i), 1), attempt(i)) for i in (1, 2, 3, 4)]
     assert executor.run(due)
     assert slurm.asked == asked
     assert len([e for e in written if isinstance(e, StepStarted)]) == len(asked)
@@ -184,7 +178,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, Written([]), CLOCK)
+    executor = Executor(slurm, cloud, written_to([]), CLOCK)
     executor.run(
         [
             Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),

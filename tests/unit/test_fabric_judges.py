@@ -23,8 +23,7 @@ WARNINGS = {"stalled_all", "refused", "ratio", *(code for code, _ in check_efa.C
 
 def judged(check, history):
     one = LOADED[check]
-    before = history[-2] if len(history) > 1 else None
-    return list(one.judge(history[-1], before, one.limits))
+    return list(one.judge(history[-1], history[-2] if len(history) > 1 else None, one.limits))
 
 
 @pytest.mark.parametrize(

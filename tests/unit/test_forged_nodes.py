@@ -15,7 +15,7 @@ from hpctl.slurm.run import Runner
 from tests.fakes.slurm_text import node_text
 
 NAMES = [f"n{number}" for number in range(1, 41)]
-PROGRAM = f"""#!{sys.executable}
+PROGRAM = f"""#!{sys.executable} -S
 import pathlib, sys
 here, words = pathlib.Path(__file__).parent, sys.argv[1:]
 with (here / "asked").open("a") as asked:

@@ -81,7 +81,6 @@ def ended(number: int, seconds: float, *signals: str, node: int = 1) -> list[Eve
 LOST = ("cordon_seen", "jobs_gone", "remedy_accepted", "deadline")
 CANCELLED = ("operator_cancelled",)
 WITHDRAWN = ("cordon_seen", "withdrawn")
-SAID_PAUSE = RequestTaken(at(-1), 1, "pause", "", "eve", "", True)
 FULL = replace(OWN, budgets=Budgets(partition_fraction=1.0, correlated_min=99, per_hour=99))
 
 
@@ -110,7 +109,7 @@ DRAINED = frozenset({"DRAIN"})
 CASES = [
     Row("kill_switch", True, lambda: view_of(stopped="the file exists")),
     Row("kill_switch", False, view_of),
-    Row("paused", True, log([SAID_PAUSE])),
+    Row("paused", True, log([RequestTaken(at(-1), 1, "pause", "", "eve", "", True)])),
     Row("paused", False, view_of),
     Row("stale_facts", False, slurm_at(-60), note="as old as may be"),
     Row("stale_facts", True, slurm_at(-60.1)),

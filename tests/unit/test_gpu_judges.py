@@ -1,6 +1,5 @@
 """What each GPU check says of the sweeps of gpu_cases.yaml, at each limit and just below."""
 
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,8 @@ from msgspec.structs import replace
 from hpctl.agent.checks import check_gpu_speed
 from hpctl.agent.findings import Conditions
 from hpctl.agent.nvml.snapshot import Ecc, Event, Gpu, Pcie, Snapshot, Throttle
-from hpctl.core.compat import UTC
+from tests.fakes.values import at
 from tests.sweeps import HOPPER, MINUTE, but, check, codes, gpus, judged, pci, row
-
-NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 TABLE = yaml.safe_load(Path(__file__).with_name("gpu_cases.yaml").read_text())
 
@@ -118,7 +115,7 @@ def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
     for minute in range(30):
         throttle = Throttle(**{counter: minute * ns for counter, ns in held.items()})
         seen = Snapshot(minute * MINUTE, gpus=but(3, gpus(utilization=97), throttle=throttle))
-        conditions.saw(one.judge(seen, before, one.limits), NOON + timedelta(minutes=minute))
+        conditions.saw(one.judge(seen, before, one.limits), at(60 * minute))
         before = seen
         if conditions.findings():
             break
@@ -126,13 +123,9 @@ def test_what_goes_on_is_reported_in_minutes(name, held, least, most):
 
 
 FRESH = {
-    "utilization": 90,
-    "power_mw": 600_000,
-    "sm_clock_mhz": 1900,
-    "vbios": "96.00.74.00.01",
-    "persistence": True,
-    "sm_clock_application_mhz": 1980,
-}
+    "utilization": 90, "power_mw": 600_000, "sm_clock_mhz": 1900, "vbios": "96.00.74.00.01",
+    "persistence": True, "sm_clock_application_mhz": 1980,
+}  # fmt: skip
 
 START = Snapshot(0.0, gpus=gpus(**FRESH, throttle=Throttle(hw_thermal_ns=0), pcie=Pcie(replays=0)))
 
@@ -142,27 +135,19 @@ def later(at: float = 10.0) -> Snapshot:
     return Snapshot(
         at,
         gpus=but(
-            2,
-            among,
-            throttle=Throttle(hw_thermal_ns=4_000_000_000),
-            pcie=Pcie(replays=50),
-            sm_clock_mhz=1200,
-            utilization=98,
+            2, among, throttle=Throttle(hw_thermal_ns=4_000_000_000), pcie=Pcie(replays=50),
+            sm_clock_mhz=1200, utilization=98,
         ),
-    )
+    )  # fmt: skip
 
 
 def test_the_worst_gpu_tells_and_load_and_power_are_means():
     assert check_gpu_speed.gauges_gauges(later(), START) == {
-        "gpu.throttle_share": pytest.approx(0.4),
-        "gpu.sm_clock_mhz": 1200.0,
-        "gpu.pcie_replays_per_minute": pytest.approx(300.0),
-        "gpu.busy": pytest.approx(0.91),
-        "gpu.power_w": pytest.approx(600.0),
-        "gpu.vbios": float(0x9600740001),
-        "gpu.persistence": 1.0,
-        "gpu.application_clock_mhz": 1980.0,
-    }
+        "gpu.throttle_share": pytest.approx(0.4), "gpu.sm_clock_mhz": 1200.0,
+        "gpu.pcie_replays_per_minute": pytest.approx(300.0), "gpu.busy": pytest.approx(0.91),
+        "gpu.power_w": pytest.approx(600.0), "gpu.vbios": float(0x9600740001),
+        "gpu.persistence": 1.0, "gpu.application_clock_mhz": 1980.0,
+    }  # fmt: skip
 
 
 def test_an_idle_gpu_sets_no_pace():

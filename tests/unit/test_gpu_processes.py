@@ -43,8 +43,7 @@ def test_a_process_on_a_node_without_a_job(tmp_path, mib, found):
 def test_a_process_of_a_job_is_known_by_its_control_group(tmp_path, cgroup):
     process(tmp_path, 4242, "python3", b"python3\0", cgroup)
     sample = check_gpu_processes.gather(machine(holding(Process(4242, 900 * MIB)), tmp_path))
-    assert sample.jobs == {"77"}
-    assert codes("gpu.processes", sample) == {}
+    assert (sample.jobs, codes("gpu.processes", sample)) == ({"77"}, {})
 
 
 def test_a_user_who_calls_a_process_after_slurm_is_no_job(tmp_path):
@@ -77,5 +76,4 @@ def test_services_gone_processes_and_unknown_memory_are_not_stray(tmp_path):
     process(tmp_path, 900, "nv-hostengine", b"nv-hostengine\0")
     process(tmp_path, 902, "python3", b"python3\0")
     seen = holding(Process(900, 400 * MIB), Process(901, 400 * MIB), Process(902, None))
-    sample = check_gpu_processes.gather(machine(seen, tmp_path))
-    assert codes("gpu.processes", sample) == {}
+    assert codes("gpu.processes", check_gpu_processes.gather(machine(seen, tmp_path))) == {}

@@ -201,8 +201,7 @@ def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
 
 
 def test_a_mark_that_asks_for_replacement_skips_the_reboot():
-    asked = RESETTING.on(Signal.REPLACE_ASKED, at(1), "")
-    assert asked.remedy is Remedy.REPLACE
+    assert RESETTING.on(Signal.REPLACE_ASKED, at(1), "").remedy is Remedy.REPLACE
 
 
 def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():

@@ -59,16 +59,10 @@ def test_xids_that_need_their_text_or_never_act_are_left_to_the_kernels_log(xid)
 @pytest.mark.parametrize(
     ("on_bus", "in_nvml", "expected", "found"),
     [
-        (8, 8, 8, {}),
-        (8, 8, None, {}),
-        (8, 7, 8, {"": "nvml"}),
-        (8, 7, None, {"": "nvml"}),
-        (7, 7, 8, {"": "pci"}),
-        (7, 7, None, {}),
-        (8, 8, 4, {"": "more"}),
-        (8, 0, 8, {"": "nvml"}),
+        (8, 8, 8, {}), (8, 8, None, {}), (8, 7, 8, {"": "nvml"}), (8, 7, None, {"": "nvml"}),
+        (7, 7, 8, {"": "pci"}), (7, 7, None, {}), (8, 8, 4, {"": "more"}), (8, 0, 8, {"": "nvml"}),
     ],
-)
+)  # fmt: skip
 def test_counts(tmp_path, on_bus, in_nvml, expected, found):
     seen = Snapshot(100.0, gpus=gpus(in_nvml))
     sample = check_gpu_driver.gather_count(machine(seen, bus(tmp_path, on_bus), expected))

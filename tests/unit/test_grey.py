@@ -1,6 +1,7 @@
 """From agents' gauges to a Suspect node that `hpctl explain` explains, and no further."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,16 +47,6 @@ class Slurm:
         return SchedulerView(as_of, nodes, {job.id: job})
 
 
-class Cloud:
-    """No provider: nothing to ask."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-
-    def view(self) -> ProviderView:
-        return ProviderView(self.clock.now())
-
-
 class Head:
     """The daemon's wiring of health, grey failures and observer; what is stored is in `rows`."""
 
@@ -64,10 +55,9 @@ class Head:
         self.slurm = Slurm(self.clock)
         self.rows: dict[str, Health] = {}
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
-        self.cloud = cloud = CloudWatch(Cloud(self.clock), lambda: None, 30.0)
-        self.observer = Observer(
-            self.slurm, cloud, self.book, self.clock, tmp / "STOP"
-        )  # fmt: skip
+        no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
+        self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
+        self.observer = Observer(self.slurm, cloud, self.book, self.clock, tmp / "STOP")
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
 
@@ -101,8 +91,7 @@ class Head:
         return self.observer.look(State(), in_force)
 
     def condition(self, in_force: Rules | None = None) -> Condition:
-        view = self.look(in_force or rules())
-        judged = view.assessments.get(N1)
+        judged = self.look(in_force or rules()).assessments.get(N1)
         return judged.condition if judged else Condition.HEALTHY
 
 
@@ -139,12 +128,9 @@ def test_what_is_stored_lets_explain_tell_onset_and_evidence(head: Head) -> None
     head.book.flush()
     stored = head.rows[N1]
     world = World(
-        now=head.clock.at,
-        policy=OWN,
-        state=State(),
-        health=head.rows,
+        now=head.clock.at, policy=OWN, state=State(), health=head.rows,
         assessments={N1: assess(stored, rules(), head.clock.at)},
-    )
+    )  # fmt: skip
     reported = explain_view(world, rules(), N1)
     assert "suspect" in reported.headline
     (evidence,) = reported.evidence

@@ -1,21 +1,17 @@
 """Folding reports: what is new wakes the loop, what is known is counted, a boot clears."""
 
-from datetime import datetime, timedelta
-
 from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_JOBS, Findings
-from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report, standing
 from hpctl.core.model import Clears, Finding, Report, Verdict
+from tests.fakes.values import T0, at
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-LATER = T0 + timedelta(seconds=10)
+LATER = at(10)
 
 
 def finding(seconds: float = 0, *, code: str = "79", count: int = 1) -> Finding:
-    at = T0 + timedelta(seconds=seconds)
-    return Finding("kernel.xid", Verdict.FAIL, T0, at, "0000:3b:00", code, count=count)
+    return Finding("kernel.xid", Verdict.FAIL, T0, at(seconds), "0000:3b:00", code, count=count)
 
 
 def report(*findings: Finding, boot: str = "b1") -> Report:
@@ -28,8 +24,7 @@ def test_a_new_code_is_news_and_its_repeats_are_counted_quietly() -> None:
     assert new
     health, new = fold_report(health, report(finding(5, count=7)), LATER)
     assert not new
-    assert health.findings[0].count == 7
-    assert health.findings[0].last == T0 + timedelta(seconds=5)
+    assert (health.findings[0].count, health.findings[0].last) == (7, at(5))
 
 
 def test_a_finding_stays_within_its_boot_and_goes_with_it() -> None:
@@ -65,8 +60,8 @@ def test_what_clears_by_being_gone_is_gone_when_it_is_not_told_and_that_is_news(
 def test_what_came_back_after_it_was_gone_begins_anew() -> None:
     health, _ = fold_report(None, report(gone(finding(count=9))), T0)
     health, _ = fold_report(health, report(), LATER)
-    again = gone(replace(finding(20), first=T0 + timedelta(seconds=20)))
-    health, new = fold_report(health, report(again), LATER + timedelta(seconds=20))
+    again = gone(replace(finding(20), first=at(20)))
+    health, new = fold_report(health, report(again), at(30))
     assert (health.findings, new) == ((again,), True)
 
 
@@ -76,8 +71,7 @@ def test_what_only_an_operator_clears_survives_boots_of_the_same_instance() -> N
     assert [f.code for f in health.findings] == ["79"]
     health, _ = fold_report(health, report(boot="b2"), LATER)
     assert [f.code for f in health.findings] == ["79"]
-    other = replace(report(boot="b3"), instance="i-2")
-    health, _ = fold_report(health, other, LATER)
+    health, _ = fold_report(health, replace(report(boot="b3"), instance="i-2"), LATER)
     assert health.findings == ()
 
 
@@ -85,34 +79,29 @@ def test_an_operators_return_dismisses_what_only_he_clears_however_often_it_is_s
     health, _ = fold_report(None, report(operators(finding()), finding(code="48")), T0)
     assert standing(health, None) == health
     assert [f.code for f in standing(health, LATER).findings] == ["48"]
-    seen_on = replace(operators(finding(3600)), count=60)
-    health, _ = fold_report(health, report(seen_on), T0 + timedelta(hours=1))
+    health, _ = fold_report(health, report(replace(operators(finding(3600)), count=60)), at(3600))
     assert [f.code for f in standing(health, LATER).findings] == ["48"]
 
 
 def test_what_began_after_the_return_counts() -> None:
-    anew = replace(operators(finding(30)), first=T0 + timedelta(seconds=30))
-    health, _ = fold_report(None, report(anew), T0 + timedelta(seconds=30))
+    anew = replace(operators(finding(30)), first=at(30))
+    health, _ = fold_report(None, report(anew), at(30))
     assert standing(health, LATER).findings == (anew,)
 
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
 def hit(job: str, minute: int = 0, device: str = "0000:c1:00.0") -> Finding:
-    at = T0 + timedelta(minutes=minute)
-    return Finding("kernel.xid", Verdict.FAIL, at, at, device, "43", job=job)
+    when = at(60 * minute)
+    return Finding("kernel.xid", Verdict.FAIL, when, when, device, "43", job=job)
 
 
 def test_thousands_of_jobs_are_not_remembered_one_by_one() -> None:
-    later = T0 + timedelta(days=30)
+    later = at(30 * 86400)
     health, _ = fold_report(None, report(), later)
     agent = Findings()
     for n in range(500):
         agent.add(hit(str(n + 1), n))
         health, _ = fold_report(health, report(*agent.all()), later)
-    assert len(health.findings) == MAX_JOBS + 1
-    assert sum(f.count for f in health.findings) == 500
+    assert (len(health.findings), sum(f.count for f in health.findings)) == (MAX_JOBS + 1, 500)
 
 
 def test_a_job_is_remembered_while_nothing_stands_for_it() -> None:

@@ -21,14 +21,9 @@ def disk(point="/", percent=50.0, size_gib=100.0, inodes_pct=1.0, *, free_mib=No
     size = int(size_gib * GIB)
     free = int(size * (100 - percent) / 100) if free_mib is None else int(free_mib * 2**20)
     return Disk(
-        point,
-        point in check_host_disks.SCRATCH,
-        size,
-        size - free,
-        free,
-        1000,
+        point, point in check_host_disks.SCRATCH, size, size - free, free, 1000,
         int(10 * inodes_pct),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -150,13 +145,10 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     ("out", "warning"),
     [
         (json.dumps({"critical_warning": 4, "temperature": 310}), 4),
-        (json.dumps({"critical_warning": {"value": 8, "available_spare": 0}}), 8),
-        ("", None),
-        ("NVMe status: INVALID_OPCODE", None),
-        ("[]", None),
-        ("{}", None),
+        (json.dumps({"critical_warning": {"value": 8, "available_spare": 0}}), 8), ("", None),
+        ("NVMe status: INVALID_OPCODE", None), ("[]", None), ("{}", None),
     ],
-)
+)  # fmt: skip
 def test_what_nvme_cli_prints(out, warning):
     assert check_host_disks.parse_smart(Answer(0, out, "")) == warning
 

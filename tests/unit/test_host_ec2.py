@@ -45,8 +45,7 @@ def test_what_ethtool_says():
 
 def test_what_an_ebs_volume_says():
     stats = ebs_stats(page(10, 20, 30, 40))
-    assert [count for _, count in stats] == [10, 20, 30, 40]
-    assert stats[0][0] == "the volume's IOPS"
+    assert ([count for _, count in stats], stats[0][0]) == ([10, 20, 30, 40], "the volume's IOPS")
 
 
 @pytest.mark.parametrize("text", ["", "0000: 01 02", page(1, 2, 3, 4, magic=1), "NVMe status: ..."])

@@ -10,6 +10,7 @@ from hpctl.agent.checks.check_host_processes import Sample, Stuck
 from hpctl.agent.nvml.snapshot import Process, Snapshot
 from hpctl.agent.procs import Scan
 from hpctl.core.model import Verdict
+from tests.fakes.fabric import Clock
 from tests.sweeps import gpus
 from tests.unit.host import limits, machine, summary
 
@@ -26,13 +27,6 @@ NFS = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n[<0>] nfs_getattr+0x1/0x2
 DISK = "[<0>] folio_wait_bit_common+0x13/0x3\n[<0>] ext4_filemap_fault+0x2/0x4"
 
 OURS = "[<0>] my_nvidia_helper_thing+0x1/0x2\n[<0>] do_syscall_64+0x5b/0x80"
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 @pytest.fixture
@@ -75,24 +69,14 @@ def looks(tmp_path, clock, *rounds, pause_s=30.0):
 @pytest.mark.parametrize(
     ("stack", "driver"),
     [
-        (NVIDIA, "nvidia"),
-        (UVM, "nvidia"),
-        (EFA, "efa"),
-        (LUSTRE, "lustre"),
-        (NFS, "nfs"),
-        (DISK, ""),
-        (OURS, ""),
-        ("", ""),
-        ("ptlrpc_set_wait", "lustre"),
-        ("rpc_wait_bit_killable", "nfs"),
-        ("os_acquire_mutex", "nvidia"),
-        ("efa_com_cmd_exec", "efa"),
-        ("wait_woken", ""),
+        (NVIDIA, "nvidia"), (UVM, "nvidia"), (EFA, "efa"), (LUSTRE, "lustre"), (NFS, "nfs"),
+        (DISK, ""), (OURS, ""), ("", ""), ("ptlrpc_set_wait", "lustre"),
+        ("rpc_wait_bit_killable", "nfs"), ("os_acquire_mutex", "nvidia"),
+        ("efa_com_cmd_exec", "efa"), ("wait_woken", ""),
     ],
-)
+)  # fmt: skip
 def test_whose_code_it_is(stack, driver):
-    frames = check_host_processes._FRAME.sub("", stack)
-    assert check_host_processes.driver(frames) == driver
+    assert check_host_processes.driver(check_host_processes._FRAME.sub("", stack)) == driver
 
 
 @pytest.mark.parametrize(
@@ -131,10 +115,7 @@ def test_just_below_a_minute_is_not(tmp_path, clock):
 def of_a_thread(state):
     """A process in this state, one of whose threads sleeps in the driver."""
     thread = task(8, comm="pt_autograd_0")
-    files = {
-        **task(7, state, threads=2),
-        **{f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()},
-    }
+    files = task(7, state, threads=2) | {f"/proc/7/task/8{k[7:]}": v for k, v in thread.items()}
     return files | {k: v for k, v in thread.items() if not k.endswith("/stat")}
 
 
@@ -203,8 +184,4 @@ def test_a_scan_is_bounded_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(procs, "MOST", 3)
     files = {name: text for pid in range(1, 6) for name, text in stat(pid).items()}
     scan, made = procs.Scan(), machine(tmp_path, files)
-    assert [[t.pid for t in scan.tasks(made)] for _ in range(3)] == [
-        [1, 2, 3],
-        [4, 5, 1],
-        [2, 3, 4],
-    ]
+    assert [[t.pid for t in scan.tasks(made)] for _ in "123"] == [[1, 2, 3], [4, 5, 1], [2, 3, 4]]

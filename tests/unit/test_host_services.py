@@ -72,14 +72,10 @@ def test_without_an_nvswitch_nobody_misses_the_fabric_manager():
 @pytest.mark.parametrize(
     ("name", "has"),
     [
-        ("ml.p5.48xlarge", True),
-        ("p4de.24xlarge", True),
-        ("ml.p6-b200.48xlarge", True),
-        ("ml.p5.4xlarge", False),
-        ("ml.g5.48xlarge", False),
-        ("", False),
+        ("ml.p5.48xlarge", True), ("p4de.24xlarge", True), ("ml.p6-b200.48xlarge", True),
+        ("ml.p5.4xlarge", False), ("ml.g5.48xlarge", False), ("", False),
     ],
-)
+)  # fmt: skip
 def test_instance_types_with_nvswitch(tmp_path, name, has):
     assert check_host_services.has_nvswitch(machine(tmp_path, instance_type=name)) is has
 
@@ -122,13 +118,10 @@ LOST = "7F7F0101,,0,0.000000000,-90.5,0.0,0.0,0.0,0.0,0.0,1.0,1.0,0.0,Not synchr
 @pytest.mark.parametrize(
     ("line", "offset_s"),
     [
-        (KEPT, 0.000012),
-        (KEPT.replace("-0.000012", "75.25"), 75.25),
-        (LOST, 0.0),
-        ("506 Cannot talk to daemon", 0.0),
-        ("", 0.0),
+        (KEPT, 0.000012), (KEPT.replace("-0.000012", "75.25"), 75.25), (LOST, 0.0),
+        ("506 Cannot talk to daemon", 0.0), ("", 0.0),
     ],
-)
+)  # fmt: skip
 def test_what_chrony_prints(line, offset_s):
     assert check_host_services.tracking(line) == offset_s
 

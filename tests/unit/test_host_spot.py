@@ -66,7 +66,7 @@ class Metadata:
                 """Quietly."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def machine(self) -> Machine:
@@ -129,8 +129,7 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     fault = RULES.classes[RULE]
     assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
     reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
-    judged = assess(Health(generation(), at(0), (reported,)), RULES, at(0))
-    assert judged.fault.rule == RULE
+    assert assess(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
     rec = replace(replay(log).nodes[log[0].recovery], phase=Phase.VACATED)
     for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
@@ -176,10 +175,7 @@ def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
 
 def test_a_pool_that_runs_dry_is_no_broken_check_and_needs_no_budget() -> None:
     sick = [faulty(node_name(n), RULES.classes[RULE], -1) for n in range(1, 9)]
-    view = view_of(sick=sick, seconds=0)
-    found = plan(view, OWN, RULES, {}, at(0))
+    found = plan(view_of(sick=sick, seconds=0), OWN, RULES, {}, at(0))
     assert len([e for e in found.opens if isinstance(e, NodeRecoveryOpened)]) == 8
-    log = list(found.opens)
-    drained = advance_all(view_of(sick=sick, log=log), OWN, at(0))
-    assert {due.do.kind for due in drained.due} == {StepKind.DRAIN}
-    assert drained.moves == ()
+    drained = advance_all(view_of(sick=sick, log=list(found.opens)), OWN, at(0))
+    assert ({due.do.kind for due in drained.due}, drained.moves) == ({StepKind.DRAIN}, ())

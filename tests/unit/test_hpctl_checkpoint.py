@@ -106,8 +106,7 @@ def test_a_python_without_hpctl_saves_what_hpctl_proves(job):
     assert job.run() == (0, "")
     row = judge(job.root / "step-00000007", deep=True)
     assert (row.step, row.world_size, row.format, row.deep) == (7, 1, "generic", True)
-    assert job.whole() == {7}
-    assert [path.name for path in job.root.iterdir()] == ["step-00000007"]
+    assert (job.whole(), [path.name for path in job.root.iterdir()]) == ({7}, ["step-00000007"])
 
 
 def kills(job, stride=1, **env):
@@ -144,8 +143,7 @@ def test_rank_0_finishes_what_all_ranks_have_saved(job):
     time.sleep(0.3)
     assert first.poll() is None, "rank 0 did not wait"
     assert last_complete(job.root).verdict == "none"
-    assert job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0] == 0
-    assert first.wait(timeout=30) == 0
+    assert (job.run(**SLURM, RANK=1, WORLD_SIZE=2)[0], first.wait(timeout=30)) == (0, 0)
     first.communicate()
     row = judge(job.root / "step-00000007", deep=True)
     assert row.world_size == 2
@@ -247,13 +245,11 @@ def test_nothing_gets_its_name_before_it_is_on_stable_storage(root, monkeypatch)
 def test_the_first_whole_one_is_kept_and_a_damaged_one_moved_aside(root):
     final = save(root, 4, b"first")
     save(root, 4, b"other")
-    assert (final / "data").read_bytes() == b"first"
-    assert len(list(root.iterdir())) == 1
+    assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"first", 1)
     (final / "data").write_bytes(b"FIRST")
     save(root, 4, b"other")
     assert isinstance(judge(final, deep=True), Checkpoint)
-    assert (final / "data").read_bytes() == b"other"
-    assert len(list(root.iterdir())) == 2
+    assert ((final / "data").read_bytes(), len(list(root.iterdir()))) == (b"other", 2)
 
 
 def test_a_block_that_raises_leaves_nothing(root):
@@ -302,8 +298,7 @@ def test_who_a_process_is(root, monkeypatch, environment, told):
 
 def test_it_takes_any_python_since_3_8_and_nothing_else():
     ast.parse(SOURCE.read_text(), feature_version=(3, 8))
-    names = {name.partition(".")[0] for _, name in imports(SOURCE)}
-    assert names <= sys.stdlib_module_names
+    assert {name.partition(".")[0] for _, name in imports(SOURCE)} <= sys.stdlib_module_names
 
 
 # --- the shell's ----------------------------------------------------------------------------------
@@ -392,8 +387,7 @@ def test_what_a_shell_refuses(tmp_path, shell):
     (ck / "step-2").mkdir()
     (ck / "step-2/mine").touch()
     assert seal(shell, script, made, "2")[0] == 1
-    assert os.listdir(ck / "step-2") == ["mine"]
-    assert last_complete(ck).verdict == "none"
+    assert (os.listdir(ck / "step-2"), last_complete(ck).verdict) == (["mine"], "none")
 
 
 def test_shellcheck_finds_nothing():

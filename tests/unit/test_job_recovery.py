@@ -159,8 +159,7 @@ def test_slurm_refusing_for_good_is_told():
 def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
     """Killed within seconds of it, slurmctld comes back with the run from before."""
     requeued = step(StepKind.REQUEUE, Outcome.accepted())
-    late = step(StepKind.START_NOW, Outcome.rejected("not_pending"))
-    back = rec(phase, steps=(requeued, late))
+    back = rec(phase, steps=(requeued, step(StepKind.START_NOW, Outcome.rejected("not_pending"))))
     assert moved(back, JobFacts(FAILED, True)) is Signal.STOP_WANTED
     assert isinstance(advance(back, JobFacts(RUNNING, True), OWN, at(1)), Wait), "not disturbed"
     assert TRANSITIONS[phase, Signal.STOP_WANTED] is Phase.STOPPING
@@ -259,8 +258,7 @@ def started(seconds: float, attempt: int = 1) -> StepRecord:
 
 
 def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge():
-    released = rec(Phase.RELEASED, start_at=at(40))
-    first = does(advance(released, JobFacts(QUEUED), OWN, at(2)))
+    first = does(advance(rec(Phase.RELEASED, start_at=at(40)), JobFacts(QUEUED), OWN, at(2)))
     assert (first.kind, first.after_s) == (StepKind.START_NOW, 38.0)
     sent = started(2)
     waiting = rec(Phase.STARTING, start_at=at(40), steps=(sent,))
@@ -275,8 +273,7 @@ def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge():
 
 def test_a_fault_of_the_hardware_ends_a_backoff():
     released = rec(Phase.RELEASED, start_at=at(40))
-    answer = does(advance(released, JobFacts(QUEUED, hardware=True), OWN, at(2)))
-    assert answer.after_s == 0.0
+    assert does(advance(released, JobFacts(QUEUED, hardware=True), OWN, at(2))).after_s == 0.0
     waiting = rec(Phase.STARTING, start_at=at(40), steps=(started(2),))
     facts = JobFacts(replace(QUEUED, eligible=at(40)), hardware=True)
     assert "no backoff" in does(advance(waiting, facts, OWN, at(5))).why

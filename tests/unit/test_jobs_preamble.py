@@ -139,21 +139,16 @@ def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job):
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_was_asked_for_is_exported(job, shell):
     job.parts = {
-        "policy": {"why": 'it\'s "so" $HOME @BASE@'},
-        "spares": 2,
-        "tiers": ("local:/it's/{job_id}", "s3://b/$p"),
-        "save_signal": "USR2",
-        "resume": False,
-    }
+        "policy": {"why": 'it\'s "so" $HOME @BASE@'}, "spares": 2,
+        "tiers": ("local:/it's/{job_id}", "s3://b/$p"), "save_signal": "USR2", "resume": False,
+    }  # fmt: skip
     tail = (
         'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_SPARES" "$HPCTL_TIERS" "$HPCTL_SAVE_SIGNAL"\n'
         "kill -USR2 $$\n"
     )
     code, out, _ = job.run(shell=shell, tail=tail)
-    assert code == 0
-    assert json.loads(out[0]) == job.parts["policy"]
-    assert json.loads(out[2]) == ["local:/it's/42", "s3://b/$p"]
-    assert (out[1], out[3]) == ("2", "USR2")
+    assert (code, json.loads(out[0])) == (0, job.parts["policy"])
+    assert (json.loads(out[2]), out[1], out[3]) == (["local:/it's/42", "s3://b/$p"], "2", "USR2")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

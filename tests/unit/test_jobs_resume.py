@@ -51,7 +51,6 @@ def test_a_directory_that_is_away_is_waited_for(tmp_path) -> None:
         if len(pauses) == 3:
             save(away, 7)
 
-    assert resume(given(away), sleep).step == 7
-    assert pauses == [0.0, 2.0, 5.0]
+    assert (resume(given(away), sleep).step, pauses) == (7, [0.0, 2.0, 5.0])
     with pytest.raises(NothingWhole, match="cannot be read"):
         resume(given(tmp_path / "never"), lambda _: None)

@@ -71,10 +71,8 @@ def test_costs_and_distances_are_read_from_the_files(tmp_path) -> None:
     (tmp_path / "step-500/__0_0.distcp").unlink()  # not whole: it counts for nothing
     saves = measure(tmp_path)
     assert (len(saves.saves), saves.formats) == (4, ("torch-dcp",))
-    assert saves.save_s == pytest.approx(31.5)
-    assert saves.apart_s == pytest.approx(600)
-    assert saves.step_s == pytest.approx(6)
-    assert len(measure(tmp_path, 2).saves) == 2
+    assert (saves.save_s, saves.apart_s) == (pytest.approx(31.5), pytest.approx(600))
+    assert (saves.step_s, len(measure(tmp_path, 2).saves)) == (pytest.approx(6), 2)
 
 
 def test_a_run_that_went_back_is_no_distance(tmp_path) -> None:

@@ -124,17 +124,16 @@ def test_from_stdin(shell: Shell) -> None:
     assert shell.recorded()["text"] == "#!/bin/sh\ntrue\n"
 
 
-def test_a_script_that_can_be_read_only_once(shell: Shell) -> None:
+def test_a_script_that_can_be_read_only_once(shell) -> None:
     # hpctl sbatch <(make-script): the shell names a pipe.
     pipe = shell.tmp / "pipe.sh"
     os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=(PLAIN,), daemon=True)
-    writer.start()
+    threading.Thread(target=pipe.write_text, args=(PLAIN,), daemon=True).start()
     assert shell.run(str(pipe)).returncode == 0
     assert shell.recorded()["text"] == PLAIN.encode().decode("latin-1")
 
 
-def test_a_bare_name_is_looked_for_where_chdir_says(shell: Shell) -> None:
+def test_a_bare_name_is_looked_for_where_chdir_says(shell) -> None:
     # As sbatch does: there it comes before the working directory.
     there = shell.tmp / "there"
     there.mkdir()

@@ -65,9 +65,7 @@ PLAIN = "#!/bin/bash\n#SBATCH -N 2\n\n# a remark\necho hello\n# later\n"
 
 def submit(options="", text=PLAIN, environment=None, **around):
     typed = shlex.split(options)
-    line = parse_command_line(
-        typed if any(word.startswith("--wrap") for word in typed) else [*typed, "job.sh"]
-    )
+    line = parse_command_line(typed if "--wrap" in options else [*typed, "job.sh"])
     script = None if "wrap" in line.given else scripts.read("job.sh", text)
     asked = hpctl_options(line.own, script.own if script else {}, "/home/u")
     return plan(line, script, asked, SubmitContext(Runtime("/py"), environment or {}, **around))
@@ -100,8 +98,7 @@ def test_the_users_comment_stays_behind_the_registration():
     ):
         got = submit(f"--checkpoint-dir /c {options}", text)
         comment = got.options[-1].partition("=")[2]  # after theirs: of two, sbatch takes the last
-        assert comment == 'hpctl:{"ckpt":"/c"} my own'
-        assert decode(comment) == got.registered
+        assert (comment, decode(comment)) == ('hpctl:{"ckpt":"/c"} my own', got.registered)
         assert any("your --comment stands after" in note for note in got.notes)
     # sbatch reads no variable of this name (seen on 22.05.8).
     got = submit("--checkpoint-dir /c", environment={"SBATCH_COMMENT": "x"})
@@ -209,13 +206,9 @@ def test_everything_is_registered():
     )
     ticket = json.loads(got.options[-1].partition("=hpctl:")[2])
     assert ticket == {
-        "ckpt": "/c",
-        "tiers": ["local:/home/u/n/{job_id}", "s3://b-1/p"],
-        "policy": {"restarts": 3},
-        "spares": 1,
-        "save_signal": "USR2",
-        "supervised": True,
-    }
+        "ckpt": "/c", "tiers": ["local:/home/u/n/{job_id}", "s3://b-1/p"],
+        "policy": {"restarts": 3}, "spares": 1, "save_signal": "USR2", "supervised": True,
+    }  # fmt: skip
     assert got.registered.fields() == ticket
     assert decode(got.options[-1].partition("=")[2]) == got.registered
 

@@ -47,8 +47,7 @@ def ids(found: Joined) -> dict[str, str]:
 )
 def test_the_node_addr_decides(node_addr, address, dns):
     found = joined(one("i-1", address, dns), gpu_1=node_addr, gpu_2="10.1.0.4")
-    assert ids(found) == {"gpu-1": "i-1"}
-    assert found.instances["gpu-1"].node == "gpu-1"
+    assert (ids(found), found.instances["gpu-1"].node) == ({"gpu-1": "i-1"}, "gpu-1")
 
 
 def test_a_node_addr_that_must_be_resolved_is_asked_for_and_then_decides():
@@ -93,8 +92,7 @@ def test_of_several_on_their_way_out_the_newest_stands():
         for key, hour in (("i-b", 0), ("i-a", 1))
     )
     assert ids(joined(second, first, gpu_1="10.1.0.3")) == {"gpu-1": "i-a"}
-    undated = one("i-c", "10.1.0.3", status=going)
-    assert ids(joined(undated, first, gpu_1="10.1.0.3")) == {}
+    assert ids(joined(one("i-c", "10.1.0.3", status=going), first, gpu_1="10.1.0.3")) == {}
 
 
 def test_two_that_live_at_one_address_are_joined_to_nothing_and_say_so():
@@ -176,5 +174,4 @@ def test_who_looks_once_asks_the_resolver_where_that_is_needed(resolver):
     }
     cloud = ProviderView(T0, instances={OLD: one(OLD, "10.1.0.3"), NEW: one(NEW, "10.1.0.5")})
     _, found = names.joined_now(cloud, SchedulerView(T0, nodes))
-    assert ids(found) == {"gpu-1": OLD, "ip-10-1-0-5": NEW}
-    assert resolver.asked == ["gpu-1"]
+    assert (ids(found), resolver.asked) == ({"gpu-1": OLD, "ip-10-1-0-5": NEW}, ["gpu-1"])

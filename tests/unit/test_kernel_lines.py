@@ -1,7 +1,7 @@
 """Every family of kernel lines, in the wordings of several kernels, look-alikes and nonsense."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.kmsg import RECORD_BYTES, Record
 from hpctl.core.catalogue import SHIPPED
-from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
+from tests.fakes.values import T0 as NOON
 from tests.unit.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
-
-NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
 def records(*texts: str, facility: int = 0, second: float = 0) -> list[Record]:
@@ -100,8 +98,6 @@ OOPS = "BUG: kernel NULL pointer dereference, address: 0000000000000008"
 
 IN_NVIDIA = "RIP: 0010:nv_poll+0x12/0x80 [nvidia]"
 
-IN_EFA = "RIP: 0010:efa_destroy_qp.cold+0x12/0x80 [efa]"
-
 
 def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
     return [(f.check, f.code, f.detail) for f in found]
@@ -111,7 +107,7 @@ def codes(found: list[Finding]) -> list[tuple[str, str, str]]:
     ("trouble", "frame", "check", "module"),
     [
         (SOFT, IN_NVIDIA, "kernel.lockup", "nvidia"),
-        (OOPS, IN_EFA, "kernel.crash", "efa"),
+        (OOPS, "RIP: 0010:efa_destroy_qp.cold+0x12/0x80 [efa]", "kernel.crash", "efa"),
         (OOPS, "RIP: 0010:uvm_x+0x12/0x80 [nvidia_uvm]", "kernel.crash", "nvidia_uvm"),
         ("Internal error: Oops: 96000004 [#1] SMP", "pc : nv_poll+0x12/0x80 [nvidia]",
          "kernel.crash", "nvidia"),
@@ -130,8 +126,7 @@ def test_a_trace_elsewhere_is_not():
     assert len(kernel().findings(records(SOFT, "RIP: 0010:ext4_x+0x12/0x80 [ext4]"))) == 1
     # A warning of the driver that comes just after has a trace of its own.
     warned = ("WARNING: CPU: 1 PID: 7 at nv.c:1 nv_poll+0x1/0x2 [nvidia]", IN_NVIDIA)
-    found = kernel().findings(records(SOFT, *warned))
-    assert [f.code for f in found] == ["soft", "warning"]
+    assert [f.code for f in kernel().findings(records(SOFT, *warned))] == ["soft", "warning"]
     late = kernel()
     late.findings(records(SOFT))
     assert late.findings(records(IN_NVIDIA, second=3)) == []
@@ -164,8 +159,7 @@ def test_the_job_is_that_of_the_process_that_the_line_names():
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
     reached = {f"{c.replace('.', '-')}-{code}" for _, c, code, _, _ in CASES}
     reached |= {"kernel-lockup-driver", "kernel-crash-driver", "kernel-efa", "kernel-neuron"}
-    rows = {rule for rule in SHIPPED if rule.startswith("kernel-")}
-    assert rows - reached == set()
+    assert {rule for rule in SHIPPED if rule.startswith("kernel-")} - reached == set()
 
 
 KNOWN = st.sampled_from([case[0] for case in CASES])
@@ -193,13 +187,9 @@ def test_no_line_breaks_the_reader_or_the_report(texts):
 def test_no_line_is_long_in_being_judged(text):
     """Made as long as a record can be, at every place where a user's word may stand."""
     fillers = (
-        ":1, blocked a=[x](0x1," * 400,
-        "9" * 6000,
-        " " * 6000,
-        "A" * 6000,
-        "0000:18:00.0 " * 500,
+        ":1, blocked a=[x](0x1," * 400, "9" * 6000, " " * 6000, "A" * 6000, "0000:18:00.0 " * 500,
         "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 200,
-    )
+    )  # fmt: skip
     kernel = Kernel(lambda _pid, _at: "")
     records = [
         Record(0, 1, NOON, (text[:at] + filler + text[at:])[:RECORD_BYTES])

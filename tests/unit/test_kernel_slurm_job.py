@@ -86,8 +86,7 @@ def test_a_loop_of_parents_ends(proc):
 def test_a_process_that_began_after_the_line_is_another(proc):
     proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user", age_s=10)
     jobs = Jobs(proc.root)
-    assert jobs.of(50, now() - timedelta(seconds=60)) == ""
-    assert jobs.of(50, now()) == "12"
+    assert (jobs.of(50, now() - timedelta(seconds=60)), jobs.of(50, now())) == ("", "12")
 
 
 def test_an_answer_outlives_its_process_for_a_while(proc, monkeypatch):

@@ -15,6 +15,7 @@ from hpctl.agent.checks import kernel_gpu
 from hpctl.agent.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.core.compat import UTC
 from hpctl.errors import Unavailable
+from tests.waiting import until
 
 
 def test_a_record_is_taken_apart():
@@ -27,14 +28,11 @@ def test_a_record_is_taken_apart():
 @pytest.mark.parametrize(
     ("escaped", "text"),
     [
-        (rb"caf\xc3\xa9", "café"),
-        (rb"back\x5cslash", "back\\slash"),
-        (rb"two\x0alines\x09here", "two lines here"),
-        (rb"\x1b[31mred", r"\x1b[31mred"),
-        (rb"bad \xff byte", "bad � byte"),
-        (rb"\x5cx41", r"\x41"),
+        (rb"caf\xc3\xa9", "café"), (rb"back\x5cslash", "back\\slash"),
+        (rb"two\x0alines\x09here", "two lines here"), (rb"\x1b[31mred", r"\x1b[31mred"),
+        (rb"bad \xff byte", "bad � byte"), (rb"\x5cx41", r"\x41"),
     ],
-)
+)  # fmt: skip
 def test_escapes_are_undone_but_for_control_characters(escaped, text):
     assert parse(b"4,1,1,-;" + escaped).text == text
 
@@ -58,8 +56,7 @@ def append(path: Path, data: bytes) -> None:
 def test_a_file_is_followed_from_its_start(path):
     log = open_log(path)
     assert isinstance(log, KernelFile)
-    assert texts(log) == ["old"]
-    assert texts(log) == []
+    assert (texts(log), texts(log)) == (["old"], [])
     append(path, format_record("new", 2) + b" SUBSYSTEM=pci\ngarbage\n" + format_record("newer", 3))
     assert texts(log) == ["new", "newer"]
     log.close()
@@ -74,8 +71,7 @@ def test_a_file_is_waited_for_by_inotify_and_is_quiet_while_nothing_comes(path):
         assert selector.select(0.05) == []
         append(path, format_record("new", 2))
         assert selector.select(5)
-        assert texts(log) == ["new"]
-        assert selector.select(0) == []
+        assert (texts(log), selector.select(0)) == (["new"], [])
         replacement = path.with_name("other")
         replacement.write_bytes(format_record("of another file", 1))
         replacement.replace(path)
@@ -141,8 +137,7 @@ def test_a_line_without_end_is_dropped_and_counted(path):
     log = open_log(path)
     texts(log)
     append(path, b"4,2,1,-;" + b"x" * 3 * kmsg.RECORD_BYTES)
-    assert texts(log) == []
-    assert log.lost == 1
+    assert (texts(log), log.lost) == ([], 1)
     append(path, b"\n" + format_record("next", 3))
     assert texts(log) == ["next"]
     log.close()
@@ -171,12 +166,9 @@ def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypat
     log = open_log(fifo)
     assert isinstance(log, KernelDevice)
     answers: list[bytes | OSError] = [
-        b"4,1,1,-;first\n",
-        OSError(errno.EPIPE, "Broken pipe"),
-        b"4,9,1,-;later\n",
-        BlockingIOError(errno.EAGAIN, "again"),
-        OSError(errno.EIO, "gone"),
-    ]
+        b"4,1,1,-;first\n", OSError(errno.EPIPE, "Broken pipe"), b"4,9,1,-;later\n",
+        BlockingIOError(errno.EAGAIN, "again"), OSError(errno.EIO, "gone"),
+    ]  # fmt: skip
 
     def read(_fd: int, _size: int) -> bytes:
         answer = answers.pop(0)
@@ -185,8 +177,7 @@ def test_overwritten_records_are_counted_and_reading_goes_on(tmp_path, monkeypat
         return answer
 
     monkeypatch.setattr(kmsg.os, "read", read)
-    assert texts(log) == ["first", "later"]
-    assert log.lost == 1
+    assert (texts(log), log.lost) == (["first", "later"], 1)
     with pytest.raises(Unavailable, match="gone"):
         log.read()
     log.close()
@@ -206,9 +197,7 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
         # Without its newline the kernel keeps a record open, and hidden, until the next one.
         device.write(f"{line}\n".encode())
     found: list[Record] = []
-    deadline = time.monotonic() + 10
-    while not found and time.monotonic() < deadline:
-        found = [record for record in log.read() if record.text == line]
+    until(lambda: found.extend(r for r in log.read() if r.text == line) or found)
     log.close()
     (record,) = found
     assert record.facility == 1

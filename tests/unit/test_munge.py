@@ -18,8 +18,7 @@ pytestmark = pytest.mark.slurm
 def test_a_credential_says_who_where_when_and_what(munges: Realm) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
     credential = munge.decode(munge.encode(b"a\0payload", munges.n1), munges.head)
-    assert credential.payload == b"a\0payload"
-    assert credential.address == IPv4Address("127.0.1.2")
+    assert (credential.payload, credential.address) == (b"a\0payload", IPv4Address("127.0.1.2"))
     assert (credential.uid, credential.gid) == (os.geteuid(), os.getegid())
     assert before <= credential.encode_time <= datetime.now(UTC)
     assert credential.ttl == 300
@@ -59,13 +58,10 @@ def test_munged_away_is_unavailable_and_says_where(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("number", "code"),
     [
-        (14, "invalid_credential"),
-        (15, "expired_credential"),
-        (16, "rewound_credential"),
-        (17, "replayed_credential"),
-        (18, "unauthorized_credential"),
+        (14, "invalid_credential"), (15, "expired_credential"), (16, "rewound_credential"),
+        (17, "replayed_credential"), (18, "unauthorized_credential"),
     ],
-)
+)  # fmt: skip
 def test_munges_error_numbers_are_the_librarys(number: int, code: str) -> None:
     word = munge._lib().munge_strerror(number).decode().lower()
     assert word == f"{code.removesuffix('_credential')} credential"

@@ -6,12 +6,11 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Health, Report, Verdict
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.protocol import reports as wire
+from tests.fakes.values import T0
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1, N2 = "n1", "n2"
 XID = Finding("kernel.xid", Verdict.FAIL, T0, T0, "0000:3b:00", "79")
 
@@ -61,15 +60,10 @@ def beat(node: str, *findings: Finding, boot: str = "b1") -> wire.Heartbeat:
     return wire.Heartbeat(node, "i-1", boot, 2, T0, T0, wire.digest(findings))
 
 
-def test_news_is_stored_before_it_is_answered_and_wakes_the_loop() -> None:
-    bench = Bench()
-    bench.book.accept(report(N1, XID))
-    assert (bench.disk[N1].findings, bench.pokes) == ((XID,), 1)
-
-
 def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))
+    assert (bench.disk[N1].findings, bench.pokes) == ((XID,), 1)
     later = bench.later()
     assert bench.book.heard(beat(N1, XID))
     assert bench.book.snapshot()[N1] == replace(bench.disk[N1], last_heard=later)
@@ -84,14 +78,11 @@ def test_a_heartbeat_is_heard_and_not_stored_until_the_next_flush() -> None:
 @pytest.mark.parametrize(
     "heartbeat",
     [
-        beat(N2, XID),
-        beat(N1),
-        beat(N1, replace(XID, code="48")),
-        beat(N1, replace(XID, verdict=Verdict.WARN)),
-        beat(N1, replace(XID, clears=Clears.GONE)),
+        beat(N2, XID), beat(N1), beat(N1, replace(XID, code="48")),
+        beat(N1, replace(XID, verdict=Verdict.WARN)), beat(N1, replace(XID, clears=Clears.GONE)),
         beat(N1, XID, boot="b2"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_held_is_not_heard(heartbeat: wire.Heartbeat) -> None:
     bench = Bench()
     bench.book.accept(report(N1, XID))

@@ -56,8 +56,7 @@ def test_messages_come_in_order_and_then_the_end(start: Start) -> None:
     messages, end = read(start(frame(EVENT) + frame(SWEPT)))
     assert messages[0] == Happened(Event(2.0, "0000:10:00.0", 8, 79))
     assert isinstance(messages[1], Sweep)
-    assert (messages[1].snapshot.at, messages[1].done) == (1.0, 3.0)
-    assert end == "has ended"
+    assert (messages[1].snapshot.at, messages[1].done, end) == (1.0, 3.0, "has ended")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +89,7 @@ def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
     assert page.oldest() is None
     other.begin(SWEEP, "nvmlInit")
     since, call = page.oldest() or (0.0, "")
-    assert call == "nvmlInit"
-    assert since == pytest.approx(time.monotonic(), abs=1.0)
+    assert (call, since) == ("nvmlInit", pytest.approx(time.monotonic(), abs=1.0))
     other.end(SWEEP)
     assert page.oldest() is None
     other.close()

@@ -15,8 +15,6 @@ from hpctl.agent.nvml.child import Sweep
 from hpctl.agent.nvml.driver import BATCH, SWEEP, Driver, InFlight
 from tests.process import run_text
 
-ROOT = Path(__file__).parents[2]
-
 
 class NVMLError(Exception):
     def __init__(self, value: int) -> None:
@@ -148,9 +146,8 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml():
 
     def loaded(module: str) -> set[str]:
         args = [sys.executable, "-S", "-c", code.format(module=module)]
-        env = {"PYTHONPATH": ":".join([str(ROOT), *sys.path])}
-        done = run_text(args, env=env, check=True)
-        return set(ast.literal_eval(done.stdout))
+        env = {"PYTHONPATH": ":".join([str(Path(__file__).parents[2]), *sys.path])}
+        return set(ast.literal_eval(run_text(args, env=env, check=True).stdout))
 
     assert loaded("hpctl.agent.nvml.child") == set()
     assert "pynvml" not in loaded("hpctl.agent.nvml.client")

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from hpctl.core.advance import Progress
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.compat import UTC
 from hpctl.core.journal import RequestTaken, replay
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -30,10 +29,9 @@ from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
 from hpctl.errors import Interrupted, Unavailable
-from tests.fakes.values import opened, slurm_node
+from tests.fakes.values import T0, opened, slurm_node
 from tests.intakes import Rows
 
-T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BOTH = ("n1", "n2")
 
 
@@ -63,8 +61,7 @@ def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
 
 
 def heard(node: str, seconds: float) -> Health:
-    generation = Generation(node, "i-1", "b-1")
-    return Health(generation, T0 + timedelta(seconds=seconds))
+    return Health(Generation(node, "i-1", "b-1"), T0 + timedelta(seconds=seconds))
 
 
 def test_the_loop_looks_again_when_the_next_node_falls_silent():
@@ -221,9 +218,7 @@ class Marked(Flaky):
 
     def view(self):
         flags = frozenset({"FAIL"} if self.reason else ())
-        return replace(
-            super().view(), nodes={BOTH[0]: slurm_node(1, flags=flags, reason=self.reason)}
-        )
+        return replace(super().view(), nodes={"n1": slurm_node(flags=flags, reason=self.reason)})
 
     def marks(self) -> dict[str, str]:
         return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
@@ -295,8 +290,7 @@ def test_an_operators_return_clears_what_only_he_clears(tmp_path):
     reported = replace(heard("n1", 0), findings=(module,))
     for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
         view = looked(reported, returned, tmp_path)
-        assert len(view.health["n1"].findings) == counted
-        assert len(view.assessments) == counted
+        assert (len(view.health["n1"].findings), len(view.assessments)) == (counted, counted)
     # The same on a node whose return was refused.
     other = replace(reported, generation=replace(reported.generation, node="n2"))
     assert len(looked(other, T0, tmp_path).assessments) == 1
@@ -391,11 +385,9 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large):
     slurm.states = dict.fromkeys(BOTH, "DOWN")
     for after in (20, 22, 25):
         seen = look(after)
-        assert slurm.asked[-1] == "n1"
-        assert [seen.nodes[n].state for n in BOTH] == ["DOWN", "IDLE"]
+        assert (slurm.asked[-1], [seen.nodes[n].state for n in BOTH]) == ("n1", ["DOWN", "IDLE"])
         assert seen.as_of == T0 + timedelta(seconds=1), "the rest is as old as that"
-    assert look(25.1).nodes[BOTH[1]].state == "DOWN"
-    assert slurm.asked[-1] == "whole"
+    assert (look(25.1).nodes[BOTH[1]].state, slurm.asked[-1]) == ("DOWN", "whole")
     look(26)
     assert slurm.asked[-1] == "n1"
     look(60)

@@ -55,8 +55,7 @@ def test_every_shape(check, code, device, detail, verdict, line):
 
 
 def test_its_time_is_the_event_s_then_the_record_s_then_ours():
-    late = npd(reason="R", message="")
-    assert found(late).at == datetime(2026, 7, 20, 22, 53, 10, tzinfo=UTC)
+    assert found(npd(reason="R", message="")).at == datetime(2026, 7, 20, 22, 53, 10, tzinfo=UTC)
     mine = record(condition="XID Error", data={"ErrNum": 79})
     assert found(mine).finding(HEARD).first == datetime(2026, 7, 20, 22, 53, 17, tzinfo=UTC)
     none = json.dumps({"condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})
@@ -72,15 +71,10 @@ def test_its_time_is_the_event_s_then_the_record_s_then_ours():
 @pytest.mark.parametrize(
     "when",
     [
-        "0001-01-01T00:00:00Z",
-        "0001-01-01T00:00:00+05:00",
-        "9999-12-31T23:59:59Z",
-        "9999-12-31T23:59:59-05:00",
-        1e300,
-        -1e17,
-        True,
+        "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59Z",
+        "9999-12-31T23:59:59-05:00", 1e300, -1e17, True,
     ],
-)
+)  # fmt: skip
 def test_a_time_that_no_clock_shows_is_none(when):
     """Go's zero time among them: the record counts, from when it was heard."""
     line = json.dumps({"ts": when, "condition": "XID Error", "data": {"ErrNum": 79}, **MARKED})

@@ -1,49 +1,32 @@
 """What scripts report: kept, renewed, cleared, forgotten, bounded, remembered over a restart."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from hpctl.agent.outside.reported import MAX_REPORTED, BadRequest, Full, Report, Reported, decode
-from hpctl.core.compat import UTC
 from hpctl.core.health import fold_report
 from hpctl.core.model import Report as ToHead
 from hpctl.core.model import Verdict
+from tests.fakes.values import T0 as NOON
+from tests.fakes.values import Clock
 
 BOOT = "b-1"
-NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.now = NOON
-        self.changes = 0
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def later(self, **span: float) -> None:
-        self.now += timedelta(**span)
-
-    def changed(self) -> None:
-        self.changes += 1
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch()
+def watch():
+    return Clock()
 
 
 @pytest.fixture
-def table(watch: Watch) -> Reported:
-    return Reported(BOOT, None, watch.changed, watch)
+def table(watch) -> Reported:
+    return Reported(BOOT, None, lambda: None, watch.now)
 
 
 def output(verdict: str = "fail", check: str = "report.nhc", **more) -> Report:
-    found = decode(
-        json.dumps({"op": "report", "check": check, "verdict": verdict, **more}).encode()
-    )
+    found = decode(json.dumps({"op": "report", "check": check, "verdict": verdict} | more).encode())
     assert isinstance(found, Report)
     return found
 
@@ -56,21 +39,21 @@ def shown(table: Reported) -> list[tuple[str, str, str]]:
 def test_a_clock_that_is_set_back_costs_no_report(table, watch, again):
     """The head node refuses a report with a finding that was last seen before it began."""
     table.take(output(clears="boot"))
-    watch.later(hours=-1)
+    watch.at += timedelta(hours=-1)
     table.take(output(again, clears="boot"))
     (finding,) = table.findings()
-    assert finding.first <= finding.last == watch.now
+    assert finding.first <= finding.last == watch.at
 
 
 def test_reported_again_it_is_renewed_under_its_first_detail(table, watch):
     table.take(output(detail="91 %", evidence="old"))
-    watch.later(minutes=9)
+    watch.at += timedelta(minutes=9)
     table.take(output(detail="92 %", evidence="new"))
-    watch.later(minutes=9)
+    watch.at += timedelta(minutes=9)
     (found,) = table.findings()
     assert (found.count, found.detail, found.evidence) == (2, "91 %", "new")
     assert (found.first, found.last) == (NOON, NOON + timedelta(minutes=9))
-    watch.later(minutes=1)
+    watch.at += timedelta(minutes=1)
     assert table.findings() == ()
 
 
@@ -78,9 +61,9 @@ def test_its_time_is_its_own(table, watch):
     table.take(output(code="long", for_s=7200))
     table.take(output(code="boot", clears="boot"))
     table.take(output(code="short", for_s=5))
-    watch.later(seconds=5)
+    watch.at += timedelta(seconds=5)
     assert [code for code, _, _ in shown(table)] == ["boot", "long"]
-    watch.later(days=30)
+    watch.at += timedelta(days=30)
     assert [code for code, _, _ in shown(table)] == ["boot"]
 
 
@@ -113,15 +96,14 @@ def test_ok_reaches_a_head_node_that_remembers_until_the_boot(table):
 def test_what_only_an_operator_clears_no_script_does(table):
     table.take(output(clears="operator"))
     taken = table.take(output("ok"))
-    assert (taken.cleared, taken.stays) == (0, 1)
-    assert shown(table) == [("", "", "fail")]
+    assert (taken.cleared, taken.stays, shown(table)) == (0, 1, [("", "", "fail")])
 
 
 def test_a_full_table_keeps_failures_before_warnings(table, watch):
     table.take(output("warn", code="warning"))
     for number in range(MAX_REPORTED - 1):
         table.take(output(code=str(number)))
-    watch.later(seconds=1)
+    watch.at += timedelta(seconds=1)
     assert table.take(output(code="one-more")).kept
     assert "warning" not in [code for code, _, _ in shown(table)]
     with pytest.raises(Full):
@@ -132,14 +114,14 @@ def test_a_full_table_keeps_failures_before_warnings(table, watch):
 
 def test_it_outlives_a_restart_and_not_a_boot(tmp_path, watch):
     state = tmp_path / "spool" / "reported.json"
-    before = Reported(BOOT, state, now=watch)
+    before = Reported(BOOT, state, now=watch.now)
     before.take(output(code="hour", for_s=3600))
     before.take(output(code="boot", clears="boot"))
-    watch.later(minutes=30)
-    assert Reported(BOOT, state, now=watch).findings() == before.findings()
-    watch.later(minutes=31)
-    assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch))] == ["boot"]
-    assert Reported("b-2", state, now=watch).findings() == ()
+    watch.at += timedelta(minutes=30)
+    assert Reported(BOOT, state, now=watch.now).findings() == before.findings()
+    watch.at += timedelta(minutes=31)
+    assert [c for c, _, _ in shown(Reported(BOOT, state, now=watch.now))] == ["boot"]
+    assert Reported("b-2", state, now=watch.now).findings() == ()
 
 
 def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
@@ -157,12 +139,9 @@ def test_a_damaged_file_or_none_to_be_written_costs_only_the_memory(tmp_path):
 
 def test_what_a_script_computes_is_made_to_fit():
     found = output(
-        code=" check fs/é\n",
-        device="a\x1b[31mb",
-        detail="x" * 999,
-        evidence="y" * 9999,
+        code=" check fs/é\n", device="a\x1b[31mb", detail="x" * 999, evidence="y" * 9999,
         job="12_3;rm",
-    )
+    )  # fmt: skip
     assert (found.code, found.device) == ("check_fs_", "a [31mb")
     assert (len(found.detail), len(found.evidence), found.job) == (256, 2048, "12_3")
 

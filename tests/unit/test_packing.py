@@ -22,22 +22,19 @@ def gpus(count: int, nodes: int = 1) -> Demand:
 
 def nodes_for(*jobs: Demand, like: Tres = NODE, free: int = 0) -> int:
     pool = Pool(like, [like] * free)
-    new = [pool.place(job, FAR, FAR) for job in jobs]
-    return sum(n for n in new if n is not None)
+    return sum(n for n in [pool.place(job, FAR, FAR) for job in jobs] if n is not None)
 
 
 def test_jobs_of_one_gpu_share_a_node_and_the_ninth_needs_another():
     assert nodes_for(*[gpus(1)] * 8) == 1
-    assert nodes_for(*[gpus(1)] * 9) == 2
-    assert nodes_for(*[gpus(1)] * 9, free=1) == 1
+    assert (nodes_for(*[gpus(1)] * 9), nodes_for(*[gpus(1)] * 9, free=1)) == (2, 1)
     assert nodes_for(gpus(5), gpus(5), gpus(3), gpus(3)) == 2
     assert nodes_for(gpus(4, nodes=3), *[gpus(4)] * 3) == 3
 
 
 def test_what_is_exclusive_or_unknown_is_taken_whole():
     assert nodes_for(*[replace(gpus(1), whole=True)] * 3) == 3
-    assert nodes_for(*[Demand()] * 3) == 3
-    assert nodes_for(*[gpus(1)] * 3, like=NOTHING_KNOWN) == 3
+    assert (nodes_for(*[Demand()] * 3), nodes_for(*[gpus(1)] * 3, like=NOTHING_KNOWN)) == (3, 3)
 
 
 def test_a_job_sized_by_its_sum_is_spread_over_as_many_nodes_as_it_takes():
@@ -47,8 +44,7 @@ def test_a_job_sized_by_its_sum_is_spread_over_as_many_nodes_as_it_takes():
 
 def test_a_job_that_asks_for_no_memory_has_all_of_it_where_memory_is_dealt_out():
     job = Demand(total=Tres(1, 4000))
-    assert nodes_for(job, job) == 2
-    assert nodes_for(job, job, like=replace(NODE, memory=0)) == 1
+    assert (nodes_for(job, job), nodes_for(job, job, like=replace(NODE, memory=0))) == (2, 1)
 
 
 def test_what_no_such_node_could_serve():
@@ -96,18 +92,13 @@ def test_never_fewer_than_their_sum_nor_more_than_a_node_for_each(jobs, free):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("", ()),
-        ("(null)", ()),
-        ("gpu:8", (("gpu", 8),)),
+        ("", ()), ("(null)", ()), ("gpu:8", (("gpu", 8),)),
         ("gpu:h100:8(S:0-1),nvme:1", (("gpu", 8), ("nvme", 1))),
-        ("gpu:a:4(S:0,2),gpu:b:4(IDX:0-3)", (("gpu", 8),)),
-        ("gres:gpu", (("gpu", 1),)),
-        ("gres:gpu:h100:2", (("gpu", 2),)),
-        ("gres/gpu:2,gres/gpu:a100:1", (("gpu", 3),)),
-        ("gres/gpu=4", (("gpu", 4),)),
-        ("cpu=2,gres/gpu=1", (("gpu", 1),)),
+        ("gpu:a:4(S:0,2),gpu:b:4(IDX:0-3)", (("gpu", 8),)), ("gres:gpu", (("gpu", 1),)),
+        ("gres:gpu:h100:2", (("gpu", 2),)), ("gres/gpu:2,gres/gpu:a100:1", (("gpu", 3),)),
+        ("gres/gpu=4", (("gpu", 4),)), ("cpu=2,gres/gpu=1", (("gpu", 1),)),
     ],
-)
+)  # fmt: skip
 def test_generic_resources(text, found):
     assert gres_of(text) == found
 
@@ -128,8 +119,7 @@ def test_what_22_05_said_of_pending_jobs():
     # -n3 -c2 --gpus-per-task=1: NumNodes=2 is scontrol's estimate
     six = "cpu=6,mem=1000M,node=1,billing=6"
     found = asked(six, nodes=2, tasks=3, cpus=6, tres_per_task="gres:gpu:1")
-    assert (found.nodes, found.each.cpus) == (1, 2)
-    assert found.total == Tres(6, 1000, (("gpu", 3),))
+    assert (found.nodes, found.each.cpus, found.total) == (1, 2, Tres(6, 1000, (("gpu", 3),)))
     # -N2-4 --ntasks-per-node=2 --gpus-per-node=gpu:2
     four = "cpu=4,mem=2000M,node=2,billing=4"
     found = asked(four, nodes=2, tasks=4, cpus=4, tres_per_node="gres:gpu:gpu:2")

@@ -17,14 +17,9 @@ NAMES = tuple(node_name(n) for n in range(1, 9))
 N1 = NAMES[0]
 GROUP = peers.Group(1, NAMES, (NAMES,))
 USUAL = {
-    "gpu.busy": 0.95,
-    "gpu.power_w": 600.0,
-    "gpu.throttle_share": 0.0,
-    "gpu.sm_clock_mhz": 1900.0,
-    "gpu.pcie_replays_per_minute": 0.0,
-    "efa.retrans_ratio": 2e-6,
-    "efa.remote_events_per_s": 0.0,
-}
+    "gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0, "gpu.sm_clock_mhz": 1900.0,
+    "gpu.pcie_replays_per_minute": 0.0, "efa.retrans_ratio": 2e-6, "efa.remote_events_per_s": 0.0,
+}  # fmt: skip
 SET_UP = {
     "gpu.vbios": float(0x9600740001),
     "gpu.persistence": 1.0,
@@ -150,8 +145,7 @@ def test_without_utilisation_power_tells_who_works():
 
 def test_what_was_not_heard_is_no_evidence():
     parts = seen(0, {N1: BAD["clock"]})
-    few = {name: parts[name] for name in NAMES[:3]}
-    assert peers.judge([GROUP], few, {}, at(30)) == {}
+    assert peers.judge([GROUP], {name: parts[name] for name in NAMES[:3]}, {}, at(30)) == {}
     del parts[N1]["gpu.sm_clock_mhz"]
     assert peers.judge([GROUP], parts, {}, at(30)) == {}
 
@@ -198,8 +192,7 @@ def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     nodes = tuple(node_name(n) for n in range(10_000))
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
-    memory = peers.judge([peers.Group(1, nodes, (nodes,))], slow, {}, at(0))
-    assert len(memory) == 5000
+    assert len(peers.judge([peers.Group(1, nodes, (nodes,))], slow, {}, at(0))) == 5000
     assert time.process_time() - begun < 4
 
 

@@ -53,8 +53,7 @@ WELL = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
 
 
 def planned(view: View) -> Plan:
-    here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
-    return plan(view, OWN, RULES, here, at(0))
+    return plan(view, OWN, RULES, jobs_on(list(view.state.open_nodes), view.scheduler.jobs), at(0))
 
 
 def node_opens(view: View) -> list[NodeRecoveryOpened]:
@@ -147,8 +146,7 @@ def test_a_person_is_not_overruled_by_a_condition_that_lasts(first, again):
     log: list[Event] = [opened(seconds=-60), CANCEL]
     ill = faulty(seconds=first)
     lasting = replace(ill.findings[0], check="efa.devices", first=at(first), last=at(0))
-    view = view_of(sick=[replace(ill, findings=(lasting,))], log=log)
-    assert bool(node_opens(view)) is again
+    assert bool(node_opens(view_of(sick=[replace(ill, findings=(lasting,))], log=log))) is again
 
 
 def test_the_same_rule_on_the_same_instance_climbs_one_rung():
@@ -192,8 +190,7 @@ def test_a_node_that_was_remedied_and_serves_again_counts_no_more():
     before = opened("n-1", N1, -300, rule=BROKEN_CHECK.rule)
     sick = [faulty(node_name(i), BROKEN_CHECK) for i in (2, 3)]
     roomy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
-    over = view_of(sick=sick, log=[before, *well])
-    assert not plan(over, roomy, RULES, {}, at(0)).holds
+    assert not plan(view_of(sick=sick, log=[before, *well]), roomy, RULES, {}, at(0)).holds
     still = view_of(sick=sick, log=[before])
     assert {h.gate for h in plan(still, roomy, RULES, {}, at(0)).holds} == {"correlated"}
 
@@ -203,8 +200,7 @@ def test_what_opens_is_not_withdrawn_for_what_the_gate_could_have_seen(sinces):
     """Old faults of one rule that come free together must not open, be withdrawn, open again."""
     sick = [faulty(node_name(i), BROKEN_CHECK, seconds=s) for i, s in enumerate(sinces, 1)]
     policy = replace(OWN, budgets=replace(OWN.budgets, open_min=5, partition_min=5))
-    view = view_of(sick=sick)
-    decided = plan(view, policy, RULES, {}, at(0))
+    decided = plan(view_of(sick=sick), policy, RULES, {}, at(0))
     assert "correlated" in {h.gate for h in decided.holds}
     assert not advance_all(view_of(sick=sick, log=decided.opens), policy, at(0)).moves
 
@@ -264,8 +260,7 @@ def test_one_node_of_a_job_is_set_down_and_silent_ones_come_first():
 
 
 def treated(urgency: Urgency = Urgency.NOW, *moves: str, **more) -> list[Event]:
-    first = opened(urgency=urgency, **more)
-    return [first, *(SignalSeen(at(0), "n-1", m, "") for m in moves)]
+    return [opened(urgency=urgency, **more), *(SignalSeen(at(0), "n-1", m, "") for m in moves)]
 
 
 def test_a_job_on_a_node_treated_now_is_hit():
@@ -323,12 +318,10 @@ def job_log(seconds: float, restarts: int, rid: str = "j-1", submit: float = -37
 def test_one_attempt_is_treated_once_whoever_hit_it_and_whenever_slurm_says_it_began():
     """A requeue sets the submit time anew, so an operator's cancel must be known by the count."""
     requeued = slurm_job(state="PENDING", restarts=1, reason="BeginTime", submit=at(-1))
-    fresh = view_of(jobs=[requeued], log=[*treated(), *job_log(-5, restarts=0)])
-    assert not job_opens(fresh)
+    assert not job_opens(view_of(jobs=[requeued], log=[*treated(), *job_log(-5, restarts=0)]))
     next_run = slurm_job(restarts=1, submit=at(-1))
     assert job_opens(view_of(jobs=[next_run], log=[*treated(), *job_log(-5, restarts=0)]))
-    long_ago = [*treated(), *job_log(-90_000, restarts=0)]
-    assert job_opens(view_of(jobs=[requeued], log=long_ago))
+    assert job_opens(view_of(jobs=[requeued], log=[*treated(), *job_log(-90_000, restarts=0)]))
 
 
 def test_the_restart_budget_is_written_into_the_recovery():
@@ -350,14 +343,11 @@ def test_only_a_job_that_may_live_is_asked_to_save():
 
 HOLD = HoldNoted(at(-5), "n2", "budget", "2 are open", "xid-79", True)
 FIRM = HoldNoted(at(-5), "n3", "foreign_drain", "bad fan", "xid-79", False)
-JOB = JobRecoveryOpened(at(-1), "j-1", attempt(), "n-1", (), "its node")
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-0", "x")}
 
 
 def asked(verb: str, target: str, view: View) -> tuple[RequestTaken, list[Event]]:
-    *events, taken = take(
-        Request(7, at(-1), verb, target, "eve", "MUNGE uid 1001"), view, OWN, at(0)
-    )
+    *events, taken = take(Request(7, at(-1), verb, target, "eve", "MUNGE"), view, OWN, at(0))
     assert (taken.request, taken.by) == (7, "eve")
     return taken, events
 
@@ -371,8 +361,7 @@ def ordered(verb: str, view: View) -> NodeRecoveryOpened:
 
 
 def with_node(**changes) -> View:
-    scheduler = SchedulerView(at(0), {node_name(1): slurm_node(1, **changes)})
-    return view_of(scheduler=scheduler)
+    return view_of(scheduler=SchedulerView(at(0), {node_name(1): slurm_node(1, **changes)}))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +391,7 @@ def test_an_approval_names_the_gate():
 
 @pytest.mark.parametrize("target", ["n-1", "n1", "j-1"])
 def test_cancel_takes_a_recovery_or_a_node(target):
-    log = [opened(), JOB]
+    log = [opened(), JobRecoveryOpened(at(-1), "j-1", attempt(), "n-1", (), "its node")]
     taken, events = asked("cancel", target, view_of(log=log))
     assert taken.ok
     (signal,) = events
@@ -421,8 +410,7 @@ def test_cancel_takes_a_recovery_or_a_node(target):
     ],
 )
 def test_an_order_opens_a_recovery_past_the_counting_gates(verb, remedy, urgency):
-    full = [opened(f"n-{i}", node_name(i)) for i in (2, 3)]
-    order = ordered(verb, view_of(log=full))
+    order = ordered(verb, view_of(log=[opened(f"n-{i}", node_name(i)) for i in (2, 3)]))
     assert (order.by, order.ladder, order.urgency) == ("eve", (remedy,), urgency)
     assert order.rule == f"operator-{remedy}"
     assert "budget (waved by eve)" in order.passed

@@ -43,8 +43,7 @@ def opens(view, policy, now):
 
 def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
     gone = opens(cluster(), SCALE, at(0))
-    assert [c.kind for c in gone] == [Kind.REMOVE] * 6
-    assert len({c.recovery for c in gone}) == 6
+    assert ([c.kind for c in gone], len({c.recovery for c in gone})) == ([Kind.REMOVE] * 6, 6)
     (grows,) = opens(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
     assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
 
@@ -52,16 +51,11 @@ def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> Non
 @pytest.mark.parametrize(
     "what",
     [
-        {"flags": frozenset({"DRAIN"})},
-        {"flags": frozenset({"COMPLETING"})},
-        {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
-        {"flags": frozenset({"NOT_RESPONDING"})},
-        {"state": "DOWN"},
-        {"state": "ALLOCATED"},
-        {"last_busy": None},
-        {"last_busy": at(-599)},
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"COMPLETING"})},
+        {"flags": frozenset({"MAINTENANCE", "RESERVED"})}, {"flags": frozenset({"NOT_RESPONDING"})},
+        {"state": "DOWN"}, {"state": "ALLOCATED"}, {"last_busy": None}, {"last_busy": at(-599)},
     ],
-)
+)  # fmt: skip
 def test_a_node_that_is_not_plainly_idle_never_leaves(what):
     changes = opens(cluster(change={N1: what}), SCALE, at(0))
     assert N1 not in {c.node for c in changes}
@@ -82,15 +76,12 @@ PAUSED.state.paused_by = "ana"
 @pytest.mark.parametrize(
     "view",
     [
-        cluster(stopped="the kill switch"),
-        cluster(current=False),
-        cluster(seconds=-61),
+        cluster(stopped="the kill switch"), cluster(current=False), cluster(seconds=-61),
         replace(cluster(), provider=replace(cluster().provider, cluster_status="Updating")),
-        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))),
-        PAUSED,
+        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))), PAUSED,
     ],
     ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old", "paused"],
-)
+)  # fmt: skip
 def test_nothing_opens_where_nothing_may_be_concluded(view):
     assert opens(view, SCALE, at(0)) == ()
     assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()
@@ -134,6 +125,11 @@ ARRIVING = (
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
 
 
+def ours(log, **more):
+    """The cluster after these events, with n1 drained by us."""
+    return cluster(log=log, change={N1: OURS}, **more)
+
+
 def closed(*more: Event) -> tuple[Event, ...]:
     return (REMOVE, SignalSeen(at(1), REMOVE.recovery, Signal.CLOSED_SEEN, "x"), *more)
 
@@ -141,18 +137,17 @@ def closed(*more: Event) -> tuple[Event, ...]:
 def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
     (drain,) = steps(cluster(log=(REMOVE,)))
     assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
-    assert moves(cluster(log=(REMOVE,), change={N1: OURS})) == [Signal.CLOSED_SEEN]
-    (delete,) = steps(cluster(log=closed(), change={N1: OURS}), seconds=2)
+    assert moves(ours((REMOVE,))) == [Signal.CLOSED_SEEN]
+    (delete,) = steps(ours(closed()), seconds=2)
     assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
 
 
 def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
     job = slurm_job(5, nodes=(N1,))
     assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
-    view = cluster(log=closed(), jobs=(job,), change={N1: OURS})
-    assert moves(view, seconds=2) == [Signal.IN_USE]
+    assert moves(ours(closed(), jobs=(job,)), seconds=2) == [Signal.IN_USE]
     back = closed(SignalSeen(at(2), REMOVE.recovery, Signal.IN_USE, "x"))
-    (give,) = steps(cluster(log=back, change={N1: OURS}), seconds=3)
+    (give,) = steps(ours(back), seconds=3)
     assert (give.kind, give.target) == (StepKind.RETURN, N1)
 
 
@@ -160,13 +155,12 @@ def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
 def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     job = pending(reason=reason, eligible=at(1))
     assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
-    view = cluster(log=closed(), jobs=(job,), change={N1: OURS})
+    view = ours(closed(), jobs=(job,))
     assert moves(view, seconds=2) == [Signal.IN_USE]
     elsewhere = pending(partition="dev", eligible=at(1))
-    view = cluster(log=closed(), jobs=(elsewhere,), change={N1: OURS})
+    view = ours(closed(), jobs=(elsewhere,))
     assert len(steps(view, seconds=2)) == 1
-    before = pending(reason=reason, eligible=at(-1))
-    assert opens(cluster(jobs=(before,)), SCALE, at(0)) == ()
+    assert opens(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0)) == ()
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
@@ -185,9 +179,8 @@ def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
 
 def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
     for outcome in (None, Outcome.ambiguous("timeout")):
-        view = cluster(log=deleting(outcome), change={N1: OURS}, seconds=10)
-        assert steps(view, seconds=10) == []
-        late = cluster(log=deleting(outcome), change={N1: OURS}, seconds=200)
+        assert steps(ours(deleting(outcome), seconds=10), seconds=10) == []
+        late = ours(deleting(outcome), seconds=200)
         assert [s.attempt for s in steps(late, seconds=200)] == [2]
         gone = {i: x for i, x in late.provider.instances.items() if i != "i-n1"}
         seen = replace(late, provider=replace(late.provider, instances=gone))
@@ -205,20 +198,19 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
             StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
         )
     for seconds, moved in ((1100, []), (3700, [Signal.DEADLINE])):
-        view = cluster(log=log, change={N1: OURS}, seconds=seconds)
+        view = ours(log, seconds=seconds)
         assert moves(view, seconds=seconds) == moved, "a person is told, nothing is given back"
 
 
 def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
     """The cloud was away for an hour; then slurmctld would not resume; then it would."""
-    view = cluster(log=closed(), change={N1: OURS}, seconds=3700)
+    view = ours(closed(), seconds=3700)
     away = replace(view, provider=replace(view.provider, as_of=at(0)))
     assert moves(away, seconds=3700) == [Signal.REFUSED]
     log = closed(SignalSeen(at(3700), REMOVE.recovery, Signal.REFUSED, "x"))
     log += (SignalSeen(at(3900), REMOVE.recovery, Signal.DEADLINE, "x"),)
     quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
-    stuck = cluster(log=log, change={**quiet, N1: OURS}, seconds=4000)
-    (back,) = opens(stuck, SCALE, at(4000))
+    (back,) = opens(cluster(log=log, change={**quiet, N1: OURS}, seconds=4000), SCALE, at(4000))
     assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
     no = (*log, back, SignalSeen(at(4001), back.recovery, Signal.REFUSED, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
@@ -230,11 +222,9 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
 
 
 def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() -> None:
-    no = Outcome.rejected("ValidationException", "no")
-    view = cluster(log=deleting(no), change={N1: OURS}, seconds=10)
+    view = ours(deleting(Outcome.rejected("ValidationException", "no")), seconds=10)
     assert moves(view, seconds=10) == [Signal.REFUSED]
-    busy = Outcome.rejected("NodeIdInUse", "wait", transient=True)
-    view = cluster(log=deleting(busy), change={N1: OURS}, seconds=20)
+    view = ours(deleting(Outcome.rejected("NodeIdInUse", "wait", transient=True)), seconds=20)
     assert [s.attempt for s in steps(view, seconds=20)] == [2]
 
 
@@ -244,8 +234,7 @@ def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [Signal.ORDER_TAKEN]
     view = cluster(log=ARRIVING, seconds=5)
     ten = {"workers": replace(view.provider.groups["workers"], target=10)}
-    waits = replace(view, provider=replace(view.provider, groups=ten))
-    assert moves(waits, seconds=5) == []
+    assert moves(replace(view, provider=replace(view.provider, groups=ten)), seconds=5) == []
     full = replace(view.provider, instances={**view.provider.instances, **more(2)})
     full = replace(full, groups=ten)
     there = cluster(log=ARRIVING, seconds=5, provider=full)
@@ -265,20 +254,16 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     """Nor is one ordered twice because the service tells of it a moment later."""
     job = pending(wants=10)
     for seconds, moved in ((5, []), (182, [Signal.REFUSED])):
-        view = cluster(log=ARRIVING, seconds=seconds, jobs=(job,))
-        assert moves(view, seconds=seconds) == moved
+        assert moves(cluster(log=ARRIVING, seconds=seconds, jobs=(job,)), seconds=seconds) == moved
     over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
     assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
 
 
-OFF = replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False))
-
-
 @pytest.mark.parametrize(
     "policy",
     [
-        OFF,
+        replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False)),
         replace(SCALE, mode=Mode.OBSERVE),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
         replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),
@@ -287,17 +272,15 @@ OFF = replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False))
 )
 def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
     assert moves(cluster(log=(REMOVE,)), policy) == [Signal.IN_USE]
-    assert moves(cluster(log=closed(), change={N1: OURS}), policy, seconds=2) == [Signal.IN_USE]
-    doubt = cluster(log=deleting(None), change={N1: OURS}, seconds=200)
+    assert moves(ours(closed()), policy, seconds=2) == [Signal.IN_USE]
+    doubt = ours(deleting(None), seconds=200)
     assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
     if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
         assert moves(cluster(log=(ADD,)), policy) == [Signal.REFUSED]
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
-    second = replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")
-    both = (REMOVE, second)
-    view = cluster(log=both)
+    view = cluster(log=(REMOVE, replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")))
     assert len(steps(view)) == 2
     gone = {i: x for n, i in enumerate(view.provider.instances) if n < 3
             for x in [view.provider.instances[i]]}  # fmt: skip
@@ -325,10 +308,9 @@ def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
         SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),
         SignalSeen(at(5), REMOVE.recovery, Signal.GONE, "x"),
     )
-    view = cluster(log=gone, change={N1: OURS}, idle=0, seconds=10)
+    view = ours(gone, idle=0, seconds=10)
     assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
-    fresh = replace(view.instances[N1], id="i-new")
-    new = replace(view, instances={**view.instances, N1: fresh})
+    new = replace(view, instances={**view.instances, N1: replace(view.instances[N1], id="i-new")})
     (back,) = opens(new, SCALE, at(10))
     assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
     (step,) = steps(replace(new, state=replay((*gone, back))), seconds=10)
@@ -336,7 +318,7 @@ def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
 
 
 def test_instances_on_their_way_out_are_gone() -> None:
-    view = cluster(log=deleting(None), change={N1: OURS}, seconds=9)
+    view = ours(deleting(None), seconds=9)
     going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
     instances = {**view.provider.instances, going.id: going}
     seen = replace(view, provider=replace(view.provider, instances=instances))

@@ -20,8 +20,7 @@ HOST = "n1"
 
 
 def job(**changes) -> SlurmJob:
-    values = {"comment": ASKED, "partition": "all", "batch_host": HOST, **changes}
-    return slurm_job(7, **values)
+    return slurm_job(7, **{"comment": ASKED, "partition": "all", "batch_host": HOST, **changes})
 
 
 FAILED = job(state="FAILED", exit_code="1:0", reason="NonZeroExitCode", end=at(-1))
@@ -76,22 +75,15 @@ def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
 @pytest.mark.parametrize(
     "quiet",
     [
-        replace(FAILED, comment=""),
-        replace(FAILED, comment="hpctl: held"),
-        replace(QUEUED, comment="my own words"),
-        job(),
-        job(state="COMPLETED", exit_code="0:0"),
-        job(state="CANCELLED", exit_code="0:15"),
-        job(state="TIMEOUT"),
+        replace(FAILED, comment=""), replace(FAILED, comment="hpctl: held"),
+        replace(QUEUED, comment="my own words"), job(), job(state="COMPLETED", exit_code="0:0"),
+        job(state="CANCELLED", exit_code="0:15"), job(state="TIMEOUT"),
         job(state="PENDING", nodes=(), reason="Resources", eligible=at(-5)),
-        replace(QUEUED, reason="JobHeldUser"),
-        replace(QUEUED, reason="Dependency"),
-        replace(QUEUED, eligible=at(-1)),
-        replace(QUEUED, restarts=0),
-        replace(QUEUED, eligible=at(3600)),
-        replace(QUEUED, flags=frozenset({"COMPLETING"})),
+        replace(QUEUED, reason="JobHeldUser"), replace(QUEUED, reason="Dependency"),
+        replace(QUEUED, eligible=at(-1)), replace(QUEUED, restarts=0),
+        replace(QUEUED, eligible=at(3600)), replace(QUEUED, flags=frozenset({"COMPLETING"})),
     ],
-)
+)  # fmt: skip
 def test_what_is_none_of_our_business(quiet):
     assert decided(quiet) is None
 
@@ -135,8 +127,7 @@ def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
 def test_the_first_restart_does_not_wait_and_the_next_does():
     assert opens(FAILED).start_at == at(2)  # a node's fault has 3 s to show itself
     assert opens(replace(FAILED, end=at(-9))).start_at is None
-    again = replace(FAILED, restarts=1, exit_code="2:0")
-    found = opens(again, crashed(0, -60))
+    found = opens(replace(FAILED, restarts=1, exit_code="2:0"), crashed(0, -60))
     assert found.start_at is not None
     assert at(40) <= found.start_at <= at(50)
 
@@ -158,8 +149,7 @@ def test_what_was_treated_is_not_treated_again():
 
 @pytest.mark.parametrize("code", [93, 94])
 def test_a_final_exit_code_is_never_run_again(code):
-    final = replace(FAILED, exit_code=f"{code}:0")
-    found = holds(final, run=replace(RUN, final_exit_codes=(94,)))
+    found = holds(replace(FAILED, exit_code=f"{code}:0"), run=replace(RUN, final_exit_codes=(94,)))
     assert found.gate == "asked_not_to"
     assert f"exit code {code}" in found.why
 
@@ -185,8 +175,7 @@ def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
 
 def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
     found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
-    assert (found.trouble.kind, found.exclude) == (Kind.HANG, ("n2",))
-    assert found.start_at == at(10)
+    assert (found.trouble.kind, found.exclude, found.start_at) == (Kind.HANG, ("n2",), at(10))
     assert "no healthy node is left" in found.why
 
 
@@ -208,8 +197,7 @@ def test_the_word_of_another_run_says_nothing_of_this_one():
 
 def test_what_is_told_twice_counts_once():
     """The answer was lost, so the supervisor told it again."""
-    trouble = Trouble(Kind.NAN, at(-3), "loss is NaN", "nan")
-    same = {"trouble": trouble, "wish": Wish.REQUEUE}
+    same = {"trouble": Trouble(Kind.NAN, at(-3), "loss is NaN", "nan"), "wish": Wish.REQUEUE}
     run = replace(RUN, same_signature=2)
     found = opens(job(), [report_of(-3, **same), report_of(-2, **same)], run=run)
     assert found.action is Action.REQUEUE
@@ -223,8 +211,7 @@ def test_what_is_told_twice_counts_once():
 def test_nodes_that_the_job_could_not_do_without_are_not_left_out():
     nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
     slurm = SchedulerView(at(0), nodes, {7: job()})
-    found = opens(job(), [report_of(exclude=("n2",))], scheduler=slurm)
-    assert found.exclude == ()
+    assert opens(job(), [report_of(exclude=("n2",))], scheduler=slurm).exclude == ()
 
 
 # --- in the queue ---------------------------------------------------------------------------------
@@ -240,8 +227,7 @@ def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
     nodes = {node_name(i): slurm_node(i) for i in range(1, 9)}
     nodes[HOST] = slurm_node(1, state="DOWN")
     shown = replace(QUEUED, nodes=(HOST, node_name(2)))
-    slurm = SchedulerView(at(0), nodes, {7: shown})
-    found = opens(shown, scheduler=slurm)
+    found = opens(shown, scheduler=SchedulerView(at(0), nodes, {7: shown}))
     assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
     assert (found.start_at, found.exclude) == (None, (HOST,))
 

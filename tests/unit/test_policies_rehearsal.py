@@ -30,11 +30,8 @@ def test_where_the_run_is_after_each_event(case):
 def test_events_come_in_the_order_of_their_times_and_repeat() -> None:
     text = "nodes: 1\nevents: [{at: 1m, kind: slow, repeat: 3}, {at: 90s, kind: spike}]"
     assert [(p.at_s, p.event) for p in played(text)] == [
-        (60, "slow"),
-        (90, "spike"),
-        (120, "slow"),
-        (180, "slow"),
-    ]
+        (60, "slow"), (90, "spike"), (120, "slow"), (180, "slow"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "problem"), CASES["scenarios"])

@@ -35,8 +35,7 @@ def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> No
     found[NODES[5]] = passed(88.0)
     del found[NODES[7]]
     bad = preflight.bad_nodes(NODES, found)
-    assert list(bad) == [NODES[2], NODES[5], NODES[7]]
-    assert bad[NODES[2]] == "disk: slow; x: failed"
+    assert (list(bad), bad[NODES[2]]) == ([NODES[2], NODES[5], NODES[7]], "disk: slow; x: failed")
     assert "88 is under" in bad[NODES[5]]
     assert "told no result" in bad[NODES[7]]
 
@@ -65,8 +64,7 @@ def test_where_no_test_can_run_or_no_requeue_is_to_be_had_the_job_goes_ahead(
     assert preflight.main("quick", environ) == "go"
     assert "no test could be run, going ahead: srun: error" in capsys.readouterr().err
     bad = json.dumps(to_line("n1", Result("disk", "Failed")))
-    good = json.dumps(to_line("n2", Result("disk", "Passed")))
-    srun = Srun(bad, good, ok=False)
+    srun = Srun(bad, json.dumps(to_line("n2", Result("disk", "Passed"))), ok=False)
     monkeypatch.setattr(preflight, "Runner", lambda: srun)
     monkeypatch.setattr(preflight, "send_report", lambda *_, **__: DaemonReply(False))
     assert preflight.main("quick", environ) == "go"
@@ -81,6 +79,5 @@ def test_what_a_step_prints_is_believed_of_its_own_nodes_alone_and_bounded() -> 
     ]  # fmt: skip
     found, said = on_nodes(Srun(*lines), NODES[:2], "quick", 1.0)
     assert found == {"n1": (Result("disk", "Failed", reason="\ufffd[2J"),)}
-    assert said == ""
-    assert passed_on({"HPCTL_A": "1", "SLURM_X": "2"}) == {"HPCTL_A": "1"}
+    assert (said, passed_on({"HPCTL_A": "1", "SLURM_X": "2"})) == ("", {"HPCTL_A": "1"})
     assert shown(dict.fromkeys(NODES, "w")).endswith(", 4 more")

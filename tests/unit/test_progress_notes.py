@@ -59,16 +59,12 @@ def test_the_notes_of_a_log() -> None:
         b"2026-11-21 INFO hpctl-progress done=1"
     )
     assert in_log(block) == [
-        Note(step=12, loss=0.3),
-        Note(step=13, rank=3),
-        Note(step=13, rank=9),
-        Note(done=True),
-    ]
+        Note(step=12, loss=0.3), Note(step=13, rank=3), Note(step=13, rank=9), Note(done=True),
+    ]  # fmt: skip
 
 
 @given(
     st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), min_size=1, max_size=80)
 )
 def test_a_quoted_path_comes_back(path: str) -> None:
-    line = f"checkpoint={quoted(path)} step=3".encode()
-    assert parse(line) == Note(step=3, checkpoint=path)
+    assert parse(f"checkpoint={quoted(path)} step=3".encode()) == Note(step=3, checkpoint=path)

@@ -35,9 +35,7 @@ def run(b, steps, every, ranks=1, at=1000.0, start=1):
 
 
 def note_of(rank: int, step: int | None = None, **more) -> Note:
-    return Note(
-        step=step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more
-    )
+    return Note(step, rank=rank, node=f"n{rank // 2}", gpu=str(rank % 2), pid=100 + rank, **more)
 
 
 def hang(b: RunProgress, at: float, none_at: float | None = None) -> Trouble:
@@ -175,8 +173,7 @@ def test_a_loss_that_is_no_number_is_told_at_once_and_once() -> None:
 def test_a_loss_far_over_its_past_is_told() -> None:
     b = new_run()
     for step in range(103):
-        loss = 2.0 + step % 5 / 100 if step < 100 else 9.0
-        b.add(note_of(0, step, loss=loss), 1001.0 + step)
+        b.add(note_of(0, step, loss=2.0 + step % 5 / 100 if step < 100 else 9.0), 1001.0 + step)
     assert b.trouble(1103.0).kind is Kind.SPIKE
 
 
@@ -244,20 +241,13 @@ def test_slow_first_steps_may_be_slow_again() -> None:
 
 
 NOTES = st.builds(
-    Note,
-    step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
-    loss=st.none() | st.floats(),
-    tokens=st.none() | st.floats(),
-    seconds=st.none() | st.floats(),
-    rank=st.none() | st.integers(0, 5),
-    pid=st.none() | st.integers(1, 3),
-    phase=st.sampled_from(["", "-", "data", "eval"]),
-    checkpoint=st.sampled_from(["", "/c"]),
-    saving=st.none() | st.booleans(),
-    done=st.booleans(),
-    restart=st.sampled_from([False, False, False, True]),
-    lost=st.integers(0, 3),
-)
+    Note, step=st.none() | st.integers(0, 50) | st.just((1 << 53) - 1),
+    loss=st.none() | st.floats(), tokens=st.none() | st.floats(), seconds=st.none() | st.floats(),
+    rank=st.none() | st.integers(0, 5), pid=st.none() | st.integers(1, 3),
+    phase=st.sampled_from(["", "-", "data", "eval"]), checkpoint=st.sampled_from(["", "/c"]),
+    saving=st.none() | st.booleans(), done=st.booleans(),
+    restart=st.sampled_from([False, False, False, True]), lost=st.integers(0, 3),
+)  # fmt: skip
 TALK = st.lists(st.tuples(NOTES, st.floats(0.0, 500.0)), max_size=60)
 
 

@@ -1,13 +1,12 @@
 """Nodes out of reach: which signs there are, when they count, and what is never a fault."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 from msgspec.structs import replace
 
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.compat import UTC
 from hpctl.core.model import (
     Condition,
     Generation,
@@ -18,16 +17,13 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.reach import Signs, sign_of, with_marks_and_reach
+from tests.fakes.values import T0 as NOW
+from tests.fakes.values import at
 
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULES = rules()
 N1, N2 = "n1", "n2"
 SEEN = Instance("i-1", InstanceStatus.RUNNING, node=N1)
 DOWN = SlurmNode(N1, "DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
-
-
-def ago(seconds: float) -> datetime:
-    return NOW - timedelta(seconds=seconds)
 
 
 def health(name: str, heard: datetime) -> Health:
@@ -36,12 +32,12 @@ def health(name: str, heard: datetime) -> Health:
 
 def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True):
     """What n1 amounts to after something that was seen on it has lasted for so long."""
-    known = {N1: health(N1, ago(silent_s)), N2: health(N2, ago(1.0 if others_heard else 900.0))}
+    known = {N1: health(N1, at(-silent_s)), N2: health(N2, at(-1.0 if others_heard else -900.0))}
     view = SchedulerView(NOW, {N1: node, N2: SlurmNode(N2, "IDLE")})
     signs: Signs = {}
-    for at in (ago(lasts_s), NOW):
-        then = {n: replace(h, last_heard=min(h.last_heard, at)) for n, h in known.items()}
-        parts, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, at, signs)
+    for now in (at(-lasts_s), NOW):
+        then = {n: replace(h, last_heard=min(h.last_heard, now)) for n, h in known.items()}
+        parts, signs = with_marks_and_reach(then, view, {N1: instance}, RULES, now, signs)
     return assess(parts[N1], RULES, NOW), signs
 
 
@@ -56,7 +52,7 @@ def judged(node, *, silent_s=1.0, lasts_s=0.0, instance=SEEN, others_heard=True)
 def test_what_lasts_is_faulty_though_the_agent_is_heard(node, instance, rule):
     soon, _ = judged(node, lasts_s=30, instance=instance)
     assert soon.condition is Condition.SUSPECT
-    assert soon.until == ago(30) + timedelta(seconds=60)
+    assert soon.until == at(30)
     late, _ = judged(node, lasts_s=61, instance=instance)
     assert (late.condition, late.fault.rule) == (Condition.FAULTY, rule)
 
@@ -77,8 +73,7 @@ def test_silence_of_all_agents_says_nothing_of_the_nodes():
 
 
 def test_a_slurmd_that_does_not_answer_yet_is_suspect():
-    node = SlurmNode(N1, "ALLOCATED", frozenset({"NOT_RESPONDING"}))
-    found, _ = judged(node, lasts_s=900)
+    found, _ = judged(SlurmNode(N1, "ALLOCATED", frozenset({"NOT_RESPONDING"})), lasts_s=900)
     assert found.condition is Condition.SUSPECT
     assert "slurm-silent" in found.why
 
@@ -125,7 +120,7 @@ def test_an_instance_that_the_service_works_on_is_left_alone(status):
 
 
 def test_a_look_that_remembers_nothing_goes_by_slurms_own_time():
-    node = replace(DOWN, reason_at=ago(300))
+    node = replace(DOWN, reason_at=at(-300))
     parts, _ = with_marks_and_reach(
         {N1: health(N1, NOW)}, SchedulerView(NOW, {N1: node}), {}, RULES, NOW
     )

@@ -7,7 +7,6 @@ from hpctl.core.recovery import CONVERGENT, Do, Repeat, StepKind, StepRecord, Wa
 from tests.fakes.values import at
 
 REPEAT = Repeat(retry_s=10, attempts=3, doubt_window_s=180)
-LOST = Outcome.ambiguous("timeout")
 BUSY = Outcome.rejected("busy", transient=True)
 NO = Outcome.rejected("not_ours")
 YES = Outcome.accepted()
@@ -65,7 +64,7 @@ def test_accepted_but_not_seen_is_patient_where_a_repeat_would_be_felt() -> None
     assert isinstance(ask(StepKind.DRAIN, record(StepKind.DRAIN, 1, YES), seconds=11), Do)
 
 
-@pytest.mark.parametrize("outcome", [None, LOST, BUSY, YES])
+@pytest.mark.parametrize("outcome", [None, Outcome.ambiguous("timeout"), BUSY, YES])
 def test_when_the_attempts_are_spent_the_last_outcome_comes_back(outcome: Outcome | None) -> None:
     answer = ask(StepKind.DRAIN, record(StepKind.DRAIN, 3, outcome), seconds=500)
     assert isinstance(answer, Outcome)

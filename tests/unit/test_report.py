@@ -1,6 +1,6 @@
 """The report's figures, by small journals whose sums are done by hand."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -8,7 +8,7 @@ from hpctl.core.change import ChangeOpened, Kind, Signal
 from hpctl.core.journal import Event, JobRecoveryOpened, RequestTaken, SignalSeen, replay
 from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.core.recovery import StepKind
-from hpctl.core.report import Node, Report, class_of, report
+from hpctl.core.report import Node, class_of, report
 from tests.cli.worlds import OK, T0, at, gen, node_opened, seen, step
 
 HOUR, DAY = 3600.0, 86400.0
@@ -16,16 +16,12 @@ FLEET = {NodeName(f"ip-10-1-0-{n}"): Node(8, 2.0) for n in range(1, 11)}
 UNTIL = T0 + timedelta(days=10)
 
 
-def figures(
-    *events: list[Event], since: datetime = T0, fleet: dict[NodeName, Node] = FLEET
-) -> Report:
+def figures(*events, since=T0, fleet=FLEET):
     state = replay(sorted((e for some in events for e in some), key=lambda e: e.at))
     return report(state, fleet, since, UNTIL, timedelta(days=1))
 
 
-def repaired(
-    rid: str, n: int, t: float, hours: float, rule: str = "xid-79", **how: object
-) -> list[Event]:
+def repaired(rid, n, t, hours, rule="xid-79", **how):
     """Drained at once, rebooted, and returned after so many hours."""
     g = gen(n)
     return [
@@ -71,8 +67,7 @@ def test_failures_costs_and_savings_add_up() -> None:
     assert r.restarts.gpu_hours == pytest.approx(32 * 110 / 3600)
     assert (r.kept.count, r.kept.gpu_hours) == (3, 8 * (19 + 22 + 23))
     stages = {s.name: (s.count, s.mean_s, s.median_s) for s in r.node_stages}
-    assert stages["cordoned"] == (3, 60.0, 60.0)
-    assert stages["remedying"] == (3, 539.0, 539.0)
+    assert (stages["cordoned"], stages["remedying"]) == ((3, 60.0, 60.0), (3, 539.0, 539.0))
     assert stages["total"] == (3, 8 * HOUR / 3, 2 * HOUR)
     assert {s.name: s.mean_s for s in r.job_stages}["total"] == 11.0
 
@@ -81,8 +76,7 @@ def test_what_lies_across_the_ends_is_cut_and_what_lies_outside_does_not_count()
     crossing = repaired("n-1", 1, DAY - 2 * HOUR, 3.0)
     r = figures(crossing, repaired("n-2", 2, 2 * DAY, 1.0), since=T0 + timedelta(days=1))
     assert (r.all.failures, r.node_days, r.out.gpu_hours) == (1, 90.0, 16.0)
-    open_now = repaired("n-3", 3, 10 * DAY - HOUR, 1.0)[:5]
-    r = figures(open_now, repaired("n-4", 4, 11 * DAY, 1.0))
+    r = figures(repaired("n-3", 3, 10 * DAY - HOUR, 1.0)[:5], repaired("n-4", 4, 11 * DAY, 1.0))
     assert (r.all.failures, r.out.gpu_hours, r.kept.count) == (1, 8.0, 0)
 
 
@@ -114,8 +108,7 @@ def test_offenders_spares_and_prices_that_nobody_knows() -> None:
         rid, names = RecoveryId(f"s-{day}"), tuple(NodeName(f"n{i}") for i in range(size))
         spares.append(ChangeOpened(at(day * DAY), rid, Kind.SPARES, "g1", "", nodes=names))
         spares.append(SignalSeen(at(day * DAY), rid, Signal.SET_SEEN, ""))
-    unpriced = {**FLEET, NodeName("ip-10-1-0-1"): Node(8)}
-    r = figures(twice, spares, fleet=unpriced)
+    r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): Node(8)})
     assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]
     assert (r.out.gpu_hours, r.out.cost, r.all.lost.cost) == (16.0, None, None)

@@ -77,8 +77,7 @@ def test_a_file_that_is_written_anew_is_read_anew(tmp_path):
     write(tmp_path / "new", one(InstanceId="i-third", CustomerIpAddress="10.1.1.2"))
     os.replace(tmp_path / "new", path)
     done = details.complete(listed(KEY, "i-second", "i-third"))
-    assert [i.address for i in done] == ["10.8.8.8", "10.1.1.1", "10.1.1.2"]
-    assert api.asked == [KEY]
+    assert ([i.address for i in done], api.asked) == (["10.8.8.8", "10.1.1.1", "10.1.1.2"], [KEY])
 
 
 GOOD = {"InstanceId": KEY, "CustomerIpAddress": "10.1.1.1"}

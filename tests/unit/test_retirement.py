@@ -43,8 +43,7 @@ class Bench:
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
         self.clock.at += after
-        slurm = SchedulerView(self.clock.now())
-        self.retirement.look(slurm, Policy(), RULES, keep_days)
+        self.retirement.look(SchedulerView(self.clock.now()), Policy(), RULES, keep_days)
 
 
 def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store):

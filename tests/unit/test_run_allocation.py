@@ -1,12 +1,11 @@
 """What slurmctld says of the allocation, what the supervisor keeps of it, and which nodes fit."""
 
 import time
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.errors import Unavailable
 from hpctl.jobs.run.allocation import (
@@ -18,6 +17,7 @@ from hpctl.jobs.run.allocation import (
 )
 from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
+from tests.fakes.values import T0 as NOW
 
 PROGRAM = """#!/bin/sh
 case "$*" in
@@ -58,8 +58,7 @@ def test_each_way_of_being_unfit():
         C: node(C, "ALLOCATED", "DRAIN", reason="hpctl:r2 ecc"),
     }
     fit = fitness((A, B, C, D), states, {})
-    assert fit.healthy == ()
-    assert set(fit.unfit) == {A, B, C, D}
+    assert (fit.healthy, set(fit.unfit)) == ((), {A, B, C, D})
     assert "hpctl:r1" in fit.unfit[A]
 
 
@@ -79,7 +78,6 @@ def test_survivors_come_before_the_spare_and_the_spare_before_offenders():
         assert choose_nodes((A, B, C), 2, before=(A, D), leaves=known) == (A, spare)
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 OURS = SlurmJob(7, "RUNNING", NOW, restarts=1, nodes=("n1",))
 
 
@@ -148,7 +146,6 @@ def test_a_job_that_was_never_known_is_not_waited_for():
 
 FINE = SlurmNode(A, "ALLOCATED")
 TREATED = replace(FINE, flags=frozenset({"DRAIN"}), reason="hpctl:r1 xid 79")
-BY_HAND = replace(TREATED, reason="disk swap, Ada")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +155,7 @@ BY_HAND = replace(TREATED, reason="disk swap, Ada")
         ((TREATED, replace(FINE, flags=frozenset({"NOT_RESPONDING"})), FINE), True, True),
         # Nobody has looked at it.
         ((FINE, FINE), False, False),
-        ((BY_HAND, FINE), False, False),
+        ((replace(TREATED, reason="disk swap, Ada"), FINE), False, False),
         # It is in treatment again.
         ((TREATED, FINE, TREATED), False, False),
     ],

@@ -1,19 +1,16 @@
 """The exit-code contract."""
 
-from datetime import datetime
-
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
 from hpctl.jobs.resume import ResumePoint
 from hpctl.jobs.run.ending import Evidence, code_of, finished, judge
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd
+from tests.fakes.values import T0 as NOW
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 POLICY = RunPolicy()
 N1 = "n1"
 SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
@@ -94,5 +91,4 @@ def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None
     assert kind(replace(first, stepped=True)) is Kind.STORAGE
     assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
     # The other rank found it: what is missing is missing on one node.
-    found = replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])
-    assert kind(found) is Kind.STORAGE
+    assert kind(replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])) is Kind.STORAGE

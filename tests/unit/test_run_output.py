@@ -7,16 +7,10 @@ from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
 from hpctl.jobs.run.output import OutputReader
 from hpctl.jobs.run.srun import SrunLine, TaskEnd
+from tests.waiting import until
 
 CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
 RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
-
-
-def wait(test):
-    limit = time.monotonic() + 5
-    while not test():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
@@ -25,13 +19,11 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
     seen: list[SrunLine] = []
     verdicts: list[RuleVerdict] = []
     with log.open("ab", buffering=0) as file:
-        output = OutputReader(
-            RULES, seen.append, verdicts.append, fds=(file.fileno(), file.fileno())
-        )
+        output = OutputReader(RULES, seen.append, verdicts.append, fds=(file.fileno(),) * 2)
         assert output.begin() == (file.fileno(), file.fileno())
         output.started()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
-        wait(lambda: bool(seen))
+        until(lambda: bool(seen))
         heard = output.settle()
     assert [(end.node, end.code) for end in heard.ends] == [("n2", 5)]
     assert list(heard.tail) == ["loss nan", *CRASH.decode().splitlines()]
@@ -96,10 +88,10 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
         for jump in ("wall", "now"):
             setattr(clock, jump, getattr(clock, jump) + 7200.0)
             seen = clock.looks
-            wait(lambda seen=seen: clock.looks > seen + 5)
+            until(lambda seen=seen: clock.looks > seen + 5)
             assert verdicts == []
         clock.pace = 1.0
-        wait(lambda: bool(verdicts))
+        until(lambda: bool(verdicts))
     assert verdicts[0].what == "hang"
     assert verdicts[0].at > 1e9 + 2 * 7200, "by the wall clock"
 

@@ -29,8 +29,7 @@ GENTLE = RunPolicy(same_signature=99, without_progress=99)
 
 
 def seen(kind: Kind, minute: float = 0, **more) -> Trouble:
-    at = START + timedelta(minutes=minute)
-    return Trouble(kind, at, more.pop("why", f"a {kind}"), **more)
+    return Trouble(kind, START + timedelta(minutes=minute), more.pop("why", f"a {kind}"), **more)
 
 
 def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS) -> list[Answer]:
@@ -97,14 +96,12 @@ def test_the_same_crash_twice_from_the_same_checkpoint_is_held() -> None:
     answer = run(*twice)[1]
     assert answer.action is Action.HOLD
     assert answer.why == "hpctl: the same crash 2 times without progress: a crash"
-    got_on = [twice[0], replace(twice[1], progress=8)]
-    assert actions(*got_on) == ["process", "process"]
+    assert actions(twice[0], replace(twice[1], progress=8)) == ["process", "process"]
 
 
 @pytest.mark.parametrize("kind", [Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.NAN])
 def test_what_the_program_does_to_itself_gets_one_restart(kind: Kind) -> None:
-    twice = [seen(kind, i, progress=7) for i in range(2)]
-    assert actions(*twice) == ["step", "hold"]
+    assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "hold"]
 
 
 def test_three_restarts_without_progress_are_enough() -> None:
@@ -120,8 +117,7 @@ def test_three_restarts_without_progress_are_enough() -> None:
 
 
 def test_time_limits_are_no_failures_but_must_get_on() -> None:
-    limits = [seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)]
-    answers = run(*limits)
+    answers = run(*[seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)])
     assert {a.action for a in answers} == {Action.REQUEUE}
     assert {a.save_first_s for a in answers} == {60.0}
     idle = [seen(Kind.TIME_LIMIT, 60 * i) for i in range(4)]
@@ -178,8 +174,7 @@ def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
     )
     troubles = [seen(Kind.CUDA, i, node=f"n{i}") for i in range(4)]
     assert run(*troubles, policy=policy)[-1].exclude == ("n0", "n1", "n2", "n3")
-    short = replace(MEANS, pool=6)
-    assert run(*troubles, policy=policy, means=short)[-1].exclude == ("n2", "n3")
+    assert run(*troubles, policy=policy, means=replace(MEANS, pool=6))[-1].exclude == ("n2", "n3")
     assert run(*troubles, policy=replace(policy, most_excluded=1))[-1].exclude == ("n3",)
 
 

@@ -44,8 +44,7 @@ def test_a_step_pinned_to_nodes_is_refused(pin):
 def test_letters_in_one_word_are_read_as_srun_does(options, given):
     parsed = parse_srun([*options, "train", "a"])
     assert (parsed.command, parsed.options) == (("train", "a"), tuple(options))
-    assert parsed.given.get("ntasks") == given
-    assert parsed.lives_on == (given is None)
+    assert (parsed.given.get("ntasks"), parsed.lives_on) == (given, given is None)
 
 
 def test_the_supervisors_words_stand_after_the_users_and_before_the_command():
@@ -134,8 +133,7 @@ def test_a_step_is_found_by_its_sruns_process():
         "StepId=1.4 UserId=0 State=RUNNING Name=sh Dist=Block SrunHost:Pid=vm:14398 TresPerNode=x\n"
         "StepId=9_2.5 UserId=0 Name=sh SrunHost:Pid=vm:143981\n"
     )
-    assert step_of(text, 14398) == "1.4"
-    assert step_of(text, 143981) == "9_2.5"
+    assert (step_of(text, 14398), step_of(text, 143981)) == ("1.4", "9_2.5")
     assert step_of(text, 1) is None
 
 

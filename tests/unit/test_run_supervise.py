@@ -1,12 +1,11 @@
 """What the supervisor answers to troubles, refused steps, returned nodes and the time limit."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
@@ -29,6 +28,7 @@ from hpctl.jobs.run.supervise import (
 )
 from hpctl.jobs.run.trouble_handler import PAUSES, TroubleHandler, offenders, persist
 from hpctl.policies import PolicyFile
+from tests.fakes.values import T0 as NOW
 
 ELASTIC = RunPolicy(nodes=(6, 8), grow_gain=3.0)
 HOUR = Room(have=6, inside=8, left_s=3600, restart_s=60)
@@ -104,23 +104,16 @@ def test_a_step_that_ran_starts_the_count_afresh():
     assert one.refusals == 0
 
 
-NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
 def past(kind: Kind, node: str | None, hours: float) -> Past:
     at = NOW - timedelta(hours=hours)
-    name = node if node else None
-    return Past(Trouble(kind, at, "", node=name), Action.STEP)
+    return Past(Trouble(kind, at, "", node=node), Action.STEP)
 
 
 def test_who_proved_bad_within_the_window_is_avoided():
     known = [
-        past(Kind.NODE, "n1", 1),
-        past(Kind.NODE, "n2", 25),
-        past(Kind.HANG, "n3", 1),
-        past(Kind.CORRUPTION, "n4", 2),
-        past(Kind.NODE, None, 1),
-    ]
+        past(Kind.NODE, "n1", 1), past(Kind.NODE, "n2", 25), past(Kind.HANG, "n3", 1),
+        past(Kind.CORRUPTION, "n4", 2), past(Kind.NODE, None, 1),
+    ]  # fmt: skip
     assert offenders(known, RunPolicy(), NOW) == {"n1", "n4"}
 
 
@@ -160,8 +153,7 @@ def test_a_launcher_that_refuses_leaves_the_next_rung(refused, action):
     lines = list[str]()
     one = handler(lines)
     trouble = Trouble(Kind.HANG, NOW, "no step for 60 s", signature="hang")
-    answer = one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused)
-    assert answer.action is action
+    assert one.answer(1, trouble, FIT, running=True, inside=lambda *_: refused).action is action
     assert [each.action for each in one._history.past] == [action]
     assert any("not restarted in their step: deaf" in line for line in lines) == bool(refused)
 
@@ -202,8 +194,7 @@ def given(tmp_path, saves: bool = True) -> RunSettings:
     ],
 )
 def test_it_is_near_when_a_save_and_a_requeue_just_fit(tmp_path, left, whole, near):
-    clocks = StepTimers(given(tmp_path))
-    trouble = clocks.time_limit(limits(left, whole), NOW)
+    trouble = StepTimers(given(tmp_path)).time_limit(limits(left, whole), NOW)
     assert (trouble is not None and trouble.kind is Kind.TIME_LIMIT) is near
 
 

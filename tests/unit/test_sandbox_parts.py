@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import time
 from datetime import datetime
 
 import pytest
@@ -16,14 +15,12 @@ from hpctl.sandbox import hardware, supervisor
 from hpctl.sandbox.faults import change_file
 from hpctl.sandbox.instances import Imds
 from hpctl.sandbox.proctree import zombie_children
+from tests.waiting import until
 
 
 def ended() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(["true"])
-    limit = time.monotonic() + 10
-    while child.pid not in zombie_children(os.getpid()):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: child.pid in zombie_children(os.getpid()))
     return child
 
 
@@ -55,8 +52,7 @@ def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
     machines = {}
     for address in ("127.0.1.1", "127.0.1.2"):
         imds.serve(address)
-        expected = Expected(spot=True, metadata_url=imds.url(address))
-        machines[address] = Machine(expected=expected)
+        machines[address] = Machine(expected=Expected(spot=True, metadata_url=imds.url(address)))
     imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
     assert check_host_ec2.gather_spot(machines["127.0.1.1"]).action == ""
     heard = check_host_ec2.gather_spot(machines["127.0.1.2"])

@@ -10,54 +10,32 @@ Settings = dict[str, str]
 SLURMDBD = {"AccountingStorageType": "accounting_storage/slurmdbd"}
 TRIPS: dict[str, tuple[str, Version, Settings, Settings]] = {
     "begin-delay of AuthInfo": (
-        "warn",
-        OLD,
-        {"AuthInfo": "socket=/m,cred_expire=600"},
-        {"AuthInfo": ""},
-    ),
+        "warn", OLD, {"AuthInfo": "socket=/m,cred_expire=600"}, {"AuthInfo": ""}),
     "begin-delay of SchedulerParameters": (
-        "warn",
-        NEW,
-        {"SchedulerParameters": "requeue_delay=300", "AuthInfo": "cred_expire=60"},
-        {"SchedulerParameters": "requeue_delay=30", "AuthInfo": "cred_expire=600"},
-    ),
+        "warn", NEW, {"SchedulerParameters": "requeue_delay=300", "AuthInfo": "cred_expire=60"},
+        {"SchedulerParameters": "requeue_delay=30", "AuthInfo": "cred_expire=600"}),
     "batch-sched-delay": (
-        "note",
-        OLD,
-        {"SchedulerParameters": "(null)"},
-        {"SchedulerParameters": "defer,batch_sched_delay=0"},
-    ),
+        "note", OLD, {"SchedulerParameters": "(null)"},
+        {"SchedulerParameters": "defer,batch_sched_delay=0"}),
     "slurmd-timeout": ("warn", OLD, {"SlurmdTimeout": "900 sec"}, {"SlurmdTimeout": "300 sec"}),
     "unkillable-step": (
-        "warn",
-        OLD,
-        {"UnkillableStepTimeout": "60 sec", "MessageTimeout": "60 sec"},
-        {"UnkillableStepTimeout": "60 sec", "MessageTimeout": "10 sec"},
-    ),
+        "warn", OLD, {"UnkillableStepTimeout": "60 sec", "MessageTimeout": "60 sec"},
+        {"UnkillableStepTimeout": "60 sec", "MessageTimeout": "10 sec"}),
     "expedited-requeue": (
-        "warn",
-        (25, 11, 2),
-        {"SlurmctldParameters": "enable_expedited_requeue"},
-        {"SlurmctldParameters": "rl_enable"},
-    ),
+        "warn", (25, 11, 2), {"SlurmctldParameters": "enable_expedited_requeue"},
+        {"SlurmctldParameters": "rl_enable"}),
     "requeue-exit": ("fail", OLD, {"RequeueExit": "1,90-95"}, {"RequeueExit": "1-9"}),
     "accounting-store-flags": (
-        "note",
-        OLD,
-        SLURMDBD,
-        {**SLURMDBD, "AccountingStoreFlags": "job_script,job_comment"},
-    ),
-}
+        "note", OLD, SLURMDBD, {**SLURMDBD, "AccountingStoreFlags": "job_script,job_comment"}),
+}  # fmt: skip
 """Of each way to read a setting, one."""
 
 
 @pytest.mark.parametrize("name", TRIPS)
 def test_a_rule_trips_on_the_bad_setting_and_not_on_the_good_one(name):
     rule, (severity, version, bad, good) = name.partition(" ")[0], TRIPS[name]
-    found = [h for h in hazards(version, bad) if h.rule == rule]
-    assert [h.severity for h in found] == [severity]
-    other = [h for h in hazards(version, good) if h.rule == rule]
-    assert severity not in [h.severity for h in other]
+    assert [h.severity for h in hazards(version, bad) if h.rule == rule] == [severity]
+    assert severity not in [h.severity for h in hazards(version, good) if h.rule == rule]
 
 
 def test_the_completing_hazard_ends_with_26_05_4():

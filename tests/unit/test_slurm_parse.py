@@ -14,16 +14,9 @@ from hpctl.slurm.records import Hostlists, JobRecord
 from tests.fakes.slurm_text import JOB, MARK, listed, node_text, row
 
 FORGED = (
-    "abc",
-    "\u00b2",
-    "9" * 5000,
-    "-1",
-    "1-",
-    "n[1-",
-    "cpu=\u00b2,node=\u00b2",
-    "gpu:9x",
+    "abc", "\u00b2", "9" * 5000, "-1", "1-", "n[1-", "cpu=\u00b2,node=\u00b2", "gpu:9x",
     "0-\u00b2:\u00b2%\u00b2",
-)
+)  # fmt: skip
 """No numbers, whatever Python's isdigit says; and one that Python will not read."""
 
 
@@ -52,14 +45,11 @@ def nodes_of(text: str) -> list[SlurmNode]:
 @pytest.mark.parametrize(
     "reason",
     [
-        "plain",
-        'x=y "q" # é State=DOWN',
-        "a [b@c] d",
-        "hpctl:r1 gone [root@2026-01-01T00:00:00] twice",
-        "ends in space ",
+        "plain", 'x=y "q" # é State=DOWN', "a [b@c] d",
+        "hpctl:r1 gone [root@2026-01-01T00:00:00] twice", "ends in space ",
         "Reason=Reason= NodeName=n9",
     ],
-)
+)  # fmt: skip
 def test_a_nodes_reason_is_kept_to_the_letter(reason: str) -> None:
     text = node_text(state="IDLE+DRAIN", reason=f" Reason={reason} [root@2026-11-21T11:40:51]")
     (node,) = nodes_of(text + "\n")
@@ -181,8 +171,7 @@ def test_array_tasks_are_named_by_array_and_task() -> None:
     rest = one(ArrayJobID="5", ArrayTaskID="4-9%2")
     assert (task.command_id, task.whole_array) == ("5_3", False)
     assert rest.whole_array
-    assert one().command_id == "7"
-    assert one(HetJobID="7").het_job == 7
+    assert (one().command_id, one(HetJobID="7").het_job) == ("7", 7)
 
 
 def test_times_without_bounds_are_in_bounds() -> None:
@@ -216,8 +205,7 @@ def test_the_names_of_one_read_are_bounded_and_each_user_by_his_own() -> None:
     """Hundreds of jobs with `a[1-99999]` ate the daemon's memory."""
     hosts = Hostlists()
     rows = [row(JobID=str(n), UserID="5" if n < 9 else "6") for n in range(1, 10)]
-    lists = {f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}
-    excluded = listed(**lists, j9="n[1-2000]")
+    excluded = listed(**{f"j{n}": f"a{n}x[1-99999]" for n in range(1, 9)}, j9="n[1-2000]")
     jobs = [record.job for record in parse.jobs(b"".join(rows), excluded, MARK, hosts)[0]]
     assert [len(job.excluded) for job in jobs] == [99_999, 99_999, *[0] * 6, 2000]
     assert all(job.nodes == ("n1", "n2") for job in jobs)
@@ -262,8 +250,7 @@ def test_what_a_pending_job_asks_for_and_a_node_has() -> None:
 @pytest.mark.parametrize("value", FORGED, ids=range(len(FORGED)))
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING"])
 def test_no_value_of_a_field_ends_the_daemon(field: str, value: str, state: str) -> None:
-    over = {"State": state, field: value}
-    records, flaws = parsed(row(**over), row(JobID="8"))
+    records, flaws = parsed(row(**{"State": state, field: value}), row(JobID="8"))
     assert [record.job.id for record in records] == [7, 8]
     assert not flaws
 

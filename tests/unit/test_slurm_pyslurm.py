@@ -74,8 +74,7 @@ def test_no_single_record_ends_the_child(scheduler):
         (3, "", ""),
     ]
     assert view.jobs[3].end == LATEST
-    assert list(view.nodes) == ["n1"]
-    assert [flaw.target for flaw in view.flaws] == ["n2", "4"]
+    assert (list(view.nodes), [flaw.target for flaw in view.flaws]) == (["n1"], ["n2", "4"])
 
 
 def test_a_bug_of_the_library_is_an_answer(scheduler, tmp_path):
@@ -104,9 +103,7 @@ def test_only_a_pending_job_wants_nodes_and_an_array_for_the_tasks_that_may_run(
 def installed(tmp_path, monkeypatch):
     """The stand-in as pyslurm 25.11.2, beside commands of that release and no slurmctld."""
     (tmp_path / "pyslurm-25.11.2.dist-info").mkdir()
-    (tmp_path / "pyslurm-25.11.2.dist-info" / "METADATA").write_text(
-        "Name: pyslurm\nVersion: 25.11.2"
-    )
+    (tmp_path / "pyslurm-25.11.2.dist-info/METADATA").write_text("Name: pyslurm\nVersion: 25.11.2")
     (tmp_path / "pyslurm.py").write_text(LIBRARY)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -86,24 +86,17 @@ def test_start_now(job, expected):
 
 def test_an_expedited_job_that_slurm_holds_is_released_as_well():
     job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
-    send = rules.start_now(job, [], [])
-    assert send.release
+    assert rules.start_now(job, [], []).release
 
 
 @pytest.mark.parametrize(
     ("own", "exclude", "forgive", "sent"),
     [
-        ((), (), (), None),
-        ((), (A,), (), (A,)),
-        ((B,), (A,), (), (A, B)),
-        ((B,), (B,), (), None),
-        ((B,), (C,), (B,), (C,)),
-        ((B,), (), (B,), ()),
-        ((B,), ("gone",), (), None),
-        ((B, "gone"), (A,), (), (A, B)),
-        ((A,), (A,), (A,), None),
+        ((), (), (), None), ((), (A,), (), (A,)), ((B,), (A,), (), (A, B)), ((B,), (B,), (), None),
+        ((B,), (C,), (B,), (C,)), ((B,), (), (B,), ()), ((B,), ("gone",), (), None),
+        ((B, "gone"), (A,), (), (A, B)), ((A,), (A,), (A,), None),
     ],
-)
+)  # fmt: skip
 def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive, sent):
     send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
     assert send.exclude == sent
@@ -217,8 +210,6 @@ def test_a_wait_is_rounded_up(after_s, word):
     ],
 )
 def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(size, tasks):
-    submitted = datetime(2026, 3, 1, tzinfo=UTC)
-    job = JobRecord(SlurmJob(7, "PENDING", submitted, 1), size=size)
+    job = JobRecord(SlurmJob(7, "PENDING", datetime(2026, 3, 1, tzinfo=UTC), 1), size=size)
     for elastic, expected in ((True, tasks), (False, None)):
-        send = rules.start_now(job, (), (), elastic=elastic)
-        assert send.tasks == expected
+        assert rules.start_now(job, (), (), elastic=elastic).tasks == expected

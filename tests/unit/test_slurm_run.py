@@ -10,6 +10,7 @@ from hpctl.errors import Unavailable
 from hpctl.slurm import run
 from hpctl.slurm.cli import CliScheduler
 from hpctl.slurm.run import End, Runner
+from tests.waiting import until
 
 
 def script(directory: Path, text: str) -> Path:
@@ -32,11 +33,7 @@ def test_a_late_command_is_killed_with_its_children(tmp_path) -> None:
     began = time.monotonic()
     assert runner.run("scontrol").end is End.TIMED_OUT
     assert time.monotonic() - began < 5
-    child = int(pidfile.read_text())
-    deadline = time.monotonic() + 5
-    while _alive(child):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not _alive(int(pidfile.read_text())), 5)
 
 
 def test_a_command_that_is_given_up_is_killed(tmp_path) -> None:
@@ -53,8 +50,7 @@ def test_a_command_that_closes_its_output_and_stays_is_killed(tmp_path) -> None:
 
 def test_too_much_output_is_cut_off(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(run, "MAX_OUTPUT", 1 << 20)
-    done = Runner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol")
-    assert done.end is End.TOO_LONG
+    assert Runner(bin_dir=script(tmp_path, "yes"), timeout=20).run("scontrol").end is End.TOO_LONG
 
 
 def test_much_error_output_does_not_block(tmp_path) -> None:

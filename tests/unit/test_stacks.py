@@ -50,11 +50,7 @@ def test_a_verdict_names_the_jobs_own_line() -> None:
 
 
 def test_lines_numbers_and_what_is_below_a_collective_do_not_tell_stacks_apart() -> None:
-    other = (
-        Frame("wait", C10D, 1),
-        Frame("all_reduce", C10D, 2),
-        Frame("train", "/a7/train.py", 3),
-    )
+    other = (Frame("wait", C10D, 1), Frame("all_reduce", C10D, 2), Frame("train", "/7/train.py", 3))
     alike = (Frame("all_reduce", C10D, 9), Frame("train", "/b8/train.py", 4))
     assert len(aggregate([node("n1", 0, other, alike)]).groups) == 1
 
@@ -68,8 +64,7 @@ def test_ranks_that_are_stopped_unread_missing_or_unasked_are_told() -> None:
     assert [one.rank for one in verdict.suspects] == [5, 3, 4]
     assert "rank 3 on n1 is stopped by a signal" in verdict.text
     verdict = aggregate([whole], ["n1", "n2"])
-    assert verdict.silent == ("n2",)
-    assert verdict.missing == ()
+    assert (verdict.silent, verdict.missing) == (("n2",), ())
     assert verdict.text.endswith("no answer from n2")
     nobody = aggregate([NodeStacks("n1", ranks=(unread,))])
     assert nobody.text == "no stack was read: py-spy did not end"
@@ -86,13 +81,11 @@ def test_lines_of_nodes_may_be_mixed_and_torn() -> None:
     assert max(len(line) for one in told for line in one) <= LINE
     mixed = [*told[2], "noise", *reversed(told[0]), "stacks n9 0 1 !!", "stacks n1 x 1 eNo="]
     assert sorted(read(mixed), key=lambda one: one.node) == [said[0], said[2]]
-    forged = [line.replace("stacks n0", "stacks n7") for line in told[0]]
-    assert read(forged) == []
+    assert read([line.replace("stacks n0", "stacks n7") for line in told[0]]) == []
 
 
 def test_what_a_node_says_is_bounded_and_printable() -> None:
-    bomb = NodeStacks("n1", ras="a" * 5_000_000)
-    assert read(lines(bomb)) == []
+    assert read(lines(NodeStacks("n1", ras="a" * 5_000_000))) == []
     evil = tuple(Frame("\x1b]0;x\x07" * 50, "e\nvil.py", 3, True) for _ in range(3))
     many = NodeStacks("n1", 2**60, tuple(RankStack(n, 1, "0", frames=evil) for n in range(5000)))
     verdict = aggregate([many, node("n2", 10**9, REDUCE), node("n3", 70, *[REDUCE] * 40)])

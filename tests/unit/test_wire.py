@@ -25,8 +25,7 @@ REPORT = Report(
 
 def raw(**changes):
     body = json.loads(wire.encode(REPORT))
-    finding = changes.pop("finding", {})
-    body["report"]["findings"][0].update(finding)
+    body["report"]["findings"][0].update(changes.pop("finding", {}))
     body["report"].update(changes)
     return body
 
@@ -116,8 +115,7 @@ def test_a_full_report_is_made_to_fit_by_cutting_evidence_only():
     many = tuple(
         replace(FINDING, code=str(n), evidence="é" * 2048) for n in range(wire.MAX_FINDINGS)
     )
-    report = replace(REPORT, findings=many)
-    back = wire.decode(wire.encode(report))
+    back = wire.decode(wire.encode(replace(REPORT, findings=many)))
     assert [(f.code, f.count) for f in back.findings] == [(f.code, f.count) for f in many]
     assert all(f.evidence and f.evidence in "é" * 2048 for f in back.findings)
 
@@ -128,8 +126,7 @@ def test_a_report_that_cutting_evidence_does_not_make_fit_says_what_comes_first(
         replace(FINDING, code=str(n), device="é" * 256, detail="é" * 256)
         for n in range(wire.MAX_FINDINGS)
     )
-    report = replace(REPORT, findings=many)
-    body = wire.encode(report, open_session=True)
+    body = wire.encode(replace(REPORT, findings=many), open_session=True)
     assert wire.MAX_BODY * 3 // 4 < len(body) <= wire.MAX_BODY
     kept = wire.decode(body).findings
     assert [f.code for f in kept] == [f.code for f in many[: len(kept)]]
