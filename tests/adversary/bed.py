@@ -59,15 +59,10 @@ class Attack(Struct):
 def begin(do: str, env: dict[str, str] | None = None, **how) -> Attack:
     """Start one function of stranger.py as the stranger."""
     process = subprocess.Popen(
-        [python(), "-I", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        env=env or {"PATH": os.environ["PATH"]},
+        [python(), "-I", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd="/", env=env or {"PATH": os.environ["PATH"]},
         **drop(),
-    )
+    )  # fmt: skip
     asked = json.dumps({"do": do, **how})
     process.stdin.write(f"{_SOURCE}\nmain({asked!r})\n")
     process.stdin.close()
@@ -100,15 +95,9 @@ class Siege:
     def as_stranger(self, args, **more):
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
-            args,
-            env={"PATH": os.environ["PATH"], **self.sandbox.exports},
-            capture_output=True,
-            timeout=60,
-            check=False,
-            cwd="/tmp",
-            **drop(),
-            **more,
-        )
+            args, env={"PATH": os.environ["PATH"], **self.sandbox.exports}, capture_output=True,
+            timeout=60, check=False, cwd="/tmp", **drop(), **more,
+        )  # fmt: skip
 
     def sbatch(self, *options: str | bytes, wrap: str = "sleep 600", lines: str = "") -> int:
         """Submit a job of the stranger's, which hpctl may treat. Its number."""

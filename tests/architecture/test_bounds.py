@@ -16,25 +16,16 @@ FILES = tuple(map(Path, FOUND))
 BANNED = ("fromtimestamp", "utcfromtimestamp", "fromisoformat", "strptime", "astimezone")
 
 ALLOWED = {
-    "hpctl/cloud/objects.py int": 5,
-    "hpctl/cloud/sagemaker.py int": 3,
-    "hpctl/core/autoscale.py int": 2,
-    "hpctl/core/faults/row.py int": 2,
-    "hpctl/core/compat.py fromisoformat": 1,
-    "hpctl/core/decode.py int": 1,
-    "hpctl/core/hostlist.py int": 7,
-    "hpctl/core/view.py int": 1,
-    "hpctl/daemon/intake_child.py int": 3,
-    "hpctl/daemon/intake_process.py int": 1,
-    "hpctl/daemon/job_reports.py int": 1,
-    "hpctl/daemon/main.py int": 1,
-    "hpctl/slurm/hazards.py int": 3,
-    "hpctl/slurm/parse.py int": 3,
-    "hpctl/slurm/pyslurm.py int": 1,
-    "hpctl/store/rows.py fromtimestamp": 1,
-    "hpctl/store/sql.py astimezone": 2,
+    "hpctl/cloud/objects.py int": 5, "hpctl/cloud/sagemaker.py int": 3,
+    "hpctl/core/autoscale.py int": 2, "hpctl/core/faults/row.py int": 2,
+    "hpctl/core/compat.py fromisoformat": 1, "hpctl/core/decode.py int": 1,
+    "hpctl/core/hostlist.py int": 7, "hpctl/core/view.py int": 1,
+    "hpctl/daemon/intake_child.py int": 3, "hpctl/daemon/intake_process.py int": 1,
+    "hpctl/daemon/job_reports.py int": 1, "hpctl/daemon/main.py int": 1,
+    "hpctl/slurm/hazards.py int": 3, "hpctl/slurm/parse.py int": 3, "hpctl/slurm/pyslurm.py int": 1,
+    "hpctl/store/rows.py fromtimestamp": 1, "hpctl/store/sql.py astimezone": 2,
     "hpctl/store/sql.py int": 1,
-}
+}  # fmt: skip
 
 
 def _looked_at() -> list[Path]:

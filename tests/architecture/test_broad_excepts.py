@@ -10,20 +10,12 @@ from collections import Counter
 from tests.architecture.source import python_files, text, tree
 
 ALLOWED = {
-    "hpctl/agent/outside/local.py": 1,
-    "hpctl/agent/runner.py": 1,
-    "hpctl/clusters/request.py": 1,
-    "hpctl/core/walls.py": 2,
-    "hpctl/daemon/intake_process.py": 2,
-    "hpctl/daemon/main.py": 1,
-    "hpctl/daemon/observe.py": 1,
-    "hpctl/page/follow.py": 1,
-    "hpctl/jobs/elastic/controller.py": 1,
-    "hpctl/jobs/run/supervise.py": 1,
-    "hpctl/jobs/daemon_client.py": 1,
-    "hpctl/progress.py": 1,
+    "hpctl/agent/outside/local.py": 1, "hpctl/agent/runner.py": 1, "hpctl/clusters/request.py": 1,
+    "hpctl/core/walls.py": 2, "hpctl/daemon/intake_process.py": 2, "hpctl/daemon/main.py": 1,
+    "hpctl/daemon/observe.py": 1, "hpctl/page/follow.py": 1, "hpctl/jobs/elastic/controller.py": 1,
+    "hpctl/jobs/run/supervise.py": 1, "hpctl/jobs/daemon_client.py": 1, "hpctl/progress.py": 1,
     "hpctl/sandbox/emulator/launch.py": 3,
-}
+}  # fmt: skip
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:

@@ -166,18 +166,14 @@ def test_whatever_a_log_holds_is_read_to_its_end() -> None:
 
 
 LONG = [
-    "A" * 100_000,
-    "NVRM: Xid (PCI:0000:18:00): 145, " + "A" * 100_000,
+    "A" * 100_000, "NVRM: Xid (PCI:0000:18:00): 145, " + "A" * 100_000,
     "NVRM: Xid (PCI:0000:18:00): 145, " + "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 4_000,
     "NVRM: " + "0000:18:00 " * 10_000,
     "oom-kill:constraint=CONSTRAINT_NONE" + ",task_memcg=/,task=a" * 5_000,
-    "Oops: " + "[#1" * 30_000,
-    "[ " * 50_000,
-    "<4>1 " + "[a]" * 30_000,
-    json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}),
-    "x kernel: " * 10_000,
+    "Oops: " + "[#1" * 30_000, "[ " * 50_000, "<4>1 " + "[a]" * 30_000,
+    json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}), "x kernel: " * 10_000,
     "md" + ": " * 50_000,
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -29,14 +29,10 @@ REPLACE = "BatchReplaceClusterNodes"
 ROOMY: Settings = {
     **FAST,
     "budgets": {
-        "open_min": 8,
-        "partition_min": 8,
-        "per_hour": 1000,
-        "correlated_min": 100,
-        "offender_recoveries": 100,
-        "launch_failures": 100,
+        "open_min": 8, "partition_min": 8, "per_hour": 1000, "correlated_min": 100,
+        "offender_recoveries": 100, "launch_failures": 100,
     },
-}
+}  # fmt: skip
 
 
 def merged(base: Settings, over: Settings) -> Settings:

@@ -24,12 +24,9 @@ class LiveHead:
         self.address = f"127.0.0.1:{port}"
         intake = {"listen": self.address, "advertise": self.address, "munge_socket": str(munge)}
         self.settings = {
-            "state_dir": str(home / name),
-            "database_url": url,
-            "kill_switch": str(home / "STOP"),
-            "slurm": {"bin": str(home), "adapter": "cli"},
-            "intake": intake,
-        }
+            "state_dir": str(home / name), "database_url": url, "kill_switch": str(home / "STOP"),
+            "slurm": {"bin": str(home), "adapter": "cli"}, "intake": intake,
+        }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, heads: list[str]) -> None:

@@ -102,16 +102,11 @@ def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
 @pytest.mark.parametrize(
     ("verb", "target", "status"),
     [
-        ("cancel", "j-7", 200),
-        ("cancel", "7", 200),
-        ("approve", "7", 200),
-        ("cancel", "j-8", 403),
-        ("cancel", "8", 403),
-        ("approve", "9", 403),
-        ("replace", "7", 403),
+        ("cancel", "j-7", 200), ("cancel", "7", 200), ("approve", "7", 200), ("cancel", "j-8", 403),
+        ("cancel", "8", 403), ("approve", "9", 403), ("replace", "7", 403),
         ("cancel", "7" * 200, 403),
     ],
-)
+)  # fmt: skip
 def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
     assert head.ask(NOBODY.pw_uid, verb, target)[0] == status
 
@@ -119,15 +114,11 @@ def test_a_job_s_owner_may_ask_about_that_job(head, verb, target, status):
 @pytest.mark.parametrize(
     "body",
     [
-        b"{",
-        b'{"v":1,"verb":"erase"}',
-        b'{"v":1,"verb":"pause","target":"' + b"x" * 300 + b'"}',
-        b'{"v":1,"verb":"pause","target":"\\u001b[2J"}',
-        b'{"v":9,"verb":"pause"}',
-        b'{"v":1,"verb":"pause","extra":1}',
-        b" " * 5000,
+        b"{", b'{"v":1,"verb":"erase"}', b'{"v":1,"verb":"pause","target":"' + b"x" * 300 + b'"}',
+        b'{"v":1,"verb":"pause","target":"\\u001b[2J"}', b'{"v":9,"verb":"pause"}',
+        b'{"v":1,"verb":"pause","extra":1}', b" " * 5000,
     ],
-)
+)  # fmt: skip
 def test_what_is_no_request_is_refused(head, body):
     proof = munge.encode(wire.payload(body), head.munges.head)
     status, answer = head.post(body, f"MUNGE {proof}")

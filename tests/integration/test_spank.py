@@ -168,15 +168,12 @@ def broken(cluster: Cluster, how: str) -> str:
 
 
 BROKEN = {
-    "not there": "",
-    "not a program": "garbage",
-    "fails": "#!/bin/sh\nexit 1\n",
-    "crashes": "#!/bin/sh\nkill -SEGV $$\n",
-    "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
+    "not there": "", "not a program": "garbage", "fails": "#!/bin/sh\nexit 1\n",
+    "crashes": "#!/bin/sh\nkill -SEGV $$\n", "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
     "answers nothing": "#!/bin/sh\nexit 0\n",
     "answers half": '#!/bin/sh\nprintf sbatch >"$5/.hpctl-command"\n',
     "cannot import": f'#!/bin/sh\nPYTHONPATH=/nowhere exec {sys.executable} -S "$@"\n',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", BROKEN)

@@ -133,14 +133,10 @@ class Machine:
         return subprocess.Popen(
             [
                 *(*self.enter(), "env", "-i"),
-                *(f"{name}={value}" for name, value in inside.items()),
-                *command,
+                *(f"{name}={value}" for name, value in inside.items()), *command,
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
 
     def run(self, *command: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
         """Exit code and output of a command."""

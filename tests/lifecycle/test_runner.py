@@ -47,13 +47,9 @@ class Place:
 
     def start(self, script: str = "on_create.sh") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["sh", str(self.scripts / script)],
-            env={**os.environ, **self.env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+            ["sh", str(self.scripts / script)], env={**os.environ, **self.env},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
 
     def run(self, script: str = "on_create.sh") -> tuple[int, list[str]]:
         with self.start(script) as process:

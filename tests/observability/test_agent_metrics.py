@@ -60,24 +60,19 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     found = lines(text)
     wanted = {
         'findings{check="kernel.xid",verdict="fail"}': 2,
-        'peer_value{gauge="efa.retrans_ratio"}': 0.25,
-        'gpu_temperature_celsius{gpu="0"}': 61,
-        'gpu_power_watts{gpu="0"}': 650,
-        'gpu_sm_clock_hertz{gpu="0"}': 1.98e9,
+        'peer_value{gauge="efa.retrans_ratio"}': 0.25, 'gpu_temperature_celsius{gpu="0"}': 61,
+        'gpu_power_watts{gpu="0"}': 650, 'gpu_sm_clock_hertz{gpu="0"}': 1.98e9,
         'gpu_utilization_ratio{gpu="0"}': 0.97,
         'gpu_throttled_seconds_total{gpu="0",reason="hw_thermal"}': 2.5,
-        'gpu_ecc_errors_total{gpu="0",type="uncorrected"}': 3,
-        'gpu_remap_pending{gpu="0"}': 1,
-        'gpu_pcie_replays_total{gpu="0"}': 7,
-        'gpu_nvlinks_active{gpu="0"}': 1,
+        'gpu_ecc_errors_total{gpu="0",type="uncorrected"}': 3, 'gpu_remap_pending{gpu="0"}': 1,
+        'gpu_pcie_replays_total{gpu="0"}': 7, 'gpu_nvlinks_active{gpu="0"}': 1,
         'gpu_nvlink_errors_total{gpu="0",type="replay"}': 4,
         'rdma_events_total{device="rdmap79s0",counter="retrans_pkts"}': 12,
         'filesystem_free_bytes{mountpoint="/"}': 60,
         'mount_silent_seconds{mountpoint="/fsx",fstype="lustre"}': 3.5,
-        'nvme_live{device="nvme1"}': 0,
-        'memory_errors_total{controller="mc0",type="corrected"}': 2,
+        'nvme_live{device="nvme1"}': 0, 'memory_errors_total{controller="mc0",type="corrected"}': 2,
         'neuron_errors_total{device="neuron0",counter="sram_ecc_uncorrected"}': 5,
-    }
+    }  # fmt: skip
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
     others = {"cpu_ratio", "resident_memory_bytes"}

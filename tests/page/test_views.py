@@ -103,15 +103,10 @@ def test_a_page_says_what_explain_says(known: Follower) -> None:
 def test_the_map_tells_what_each_node_is(known: Follower) -> None:
     kinds = {cell.name: cell.kind for cell in cells(known.world, {})}
     assert kinds == {
-        "ip-10-1-0-1": "busy",
-        "ip-10-1-0-2": "idle",
-        "ip-10-1-0-3": "busy",
-        "ip-10-1-0-4": "healing",
-        "ip-10-1-0-5": "held",
-        "ip-10-1-0-6": "person",
-        "ip-10-1-0-7": "closed",
-        "ip-10-1-0-10": "unknown",
-    }
+        "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
+        "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
+        "ip-10-1-0-7": "closed", "ip-10-1-0-10": "unknown",
+    }  # fmt: skip
     names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
     placed = [(c.leaf, c.name) for c in cells(known.world, leaves) if c.leaf]

@@ -60,16 +60,10 @@ def test_batches_lose_nothing(some: list[str], size: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "n1",
-        "n[1-3]",
-        "n[01-03,7],login",
-        "n[1-2],n[09-11],n[9-11]",
-        "rack[1-2]n[1-3]",
-        "a,b,a",
-        "n[3,1-2]",
-        "n0[8-11]",
+        "n1", "n[1-3]", "n[01-03,7],login", "n[1-2],n[09-11],n[9-11]", "rack[1-2]n[1-3]", "a,b,a",
+        "n[3,1-2]", "n0[8-11]",
     ],
-)
+)  # fmt: skip
 def test_as_scontrol_reads_it(text: str, tmp_path) -> None:
     assert list(expand(text)) == _scontrol(text, str(tmp_path))
 

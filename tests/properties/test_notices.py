@@ -145,12 +145,9 @@ def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("hours", "hour", "quiet"),
     [
-        ("", 3, False),
-        ("22:00-06:00", 3, True),
-        ("22:00-06:00", 6, False),
-        ("12:00-13:30", 13, True),
-        ("12:00-13:30", 11, False),
+        ("", 3, False), ("22:00-06:00", 3, True), ("22:00-06:00", 6, False),
+        ("12:00-13:30", 13, True), ("12:00-13:30", 11, False),
     ],
-)
+)  # fmt: skip
 def test_quiet_hours(hours: str, hour: int, quiet: bool) -> None:
     assert Notify(quiet=hours).quiet_at(datetime(2026, 3, 1, hour).astimezone()) is quiet
