@@ -51,9 +51,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
     return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=[*worlds.health().values()])
 
 
-def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeypatch):
     slurm = worlds.slurm()
     jobs = {n: replace(job, name=HOSTILE, user=HOSTILE) for n, job in slurm.jobs.items()}
     nodes = {n: replace(node, reason=HOSTILE) for n, node in slurm.nodes.items()}
