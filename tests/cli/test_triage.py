@@ -3,13 +3,12 @@
 import io
 import json
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.cli.triage import _Reader
 from tests.cli import conftest
+from tests.tables import beside
 
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
 FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off the bus."
@@ -52,7 +51,7 @@ DMESG_JSON = f"""{{
    ]
 }}
 """
-TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+TABLE = beside(__file__)
 FORMS = {
     **{name: (text.replace("{lost}", LOST), 1) for name, text in TABLE["believed"].items()},
     "dmesg --json": (DMESG_JSON, 10),

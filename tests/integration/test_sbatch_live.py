@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs.job_comment import LONGEST
@@ -16,11 +15,12 @@ from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait_for_text
+from tests.tables import beside
 
 pytestmark = pytest.mark.slurm
 ROOT = str(Path(__file__).resolve().parents[2])
 
-VALUES = yaml.safe_load(Path(__file__).with_name("sbatch_values.yaml").read_text())
+VALUES = beside(__file__, "sbatch_values.yaml")
 ENDS = {"help", "usage", "version", "wrap", "wait", "quiet", "clusters"}
 """Options with which sbatch prints no table of options, reads no script, or asks slurmdbd."""
 

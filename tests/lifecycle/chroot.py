@@ -50,6 +50,7 @@ def base() -> Path:
 
 def _make(key: str) -> None:
     building = CACHE.with_name(f".{CACHE.name}-{os.getpid()}")
+    shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     args = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(building)]
     try:

@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.clusters.bundle import sign
 from tests.lifecycle.node import ADDRESSES, PARAMETERS, resources
+from tests.tables import beside
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "lifecycle_scripts"
 STATE = "var/lib/hpctl/lifecycle"
-WRONG = yaml.safe_load(Path(__file__).with_name("wrong_settings.yaml").read_text())
+WRONG = beside(__file__, "wrong_settings.yaml")
 
 
 class Place:

@@ -32,9 +32,10 @@ from hpctl.errors import HpctlError
 from tests.fakes.values import view_of
 from tests.intakes import Sink, get
 from tests.observability.test_agent_metrics import SEEN
+from tests.tables import beside
 from tests.waiting import until
 
-CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "alerts.yaml").read_text())
+CASES: dict[str, Any] = beside(__file__, "alerts.yaml")
 
 
 @pytest.fixture(scope="module")
