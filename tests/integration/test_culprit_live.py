@@ -34,7 +34,11 @@ def names(slurm) -> list[str]:
 SLOW = """echo '{"figures": {"busbw_gbs": 380}}'; exit"""
 
 
-@pytest.mark.parametrize(("how", "limit_s"), [("sleep 120", 8), (SLOW, 30)])
+@pytest.mark.parametrize(
+    ("how", "limit_s"),
+    [pytest.param("sleep 120", 8, marks=pytest.mark.nightly), (SLOW, 30)],
+    ids=["hangs", "slow"],
+)
 def test_one_node_of_four_that_hangs_or_is_slow_is_named(slurm, hpctl, how, limit_s) -> None:
     nodes = names(slurm)
     script = f"""test "$SLURMD_NODENAME" != {nodes[2]} || {{ {how}; }}
