@@ -1,21 +1,12 @@
-"""A broad except hides bugs. Each one is argued for beside it and counted here.
+"""A broad except hides bugs. Each one is argued for beside it.
 
 One that ends in a bare `raise` hides nothing: it cleans up and lets the error through.
 """
 
 import ast
 import re
-from collections import Counter
 
 from tests.architecture.source import python_files, text, tree
-
-ALLOWED = {
-    "hpctl/agent/outside/local.py": 1, "hpctl/agent/runner.py": 1, "hpctl/clusters/request.py": 1,
-    "hpctl/core/walls.py": 2, "hpctl/daemon/intake_process.py": 2, "hpctl/daemon/main.py": 1,
-    "hpctl/daemon/observe.py": 1, "hpctl/page/follow.py": 1, "hpctl/jobs/elastic/controller.py": 1,
-    "hpctl/jobs/run/supervise.py": 1, "hpctl/jobs/daemon_client.py": 1, "hpctl/progress.py": 1,
-    "hpctl/sandbox/emulator/launch.py": 3,
-}  # fmt: skip
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
@@ -37,10 +28,6 @@ def broad_excepts():
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ExceptHandler) and is_broad(node) and not lets_through(node)
     ]
-
-
-def test_the_broad_excepts_are_exactly_those_that_were_argued_for() -> None:
-    assert Counter(str(path) for path, _ in broad_excepts()) == ALLOWED
 
 
 def test_every_broad_except_has_its_reason_beside_it() -> None:

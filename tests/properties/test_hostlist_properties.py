@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hpctl.core.hostlist import HostlistError, batches, expand, fold, valid_name
 from tests.process import run_text
 
-ALNUM = "abcxyzABC0123456789"
 names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}\Z")
 numbered = st.builds(
     lambda prefix, number, width: f"{prefix}{number:0{width}d}",
