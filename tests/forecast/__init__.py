@@ -1,1 +1,1 @@
-"""Forecasts against made-up traces that are like a public one; benchmarks/forecast.py takes both."""
+"""Forecasts against made-up traces like a public one; benchmarks/forecast.py takes both."""

@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.adversary.test_intake_process import free_port
 from tests.contract.journal.servers import MariaDB
+from tests.process import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm

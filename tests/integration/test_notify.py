@@ -1,7 +1,6 @@
 """Notifications to real sinks on loopback: a webhook, a mail server, Slurm's MailProg."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.wake import SystemClock
 from hpctl.store.sql import Store
 from tests.fakes.values import attempt, generation, node_name, opened, slurm_job, slurm_node
+from tests.process import free_port
 from tests.waiting import until
 
 
@@ -283,8 +283,7 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
         script = f"#!/bin/sh\nfor last; do :; done\n[ $0 = {head.place}/squeue ] && last=$3\n"
         (head.place / name).write_text(f'{script}case "$last" in\n{case}esac\n')
         (head.place / name).chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = Controller(Letters(), hostname="127.0.0.1", port=port)
     server.start()
     try:

@@ -27,7 +27,8 @@ from hpctl.protocol.heads import AGENT_METRICS_PORT
 from tests.agent_process import AgentProcess
 from tests.fakes.values import finding, node_name, view_of
 from tests.intakes import get
-from tests.observability.test_metrics import HOSTILE, promtool
+from tests.observability.test_metrics import HOSTILE
+from tests.process import free_port, promtool
 from tests.waiting import until
 
 FULL = Gpu(
@@ -56,7 +57,7 @@ def lines(text: bytes) -> dict[str, float]:
 
 def test_it_prints_what_its_checks_saw_last_in_base_units():
     text = render(samples_of(SEEN, [finding(), finding()], {"efa.retrans_ratio": 0.25}))
-    promtool(text)
+    assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
         'findings{check="kernel.xid",verdict="fail"}': 2,
@@ -82,7 +83,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
 def test_no_name_that_somebody_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render(samples_of({"host.mounts": (Asked(HOSTILE * 99, "nfs"),)}, chosen, {}))
-    promtool(text)
+    assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50
     assert len(lines(text)) == 3
 
@@ -128,8 +129,7 @@ def test_it_is_for_the_head_nodes_this_host_and_whom_it_is_told_of():
 
 
 def test_the_agent_itself_serves_within_its_memory(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     agent = AgentProcess(tmp_path, "http://127.0.0.1:9", tmp_path / "no munge")
     agent.start(HPCTL_AGENT_METRICS=f"127.0.0.1:{port}")
     try:
