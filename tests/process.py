@@ -3,6 +3,9 @@
 import shutil
 import socket
 import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def run_text(args, timeout=60, check=False, **more):
@@ -25,3 +28,15 @@ def promtool(*arguments, **more) -> str:
     done = run_text([found, *arguments], timeout=120, **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+@contextmanager
+def room():
+    """A directory that other users may enter, with a path short enough for unix sockets: pytest's
+    own are neither."""
+    path = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
+from tests.process import room
 
 STRANGER = pwd.getpwnam("games")
 """A user without any right, on every Debian. Slurm 26.05 refuses `nobody`."""
@@ -185,13 +186,7 @@ def besieged(**settings):
 @contextmanager
 def public_directory():
     """A directory that the stranger owns."""
-    import tempfile
-
-    path = Path(tempfile.mkdtemp(prefix="hpctl-stranger-"))
-    path.chmod(0o755)
-    if os.geteuid() == 0:
-        shutil.chown(path, STRANGER.pw_uid, STRANGER.pw_gid)
-    try:
+    with room() as path:
+        if os.geteuid() == 0:
+            shutil.chown(path, STRANGER.pw_uid, STRANGER.pw_gid)
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

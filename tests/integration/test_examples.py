@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -26,14 +24,6 @@ ITERATIONS, SAVE_EVERY = 40, 10
 def live():
     with cluster({}, nodes=6) as one:
         yield one
-
-
-@pytest.fixture
-def shared():
-    """Where every node can write: not pytest's own, which other users cannot enter."""
-    path = Path(tempfile.mkdtemp(prefix="hpctl-examples-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize(

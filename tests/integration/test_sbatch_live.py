@@ -1,9 +1,7 @@
 """hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
 
 import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,14 +21,6 @@ ROOT = str(Path(__file__).resolve().parents[2])
 VALUES = beside(__file__, "sbatch_values.yaml")
 ENDS = {"help", "usage", "version", "wrap", "wait", "quiet", "clusters"}
 """Options with which sbatch prints no table of options, reads no script, or asks slurmdbd."""
-
-
-@pytest.fixture
-def shared():
-    """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
-    path = Path(tempfile.mkdtemp(prefix="hpctl-sbatch-live-"))
-    yield path
-    shutil.rmtree(path)
 
 
 def options_of(slurm):

@@ -85,7 +85,7 @@ def ranks(command, size: int, node=lambda rank: f"n{rank}", **env: str):
 @pytest.mark.slurm
 def test_hpctl_stacks_names_the_rank_that_a_running_job_waits_for(slurm, tmp_path) -> None:
     tmp_path.chmod(0o777)
-    hangs = Hangs(tmp_path, [("spins", 0), ("stops", 2)])
+    hangs = Hangs(tmp_path, [("loads", 1), ("spins", 0), ("stops", 2)])
     script = tmp_path / "job.sh"
     command = " ".join(f"'{word}'" for word in hangs.command)
     # The step takes every CPU and GPU that the job has.
