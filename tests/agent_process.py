@@ -30,19 +30,13 @@ class AgentProcess:
         off = {spec.name: {"enabled": False} for spec in CHECKS}
         config.write_text(json.dumps({"checks": off}))
         self.environment = {
-            **os.environ,
-            "HPCTL_AGENT_HEAD": head,
-            "HPCTL_AGENT_NODE": "n1",
+            **os.environ, "HPCTL_AGENT_HEAD": head, "HPCTL_AGENT_NODE": "n1",
             "HPCTL_AGENT_INSTANCE_ID": "i-0123456789abcdef0",
-            "HPCTL_AGENT_BOOT_ID_FILE": str(self.boot),
-            "HPCTL_AGENT_KMSG": str(self.kmsg),
-            "HPCTL_AGENT_MUNGE_SOCKET": str(munged),
-            "HPCTL_AGENT_SPOOL": str(directory / "spool"),
-            "HPCTL_AGENT_SOCKET": str(directory / "agent.sock"),
-            "HPCTL_AGENT_CONFIG": str(config),
-            "HPCTL_AGENT_HEARTBEAT_S": "60",
-            "HPCTL_AGENT_METRICS": "",
-        }
+            "HPCTL_AGENT_BOOT_ID_FILE": str(self.boot), "HPCTL_AGENT_KMSG": str(self.kmsg),
+            "HPCTL_AGENT_MUNGE_SOCKET": str(munged), "HPCTL_AGENT_SPOOL": str(directory / "spool"),
+            "HPCTL_AGENT_SOCKET": str(directory / "agent.sock"), "HPCTL_AGENT_CONFIG": str(config),
+            "HPCTL_AGENT_HEARTBEAT_S": "60", "HPCTL_AGENT_METRICS": "",
+        }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
         self._seq = 0
 

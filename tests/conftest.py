@@ -1,10 +1,7 @@
 """Fixtures that several folders share: sandboxes, each a real Slurm on loopback."""
 
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,6 +12,7 @@ from tests.durations import Recorder, longest_first
 from tests.examples import examples
 from tests.intakes import Head
 from tests.munged import Realm, realm
+from tests.process import room
 
 SandboxFactory = Callable[..., Sandbox]
 
@@ -62,11 +60,18 @@ def slurm():
     No agents, no daemon, no emulated HyperPod. No two files share one: how a test ends must not
     hang on which files its process was given before.
     """
-    with _short_directory() as base:
+    with room() as base:
         settings = {"nodes": 4, "agents": False, "emulator": False}
         settings["slurm_conf"] = "SchedulerParameters=batch_sched_delay=0\n"  # as doctor advises
         with Sandbox("slurm", state_dir=base / "s", **settings) as sandbox:
             yield sandbox
+
+
+@pytest.fixture
+def shared():
+    """Where the ranks of any user and the test both can write."""
+    with room() as base:
+        yield base
 
 
 @pytest.fixture
@@ -76,7 +81,7 @@ def sandbox_factory():
     Keywords are the fields of hpctl.sandbox.spec.Spec.
     """
     made: list[Sandbox] = []
-    with _short_directory() as base:
+    with room() as base:
 
         def make(*, up: bool = True, **settings) -> Sandbox:
             name = settings.pop("name", f"t{len(made)}")
@@ -87,15 +92,3 @@ def sandbox_factory():
         yield make
         for sandbox in made:
             sandbox.down()
-
-
-class _short_directory:
-    """A directory whose path leaves room for unix sockets, which pytest's own does not."""
-
-    def __enter__(self) -> Path:
-        self._path = Path(tempfile.mkdtemp(prefix="hpctl-"))
-        self._path.chmod(0o755)
-        return self._path
-
-    def __exit__(self, *_) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)

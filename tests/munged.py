@@ -42,15 +42,10 @@ def munged(directory: Path, name: str, key: Path, origin: str):
     socket = directory / f"{name}.socket"
     command = [
         shutil.which("munged", path=f"{os.environ['PATH']}:/usr/sbin") or "munged",
-        "--foreground",
-        "--force",
-        f"--key-file={key}",
-        f"--socket={socket}",
-        f"--pid-file={directory / name}.pid",
-        f"--seed-file={directory / name}.seed",
-        f"--log-file={directory / name}.log",
-        f"--origin={origin}",
-    ]
+        "--foreground", "--force", f"--key-file={key}", f"--socket={socket}",
+        f"--pid-file={directory / name}.pid", f"--seed-file={directory / name}.seed",
+        f"--log-file={directory / name}.log", f"--origin={origin}",
+    ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await(socket, process)

@@ -1,6 +1,11 @@
 """Commands as the tests run them: to their end, bounded in time, with their output as text."""
 
+import shutil
+import socket
 import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def run_text(args, timeout=60, check=False, **more):
@@ -8,3 +13,30 @@ def run_text(args, timeout=60, check=False, **more):
     return subprocess.run(
         args, timeout=timeout, check=check, capture_output=True, text=True, **more
     )
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def promtool(*arguments, **more) -> str:
+    """What Prometheus' own judge says of something that it must find sound."""
+    found = shutil.which("promtool")
+    assert found, "make test-packages installs it"
+    done = run_text([found, *arguments], timeout=120, **more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def room():
+    """A directory that other users may enter, with a path short enough for unix sockets: pytest's
+    own are neither."""
+    path = Path(tempfile.mkdtemp(prefix="hpctl-"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

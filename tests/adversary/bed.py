@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tests.integration.chaos import Chaos, cluster
 from tests.integration.live import until
+from tests.process import room
 
 STRANGER = pwd.getpwnam("games")
 """A user without any right, on every Debian. Slurm 26.05 refuses `nobody`."""
@@ -59,15 +60,10 @@ class Attack(Struct):
 def begin(do: str, env: dict[str, str] | None = None, **how) -> Attack:
     """Start one function of stranger.py as the stranger."""
     process = subprocess.Popen(
-        [python(), "-I", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        env=env or {"PATH": os.environ["PATH"]},
+        [python(), "-I", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd="/", env=env or {"PATH": os.environ["PATH"]},
         **drop(),
-    )
+    )  # fmt: skip
     asked = json.dumps({"do": do, **how})
     process.stdin.write(f"{_SOURCE}\nmain({asked!r})\n")
     process.stdin.close()
@@ -100,15 +96,9 @@ class Siege:
     def as_stranger(self, args, **more):
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
-            args,
-            env={"PATH": os.environ["PATH"], **self.sandbox.exports},
-            capture_output=True,
-            timeout=60,
-            check=False,
-            cwd="/tmp",
-            **drop(),
-            **more,
-        )
+            args, env={"PATH": os.environ["PATH"], **self.sandbox.exports}, capture_output=True,
+            timeout=60, check=False, cwd="/tmp", **drop(), **more,
+        )  # fmt: skip
 
     def sbatch(self, *options: str | bytes, wrap: str = "sleep 600", lines: str = "") -> int:
         """Submit a job of the stranger's, which hpctl may treat. Its number."""
@@ -196,13 +186,7 @@ def besieged(**settings):
 @contextmanager
 def public_directory():
     """A directory that the stranger owns."""
-    import tempfile
-
-    path = Path(tempfile.mkdtemp(prefix="hpctl-stranger-"))
-    path.chmod(0o755)
-    if os.geteuid() == 0:
-        shutil.chown(path, STRANGER.pw_uid, STRANGER.pw_gid)
-    try:
+    with room() as path:
+        if os.geteuid() == 0:
+            shutil.chown(path, STRANGER.pw_uid, STRANGER.pw_gid)
         yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)

@@ -38,13 +38,10 @@ CLUSTER: dict[str, Any] = {
     ],
 }
 NODE: dict[str, Any] = {
-    "InstanceGroupName": "w",
-    "InstanceId": GOOD_ID,
-    "InstanceType": "ml.p5.48xlarge",
-    "LaunchTime": 1767225600,
-    "InstanceStatus": {"Status": "Running", "Message": ""},
+    "InstanceGroupName": "w", "InstanceId": GOOD_ID, "InstanceType": "ml.p5.48xlarge",
+    "LaunchTime": 1767225600, "InstanceStatus": {"Status": "Running", "Message": ""},
     "PrivateDnsHostname": "ip-10-0-0-1.ec2.internal",
-}
+}  # fmt: skip
 LIST: dict[str, Any] = {"ClusterNodeSummaries": [NODE]}
 DEEP = b'{"ClusterStatus":' + b"[" * 50_000
 LONG = "A" * 5_000_000
@@ -69,14 +66,9 @@ class Cloud:
     @cached_property
     def provider(self) -> SageMakerProvider:
         return SageMakerProvider(
-            "c",
-            region="us-east-1",
-            endpoint_url=self.url,
-            read_attempts=2,
-            read_timeout_s=5,
-            mutate_timeout_s=5,
-            sleep=lambda _: None,
-        )
+            "c", region="us-east-1", endpoint_url=self.url, read_attempts=2, read_timeout_s=5,
+            mutate_timeout_s=5, sleep=lambda _: None,
+        )  # fmt: skip
 
     def view(self) -> ProviderView | None:
         """What the adapter makes of it; None where it says that it cannot be read."""
@@ -116,18 +108,13 @@ def test_a_good_answer_is_read(cloud):
 
 
 BROKEN: dict[str, object] = {
-    "html": b"<html><body>502 Bad Gateway</body></html>",
-    "nothing": b"",
-    "null": b"null",
-    "a list": b"[]",
-    "a text": b'"InService"',
-    "a number": b"7",
+    "html": b"<html><body>502 Bad Gateway</body></html>", "nothing": b"", "null": b"null",
+    "a list": b"[]", "a text": b'"InService"', "a number": b"7",
     "half": b'{"ClusterStatus": "InServ',
     "bytes that are no text": b'{"ClusterStatus": "\xff\xfe\x80"}',
-    "nested fifty thousand deep": DEEP,
-    "a pickle": pickle.dumps({"ClusterStatus": print}),
+    "nested fifty thousand deep": DEEP, "a pickle": pickle.dumps({"ClusterStatus": print}),
     "an empty object": {},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", ["DescribeCluster", "ListClusterNodes"])
@@ -157,7 +144,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("value", sliced(WRONG, 3), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize(("operation", "field"), PLACES)
 def test_a_field_of_a_wrong_type_is_trouble_or_read(cloud, operation, field, value):
     if field == "NextToken" and isinstance(value, str) and value:
@@ -172,7 +159,7 @@ def test_a_field_of_a_wrong_type_is_trouble_or_read(cloud, operation, field, val
         assert view.automatic
 
 
-@pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("value", sliced(WRONG, 3), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize("field", sorted(NODE))
 def test_one_node_that_cannot_be_read_costs_no_other_its_place(cloud, field, value):
     fine = {**NODE, "InstanceId": OTHER_ID, "PrivateDnsHostname": "ip-10-0-0-2.ec2.internal"}
@@ -310,7 +297,7 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("value", sliced(WRONG, 5), ids=lambda v: repr(v)[:12])
+@pytest.mark.parametrize("value", sliced(WRONG, 3), ids=lambda v: repr(v)[:12])
 @pytest.mark.parametrize(("command", "whole", "field"), FIELDS, ids=lambda v: v if v else "")
 def test_a_command_takes_no_wrong_type(commands, command, whole, field, value):
     if field == "NextToken" and value == "x":

@@ -15,15 +15,10 @@ import yaml
 
 from tests.adversary.bed import drop, public_directory, python
 from tests.intakes import get
+from tests.process import free_port
 from tests.waiting import until
 
 PATIENCE_S = 20.0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def intake_of(daemon: int) -> int:

@@ -77,13 +77,9 @@ def test_crowds_that_never_finish_are_bounded_and_others_are_healed_meanwhile(si
 @pytest.mark.nightly
 def test_a_flood_of_unknown_jobs_wakes_the_loop_seldom(siege):
     flood = begin(
-        "flood",
-        port=siege.port,
-        path=JOBS,
-        body=word(4_000_000_000).hex(),
-        munge_socket=siege.munge,
-        times=120,
-    )
+        "flood", port=siege.port, path=JOBS, body=word(4_000_000_000).hex(),
+        munge_socket=siege.munge, times=120,
+    )  # fmt: skip
     siege.stands()
     assert "200" not in flood.result()["counts"]
     siege.holds()
@@ -96,11 +92,8 @@ def test_a_flood_of_words_fills_no_journal(siege):
     journal = siege.sandbox.state_dir / "daemon"
     before = size(journal)
     trouble = {
-        "kind": "hang",
-        "at": "2026-01-01T00:00:00Z",
-        "why": "x" * 500,
-        "evidence": "\u0001" * 2000,
-    }
+        "kind": "hang", "at": "2026-01-01T00:00:00Z", "why": "x" * 500, "evidence": "\u0001" * 2000,
+    }  # fmt: skip
     body = word(job, wish="none", trouble=trouble)
     flood = begin(
         "flood", port=siege.port, path=JOBS, body=body.hex(), munge_socket=siege.munge, times=300

@@ -7,15 +7,9 @@ from tests.adversary.bed import attack
 from tests.integration.progress_talk import heard, sender
 
 SHOTS = [
-    b"step=99 loss=nan",
-    b"token= step=99",
-    b"token=00000000000000000000000000000000 step=99",
-    b"done",
-    b"\xff\xfe" * 400,
-    b"step=" + b"9" * 4000,
-    b'{"step":1e999}',
-    b"",
-]
+    b"step=99 loss=nan", b"token= step=99", b"token=00000000000000000000000000000000 step=99",
+    b"done", b"\xff\xfe" * 400, b"step=" + b"9" * 4000, b'{"step":1e999}', b"",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("peers", [[], ["localhost"]], ids=["unix", "udp"])

@@ -173,12 +173,9 @@ def test_nothing_is_ordered_by_a_stranger(siege: Siege) -> None:
     """Neither by hpctl's commands nor by what they send."""
     body = json.dumps({"v": 1, "verb": "replace", "target": siege.sandbox.nodes[0], "by": "root"})
     output = attack(
-        "posts",
-        port=siege.port,
-        path="/v1/requests",
-        bodies=[body.encode().hex()],
+        "posts", port=siege.port, path="/v1/requests", bodies=[body.encode().hex()],
         munge_socket=siege.munge,
-    )
+    )  # fmt: skip
     assert [status for status, _ in output] == [403]
     siege.holds()
 

@@ -15,11 +15,8 @@ def tracked() -> tuple[Path, ...]:
     """Every file that git tracks or would track, relative to the root."""
     listing = subprocess.run(
         ["git", "-c", "safe.directory=*", "ls-files", "-z", "-c", "-o", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        timeout=30,
-    ).stdout.decode()
+        cwd=ROOT, check=True, capture_output=True, timeout=30,
+    ).stdout.decode()  # fmt: skip
     found = {Path(name) for name in listing.split("\0") if name}
     return tuple(sorted(path for path in found if (ROOT / path).is_file()))
 

@@ -65,15 +65,11 @@ def _start(library: Library, request, announce: int) -> list[int]:
     pids: list[int] = []
     for rank in range(library.ranks):
         run = Run(
-            root=Path(request["root"]),
-            first=request["first"],
-            attempt=request["attempt"],
+            root=Path(request["root"]), first=request["first"], attempt=request["attempt"],
             seed=request["seed"],
             resume=Path(request["resume"]) if request["resume"] else None,
-            rank=rank,
-            announce=announce,
-            meeting=Path(request["meeting"]),
-        )
+            rank=rank, announce=announce, meeting=Path(request["meeting"]),
+        )  # fmt: skip
         pids.append(_fork(lambda run=run: library.write(run), pids[0] if pids else 0))
     return pids
 

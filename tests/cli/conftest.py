@@ -201,19 +201,16 @@ def account(monkeypatch) -> Account:
                 "describe_subnets": list(network["subnets"].values()),
                 "describe_security_groups": [nodes],
                 "describe_route_tables": list(network["route_tables"].values()),
-                "describe_vpc_endpoints": [],
-                "describe_vpc_attribute": dns,
-                "describe_instance_types": [],
-                "describe_instance_type_offerings": [],
+                "describe_vpc_endpoints": [], "describe_vpc_attribute": dns,
+                "describe_instance_types": [], "describe_instance_type_offerings": [],
             },
             "iam": {"get_role": role, "simulate_principal_policy": simulated("s3:GetObject")},
             "fsx": {"describe_file_systems": []},
             "service-quotas": {
-                "list_aws_default_service_quotas": [],
-                "list_service_quotas": listed,
+                "list_aws_default_service_quotas": [], "list_service_quotas": listed,
             },
         }
-    )
+    )  # fmt: skip
     monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: found)
     monkeypatch.chdir(Path(__file__).parent / "validate")
     return found

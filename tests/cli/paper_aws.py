@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
 from botocore import xform_name
 
 from hpctl.core.compat import UTC
 from hpctl.errors import Absent
 from hpctl.sandbox.emulator import shapes
 from tests.cli import worlds
+from tests.tables import table
 
 NAMES = {xform_name(name): name for name in shapes.service_model().operation_names}
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/ab12cd34ef56"
@@ -22,7 +22,7 @@ GROUP = "worker-group-1"
 
 @functools.cache
 def _file(name: str) -> dict[str, Any]:
-    return yaml.safe_load((Path(__file__).parent / "paper" / name).read_text())
+    return table(Path(__file__).parent / "paper" / name)
 
 
 class PaperAws:

@@ -38,47 +38,25 @@ GROUPS = (
     GroupProgress("h100", ("ml.p5.48xlarge", "ml.p5en.48xlarge"), "Degraded", 13, 16),
 )
 SCRIPT = NodeProgress(
-    "h100",
-    "i-00000000000000002",
-    "node-1",
-    "ip-10-1-0-2",
-    "Failure",
-    LIFECYCLE,
-    NOW,
+    "h100", "i-00000000000000002", "node-1", "ip-10-1-0-2", "Failure", LIFECYCLE, NOW,
     Trouble(
-        Cause.LIFECYCLE,
-        understand(LIFECYCLE).meaning,
-        understand(LIFECYCLE).fix,
-        step="mount_fsx",
+        Cause.LIFECYCLE, understand(LIFECYCLE).meaning, understand(LIFECYCLE).fix, step="mount_fsx",
         line="hpctl lifecycle: FAILED step=mount_fsx node=ip-10-1-0-2 after 3 tries: no route",
         log=LOG,
     ),
-)
+)  # fmt: skip
 SHORT = NodeProgress(
-    "h100",
-    "",
-    "node-2",
-    "",
-    "Pending",
-    NO_CAPACITY,
-    NOW,
+    "h100", "", "node-2", "", "Pending", NO_CAPACITY, NOW,
     understand(
         NO_CAPACITY, Where(GROUPS[1].instance_types, {"subnet-0aaaaaaaaaaaaaaaa": "us-west-2a"})
     ),
-)
+)  # fmt: skip
 COMING = NodeProgress("h100", "i-00000000000000003", "node-3", "ip-10-1-0-3", "Pending", "", NOW)
 EVENT = EventLine(NOW, "Error", "Instance could not be launched.", "h100")
 LOOK = Progress(
-    "llm-prod",
-    "InService",
-    NOW,
-    arn=ARN,
-    groups=GROUPS,
-    nodes=(SCRIPT, SHORT, COMING),
-    failures=(SCRIPT, SHORT),
-    events=(EVENT,),
-    waited_s=725.0,
-)
+    "llm-prod", "InService", NOW, arn=ARN, groups=GROUPS, nodes=(SCRIPT, SHORT, COMING),
+    failures=(SCRIPT, SHORT), events=(EVENT,), waited_s=725.0,
+)  # fmt: skip
 CHANGES = (
     Change(Kind.CHANGE, "NodeRecovery", "Automatic", "None", "a person, or hpctl, does"),
     Change(Kind.ADD, "h100.InstanceCount", 16, 20, "4 instance(s) are made, and paid for"),

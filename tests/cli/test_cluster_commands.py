@@ -238,11 +238,8 @@ def test_a_node_that_is_tried_again_and_again_says_it_in_one_line():
         gone, at = f"i-{n:017x}", begun + timedelta(minutes=n)
         one = ClusterEvent(f"a{n:02}", at, "Info", "Instance", "h100", gone, "Instance launched.")
         answer = {
-            "id": f"b{n:02}",
-            "level": "Error",
-            "text": text.format(gone),
-            "failure": "no disk",
-        }
+            "id": f"b{n:02}", "level": "Error", "text": text.format(gone), "failure": "no disk",
+        }  # fmt: skip
         tries += [one, replace(one, **answer)]
     other = replace(tries[1], id="c", group="a100", at=begun + timedelta(hours=2))
     message = lines([*tries, other], [])

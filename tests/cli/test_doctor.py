@@ -38,13 +38,10 @@ def with_(head, **change):
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/var/lib/hpctl", "ext4"),
-        ("/fsx/hpctl", "lustre"),
-        ("/fsx/local/hpctl", "xfs"),
-        ("/fsxother", "ext4"),
-        ("/mnt/my disk/x", "xfs"),
+        ("/var/lib/hpctl", "ext4"), ("/fsx/hpctl", "lustre"), ("/fsx/local/hpctl", "xfs"),
+        ("/fsxother", "ext4"), ("/mnt/my disk/x", "xfs"),
     ],
-)
+)  # fmt: skip
 def test_the_file_system_is_that_of_the_longest_mount(path, kind):
     assert checks.filesystem(Path(path), MOUNTS) == kind
 

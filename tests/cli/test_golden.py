@@ -5,12 +5,13 @@ import os
 from pathlib import Path
 
 import pytest
-import yaml
+
+from tests.tables import table
 
 GOLDEN = Path(__file__).parent / "golden"
 NEW_PLAN = f"tpo-{'7' * 64}"
 CHECKED = "arn:aws:iam::111122223333:role/hyperpod"
-COMMANDS = yaml.safe_load((GOLDEN / "commands.yaml").read_text())
+COMMANDS = table(GOLDEN / "commands.yaml")
 
 
 def compare(name: str, text: str) -> None:

@@ -1,9 +1,6 @@
 """`hpctl notify`, and what `config check` and `doctor` say of sinks."""
 
 import json
-from pathlib import Path
-
-import pytest
 
 from hpctl.cli import doctor
 from hpctl.config import load
@@ -11,9 +8,7 @@ from tests.cli.conftest import run
 from tests.integration.test_notify import Webhook
 
 
-def test_sinks_are_listed_tested_and_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     hook, conf = Webhook(), tmp_path / "hpctl.yaml"
     (tmp_path / "open").write_text("json://127.0.0.1:9/")
     monkeypatch.setenv("HOOK", f"{hook.url}secret-path")

@@ -98,13 +98,9 @@ def test_checks_that_were_shed_are_no_evidence(head):
     """The agent's own saving is told as that, and not as seen on the node, nor of a recovery."""
     (answer,) = _shed().observations(["dcgm"])
     shed = Finding(
-        "agent.checks",
-        answer.verdict,
-        worlds.at(1),
-        worlds.at(80),
-        code=answer.code,
+        "agent.checks", answer.verdict, worlds.at(1), worlds.at(80), code=answer.code,
         detail=answer.detail,
-    )
+    )  # fmt: skip
     sick = Health(worlds.gen(5), worlds.at(88.5), (worlds.XID79, shed))
     judged = assess(sick, rules(), worlds.NOW)
     opened = worlds.node_opened("n-99999999", worlds.gen(5), 60, findings=judged.findings)

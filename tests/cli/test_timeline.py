@@ -25,13 +25,6 @@ def test_a_story_has_every_step_and_move_in_the_order_of_time(rid: str) -> None:
     assert (story[0].mark, story[-1].mark) == (Mark.DECIDED, Mark.DONE)
 
 
-def test_a_step_without_an_answer_is_told_as_trouble() -> None:
-    rec = world(troubled()).state.nodes["n-44444444"]
-    assert lines(rec, State())[-1].mark is Mark.TROUBLE
-    assert "no answer on record" in lines(rec, State())[-1].text
-    assert "in doubt" in awaited(rec, Policy(mode=Mode.OWN)).what
-
-
 def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> None:
     state, messages = State(), []
     events = [*healed(), *troubled()]
@@ -73,13 +66,6 @@ def test_what_is_awaited_is_told_with_who_does_it_and_until_when() -> None:
     assert waits.endswith("reboot instance i-00000000000000004")
     asked = awaited(replace(fresh, by="carol"), own).what
     assert asked.startswith("SageMaker to accept the order")
-
-
-def test_a_refused_order_is_trouble_and_a_second_try_is_counted() -> None:
-    rec = world(healed()).state.jobs[J]
-    tries = [line for line in lines(rec, State()) if line.text.startswith("Starting job 4242 now")]
-    assert [line.mark for line in tries] == [Mark.TROUBLE, Mark.DID]
-    assert "(attempt 2)" in tries[1].text
 
 
 def test_a_fault_that_comes_again_is_trouble() -> None:

@@ -73,11 +73,8 @@ def test_keys_move_filter_sort_and_ask() -> None:
     press("tab")
     assert screen.rows(found)[0].cells[0] == "4343"
     assert (press("enter"), press("p"), press("r"), press("q")) == (
-        "explain",
-        "pause",
-        "replace",
-        "quit",
-    )
+        "explain", "pause", "replace", "quit",
+    )  # fmt: skip
     assert press("/", "q") == ""
 
 

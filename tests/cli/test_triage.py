@@ -3,13 +3,12 @@
 import io
 import json
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.cli.triage import _Reader
 from tests.cli import conftest
+from tests.tables import beside
 
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
 FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off the bus."
@@ -52,7 +51,7 @@ DMESG_JSON = f"""{{
    ]
 }}
 """
-TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+TABLE = beside(__file__)
 FORMS = {
     **{name: (text.replace("{lost}", LOST), 1) for name, text in TABLE["believed"].items()},
     "dmesg --json": (DMESG_JSON, 10),
@@ -166,18 +165,14 @@ def test_whatever_a_log_holds_is_read_to_its_end() -> None:
 
 
 LONG = [
-    "A" * 100_000,
-    "NVRM: Xid (PCI:0000:18:00): 145, " + "A" * 100_000,
+    "A" * 100_000, "NVRM: Xid (PCI:0000:18:00): 145, " + "A" * 100_000,
     "NVRM: Xid (PCI:0000:18:00): 145, " + "RLW_A Fatal XC0 i0 Link 0 (0x1 " * 4_000,
     "NVRM: " + "0000:18:00 " * 10_000,
     "oom-kill:constraint=CONSTRAINT_NONE" + ",task_memcg=/,task=a" * 5_000,
-    "Oops: " + "[#1" * 30_000,
-    "[ " * 50_000,
-    "<4>1 " + "[a]" * 30_000,
-    json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}),
-    "x kernel: " * 10_000,
+    "Oops: " + "[#1" * 30_000, "[ " * 50_000, "<4>1 " + "[a]" * 30_000,
+    json.dumps({**FIELDS, "MESSAGE": LOST + "x" * 100_000}), "x kernel: " * 10_000,
     "md" + ": " * 50_000,
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.errors import HpctlError, InDoubt, Unavailable
 from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_requests import asked
+from tests.tables import beside
 
-TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+TABLE = beside(__file__)
 HERE = Path(__file__).parent
 SAMPLES = HERE.parent / "jobs" / "logs" / "samples"
 """By exit code: a command, and what it says."""

@@ -66,31 +66,19 @@ def gen(n: int, *, boot: str = "a", instance: str = "") -> Generation:
 
 
 XID79 = Finding(
-    check="kernel.xid",
-    verdict=Verdict.FAIL,
-    first=at(0),
-    last=at(0.1),
-    device="0000:18:00",
-    code="79",
-    detail="GPU has fallen off the bus",
+    check="kernel.xid", verdict=Verdict.FAIL, first=at(0), last=at(0.1), device="0000:18:00",
+    code="79", detail="GPU has fallen off the bus",
     evidence="NVRM: Xid (PCI:0000:18:00): 79, GPU has fallen off the bus.",
     count=2,
-)
+)  # fmt: skip
 
 
 def node_opened(rid: str, generation: Generation, t: float, **change) -> NodeRecoveryOpened:
     settings: dict[str, object] = {
-        "rule": "xid-79",
-        "meaning": "GPU has fallen off the bus",
-        "urgency": Urgency.NOW,
-        "ladder": (Remedy.REBOOT, Remedy.REPLACE),
-        "why": "xid-79 on 0000:18:00",
-        "mode": "own",
-        "logical_id": "worker-group-1-2",
-        "findings": (XID79,),
-        "passed": ALL_GATES,
-        **change,
-    }
+        "rule": "xid-79", "meaning": "GPU has fallen off the bus", "urgency": Urgency.NOW,
+        "ladder": (Remedy.REBOOT, Remedy.REPLACE), "why": "xid-79 on 0000:18:00", "mode": "own",
+        "logical_id": "worker-group-1-2", "findings": (XID79,), "passed": ALL_GATES, **change,
+    }  # fmt: skip
     return NodeRecoveryOpened(at(t), rid, generation, **settings)
 
 
@@ -233,15 +221,12 @@ def slurm_node(n: int, **change) -> SlurmNode:
 def slurm() -> SchedulerView:
     drained = frozenset({"DRAIN"})
     nodes = [
-        slurm_node(1, state="ALLOCATED"),
-        slurm_node(2),
-        slurm_node(3, state="ALLOCATED"),
+        slurm_node(1, state="ALLOCATED"), slurm_node(2), slurm_node(3, state="ALLOCATED"),
         slurm_node(4, state="DOWN", flags=drained, reason=own_reason("n-44444444", "x")),
         slurm_node(5, state="MIXED"),
         slurm_node(6, flags=drained, reason=own_reason("n-66666666", "x")),
-        slurm_node(7, flags=drained, reason="cable swap [dc3]"),
-        slurm_node(10),
-    ]
+        slurm_node(7, flags=drained, reason="cable swap [dc3]"), slurm_node(10),
+    ]  # fmt: skip
     job = SlurmJob(
         4242, "RUNNING", SUBMIT, 1, name="train", user="alice", partition="gpu",
         nodes=("ip-10-1-0-1", "ip-10-1-0-3"),
@@ -279,17 +264,12 @@ def world(*events: list[Event], **change) -> World:
     """All of it; `change` takes World's fields away or alters them."""
     facts = health()
     settings: dict[str, object] = {
-        "now": NOW,
-        "policy": Policy(mode=Mode.OWN),
-        "state": replay([e for some in events for e in some]),
-        "cluster": "llm-prod",
+        "now": NOW, "policy": Policy(mode=Mode.OWN),
+        "state": replay([e for some in events for e in some]), "cluster": "llm-prod",
         "health": facts,
         "assessments": {n: assess(h, RULES, NOW) for n, h in facts.items()},
-        "daemon": DAEMON,
-        "slurm": slurm(),
-        "cloud": cloud(),
-        **change,
-    }
+        "daemon": DAEMON, "slurm": slurm(), "cloud": cloud(), **change,
+    }  # fmt: skip
     made = World(**settings)
     return (
         made if made.cloud is None else replace(made, joined=joined_now(made.cloud, made.slurm)[1])

@@ -1,15 +1,14 @@
 """Any cluster file that the service takes, for property tests; its values are in any_spec.yaml."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
 from hypothesis import strategies as st
 
 from hpctl.clusters.spec import ClusterSpec
+from tests.tables import beside
 
-VALUES = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+VALUES = beside(__file__)
 _names = st.from_regex(r"\A[a-z](-?[a-z0-9]){0,8}\Z")
 _types = st.sampled_from(VALUES["types"])
 

@@ -1,13 +1,12 @@
 """What a cluster file must not mix: `mixtures.yaml`, and the files that it stands for."""
 
 import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
+from tests.tables import beside
 
 Keys = dict[str, Any]
-DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+DATA = beside(__file__)
 HEAD, GPU = DATA["head"], DATA["gpu"]
 
 

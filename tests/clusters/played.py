@@ -102,13 +102,10 @@ class Plans:
             "EndTime": start + timedelta(days=7),
         }
         return {
-            "TrainingPlanOfferingId": f"tpo-{days}",
-            "TargetResources": ["hyperpod-cluster"],
-            "UpfrontFee": "107520.00",
-            "CurrencyCode": "USD",
-            "DurationHours": 168,
+            "TrainingPlanOfferingId": f"tpo-{days}", "TargetResources": ["hyperpod-cluster"],
+            "UpfrontFee": "107520.00", "CurrencyCode": "USD", "DurationHours": 168,
             "ReservedCapacityOfferings": [part],
-        }
+        }  # fmt: skip
 
     def create(self, request) -> Body:
         days = int(request["TrainingPlanOfferingId"].removeprefix("tpo-"))

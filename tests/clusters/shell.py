@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 from hpctl.cli.main import cli
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.clusters.paper_slurm import PaperSlurm
+from tests.tables import beside
 
 ROLE = "arn:aws:iam::000000000000:role/hyperpod"
-SPEC: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+SPEC: dict[str, Any] = beside(__file__)
 FAST = ("--every", "0.05s", "--patience", "1s", "--timeout", "20s")
 
 

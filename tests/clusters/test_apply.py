@@ -192,11 +192,8 @@ def test_each_refusal_has_a_fix(bed, monkeypatch, operation, code, fix):
 def test_what_add_refuses_is_counted_by_its_code(bed, monkeypatch):
     code = "IncompatibleInstanceTypes"
     refused = {
-        "InstanceGroupName": "workers",
-        "ErrorCode": code,
-        "FailedCount": 2,
-        "Message": "no.",
-    }
+        "InstanceGroupName": "workers", "ErrorCode": code, "FailedCount": 2, "Message": "no.",
+    }  # fmt: skip
     answer = {"Successful": [], "Failed": [refused]}
     monkeypatch.setitem(bed.emulator.handlers, "BatchAddClusterNodes", lambda _: answer)
     with pytest.raises(HpctlError, match=rf"2 node\(s\) were refused: no\. \({code}\)") as caught:

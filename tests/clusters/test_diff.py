@@ -1,16 +1,15 @@
 """A request against DescribeCluster's answer: what differs, and what comes of it."""
 
 import copy
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.clusters.apply import plan
 from hpctl.clusters.diff import Change, Kind, diff
 from tests.clusters import api_model
+from tests.tables import beside
 
-DATA = yaml.safe_load(Path(__file__).with_name("diff.yaml").read_text())
+DATA = beside(__file__, "diff.yaml")
 REQUEST = DATA["request"]
 
 

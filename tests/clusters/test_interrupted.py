@@ -19,13 +19,9 @@ LIMIT_S = 30.0
 
 def hpctl(emulator: Emulator, *args: str) -> subprocess.Popen[str]:
     env = {
-        **os.environ,
-        **SANDBOX_KEYS,
-        "AWS_ENDPOINT_URL_SAGEMAKER": emulator.endpoint_url,
-        "AWS_DEFAULT_REGION": REGION,
-        "PYTHONPATH": str(ROOT),
-        "COLUMNS": "80",
-    }
+        **os.environ, **SANDBOX_KEYS, "AWS_ENDPOINT_URL_SAGEMAKER": emulator.endpoint_url,
+        "AWS_DEFAULT_REGION": REGION, "PYTHONPATH": str(ROOT), "COLUMNS": "80",
+    }  # fmt: skip
     command = [sys.executable, "-m", "hpctl", "cluster", *args, "--every", "0.1s"]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)

@@ -31,12 +31,9 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
 def software(bed, **how):
     request = maintenance.software_request(CLUSTER, **how)
     maintenance.order(
-        bed.aws,
-        "update_cluster_software",
-        request,
-        lambda: maintenance.updating(bed.aws, CLUSTER),
+        bed.aws, "update_cluster_software", request, lambda: maintenance.updating(bed.aws, CLUSTER),
         sleep,
-    )
+    )  # fmt: skip
     return request
 
 
@@ -44,12 +41,9 @@ def check(bed: AwsBed, **how) -> None:
     rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
     request = maintenance.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
     maintenance.order(
-        bed.aws,
-        "start_cluster_health_check",
-        request,
-        lambda: maintenance.checking(bed.aws, CLUSTER),
-        sleep,
-    )
+        bed.aws, "start_cluster_health_check", request,
+        lambda: maintenance.checking(bed.aws, CLUSTER), sleep,
+    )  # fmt: skip
 
 
 def test_an_update_is_followed_to_its_end(bed):

@@ -3,10 +3,8 @@
 import itertools
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
@@ -14,8 +12,9 @@ from hpctl.clusters.node_orders import Verb, plan
 from hpctl.clusters.order_walk import Phase
 from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
+from tests.tables import beside
 
-CASES = yaml.safe_load(Path(__file__).with_name("orders.yaml").read_text())
+CASES = beside(__file__, "orders.yaml")
 
 
 def nothing() -> None:

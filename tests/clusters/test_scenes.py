@@ -9,7 +9,6 @@ import itertools
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -22,6 +21,7 @@ from tests.clusters.bed import CLUSTER
 from tests.clusters.legacy import FILE, KEY, SCRIPTS, Account, LegacyBed
 from tests.clusters.played import Extensions, Plans
 from tests.clusters.shell import FAST, SPEC, Shell
+from tests.tables import beside
 
 ORDERS = ("Create", "Update", "Delete", "Batch", "Add", "Extend")
 CHECKS = ("out", "err", "error", "whole", "view", "orders", "asked", "left", "facts")
@@ -35,7 +35,7 @@ Body = dict[str, Any]
 LONG = ("$long", "x" * (1 << 20))
 SCENES = [
     (name, [{**scene["steps"][0], **case}, *scene["steps"][1:]], scene.get("stage", "cluster"))
-    for name, scene in yaml.safe_load(Path(__file__).with_name("scenes.yaml").read_text()).items()
+    for name, scene in beside(__file__, "scenes.yaml").items()
     for case in scene.get("with", [{}])
 ]
 

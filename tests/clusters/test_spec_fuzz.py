@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from tests.clusters.api_model import FILES, complaints
+from tests.tables import table
 
-SAMPLES = [yaml.safe_load(path.read_text()) for path in sorted(FILES.glob("*.yaml"))]
+SAMPLES = [table(path) for path in sorted(FILES.glob("*.yaml"))]
 _scalars = (
     st.none()
     | st.booleans()

@@ -13,6 +13,7 @@ from hpctl.clusters.names import node_rows
 from hpctl.clusters.node_orders import key
 from hpctl.clusters.request import create_request
 from tests.clusters.any_spec import specs
+from tests.examples import examples
 
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 
@@ -49,7 +50,7 @@ def changed(request, how):
     return {**request, "InstanceGroups": groups, "NodeRecovery": how["recovery"]}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(4), deadline=None, suppress_health_check=list(HealthCheck))
 @given(spec=specs(), how=CHANGES)
 def test_an_update_leaves_only_what_goes_by_name(bed, spec, how):
     emulator, aws = bed.emulator, bed.aws

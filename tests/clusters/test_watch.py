@@ -179,27 +179,21 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
     ]
     again = more.pop("again", ())
     return Progress(
-        cluster=CLUSTER,
-        status=status,
-        at=START,
+        cluster=CLUSTER, status=status, at=START,
         groups=(GroupProgress("workers", ("ml.p5.48xlarge",), status, current, target),),
         nodes=tuple(made),
         failures=tuple(node for node in made if node.failed or node.instance_id in again),
-        seen=frozenset({status, *more.pop("seen", ())}),
-        **more,
-    )
+        seen=frozenset({status, *more.pop("seen", ())}), **more,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (look(), Verdict.REACHED),
-        (look(current=1), Verdict.WAITING),
+        (look(), Verdict.REACHED), (look(current=1), Verdict.WAITING),
         (look(nodes=["Running", "DeepHealthCheckInProgress"]), Verdict.WAITING),
-        (look("Creating", 0), Verdict.WAITING),
-        (look("Updating"), Verdict.WAITING),
-        (look("Failed", failure="why"), Verdict.FAILED),
-        (look("Deleting"), Verdict.FAILED),
+        (look("Creating", 0), Verdict.WAITING), (look("Updating"), Verdict.WAITING),
+        (look("Failed", failure="why"), Verdict.FAILED), (look("Deleting"), Verdict.FAILED),
         (look("Deleted", 0, 0), Verdict.WAITING),
         (look("Deleted", 0, 0, seen=["InService"]), Verdict.FAILED),
         (look("Deleted", 0, 0, waited_s=200.0), Verdict.FAILED),
@@ -214,7 +208,7 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
             Verdict.FAILED,
         ),
     ],
-)
+)  # fmt: skip
 def test_when_a_cluster_is_in_service(seen, verdict):
     assert progress.in_service({"workers": 2})(seen)[0] is verdict
 

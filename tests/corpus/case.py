@@ -33,6 +33,8 @@ import msgspec
 import yaml
 from msgspec import Struct
 
+from tests.tables import table
+
 HERE = Path(__file__).parent / "cases"
 
 
@@ -103,7 +105,7 @@ def load(folder: Path = HERE) -> list[Case]:
     cases: list[Case] = []
     for path in sorted(folder.glob("*.yaml")):
         try:
-            cases += msgspec.convert(yaml.safe_load(path.read_text()), list[Case])
+            cases += msgspec.convert(table(path), list[Case])
         except (msgspec.ValidationError, yaml.YAMLError) as error:
             raise ValueError(f"{path.name}: {error}") from error
     return cases

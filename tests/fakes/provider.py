@@ -118,14 +118,10 @@ class FakeProvider:
         mine = [p for p in self._places.values() if not p.protected and p.operation != "remove"]
         running = sum(p.status is InstanceStatus.RUNNING for p in mine)
         return ProviderView(
-            as_of=now,
-            present=True,
-            automatic=self._automatic,
-            cluster_status="InService",
-            instances={p.instance: _instance(p) for p in shown},
-            continuous=True,
+            as_of=now, present=True, automatic=self._automatic, cluster_status="InService",
+            instances={p.instance: _instance(p) for p in shown}, continuous=True,
             groups={GROUP: InstanceGroup(GROUP, "ml.p5.48xlarge", running, len(mine), "InService")},
-        )
+        )  # fmt: skip
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """As BatchRebootClusterNodes."""
@@ -352,11 +348,6 @@ def _answered(code: str) -> Outcome:
 
 def _instance(place: _Place) -> Instance:
     return Instance(
-        id=place.instance,
-        status=place.status,
-        group="controller" if place.protected else GROUP,
-        node=place.node,
-        logical_id=place.logical,
-        protected=place.protected,
-        message=place.message,
-    )
+        id=place.instance, status=place.status, group="controller" if place.protected else GROUP,
+        node=place.node, logical_id=place.logical, protected=place.protected, message=place.message,
+    )  # fmt: skip

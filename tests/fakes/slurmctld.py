@@ -341,15 +341,10 @@ class Slurmctld:
             flags.add("COMPLETING")
         state = "ALLOCATED" if any(j.running for j in here) else "IDLE"
         return SlurmNode(
-            node.name,
-            "DOWN" if node.down else state,
-            frozenset(flags),
-            node.reason,
-            partitions=("all",),
-            boot_time=node.booted,
-            reason_at=node.reason_at,
+            node.name, "DOWN" if node.down else state, frozenset(flags), node.reason,
+            partitions=("all",), boot_time=node.booted, reason_at=node.reason_at,
             last_busy=max((j.end for j in here if j.end is not None), default=node.registered),
-        )
+        )  # fmt: skip
 
     def known(self, job: JobId) -> Job | None:
         mine = self.jobs.get(job)
@@ -358,24 +353,11 @@ class Slurmctld:
 
 def shown(job: Job) -> SlurmJob:
     return SlurmJob(
-        id=job.id,
-        state=job.state,
-        submit=job.submit,
-        restarts=job.restarts,
+        id=job.id, state=job.state, submit=job.submit, restarts=job.restarts,
         flags=frozenset({"COMPLETING"}) if job.completing_since is not None else frozenset(),
-        name=job.name or f"job{job.id}",
-        user="hpctl" if job.reservation else "ada",
-        partition="all",
-        nodes=job.nodes,
-        excluded=job.excluded,
-        batch_host=job.batch_host,
-        exit_code=job.exit_code,
-        uid=UID,
-        requeue=job.requeue,
-        reason=job.reason,
-        start=job.start,
-        end=job.end,
-        eligible=job.begin or job.submit,
-        comment=job.comment,
+        name=job.name or f"job{job.id}", user="hpctl" if job.reservation else "ada",
+        partition="all", nodes=job.nodes, excluded=job.excluded, batch_host=job.batch_host,
+        exit_code=job.exit_code, uid=UID, requeue=job.requeue, reason=job.reason, start=job.start,
+        end=job.end, eligible=job.begin or job.submit, comment=job.comment,
         wants=(job.least or job.size) if job.state == "PENDING" else 0,
-    )
+    )  # fmt: skip

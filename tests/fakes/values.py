@@ -73,12 +73,9 @@ def slurm_node(number: int = 1, **changes: Any) -> SlurmNode:
 def slurm_job(job: int = 1, **changes: Any) -> SlurmJob:
     """A job that runs on n1 and n2 since T0 - 1 h."""
     values: dict[str, Any] = {
-        "state": "RUNNING",
-        "submit": at(-3700),
-        "start": at(-3600),
-        "nodes": (node_name(1), node_name(2)),
-        **changes,
-    }
+        "state": "RUNNING", "submit": at(-3700), "start": at(-3600),
+        "nodes": (node_name(1), node_name(2)), **changes,
+    }  # fmt: skip
     return SlurmJob(job, **values)
 
 
@@ -100,15 +97,10 @@ def opened(
 ) -> NodeRecoveryOpened:
     """A recovery's first event."""
     values: dict[str, Any] = {
-        "rule": FAULT.rule,
-        "meaning": FAULT.meaning,
-        "urgency": FAULT.urgency,
-        "ladder": FAULT.ladder,
-        "why": "Xid 79",
-        "mode": "own",
-        "findings": (finding(seconds=seconds - 10),),
-        **changes,
-    }
+        "rule": FAULT.rule, "meaning": FAULT.meaning, "urgency": FAULT.urgency,
+        "ladder": FAULT.ladder, "why": "Xid 79", "mode": "own",
+        "findings": (finding(seconds=seconds - 10),), **changes,
+    }  # fmt: skip
     return NodeRecoveryOpened(at(seconds), rid, generation(node), **values)
 
 

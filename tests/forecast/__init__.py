@@ -1,1 +1,1 @@
-"""Forecasts against traces: a public one where it is at hand, and one like it, made up."""
+"""Forecasts against made-up traces like a public one; benchmarks/forecast.py takes both."""

@@ -26,7 +26,6 @@ UNLIKE = 0.2
 CLASSES = (("GPU", 27), ("cable", 7), ("NIC", 5), ("power", 4), ("fan", 6), ("unknown", 25),
            ("stress test", 17), ("other", 9))  # fmt: skip
 SAME_CLASS = 0.3
-NEVER = Break(math.inf, math.inf, "")
 WINDOW = 90.0
 """What a journal keeps, in days."""
 
@@ -86,17 +85,6 @@ def read(folder: Path, together: float = 1 / 24) -> Trace:
             merged.append(one)
         found[node] = tuple(merged)
     return found | {f"quiet-{n}": () for n in range(NODES - len(found))}
-
-
-def again(trace: Trace, days: float, end: float = DAYS) -> float:
-    """In what share of incidents the node has its next within so many days of their end."""
-    pairs = [
-        (one, then)
-        for breaks in trace.values()
-        for one, then in zip(breaks, (*breaks[1:], NEVER), strict=False)
-        if one.back < end
-    ]
-    return sum(then.begun - one.back <= days for one, then in pairs) / len(pairs)
 
 
 class Scored(Struct):

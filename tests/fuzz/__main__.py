@@ -29,14 +29,10 @@ def guided(name: str, seconds: int) -> None:
 
     corpus = _corpus(name, TARGETS[name].seeds)
     flags = [
-        f"-max_total_time={seconds}",
-        f"-max_len={MOST}",
-        f"-timeout={SLOW_S:.0f}",
-        "-rss_limit_mb=1024",
-        "-verbosity=0",
-        "-print_final_stats=1",
+        f"-max_total_time={seconds}", f"-max_len={MOST}", f"-timeout={SLOW_S:.0f}",
+        "-rss_limit_mb=1024", "-verbosity=0", "-print_final_stats=1",
         f"-artifact_prefix={FOUND / name}/",
-    ]
+    ]  # fmt: skip
     atheris.Setup(["fuzz", *flags, str(corpus)], lambda raw: once(TARGETS[name], raw) and None)
     atheris.Fuzz()
 

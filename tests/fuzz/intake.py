@@ -102,16 +102,13 @@ class _Intake:
         token.chmod(0o600)
         registry, settings = CollectorRegistry(), IntakeSettings(directory / "no-munged")
         app = intake_app(
-            settings,
-            Sink(),
-            {"n1": "127.0.0.1"}.get,
-            registry,
+            settings, Sink(), {"n1": "127.0.0.1"}.get, registry,
             routes=[
                 *alert_routes(token, _taken, registry),
                 job_route(lambda *_: job_wire.Taken(7), settings, SystemClock(), registry),
                 request_route(lambda *_: 1, settings, registry),
             ],
-        )
+        )  # fmt: skip
         self.server = IntakeServer(app)
         self.config = self.server._server.config
         self.config.load()

@@ -139,12 +139,8 @@ MARK = "x"
 
 def _squeue_seed() -> bytes:
     answer = {
-        "JobID": "7",
-        "Name": "train",
-        "UserID": "1001",
-        "State": "RUNNING",
-        "NodeList": "n[1-2]",
-    }
+        "JobID": "7", "Name": "train", "UserID": "1001", "State": "RUNNING", "NodeList": "n[1-2]",
+    }  # fmt: skip
     row = [answer.get(name, "0") for name in parse.FIELDS]
     return f"m{MARK};".join(row).encode() + f"m{MARK}.".encode()
 
@@ -183,14 +179,12 @@ TARGETS: dict[str, Target] = {
     ),
     "slurm-nodes": _target(_on_text(lambda text: parse.nodes(parse.node_lines(text))), NODE_TEXT),
     "slurm-jobs": _target(
-        lambda raw: parse.jobs(raw, b"", MARK, Hostlists()),
-        _squeue_seed(),
+        lambda raw: parse.jobs(raw, b"", MARK, Hostlists()), _squeue_seed(),
         refuses=parse.FrameError,
     ),
     "slurm-lists": _target(
         lambda raw: parse.jobs(_squeue_seed(), raw, MARK, Hostlists()),
-        b"7mx;n[1-4]mx.",
-        refuses=parse.FrameError,
+        b"7mx;n[1-4]mx.", refuses=parse.FrameError,
     ),
     "slurm-config": _target(_on_text(parse.config), b"SlurmctldPort = 6817\n"),
     "slurm-version": _target(_on_text(parse.version), b"slurm 25.11.7\n"),
@@ -231,13 +225,11 @@ TARGETS: dict[str, Target] = {
         _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR, refuses=NotWhole
     ),
     "torch-zip": _target(
-        _on_file("a.pt", torch_files.prove_archive),
-        checkpoint_files.torch_save({"step": 4}),
+        _on_file("a.pt", torch_files.prove_archive), checkpoint_files.torch_save({"step": 4}),
         refuses=NotWhole,
     ),
     "dcp-metadata": _target(
-        _on_file(".metadata", _metadata),
-        checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
+        _on_file(".metadata", _metadata), checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
         refuses=NotWhole,
     ),
     "batch-script": _target(
@@ -248,8 +240,7 @@ TARGETS: dict[str, Target] = {
         _on_text(policies.parse), policies.example().encode(), LADDER, refuses=HpctlError
     ),
     "configuration": _target(
-        _on_text(config.parse),
-        b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
+        _on_text(config.parse), b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",
         refuses=HpctlError,
     ),
     "cluster-file": _target(
@@ -257,7 +248,7 @@ TARGETS: dict[str, Target] = {
     ),
     "duration": _target(_on_text(duration_s), b"1d12h30min"),
     "time": _target(_iso, b"2026-03-01T12:00:00.123Z", refuses=ValueError),
-}
+}  # fmt: skip
 
 
 def once(target: Target, raw: bytes):

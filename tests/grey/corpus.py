@@ -27,13 +27,10 @@ class Kind(Struct, frozen=True):
 
 
 SHOWS_IN = {
-    "throttle": "gpu.throttle_share",
-    "brake": "gpu.throttle_share",
-    "clock": "gpu.sm_clock_mhz",
-    "replay": "gpu.pcie_replays_per_minute",
-    "retrans": "efa.retrans_ratio",
+    "throttle": "gpu.throttle_share", "brake": "gpu.throttle_share", "clock": "gpu.sm_clock_mhz",
+    "replay": "gpu.pcie_replays_per_minute", "retrans": "efa.retrans_ratio",
     "remote": "efa.remote_events_per_s",
-}
+}  # fmt: skip
 KINDS = (Kind("p5", 1980.0, 620.0, 95.0), Kind("p4d", 1410.0, 360.0, 62.0))
 
 

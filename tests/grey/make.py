@@ -52,17 +52,12 @@ def _jobs(random: Random, nodes: int, seconds: int) -> list[Job]:
 
 def _job(random: Random, number: int, nodes: list[int], start: int, end: int) -> Job:
     job = Job(
-        id=number,
-        nodes=nodes,
-        start=start,
-        end=end,
+        id=number, nodes=nodes, start=start, end=end,
         shape=random.choices(("sync", "pipeline", "leader", "serving"), (5, 2, 1, 2))[0],
-        load=random.uniform(0.85, 1.0),
-        every=random.randint(400, 1800),
-        pause=random.randint(10, 120),
-        lossy=10 ** random.uniform(-7, -4.5),
+        load=random.uniform(0.85, 1.0), every=random.randint(400, 1800),
+        pause=random.randint(10, 120), lossy=10 ** random.uniform(-7, -4.5),
         lag={n: random.randint(0, 120) for n in nodes},
-    )
+    )  # fmt: skip
     for what, chance in (("cap", 0.4), ("congestion", 0.5)):
         if random.random() < chance:
             at = random.randrange(start, max(start + 1, end - 180))

@@ -103,13 +103,9 @@ def train(job: str, kind: str, rank: int, place: str) -> None:
     late = {"loader": {16 * AT: 1e6}, "stall": {16 * AT: 70 * UNIT, 16 * (AT + 20): LONG_S}}
     data = Data(late.get(kind, {}) if rank == 1 else {})
     does = {
-        "sleep": lambda: time.sleep(1e6),
-        "spin": spin,
-        "file": dead_file,
-        "compile": compile_,
-        "evaluate": lambda: evaluate(model),
-        "checkpoint": lambda: checkpoint(model),
-    }
+        "sleep": lambda: time.sleep(1e6), "spin": spin, "file": dead_file, "compile": compile_,
+        "evaluate": lambda: evaluate(model), "checkpoint": lambda: checkpoint(model),
+    }  # fmt: skip
     for step, batch in enumerate(DataLoader(data, batch_size=16, num_workers=1)):
         if step == AT - 1:
             say("at")

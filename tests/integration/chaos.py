@@ -1,13 +1,10 @@
 """What the chaos tests share: a cluster with room for many faults, and what must always hold."""
 
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,6 +18,7 @@ from hpctl.store.sql import DaemonInfo
 from hpctl.wiring import open_store
 from tests.integration.left_behind import left_behind
 from tests.integration.live import EAGER, FAST, Live, until
+from tests.process import room
 
 Settings = dict[str, Any]
 REPLACE = "BatchReplaceClusterNodes"
@@ -29,14 +27,10 @@ REPLACE = "BatchReplaceClusterNodes"
 ROOMY: Settings = {
     **FAST,
     "budgets": {
-        "open_min": 8,
-        "partition_min": 8,
-        "per_hour": 1000,
-        "correlated_min": 100,
-        "offender_recoveries": 100,
-        "launch_failures": 100,
+        "open_min": 8, "partition_min": 8, "per_hour": 1000, "correlated_min": 100,
+        "offender_recoveries": 100, "launch_failures": 100,
     },
-}
+}  # fmt: skip
 
 
 def merged(base: Settings, over: Settings) -> Settings:
@@ -204,29 +198,23 @@ class Chaos(Live):
 @contextmanager
 def cluster(config=None, files=None, **settings):
     """A cluster in mode own with its daemon. `files` are scripts; `{base}` is where they lie."""
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    for name, text in (files or {}).items():
-        (base / name).write_text(text.replace("{base}", str(base)))
-        (base / name).chmod(0o755)
-    given = {"nodes": 8, "mode": "own", "daemon": True, "boot_time": 0.5, **settings}
-    conf = EAGER + str(given.get("slurm_conf", ""))
-    given["slurm_conf"] = conf.replace("{base}", str(base))
-    given["config"] = merged(ROOMY, config or {})
-    sandbox = Sandbox("chaos", state_dir=base / "s", **given)
-    try:
-        sandbox.up()
-        live = Chaos(sandbox)
-        try:
-            yield live
-        except BaseException:
-            # Here, because the report of the failed test is made when the cluster is gone.
-            for title, text in left_behind(live).items():
-                print(f"--- {title} ---\n{text}", file=sys.stderr)
-            raise
-    finally:
-        sandbox.down()
-        shutil.rmtree(base, ignore_errors=True)
+    with room() as base:
+        for name, text in (files or {}).items():
+            (base / name).write_text(text.replace("{base}", str(base)))
+            (base / name).chmod(0o755)
+        given = {"nodes": 8, "mode": "own", "daemon": True, "boot_time": 0.5, **settings}
+        conf = EAGER + str(given.get("slurm_conf", ""))
+        given["slurm_conf"] = conf.replace("{base}", str(base))
+        given["config"] = merged(ROOMY, config or {})
+        with Sandbox("chaos", state_dir=base / "s", **given) as sandbox:
+            live = Chaos(sandbox)
+            try:
+                yield live
+            except BaseException:
+                # Here, because the report of the failed test is made when the cluster is gone.
+                for title, text in left_behind(live).items():
+                    print(f"--- {title} ---\n{text}", file=sys.stderr)
+                raise
 
 
 def stays(test, for_s: float, what: str) -> None:

@@ -1,7 +1,9 @@
 """Checkpoints in a bucket for tests, and a count of what is asked of it."""
 
+import os
 import threading
 from collections import Counter
+from functools import cache
 
 from click.testing import CliRunner, Result
 
@@ -19,8 +21,14 @@ def put(s3, prefix: str, files: dict[str, bytes], **more) -> None:
         s3.put_object(Bucket=BUCKET, Key=f"{prefix}/{name}", Body=files[name], **more)
 
 
+@cache
+def _bucket(_endpoint: str, **options) -> S3Bucket:
+    return S3Bucket(BUCKET, region="us-east-1", **options)
+
+
 def place(key: str, **options) -> Remote:
-    return Remote(S3Bucket(BUCKET, region="us-east-1", **options), key)
+    """A place in the bucket; one client for each server, for to make one takes long."""
+    return Remote(_bucket(os.environ["AWS_ENDPOINT_URL"], **options), key)
 
 
 def counted(remote: Remote) -> Counter[str]:

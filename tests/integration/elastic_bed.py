@@ -64,15 +64,11 @@ class Launchers:
         self.out = directory / "out"
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "HPCTL_"))}
         env = {
-            **base,
-            "PYTHONPATH": str(ROOT),
-            "GLOO_SOCKET_IFNAME": "lo",
+            **base, "PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo",
             "HPCTL_ELASTIC_SECRET": self.secret,
             "HPCTL_ELASTIC_RESULT": str(directory / "account.json"),
-            "HPCTL_CHECKPOINT_DIR": str(self.save),
-            "HPCTL_TEST_MARKER": self.secret,
-            **environment,
-        }
+            "HPCTL_CHECKPOINT_DIR": str(self.save), "HPCTL_TEST_MARKER": self.secret, **environment,
+        }  # fmt: skip
         self.processes = []
         for node in range(nodes):
             command = [sys.executable, "-m", "hpctl.jobs.elastic"]
@@ -81,13 +77,10 @@ class Launchers:
             with self.out.open("ab") as out:
                 self.processes.append(
                     subprocess.Popen(
-                        command,
-                        env=env | step | here,
-                        stdout=out,
-                        stderr=out,
+                        command, env=env | step | here, stdout=out, stderr=out,
                         start_new_session=True,
                     )
-                )
+                )  # fmt: skip
 
     def wait(self, timeout: float = 60.0) -> list[int]:
         """The launchers' exit codes."""

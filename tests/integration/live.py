@@ -16,16 +16,11 @@ from hpctl.wiring import make_scheduler, open_store
 
 FAST = {
     "node": {
-        "verify_healthy_s": 0.5,
-        "remedy_after_s": 0.0,
-        "step_retry_s": 1.0,
-        "doubt_window_s": 3.0,
+        "verify_healthy_s": 0.5, "remedy_after_s": 0.0, "step_retry_s": 1.0, "doubt_window_s": 3.0,
     },
-    "job": {"prove_s": 1.0, "step_retry_s": 1.0},
-    "cluster": {"busy_poll_s": 0.3, "poll_s": 1.0},
-    "catalogue": {"xid-79": {"ladder": ["replace"]}},
-    "loop": {"reconcile_s": 2.0},
-}
+    "job": {"prove_s": 1.0, "step_retry_s": 1.0}, "cluster": {"busy_poll_s": 0.3, "poll_s": 1.0},
+    "catalogue": {"xid-79": {"ladder": ["replace"]}}, "loop": {"reconcile_s": 2.0},
+}  # fmt: skip
 EAGER = "SchedulerParameters=batch_sched_delay=0\n"
 """What `hpctl doctor` advises: else a restarted job waits up to 3 s for slurmctld to look."""
 SLEEPER = "#!/bin/sh\n#SBATCH --requeue\n#SBATCH --gres=gpu:8\n"

@@ -10,12 +10,13 @@ from tests.integration.live import until
 
 pytestmark = pytest.mark.slurm
 
-MISSING_AFTER_S = 45.0
+MISSING_AFTER_S = 18.0
 """slurmctld looks for a batch job that its node does not run once the job is so old."""
+CONF = "BatchStartTimeout=2\nMessageTimeout=5\n"
 
 
 def test_a_job_whose_node_boots_under_it_is_started_without_slurms_delay() -> None:
-    with cluster(nodes=4) as live:
+    with cluster(nodes=4, slurm_conf=CONF) as live:
         job = live.start("sleep 600", "--requeue")
         host = str(live.job(job).batch_host)
         time.sleep(MISSING_AFTER_S)

@@ -20,7 +20,7 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
     )
     pace = tmp_path / "test.py.s"
     pace.write_text("300")
-    idle = {"every_s": 3600, "idle_s": 0, "retry_s": 5}
+    idle = {"every_s": 3600, "idle_s": 0, "retry_s": 2}
     accept = {"quick_s": 120, "command": f"{sys.executable} {script}"}
     config = {**FAST, "idle": idle, "acceptance": accept}
     live = Live(sandbox_factory(nodes=1, mode="own", daemon=True, config=config, slurm_conf=EAGER))
@@ -46,7 +46,7 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
     until(lambda: changes(Phase.DONE), 60, "a test ends by itself")
     (done,) = changes(Phase.DONE)
     assert f"--level quick --id {done.id}" in log.read_text()
-    time.sleep(8)
+    time.sleep(5)
     assert len(changes(Phase.DONE)) == 1, "it is not tested again before its time"
     # Slurm tells whole seconds. As slurm.conf comes, the wait for slurmctld's own look is 3 s.
     assert sorted(waits)[1] <= 2.0, waits

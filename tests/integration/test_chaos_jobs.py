@@ -36,6 +36,7 @@ def slow_flag(live: Chaos) -> Path:
     return Path(live.sandbox.state_dir).parent / "slow"
 
 
+@pytest.mark.nightly  # test_heal has one whose job died of the fault
 def test_a_job_that_is_completing_is_requeued_only_after_it(live: Chaos) -> None:
     pid = live.sandbox.status()["services"]["slurmctld"]
     fail = Path(live.sandbox.state_dir) / "fail"

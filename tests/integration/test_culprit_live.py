@@ -1,10 +1,7 @@
 """The culprit among the nodes of a real Slurm: each group test is a job of its own."""
 
 import json
-import shutil
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -12,19 +9,17 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def hpctl(slurm):
+def hpctl(slurm, shared):
     """Runs `hpctl accept culprit` with tests of a site that take the place of the all-reduce."""
-    folder = Path(tempfile.mkdtemp(prefix="hpctl-culprit-"))
 
     def run(script: str, *args: str, limit_s: int = 30, check: bool = False):
         row = {"name": "group.all_reduce", "what": "a test", "levels": ["group"]}
         row |= {"command": ["sh", "-c", script], "timeout_s": limit_s}
-        (folder / "a.yaml").write_text(json.dumps({"tests": [row]}))
+        (shared / "a.yaml").write_text(json.dumps({"tests": [row]}))
         command = [sys.executable, "-m", "hpctl", "accept", "culprit", "--timeout", "60", *args]
-        return slurm.run(command, env={"HPCTL_TESTS_D": str(folder)}, check=check)
+        return slurm.run(command, env={"HPCTL_TESTS_D": str(shared)}, check=check)
 
-    yield run
-    shutil.rmtree(folder, ignore_errors=True)
+    return run
 
 
 def names(slurm) -> list[str]:
@@ -34,7 +29,11 @@ def names(slurm) -> list[str]:
 SLOW = """echo '{"figures": {"busbw_gbs": 380}}'; exit"""
 
 
-@pytest.mark.parametrize(("how", "limit_s"), [("sleep 120", 8), (SLOW, 30)])
+@pytest.mark.parametrize(
+    ("how", "limit_s"),
+    [pytest.param("sleep 120", 8, marks=pytest.mark.nightly), (SLOW, 30)],
+    ids=["hangs", "slow"],
+)
 def test_one_node_of_four_that_hangs_or_is_slow_is_named(slurm, hpctl, how, limit_s) -> None:
     nodes = names(slurm)
     script = f"""test "$SLURMD_NODENAME" != {nodes[2]} || {{ {how}; }}

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -26,14 +24,6 @@ ITERATIONS, SAVE_EVERY = 40, 10
 def live():
     with cluster({}, nodes=6) as one:
         yield one
-
-
-@pytest.fixture
-def shared():
-    """Where every node can write: not pytest's own, which other users cannot enter."""
-    path = Path(tempfile.mkdtemp(prefix="hpctl-examples-"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.mark.parametrize(
@@ -77,17 +67,13 @@ def test_the_first_rank_of_megatron_has_the_pointer_name_what_it_resumes_from(
     done = run_text(
         ["bash", EXAMPLES / "megatron/train.sbatch", "--num-layers", "2"],
         env={
-            "PATH": os.environ["PATH"],
-            "RANK": rank,
-            "MEGATRON_LM": "/lm",
-            "HPCTL_PYTHON": f"{tmp_path}/hpctl",
-            "PYTHON": f"{tmp_path}/python",
+            "PATH": os.environ["PATH"], "RANK": rank, "MEGATRON_LM": "/lm",
+            "HPCTL_PYTHON": f"{tmp_path}/hpctl", "PYTHON": f"{tmp_path}/python",
             "HPCTL_CHECKPOINT_DIR": str(tmp_path),
             "HPCTL_RESUME_FROM": resume and f"{tmp_path}/{resume}",
         },
-        timeout=10,
-        check=True,
-    )
+        timeout=10, check=True,
+    )  # fmt: skip
     words = f"-u /lm/pretrain_gpt.py --load {tmp_path} --save {tmp_path} --save-interval 500"
     insist = " --exit-on-missing-checkpoint" if resume else ""
     assert done.stdout == f"{words} --ckpt-format torch_dist --num-layers 2{insist}\n"
@@ -121,13 +107,9 @@ def megatron(live: Chaos, folder: Path) -> int:
         "--step-s=0.1",
     ]  # fmt: skip
     env = {
-        "PYTHON": sys.executable,
-        "PYTHONPATH": ROOT,
-        "MEGATRON_LM": str(STAND_IN),
-        "GPUS_PER_NODE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-    }
+        "PYTHON": sys.executable, "PYTHONPATH": ROOT, "MEGATRON_LM": str(STAND_IN),
+        "GPUS_PER_NODE": "1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     return int(live.sandbox.run(args, env=env).stdout.strip())
 
 

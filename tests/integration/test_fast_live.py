@@ -4,9 +4,7 @@ import json
 import os
 import random
 import re
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -19,14 +17,6 @@ pytestmark = pytest.mark.slurm
 KILLS = int(os.environ.get("HPCTL_TEST_KILLS", "12"))
 A_CLUSTER = 5
 """Kills of one cluster and job."""
-
-
-@pytest.fixture
-def shared():
-    path = Path(tempfile.mkdtemp(prefix="hpctl-fast-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 class FastJob:

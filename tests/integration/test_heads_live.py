@@ -9,8 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.adversary.test_intake_process import free_port
 from tests.contract.journal.servers import MariaDB
+from tests.process import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
@@ -24,12 +24,9 @@ class LiveHead:
         self.address = f"127.0.0.1:{port}"
         intake = {"listen": self.address, "advertise": self.address, "munge_socket": str(munge)}
         self.settings = {
-            "state_dir": str(home / name),
-            "database_url": url,
-            "kill_switch": str(home / "STOP"),
-            "slurm": {"bin": str(home), "adapter": "cli"},
-            "intake": intake,
-        }
+            "state_dir": str(home / name), "database_url": url, "kill_switch": str(home / "STOP"),
+            "slurm": {"bin": str(home), "adapter": "cli"}, "intake": intake,
+        }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, heads: list[str]) -> None:

@@ -1,7 +1,6 @@
 """Notifications to real sinks on loopback: a webhook, a mail server, Slurm's MailProg."""
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from hpctl.daemon.notify import Notifier
 from hpctl.daemon.wake import SystemClock
 from hpctl.store.sql import Store
 from tests.fakes.values import attempt, generation, node_name, opened, slurm_job, slurm_node
+from tests.process import free_port
 from tests.waiting import until
 
 
@@ -192,9 +192,7 @@ def test_a_mass_event_of_a_hundred_nodes_is_one_message(head: Head, hook: Webhoo
     [[500, 429, 404], pytest.param([500, 429, 0.6, 503, 404] * 4, marks=pytest.mark.nightly)],
     ids=["three", "twenty"],
 )
-def test_no_notice_is_lost_while_the_sink_refuses(
-    moods: list[int | float], head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_notice_is_lost_while_the_sink_refuses(moods, head, hook, monkeypatch):
     monkeypatch.setattr(sinks, "SEND_S", 3.0)
     told = head.start(per_hour=1000)
     hook.moods = list(moods)
@@ -208,9 +206,7 @@ def test_no_notice_is_lost_while_the_sink_refuses(
     until(lambda: not told.trouble)
 
 
-def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon(
-    head: Head, hook: Webhook
-) -> None:
+def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon(head, hook):
     path = Path(head.sinks["ops"])
     path.chmod(0o644)
     head.sink("dead", "json://u:hunter2hunter2@127.0.0.1:9/t0kent0ken")
@@ -229,9 +225,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     until(lambda: "n1: GPU" in "".join(hook.texts), 20)
 
 
-def test_what_was_sent_and_not_noted_is_sent_again(
-    head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_sent_and_not_noted_is_sent_again(head, hook, monkeypatch):
     head.start()
     kept = head.store.keep_outbox
 
@@ -247,9 +241,7 @@ def test_what_was_sent_and_not_noted_is_sent_again(
     assert [m["title"].partition("] ")[2] for m in hook.got] == ["escalated: n1"] * 2
 
 
-def test_what_nobody_is_told_any_more_is_in_the_log(
-    head: Head, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
     """Notices that are too old, waiting or still to be read, and an outbox of no known shape."""
     head.sink("ops", "json://127.0.0.1:9")
     first = head.start()
@@ -291,8 +283,7 @@ def test_routes_and_owners(head: Head, hook: Webhook) -> None:
         script = f"#!/bin/sh\nfor last; do :; done\n[ $0 = {head.place}/squeue ] && last=$3\n"
         (head.place / name).write_text(f'{script}case "$last" in\n{case}esac\n')
         (head.place / name).chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     server = Controller(Letters(), hostname="127.0.0.1", port=port)
     server.start()
     try:
@@ -360,9 +351,7 @@ def test_mail_program(head: Head) -> None:
         ("json://127.0.0.1:9/", 0o640, "nobody answers on port 9", "may this host connect"),
     ],
 )
-def test_a_sink_that_cannot_work_is_named_with_its_fix(
-    url: str | None, mode: int, why: str, fix: str, tmp_path: Path
-) -> None:
+def test_a_sink_that_cannot_work_is_named_with_its_fix(url, mode, why, fix, tmp_path):
     path = tmp_path / "url"
     if url is not None:
         path.write_text(url)

@@ -31,14 +31,11 @@ BOOTED = datetime(2026, 7, 20, tzinfo=UTC)
 def dcgm(xid: int, minute: int = 0) -> str:
     return json.dumps(
         {
-            "level": "info",
-            "ts": f"2026-07-20T22:{minute:02}:17Z",
-            "msg": "DCGM Policy Violation found ",
-            "condition: ": "XID Error",
-            "data: ": {"ErrNum": xid},
-            "HealthMonitoringAgentDetectionEvent": "HealthEvent",
+            "level": "info", "ts": f"2026-07-20T22:{minute:02}:17Z",
+            "msg": "DCGM Policy Violation found ", "condition: ": "XID Error",
+            "data: ": {"ErrNum": xid}, "HealthMonitoringAgentDetectionEvent": "HealthEvent",
         }
-    )
+    )  # fmt: skip
 
 
 class Log:
@@ -175,15 +172,10 @@ def journal(tmp_path):
 def test_the_unit_s_own_lines_are_followed_and_forgers_are_not(journal):
     as_bytes = list(dcgm(94).encode())
     journal.says(
-        entry("Started."),
-        entry(dcgm(79)),
-        entry(as_bytes),
-        entry(dcgm(11), uid="1000"),
-        entry(dcgm(12), unit="user@1000.service"),
-        entry(None),
-        "no JSON at all",
+        entry("Started."), entry(dcgm(79)), entry(as_bytes), entry(dcgm(11), uid="1000"),
+        entry(dcgm(12), unit="user@1000.service"), entry(None), "no JSON at all",
         entry(dcgm(13)).replace('"_UID": "0", ', ""),
-    )
+    )  # fmt: skip
     until(lambda: journal.watch.turn(0.1) and len(journal.watch.findings()) == 2)
     assert {f.code for f in journal.watch.findings()} == {"79", "94"}
 

@@ -50,14 +50,9 @@ def refused(directory: PluginDirectory) -> dict[str, str]:
 
 def test_a_plugin_is_a_check_that_says_what_it_sees(checks_d):
     finding = {
-        "code": "low_space",
-        "verdict": "warn",
-        "device": "/scratch",
-        "detail": "97 % used",
-        "evidence": "df says so",
-        "job": "77",
-        "clears": "boot",
-    }
+        "code": "low_space", "verdict": "warn", "device": "/scratch", "detail": "97 % used",
+        "evidence": "df says so", "job": "77", "clears": "boot",
+    }  # fmt: skip
     put(checks_d, "disk-space.sh", printing({"findings": [finding, {"verdict": "ok"}, {}]}))
     (plugin,), directory = load(checks_d)
     assert (plugin.spec.name, plugin.spec.every_s, plugin.spec.seen) == (

@@ -45,13 +45,10 @@ def test_without_an_agent_the_job_starts(tmp_path) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        f"exec {sys.executable} -c 'import no_such_module'",
-        "exit 1",
-        "exit 2",
-        "kill -SEGV $$",
+        f"exec {sys.executable} -c 'import no_such_module'", "exit 1", "exit 2", "kill -SEGV $$",
         "echo n1 is faulty; exit 0",
     ],
-)
+)  # fmt: skip
 def test_where_hpctl_is_broken_the_job_starts(tmp_path, body: str) -> None:
     assert prolog(program(tmp_path, body)).returncode == 0
 

@@ -23,13 +23,9 @@ class Agent:
         self.changes = 0
         self.socket = place / "agent.sock"
         self.sources = Sources(
-            Places(self.socket, place / "hma.log", place / "checks.d"),
-            NODE,
-            place / "spool",
-            lambda: (datetime.now(UTC), self.sources.findings()),
-            self.changed,
-            earlier,
-        )
+            Places(self.socket, place / "hma.log", place / "checks.d"), NODE, place / "spool",
+            lambda: (datetime.now(UTC), self.sources.findings()), self.changed, earlier,
+        )  # fmt: skip
 
     def changed(self) -> None:
         self.changes += 1

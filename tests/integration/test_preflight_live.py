@@ -1,9 +1,7 @@
 """A job's nodes are tested before its first step, and what fails is swapped out: a real Slurm."""
 
 import json
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,13 +10,6 @@ from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_training import ROOT
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def shared():
-    path = Path(tempfile.mkdtemp(prefix="hpctl-preflight-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def submit(sandbox, shared: Path, bad: str, program: str, *options: str) -> int:

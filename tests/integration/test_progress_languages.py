@@ -34,12 +34,9 @@ def test_the_bash_lines_are_heard(line: int, tmp_path) -> None:
         reader = NoteFileReader(place)
         address = [f"file:{place}", udp.address, ""][line]
         done = subprocess.run(
-            [bash, "-c", script],
-            env=environment(address),
-            check=True,
-            timeout=60,
+            [bash, "-c", script], env=environment(address), check=True, timeout=60,
             capture_output=True,
-        )
+        )  # fmt: skip
         notes = in_log(done.stdout) if line == 2 else heard(reader if line == 0 else udp, 1)
         reader.close()
     assert [(note.step, note.loss) for note in notes] == [(12, 0.5)]

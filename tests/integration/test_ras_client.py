@@ -1,12 +1,12 @@
 """The RAS client against a service on a socket, in all releases and all kinds of trouble."""
 
-import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from hpctl.jobs.ras_report import Address, RasError, address, query
+from tests.process import free_port
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
 
@@ -62,11 +62,8 @@ def test_an_endless_answer_is_cut(monkeypatch) -> None:
 
 
 def test_where_nobody_listens() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
-        query(Address("127.0.0.1", port))
+        query(Address("127.0.0.1", free_port()))
     assert "NCCL_RAS_ADDR" in caught.value.hint
 
 

@@ -1,11 +1,8 @@
 """The supervisor and the daemon on one job: spares first, then a requeue that the daemon makes."""
 
 import re
-import shutil
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 
@@ -16,10 +13,9 @@ from tests.integration.test_training import ROOT, Run, final
 pytestmark = pytest.mark.slurm
 
 
-def test_daemon_and_supervisor_share_the_work(sandbox_factory):
+def test_daemon_and_supervisor_share_the_work(sandbox_factory, shared):
     settings = {"config": FAST, "boot_time": 0.5, "slurm_conf": EAGER}
     live = Live(sandbox_factory(nodes=4, mode="own", daemon=True, **settings))
-    shared = Path(tempfile.mkdtemp(prefix="hpctl-run-"))
     args = ("--steps", "120", "--checkpoint-every", "10", "--step-s", "0.05")
     calm = Run(shared / "calm", 2, *args)
     training = f"{sys.executable} -m hpctl.sandbox.training {' '.join(args)}"
@@ -51,4 +47,3 @@ def test_daemon_and_supervisor_share_the_work(sandbox_factory):
         assert final(shared / "ck")["sha256"] == final(shared / "calm")["sha256"]
     finally:
         calm.kill()
-        shutil.rmtree(shared, ignore_errors=True)

@@ -1,10 +1,7 @@
 """The supervisor on a real Slurm: whose job it is, and ranks restarted in their own step."""
 
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -15,11 +12,10 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def job(slurm):
-    one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
+def job(slurm, shared):
+    one = Job(slurm, shared)
     yield one
     slurm.run(["scancel", str(one.id)], check=False)
-    shutil.rmtree(one.dir, ignore_errors=True)
 
 
 HANGS = """

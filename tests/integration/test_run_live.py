@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -89,14 +87,13 @@ class Job(Struct):
 
 
 @pytest.fixture
-def job(slurm: Sandbox):
+def job(slurm: Sandbox, shared: Path):
     """A job of a test's own, which may break nodes: all is idle before and after it."""
     _all_idle(slurm)
-    one = Job(slurm, Path(tempfile.mkdtemp(prefix="hpctl-run-")))
+    one = Job(slurm, shared)
     yield one
     slurm.run(["scancel", str(one.id)], check=False)
     _all_idle(slurm)
-    shutil.rmtree(one.dir, ignore_errors=True)
 
 
 def _all_idle(slurm: Sandbox) -> None:

@@ -17,7 +17,7 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, pids, start_time
-from tests.process import run_text
+from tests.process import room, run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -69,11 +69,9 @@ def supervisor_of(sandbox: Sandbox) -> int:
 
 @pytest.fixture
 def state():
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    yield base / "s"
-    Sandbox("cleanup", state_dir=base / "s").down()
-    shutil.rmtree(base)
+    with room() as base:
+        yield base / "s"
+        Sandbox("cleanup", state_dir=base / "s").down()
 
 
 def test_down_leaves_no_process_and_no_file(state):

@@ -1,13 +1,10 @@
 """hpctl sbatch against the real sbatch: every option reaches it, and what is added works."""
 
 import re
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.jobs import sbatch_options as scripts
 from hpctl.jobs.job_comment import LONGEST
@@ -16,21 +13,14 @@ from hpctl.jobs.submit import plan
 from hpctl.jobs.submit_context import Runtime, SubmitContext
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait_for_text
+from tests.tables import beside
 
 pytestmark = pytest.mark.slurm
 ROOT = str(Path(__file__).resolve().parents[2])
 
-VALUES = yaml.safe_load(Path(__file__).with_name("sbatch_values.yaml").read_text())
+VALUES = beside(__file__, "sbatch_values.yaml")
 ENDS = {"help", "usage", "version", "wrap", "wait", "quiet", "clusters"}
 """Options with which sbatch prints no table of options, reads no script, or asks slurmdbd."""
-
-
-@pytest.fixture
-def shared():
-    """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
-    path = Path(tempfile.mkdtemp(prefix="hpctl-sbatch-live-"))
-    yield path
-    shutil.rmtree(path)
 
 
 def options_of(slurm):

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from hpctl.jobs.job_comment import decode
 from hpctl.sandbox.api import Sandbox
 from tests.integration.test_training_slurm import field, requeue, wait, wait_for_text
-from tests.process import run_text
+from tests.process import room, run_text
 
 pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,9 +89,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster():
-    with tempfile.TemporaryDirectory(prefix="hpctl-spank-test-") as name:
-        base = Path(name)
-        base.chmod(0o755)
+    with room() as base:
         (base / "tmp").mkdir()
         conf = f"PlugStackConfig={base}/plugstack.conf\nSchedulerParameters=batch_sched_delay=0\n"
         subprocess.run(
@@ -168,15 +165,12 @@ def broken(cluster: Cluster, how: str) -> str:
 
 
 BROKEN = {
-    "not there": "",
-    "not a program": "garbage",
-    "fails": "#!/bin/sh\nexit 1\n",
-    "crashes": "#!/bin/sh\nkill -SEGV $$\n",
-    "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
+    "not there": "", "not a program": "garbage", "fails": "#!/bin/sh\nexit 1\n",
+    "crashes": "#!/bin/sh\nkill -SEGV $$\n", "hangs": "#!/bin/sh\ntrap '' TERM\nsleep 300 & wait\n",
     "answers nothing": "#!/bin/sh\nexit 0\n",
     "answers half": '#!/bin/sh\nprintf sbatch >"$5/.hpctl-command"\n',
     "cannot import": f'#!/bin/sh\nPYTHONPATH=/nowhere exec {sys.executable} -S "$@"\n',
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", BROKEN)

@@ -26,14 +26,10 @@ class Run:
         resume = {"HPCTL_RESUME_FROM": str(found.path)} if found else {}
         self.start_step = found.step if found else 0
         alike = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": ROOT,
-            "HPCTL_CHECKPOINT_DIR": str(directory),
-            "SLURM_JOB_ID": "7",
-            "SLURM_RESTART_COUNT": str(restart),
-            "SLURM_NTASKS": str(size),
+            "PATH": os.environ["PATH"], "PYTHONPATH": ROOT, "HPCTL_CHECKPOINT_DIR": str(directory),
+            "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": str(restart), "SLURM_NTASKS": str(size),
             **resume,
-        }
+        }  # fmt: skip
         command = [sys.executable, "-m", "hpctl.sandbox.training", "--step-s", "0", *arguments]
         out, self.ranks = subprocess.PIPE, []
         for rank in range(size):

@@ -1,9 +1,7 @@
 """The wrapper and the example job on a real Slurm: submitted, requeued, resumed, same bits."""
 
 import json
-import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -14,14 +12,6 @@ from tests.integration.test_training import ROOT
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
-
-
-@pytest.fixture
-def shared():
-    """Where ranks and tests both can write: not pytest's own, which other users cannot enter."""
-    path = Path(tempfile.mkdtemp(prefix="hpctl-training-"))
-    yield path
-    shutil.rmtree(path)
 
 
 def submit(slurm: Sandbox, *arguments: str) -> str:

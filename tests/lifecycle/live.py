@@ -2,13 +2,13 @@
 
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.lifecycle.booted import Booted
 from tests.lifecycle.node import ADDRESSES, BUCKET, ENVIRONMENT, HELPER, PARAMETERS, resources
+from tests.waiting import until
 
 BIRTH_S = 280
 COMMAND = ("sh", f"{BUCKET}/on_create.sh")
@@ -130,8 +130,4 @@ def birth(machine: Booted) -> str:
 
 def eventually(what: Callable[[], Any], within: float = 30):
     """What a function finds, as soon as it finds anything."""
-    deadline = time.monotonic() + within
-    while not (found := what()):
-        assert time.monotonic() < deadline, "nothing in time"
-        time.sleep(0.2)
-    return found
+    return until(what, within, every=0.2)

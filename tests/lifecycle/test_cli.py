@@ -36,32 +36,24 @@ STATES = {
     "run": {
         "state": "failed",
         "why": "mount_fsx: fs-0a.fsx.us-east-1.amazonaws.com has no address: DNS is not up yet",
-        "at": "2026-11-21T21:55:24Z",
-        "node": "ip-10-9-1-20",
-        "role": "compute",
-        "group": "h100",
-        "instance_id": "i-00000000000000002",
-        "mode": "OnCreate",
+        "at": "2026-11-21T21:55:24Z", "node": "ip-10-9-1-20", "role": "compute", "group": "h100",
+        "instance_id": "i-00000000000000002", "mode": "OnCreate",
         "bundle": "8faf6701a8d875ad15ab8e8eb4cf1e100ed47b71bbf5114944a612649c3526b6",
         "warnings": ["containers"],
     },
     "mount_fsx": {
         "state": "failed",
         "why": "fs-0a.fsx.us-east-1.amazonaws.com has no address: DNS is not up yet",
-        "tries": 6,
-        "seconds": 64.21,
+        "tries": 6, "seconds": 64.21,
     },
     "mount_openzfs": {"state": "not_applicable", "why": "no FSx for OpenZFS is named"},
     "users": {"state": "done", "tries": 1, "seconds": 0.4},
     "containers": {
-        "state": "failed",
-        "weight": "optional",
-        "why": "dpkg --install: exit code 1: cannot access archive",
-        "tries": 3,
-        "seconds": 9.0,
+        "state": "failed", "weight": "optional",
+        "why": "dpkg --install: exit code 1: cannot access archive", "tries": 3, "seconds": 9.0,
     },
     "pam": {"state": "off", "weight": "off", "why": "config.json"},
-}
+}  # fmt: skip
 
 
 @pytest.fixture

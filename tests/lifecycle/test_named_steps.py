@@ -123,15 +123,11 @@ CONFIG = {
         "args": {"slurm_exporter": ["--web.listen-address=:9341"]},
     },
     "sssd": {
-        **SSSD,
-        "bind_dn": "cn=hpc,dc=example,dc=org",
-        "password_file": "/fsx/ldap.secret",
-        "ca_file": "ca.pem",
-        "allow_groups": ["ml", "ops"],
-        "sudo_groups": ["ops"],
+        **SSSD, "bind_dn": "cn=hpc,dc=example,dc=org", "password_file": "/fsx/ldap.secret",
+        "ca_file": "ca.pem", "allow_groups": ["ml", "ops"], "sudo_groups": ["ops"],
         "options": {"ldap_user_gecos": "cn"},
     },
-}
+}  # fmt: skip
 SECRET = "not-to-be-printed"
 
 
@@ -231,15 +227,11 @@ def _sssd(machine: Machine) -> None:
     conf = machine.path("/etc/sssd/sssd.conf")
     assert conf.stat().st_mode & 0o777 == 0o600
     assert {
-        "ldap_uri = ldaps://ldap.example",
-        "ldap_search_base = dc=example,dc=org",
-        "ldap_default_bind_dn = cn=hpc,dc=example,dc=org",
-        f"ldap_default_authtok = {SECRET}",
-        "ldap_tls_cacert = /etc/sssd/hpctl-ca.pem",
-        "ldap_id_use_start_tls = False",
-        "simple_allow_groups = ml, ops",
-        "ldap_user_gecos = cn",
-    } <= set(conf.read_text().splitlines())
+        "ldap_uri = ldaps://ldap.example", "ldap_search_base = dc=example,dc=org",
+        "ldap_default_bind_dn = cn=hpc,dc=example,dc=org", f"ldap_default_authtok = {SECRET}",
+        "ldap_tls_cacert = /etc/sssd/hpctl-ca.pem", "ldap_id_use_start_tls = False",
+        "simple_allow_groups = ml, ops", "ldap_user_gecos = cn",
+    } <= set(conf.read_text().splitlines())  # fmt: skip
     nss = machine.path("/etc/nsswitch.conf").read_text().splitlines()
     assert [line.split()[-1] for line in nss if line.startswith(("passwd:", "group:"))] == (
         ["sss", "sss"]

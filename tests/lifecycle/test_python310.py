@@ -3,7 +3,6 @@
 import json
 import shutil
 import socket
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from tests.lifecycle import chroot
 from tests.lifecycle.chroot import Machine
 from tests.lifecycle.node import ENVIRONMENT, PARAMETERS, ROOT, command, furnish, states
 from tests.process import run_text
+from tests.waiting import until as waited
 
 VENV = ROOT / "build/python3.10"
 """Made by .ci/floor where the machine has a Python 3.10."""
@@ -69,13 +69,11 @@ def with_python_310_alone(machine: Machine) -> None:
 
 
 def until(machine: Machine, output: str, *args: str) -> str:
-    deadline, out = time.monotonic() + 30, ""
-    while time.monotonic() < deadline:
-        out = machine.run(*args)[1]
-        if output in out:
-            return out
-        time.sleep(0.5)
-    raise AssertionError(f"{args}: {out}")
+    def out() -> str:
+        text = machine.run(*args)[1]
+        return text if output in text else ""
+
+    return waited(out, 30, every=0.5)
 
 
 def test_hpctl_is_installed_from_the_bundle_and_its_agent_reports(made, tmp_path):

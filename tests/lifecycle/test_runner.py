@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.clusters.bundle import sign
 from tests.lifecycle.node import ADDRESSES, PARAMETERS, resources
+from tests.tables import beside
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "lifecycle_scripts"
 STATE = "var/lib/hpctl/lifecycle"
-WRONG = yaml.safe_load(Path(__file__).with_name("wrong_settings.yaml").read_text())
+WRONG = beside(__file__, "wrong_settings.yaml")
 
 
 class Place:
@@ -47,13 +47,9 @@ class Place:
 
     def start(self, script: str = "on_create.sh") -> subprocess.Popen[str]:
         return subprocess.Popen(
-            ["sh", str(self.scripts / script)],
-            env={**os.environ, **self.env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+            ["sh", str(self.scripts / script)], env={**os.environ, **self.env},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
 
     def run(self, script: str = "on_create.sh") -> tuple[int, list[str]]:
         with self.start(script) as process:

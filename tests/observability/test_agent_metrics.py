@@ -27,7 +27,8 @@ from hpctl.protocol.heads import AGENT_METRICS_PORT
 from tests.agent_process import AgentProcess
 from tests.fakes.values import finding, node_name, view_of
 from tests.intakes import get
-from tests.observability.test_metrics import HOSTILE, promtool
+from tests.observability.test_metrics import HOSTILE
+from tests.process import free_port, promtool
 from tests.waiting import until
 
 FULL = Gpu(
@@ -56,28 +57,23 @@ def lines(text: bytes) -> dict[str, float]:
 
 def test_it_prints_what_its_checks_saw_last_in_base_units():
     text = render(samples_of(SEEN, [finding(), finding()], {"efa.retrans_ratio": 0.25}))
-    promtool(text)
+    assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
         'findings{check="kernel.xid",verdict="fail"}': 2,
-        'peer_value{gauge="efa.retrans_ratio"}': 0.25,
-        'gpu_temperature_celsius{gpu="0"}': 61,
-        'gpu_power_watts{gpu="0"}': 650,
-        'gpu_sm_clock_hertz{gpu="0"}': 1.98e9,
+        'peer_value{gauge="efa.retrans_ratio"}': 0.25, 'gpu_temperature_celsius{gpu="0"}': 61,
+        'gpu_power_watts{gpu="0"}': 650, 'gpu_sm_clock_hertz{gpu="0"}': 1.98e9,
         'gpu_utilization_ratio{gpu="0"}': 0.97,
         'gpu_throttled_seconds_total{gpu="0",reason="hw_thermal"}': 2.5,
-        'gpu_ecc_errors_total{gpu="0",type="uncorrected"}': 3,
-        'gpu_remap_pending{gpu="0"}': 1,
-        'gpu_pcie_replays_total{gpu="0"}': 7,
-        'gpu_nvlinks_active{gpu="0"}': 1,
+        'gpu_ecc_errors_total{gpu="0",type="uncorrected"}': 3, 'gpu_remap_pending{gpu="0"}': 1,
+        'gpu_pcie_replays_total{gpu="0"}': 7, 'gpu_nvlinks_active{gpu="0"}': 1,
         'gpu_nvlink_errors_total{gpu="0",type="replay"}': 4,
         'rdma_events_total{device="rdmap79s0",counter="retrans_pkts"}': 12,
         'filesystem_free_bytes{mountpoint="/"}': 60,
         'mount_silent_seconds{mountpoint="/fsx",fstype="lustre"}': 3.5,
-        'nvme_live{device="nvme1"}': 0,
-        'memory_errors_total{controller="mc0",type="corrected"}': 2,
+        'nvme_live{device="nvme1"}': 0, 'memory_errors_total{controller="mc0",type="corrected"}': 2,
         'neuron_errors_total{device="neuron0",counter="sram_ecc_uncorrected"}': 5,
-    }
+    }  # fmt: skip
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
     others = {"cpu_ratio", "resident_memory_bytes"}
@@ -87,7 +83,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
 def test_no_name_that_somebody_chose_makes_a_series_or_breaks_a_line():
     chosen = [replace(finding(), check=f"{HOSTILE}{n}") for n in range(50)]
     text = render(samples_of({"host.mounts": (Asked(HOSTILE * 99, "nfs"),)}, chosen, {}))
-    promtool(text)
+    assert promtool("check", "metrics", input=text.decode()) == ""
     assert lines(text)['findings{check="other",verdict="fail"}'] == 50
     assert len(lines(text)) == 3
 
@@ -133,8 +129,7 @@ def test_it_is_for_the_head_nodes_this_host_and_whom_it_is_told_of():
 
 
 def test_the_agent_itself_serves_within_its_memory(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     agent = AgentProcess(tmp_path, "http://127.0.0.1:9", tmp_path / "no munge")
     agent.start(HPCTL_AGENT_METRICS=f"127.0.0.1:{port}")
     try:

@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.parse
@@ -32,9 +30,11 @@ from hpctl.errors import HpctlError
 from tests.fakes.values import view_of
 from tests.intakes import Sink, get
 from tests.observability.test_agent_metrics import SEEN
+from tests.process import free_port, promtool
+from tests.tables import beside
 from tests.waiting import until
 
-CASES: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "alerts.yaml").read_text())
+CASES: dict[str, Any] = beside(__file__, "alerts.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,6 @@ def rendered(tmp_path_factory) -> Path:
 def run(place: Path, *arguments: str):
     command = ["observability", *arguments, "--config", str(place / "hpctl.yaml")]
     return CliRunner().invoke(cli, command)
-
-
-def promtool(*arguments: str | Path) -> None:
-    found = shutil.which("promtool")
-    assert found, "make test-packages installs it"
-    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def queries(place: Path) -> dict[str, str]:
@@ -156,11 +149,6 @@ def head():
     server.stop()
     agent.stop()
     agent.join(5)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def test_prometheus_follows_head_and_agents_and_answers_every_dashboard(head, rendered, tmp_path):

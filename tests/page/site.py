@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
 from msgspec import Struct
 
 from hpctl.config import parse
 from hpctl.core.journal import Event
-from hpctl.core.model import Health, NodeName, ProviderView, SchedulerView
+from hpctl.core.model import NodeName, ProviderView, SchedulerView
 from hpctl.daemon.server import IntakeServer
 from hpctl.page.access import Access
 from hpctl.page.app import BOUNDS, Hub, application
@@ -39,14 +38,7 @@ class Reads(Struct):
         return self.topology
 
 
-def follower(
-    place: Path,
-    patch: pytest.MonkeyPatch,
-    slurm: SchedulerView,
-    cloud: ProviderView | None = None,
-    health: Sequence[Health] = (),
-    leaves: dict[NodeName, str] | None = None,
-) -> Follower:
+def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
     """One that has looked once."""
     config = parse(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
     store = Store(config.url, write=True)
@@ -85,9 +77,7 @@ def served(made: Follower, access: Access) -> Iterator[str]:
         made.close()
 
 
-def get(
-    url: str, path: str, *, method: str = "GET", **headers: str
-) -> tuple[int, dict[str, str], str]:
+def get(url, path, *, method="GET", **headers):
     """One answer, by a connection of its own."""
     host, _, port = url.removeprefix("http://").partition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=10)

@@ -61,9 +61,7 @@ class Seen:
         return name
 
 
-def test_every_page_fits_a_phone_and_a_desk_and_asks_nobody_else(
-    browser: Browser, url: str
-) -> None:
+def test_every_page_fits_a_phone_and_a_desk_and_asks_nobody_else(browser, url):
     for width, scheme, paths in ((390, "dark", PATHS), (1440, "light", PATHS[:1])):
         seen = Seen(browser, url, viewport={"width": width, "height": 900}, color_scheme=scheme)
         for path in paths:
@@ -75,9 +73,7 @@ def test_every_page_fits_a_phone_and_a_desk_and_asks_nobody_else(
         seen.context.close()
 
 
-def test_the_keyboard_reaches_everything_and_one_cell_stands_for_the_map(
-    browser: Browser, url: str
-) -> None:
+def test_the_keyboard_reaches_everything_and_one_cell_stands_for_the_map(browser, url):
     seen = Seen(browser, url)
     order = []
     for _ in range(40):
@@ -102,9 +98,7 @@ def test_the_keyboard_reaches_everything_and_one_cell_stands_for_the_map(
     seen.context.close()
 
 
-def test_what_happens_is_seen_at_once_and_moves_neither_focus_nor_folds(
-    browser: Browser, url: str, tmp_path: Path
-) -> None:
+def test_what_happens_is_seen_at_once_and_moves_neither_focus_nor_folds(browser, url, tmp_path):
     seen = Seen(browser, url)
     seen.page.get_by_text("Live", exact=True).wait_for()
     seen.page.click("summary >> nth=0")

@@ -105,9 +105,7 @@ def test_the_link_s_browser_keeps_a_cookie_and_the_address_no_secret(url: str) -
     ("mode", "text", "says"),
     [(0o644, "x" * 32, "open to everybody"), (0o600, "short", "16 characters"), (0, None, "read")],
 )
-def test_a_token_that_is_no_secret_is_refused_with_the_fix(
-    tmp_path: Path, mode: int, text: str | None, says: str
-) -> None:
+def test_a_token_that_is_no_secret_is_refused_with_the_fix(tmp_path, mode, text, says):
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)
@@ -140,9 +138,7 @@ def test_a_stream_tells_what_changed_and_only_that(url: str, tmp_path: Path) -> 
     assert quiet.is_alive()  # who has everything is sent nothing
 
 
-def test_who_reads_too_slowly_or_never_asks_is_dropped(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_reads_too_slowly_or_never_asks_is_dropped(url, monkeypatch):
     monkeypatch.setattr(server, "REQUEST_S", 0.5)
     monkeypatch.setattr(server, "HEAD_S", 0.5)
     host, port = url.removeprefix("http://").split(":")

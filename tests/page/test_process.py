@@ -65,9 +65,7 @@ def kept(config: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PageProcess]
     assert process._process.poll() is not None
 
 
-def test_the_daemon_keeps_one_on_a_socket_for_its_owner_alone(
-    kept: PageProcess, config: Path
-) -> None:
+def test_the_daemon_keeps_one_on_a_socket_for_its_owner_alone(kept, config):
     path = config.parent / "page.sock"
     until(path.is_socket, 20)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -51,9 +51,7 @@ def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
     return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=[*worlds.health().values()])
 
 
-def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeypatch):
     slurm = worlds.slurm()
     jobs = {n: replace(job, name=HOSTILE, user=HOSTILE) for n, job in slurm.jobs.items()}
     nodes = {n: replace(node, reason=HOSTILE) for n, node in slurm.nodes.items()}
@@ -103,15 +101,10 @@ def test_a_page_says_what_explain_says(known: Follower) -> None:
 def test_the_map_tells_what_each_node_is(known: Follower) -> None:
     kinds = {cell.name: cell.kind for cell in cells(known.world, {})}
     assert kinds == {
-        "ip-10-1-0-1": "busy",
-        "ip-10-1-0-2": "idle",
-        "ip-10-1-0-3": "busy",
-        "ip-10-1-0-4": "healing",
-        "ip-10-1-0-5": "held",
-        "ip-10-1-0-6": "person",
-        "ip-10-1-0-7": "closed",
-        "ip-10-1-0-10": "unknown",
-    }
+        "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
+        "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
+        "ip-10-1-0-7": "closed", "ip-10-1-0-10": "unknown",
+    }  # fmt: skip
     names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
     leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
     placed = [(c.leaf, c.name) for c in cells(known.world, leaves) if c.leaf]

@@ -39,14 +39,8 @@ LETTERS = (
     + "\u00b2\u0663\u202e\u2066\u200b\ufeff\ufffd\udc80\udce9\U0001f4a3"
 )
 STATES = (
-    "RUNNING",
-    "PENDING",
-    "FAILED",
-    "COMPLETING",
-    "NODE_FAIL",
-    "OUT_OF_MEMORY",
-    "REQUEUE_HOLD",
-)
+    "RUNNING", "PENDING", "FAILED", "COMPLETING", "NODE_FAIL", "OUT_OF_MEMORY", "REQUEUE_HOLD",
+)  # fmt: skip
 CLOUD = tuple(status.value for status in InstanceStatus)
 FREE = tuple(
     name for name in FIELDS
@@ -235,10 +229,6 @@ _reports, _told, _clouds = _maybe(reports), _maybe(told), _maybe(clouds)
 def stranger(dice: Random) -> Words:
     """All that one node, one job and one user say."""
     return Words(
-        job=jobs(dice),
-        excluded=words(dice),
-        node=words(dice),
-        report=_reports(dice),
-        told=_told(dice),
-        cloud=_clouds(dice),
-    )
+        job=jobs(dice), excluded=words(dice), node=words(dice), report=_reports(dice),
+        told=_told(dice), cloud=_clouds(dice),
+    )  # fmt: skip

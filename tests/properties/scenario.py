@@ -30,16 +30,13 @@ class Variant(Struct, frozen=True):
 
 
 VARIANTS = (
-    Variant("plain"),
-    Variant("slow-restart", restart_s=45.0),
-    Variant("lost-replies", lost_replies=2),
-    Variant("second-actor", second_actor_s=4.0),
+    Variant("plain"), Variant("slow-restart", restart_s=45.0),
+    Variant("lost-replies", lost_replies=2), Variant("second-actor", second_actor_s=4.0),
     Variant("second-actor-later", second_actor_s=62.0),
     Variant("job-dies-by-itself", Defect("79", reboot_cures=False, kills=True)),
     Variant("machine-lost", Defect("", lost=True, reboot_cures=False)),
-    Variant("two-nodes", nodes=2),
-    Variant("test-fails", Defect("79", slow=True), tests=True),
-)
+    Variant("two-nodes", nodes=2), Variant("test-fails", Defect("79", slow=True), tests=True),
+)  # fmt: skip
 
 
 class End(Struct, frozen=True):

@@ -39,8 +39,7 @@ def findings(draw: st.DrawFn, verdicts: tuple[Verdict, ...] = tuple(Verdict)) ->
     first = draw(times)
     return Finding(
         check=draw(st.sampled_from(("kernel.xid", "kernel.xid", "kernel.sxid", "gpu.remap", ""))),
-        verdict=draw(st.sampled_from(verdicts)),
-        first=first,
+        verdict=draw(st.sampled_from(verdicts)), first=first,
         last=first + timedelta(seconds=draw(st.integers(0, 100_000))),
         device=draw(st.sampled_from(("", "0000:3b:00", "0000:5e:00"))),
         code=draw(
@@ -48,10 +47,8 @@ def findings(draw: st.DrawFn, verdicts: tuple[Verdict, ...] = tuple(Verdict)) ->
                 st.sampled_from(CODES), st.integers(0, 200).map(str), st.text(ASCII, max_size=5)
             )
         ),
-        detail=draw(texts),
-        evidence=draw(texts),
-        count=draw(st.integers(1, 1000)),
-    )
+        detail=draw(texts), evidence=draw(texts), count=draw(st.integers(1, 1000)),
+    )  # fmt: skip
 
 
 lists = st.lists(findings(), max_size=8)

@@ -143,12 +143,9 @@ TURNS = st.lists(
 
 
 REFUSED_AFTER_A_DOUBT = [
-    ("nothing", "done", 1.0),
-    ("nothing", "lost", 200.0),
-    ("nothing", "refused", 1.0),
-    ("nothing", "done", 1.0),
-    ("work", "done", 200.0),
-]
+    ("nothing", "done", 1.0), ("nothing", "lost", 200.0), ("nothing", "refused", 1.0),
+    ("nothing", "done", 1.0), ("work", "done", 200.0),
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hpctl.core.hostlist import HostlistError, batches, expand, fold, valid_name
 from tests.process import run_text
 
-ALNUM = "abcxyzABC0123456789"
 names = st.from_regex(r"\A[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}\Z")
 numbered = st.builds(
     lambda prefix, number, width: f"{prefix}{number:0{width}d}",
@@ -60,16 +59,10 @@ def test_batches_lose_nothing(some: list[str], size: int) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "n1",
-        "n[1-3]",
-        "n[01-03,7],login",
-        "n[1-2],n[09-11],n[9-11]",
-        "rack[1-2]n[1-3]",
-        "a,b,a",
-        "n[3,1-2]",
-        "n0[8-11]",
+        "n1", "n[1-3]", "n[01-03,7],login", "n[1-2],n[09-11],n[9-11]", "rack[1-2]n[1-3]", "a,b,a",
+        "n[3,1-2]", "n0[8-11]",
     ],
-)
+)  # fmt: skip
 def test_as_scontrol_reads_it(text: str, tmp_path) -> None:
     assert list(expand(text)) == _scontrol(text, str(tmp_path))
 

@@ -77,17 +77,14 @@ class ClusterMachine(JobRules):
 
     @initialize(
         mode=st.sampled_from((Mode.OWN,) * 6 + (Mode.ASSIST, Mode.ASSIST, Mode.OBSERVE)),
-        kill=st.booleans(),
-        automatic=st.sampled_from((False,) * 5 + (True,)),
+        kill=st.booleans(), automatic=st.sampled_from((False,) * 5 + (True,)),
         budget=st.sampled_from((2, 2, 4)),
         jobs=st.lists(
             st.tuples(st.integers(1, 3), st.sampled_from(COMMENTS), st.booleans()),
-            min_size=1,
-            max_size=4,
+            min_size=1, max_size=4,
         ),
-        ghosts=st.booleans(),
-        tests=st.sampled_from(("off", "quick")),
-    )
+        ghosts=st.booleans(), tests=st.sampled_from(("off", "quick")),
+    )  # fmt: skip
     def begin(self, mode, kill, automatic, budget, jobs, ghosts, tests):
         node = NodePolicy(unrecoverable_jobs=Unrecoverable.KILL if kill else Unrecoverable.WAIT)
         budgets = Budgets(open_min=budget, partition_min=budget, per_hour=5 * budget)
@@ -239,12 +236,9 @@ class ClusterMachine(JobRules):
         self._go(after)
 
     @rule(
-        node=which,
-        mark=st.sampled_from(tuple(MARKS)),
-        drain=st.booleans(),
-        after=then,
+        node=which, mark=st.sampled_from(tuple(MARKS)), drain=st.booleans(), after=then,
         again=st.booleans(),
-    )
+    )  # fmt: skip
     def health_agent_marks(self, node, mark, drain, after, again):
         """HyperPod's own, rightly, wrongly, early, late; once more before anybody looks again."""
         name = self._node(node)

@@ -29,9 +29,7 @@ def told(kind: str = "escalated", target: str = "n1", seconds: float = 0, text: 
 
 @settings(max_examples=examples(60))
 @given(BURSTS, st.integers(2, 12), st.booleans())
-def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(
-    bursts: list[tuple[float, str, int]], per_hour: int, quiet: bool
-) -> None:
+def test_a_burst_loses_nothing_urgent_and_keeps_the_rate(bursts, per_hour, quiet):
     outbox, urgent, sent = Outbox(0), set[str](), list[datetime]()
     heard, seconds = set[str](), 0.0
     for pause, kind, count in [*bursts, *[(599.0, "", 0)] * 20]:
@@ -145,12 +143,9 @@ def test_a_wrong_configuration_is_named(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("hours", "hour", "quiet"),
     [
-        ("", 3, False),
-        ("22:00-06:00", 3, True),
-        ("22:00-06:00", 6, False),
-        ("12:00-13:30", 13, True),
-        ("12:00-13:30", 11, False),
+        ("", 3, False), ("22:00-06:00", 3, True), ("22:00-06:00", 6, False),
+        ("12:00-13:30", 13, True), ("12:00-13:30", 11, False),
     ],
-)
+)  # fmt: skip
 def test_quiet_hours(hours: str, hour: int, quiet: bool) -> None:
     assert Notify(quiet=hours).quiet_at(datetime(2026, 3, 1, hour).astimezone()) is quiet

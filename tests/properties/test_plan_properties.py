@@ -66,12 +66,9 @@ def clusters(draw: st.DrawFn) -> View:
 
 
 budgets = st.builds(
-    Budgets,
-    open_min=st.integers(1, 4),
-    partition_min=st.integers(1, 4),
-    per_hour=st.integers(1, 6),
-    correlated_min=st.integers(2, 5),
-)
+    Budgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
+    per_hour=st.integers(1, 6), correlated_min=st.integers(2, 5),
+)  # fmt: skip
 
 
 def _plan(view: View, budgets: Budgets, mode: Mode = Mode.OWN) -> Plan:

@@ -51,26 +51,19 @@ treatments = st.builds(
     Treatment, ladders(), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans()
 )
 policies = st.builds(
-    RunPolicy,
-    restarts=st.integers(0, 6),
-    window_s=st.sampled_from((600.0, 3600.0, 86400.0)),
-    without_progress=st.integers(0, 5),
-    same_signature=st.integers(1, 4),
+    RunPolicy, restarts=st.integers(0, 6), window_s=st.sampled_from((600.0, 3600.0, 86400.0)),
+    without_progress=st.integers(0, 5), same_signature=st.integers(1, 4),
     most_excluded=st.integers(0, 3),
     backoff=st.builds(Backoff, st.floats(0, 1e6), st.floats(1, 1e9), st.floats(0, 1e6)),
     nodes=st.none() | st.tuples(st.integers(1, 3), st.integers(3, 6)),
     treatments=st.dictionaries(st.sampled_from(list(Kind)), treatments, max_size=4),
-)
+)  # fmt: skip
 troubles = st.builds(
-    Trouble,
-    st.sampled_from(list(Kind)),
+    Trouble, st.sampled_from(list(Kind)),
     st.integers(0, 100_000).map(lambda s: START + timedelta(seconds=s)),
-    st.text(max_size=300),
-    st.sampled_from(("", "a", "b")),
-    node=nodes,
-    step=numbers,
+    st.text(max_size=300), st.sampled_from(("", "a", "b")), node=nodes, step=numbers,
     progress=numbers,
-)
+)  # fmt: skip
 pasts = st.lists(st.builds(Past, troubles, st.sampled_from(list(Action))), max_size=12)
 
 
@@ -78,16 +71,12 @@ pasts = st.lists(st.builds(Past, troubles, st.sampled_from(list(Action))), max_s
 def all_means(draw: st.DrawFn) -> Means:
     names = tuple(draw(st.sets(st.sampled_from(NAMES)).map(sorted)))
     return Means(
-        process=draw(st.booleans()),
-        step=draw(st.booleans()),
-        nodes=len(names) or draw(st.integers(0, 6)),
-        wanted=draw(st.integers(0, 6)),
-        requeue=draw(st.booleans()),
-        names=names,
-        pool=draw(st.integers(0, 8)),
+        process=draw(st.booleans()), step=draw(st.booleans()),
+        nodes=len(names) or draw(st.integers(0, 6)), wanted=draw(st.integers(0, 6)),
+        requeue=draw(st.booleans()), names=names, pool=draw(st.integers(0, 8)),
         healed=tuple(draw(st.sets(st.sampled_from(NAMES), max_size=2).map(sorted))),
         alive=draw(st.none() | st.booleans()),
-    )
+    )  # fmt: skip
 
 
 def room(means: Means, answer: Answer) -> int:

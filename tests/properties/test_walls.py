@@ -79,15 +79,11 @@ def _breaks(monkeypatch, module, name: str) -> None:
 
 
 BUGS = [
-    (parse, "_record", "parse", str(JOB)),
-    (parse, "_node", "parse", NODE),
-    (observe, "assess", "assess", NODE),
-    (observe.RunPolicies, "ruled", "policy", str(JOB)),
-    (plan, "_candidate", "plan", NODE),
-    (plan, "decide", "plan", NODE),
-    (plan_runs, "_case", "plan", str(JOB)),
-    (advance, "node_facts", "advance", NODE),
-]
+    (parse, "_record", "parse", str(JOB)), (parse, "_node", "parse", NODE),
+    (observe, "assess", "assess", NODE), (observe.RunPolicies, "ruled", "policy", str(JOB)),
+    (plan, "_candidate", "plan", NODE), (plan, "decide", "plan", NODE),
+    (plan_runs, "_case", "plan", str(JOB)), (advance, "node_facts", "advance", NODE),
+]  # fmt: skip
 
 
 def _plant(monkeypatch, module, name: str) -> None:

@@ -61,17 +61,12 @@ class Defect(Struct, frozen=True):
 XIDS = ("79", "48", "63", "94", "74", "64", "119", "13", "31")
 RESET_CURES = ("48", "63", "94")
 DEFECTS = (
-    Defect("79", slow=True),
-    Defect("94", slow=True),
-    *(Defect(code) for code in XIDS),
-    Defect("79", reboot_cures=False, kills=True),
-    Defect("64", reboot_cures=False),
-    Defect("48", kills=True),
-    Defect("154", "Node Reboot Required", reboot_cures=False),
-    Defect("154", "Drain and Reset"),
-    Defect("", lost=True),
+    Defect("79", slow=True), Defect("94", slow=True), *(Defect(code) for code in XIDS),
+    Defect("79", reboot_cures=False, kills=True), Defect("64", reboot_cures=False),
+    Defect("48", kills=True), Defect("154", "Node Reboot Required", reboot_cures=False),
+    Defect("154", "Drain and Reset"), Defect("", lost=True),
     Defect("", lost=True, reboot_cures=False),
-)
+)  # fmt: skip
 
 
 class Machine(Struct):

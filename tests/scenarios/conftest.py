@@ -35,14 +35,9 @@ class World:
     def hpctl(self, *arguments: str, code: int = 0, timeout: float = 60.0) -> str:
         """What `hpctl WORDS` prints, both streams as a terminal shows them."""
         done = subprocess.run(
-            [sys.executable, "-m", "hpctl", *arguments],
-            env=self.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+            [sys.executable, "-m", "hpctl", *arguments], env=self.env, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False,
+        )  # fmt: skip
         assert done.returncode == code, f"{done.returncode} of {arguments}:\n{done.stdout}"
         return done.stdout
 

@@ -282,14 +282,11 @@ FAULTS = (
     Fault("hma-replace", 1, _on_node("HyperPod's health agent wants {} to replace", "hma-replace")),
     Fault("kill-node", 2, _on_node("{} dies", "kill-node"), latent=True),
     Fault("freeze-node", 2, _freeze_node, latent=True),
-    Fault("hang-agent", 1, _hang_agent, latent=True),
-    Fault("kill-rank", 4, _kill_rank),
-    Fault("stop-rank", 2, _stop_rank, latent=True),
-    Fault("torn-checkpoint", 3, _tear_checkpoint),
-    Fault("slurmctld", 1, _lose_slurmctld),
-    Fault("daemon", 2, _lose_daemon),
+    Fault("hang-agent", 1, _hang_agent, latent=True), Fault("kill-rank", 4, _kill_rank),
+    Fault("stop-rank", 2, _stop_rank, latent=True), Fault("torn-checkpoint", 3, _tear_checkpoint),
+    Fault("slurmctld", 1, _lose_slurmctld), Fault("daemon", 2, _lose_daemon),
     Fault("throttle", 1, _api("throttle", calls=5)),
     Fault("latency", 1, _api("latency", seconds=1.0, calls=5)),
     Fault("drop-reply", 1, _api("drop-reply", calls=1)),
     Fault("no-capacity", 1, _api("no-capacity", seconds=0.5, calls=2)),
-)
+)  # fmt: skip

@@ -28,11 +28,8 @@ def make(tmp_path, monkeypatch) -> Make:
             name.write_bytes(b"x" * 1024)
         known = {
             "released": [str(n) for n in names[:released]],
-            "broken": [str(names[i]) for i in broken],
-            "looks": looks,
-            "coming": {},
-            "calls": [],
-        }
+            "broken": [str(names[i]) for i in broken], "looks": looks, "coming": {}, "calls": [],
+        }  # fmt: skip
         state.write_text(json.dumps(known))
         return data
 

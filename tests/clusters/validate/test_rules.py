@@ -1,14 +1,12 @@
 """What security group rules let through, on EC2's own shapes."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from hpctl.clusters.validate.network import Peers, everything, ports_open_to
+from tests.tables import beside
 
 NODES = Peers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
-RULES = yaml.safe_load(Path(__file__).with_name("rules.yaml").read_text())
+RULES = beside(__file__, "rules.yaml")
 
 
 @pytest.mark.parametrize("case", RULES["all traffic"])

@@ -26,6 +26,7 @@ from hpctl.clusters.validate.facts import (
     Simulated,
 )
 from hpctl.clusters.validate.wanted import Level, Unanswered, Verdict, Wanted, of_spec
+from tests import tables
 
 SCRIPT = b"#!/bin/sh\nset -eu\n"
 GONE = object()
@@ -37,7 +38,7 @@ class Only(Struct, frozen=True):
     value: Mapping[str, Any]
 
 
-class Loader(yaml.SafeLoader):
+class Loader(tables.Loader):
     """YAML with the three tags that the file explains."""
 
 

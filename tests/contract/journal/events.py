@@ -22,13 +22,10 @@ zones = st.sampled_from(
 )
 times = st.datetimes(datetime(2000, 1, 1), datetime(2099, 1, 1), timezones=zones)  # noqa: DTZ001
 _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
-    str: texts,
-    datetime: times,
-    int: st.integers(0, 2**53),
-    float: st.floats(allow_nan=False, allow_infinity=False),
-    bool: st.booleans(),
+    str: texts, datetime: times, int: st.integers(0, 2**53),
+    float: st.floats(allow_nan=False, allow_infinity=False), bool: st.booleans(),
     type(None): st.none(),
-}
+}  # fmt: skip
 
 
 def values(kind) -> st.SearchStrategy[Any]:

@@ -30,7 +30,6 @@ HEALTH = Health(Generation("n1", "i-1", "b"), NOW, ())
 
 LEASE_S = 3.0
 POLL_S = 0.25
-Patch = pytest.MonkeyPatch
 
 
 class Ticks:
@@ -73,9 +72,6 @@ class Host:
                 return self.ticks.at - begun
             self.ticks.at += POLL_S
         return None
-
-
-Hosts = Callable[[str], Host]
 
 
 @pytest.fixture

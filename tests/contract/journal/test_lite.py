@@ -51,9 +51,7 @@ def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
         assert numbers(reader.events(past=True)) == [2]
 
 
-def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(
-    database: DatabaseBed,
-) -> None:
+def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(database):
     store = database.open()
     store.append([*worlds.healed(), *worlds.troubled()])
     readers = [store]

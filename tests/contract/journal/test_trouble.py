@@ -13,12 +13,9 @@ from tests.process import run_text
 
 TABLES = ["hpctl_events", "hpctl_agents", "hpctl_heard", "hpctl_requests", "hpctl_lease"]
 DAMAGE = [
-    "payload = '{\"at\": '",
-    "payload = ''",
-    "payload = '{}'",
-    "kind = 'Unheard'",
+    "payload = '{\"at\": '", "payload = ''", "payload = '{}'", "kind = 'Unheard'",
     "kind = 'HoldLifted'",
-]
+]  # fmt: skip
 FILLER = """
 import os, resource, sys
 from hpctl.store.sql import Store

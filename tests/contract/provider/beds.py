@@ -114,12 +114,9 @@ class EmulatorBed(_Nodes):
         self.emulator.create(cluster(workers=workers, **more))
         self.emulator.wait_in_service(CLUSTER, 20)
         self.provider = SageMakerProvider(
-            CLUSTER,
-            region="us-west-2",
-            endpoint_url=self.emulator.endpoint_url,
-            read_attempts=3,
+            CLUSTER, region="us-west-2", endpoint_url=self.emulator.endpoint_url, read_attempts=3,
             sleep=lambda _seconds: None,
-        )
+        )  # fmt: skip
 
     def reset(self) -> None:
         """A fresh cluster on the same emulator: making a boto3 client costs far more."""

@@ -1,12 +1,10 @@
 import os
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
 from hpctl.sandbox.api import Sandbox
 from tests.contract.scheduler.beds import SLOW_EPILOG_S, Cluster, FakeBed, RealBed, cli
+from tests.process import room
 
 PREFIX = "HPCTL_TEST_SLURM_PREFIX"
 """A Slurm installation to run the suite on, in place of the one on PATH."""
@@ -23,26 +21,22 @@ def cluster():
 
     One for each file, because Slurm remembers some of what is done to it: see the end of test_runs.
     """
-    base = Path(tempfile.mkdtemp(prefix="hpctl-"))
-    base.chmod(0o755)
-    files = base / "files"
-    files.mkdir(mode=0o777)
-    epilog = files / "epilog"
-    epilog.write_text(EPILOG)
-    epilog.chmod(0o755)
-    # Slurm gives up after MessageTimeout, and pings every third of SlurmdTimeout: be quicker.
-    lines = [f"Epilog={epilog}", "MessageTimeout=5", "SlurmdTimeout=15"]
-    lines.append("SchedulerParameters=batch_sched_delay=0,bf_interval=3")
-    lines.append("SlurmctldParameters=enable_expedited_requeue")
-    settings = {"nodes": 4, "agents": False, "emulator": False, "slurm_conf": "\n".join(lines)}
-    prefix = os.environ.get(PREFIX, "")
-    try:
+    with room() as base:
+        files = base / "files"
+        files.mkdir(mode=0o777)
+        epilog = files / "epilog"
+        epilog.write_text(EPILOG)
+        epilog.chmod(0o755)
+        # Slurm gives up after MessageTimeout, and pings every third of SlurmdTimeout: be quicker.
+        lines = [f"Epilog={epilog}", "MessageTimeout=5", "SlurmdTimeout=15"]
+        lines.append("SchedulerParameters=batch_sched_delay=0,bf_interval=3")
+        lines.append("SlurmctldParameters=enable_expedited_requeue")
+        settings = {"nodes": 4, "agents": False, "emulator": False, "slurm_conf": "\n".join(lines)}
+        prefix = os.environ.get(PREFIX, "")
         with Sandbox("sched", state_dir=base / "s", prefix=prefix, **settings) as sandbox:
             made = Cluster(sandbox, files)
             yield made
             made.close()
-    finally:
-        shutil.rmtree(base, ignore_errors=True)
 
 
 ADAPTERS = [pytest.param(name, marks=pytest.mark.slurm) for name in ("cli", "pyslurm")]

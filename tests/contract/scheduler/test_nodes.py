@@ -10,13 +10,10 @@ from hpctl.core.model import Outcome, OutcomeKind, own_reason
 from tests.contract.scheduler.beds import Bed, RealBed, cli, job_of, node_of
 
 ODD = [
-    'xid 79 on "GPU 3" (it\'s gone)',
-    "State=IDLE Reason=none NodeName=n9 x=y=z",
+    'xid 79 on "GPU 3" (it\'s gone)', "State=IDLE Reason=none NodeName=n9 x=y=z",
     "# not a comment; $HOME `id` \\ %s [root@2026-01-01T00:00:00]",
-    "Grafikkarte fällt aus: ノード故障 é",
-    "x" * 170,
-    " : Not responding",
-]
+    "Grafikkarte fällt aus: ノード故障 é", "x" * 170, " : Not responding",
+]  # fmt: skip
 
 
 def later(bed: Bed) -> None:

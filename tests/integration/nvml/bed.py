@@ -3,24 +3,15 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from hpctl.agent.check import CannotTell, DriverHung
 from hpctl.agent.nvml.client import Client
 from hpctl.agent.nvml.snapshot import Snapshot
+from tests.waiting import until as until
 
-T = TypeVar("T")
 PATIENCE_S = 10.0
 
 Connect = Callable[..., Client]
-
-
-def until(what: Callable[[], T | None], seconds: float = PATIENCE_S) -> T:
-    end = time.monotonic() + seconds
-    while not (answer := what()):
-        assert time.monotonic() < end, "it did not come about"
-        time.sleep(0.02)
-    return answer
 
 
 def fresh(client: Client) -> Snapshot:

@@ -16,14 +16,9 @@ def checks(root, seen):
     chosen = {spec.name: CheckConfig(enabled=spec.name == "gpu.recovery") for spec in CHECKS}
     chosen["gpu.recovery"] = CheckConfig(every_s=1)
     settings = AgentSettings(
-        (Head("127.0.0.1", 1),),
-        "n1",
-        "i-1",
-        "b-1",
-        spool=root / "spool",
-        root=root,
+        (Head("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
-    )
+    )  # fmt: skip
     made = Checks(settings, (), lambda: seen.extend(made.findings()))
     return made
 

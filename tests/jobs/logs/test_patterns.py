@@ -3,28 +3,18 @@
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.jobs.logs.patterns import Match, Pattern
+from tests.tables import beside
 
-CASES = yaml.safe_load(Path(__file__).with_name("rules_cases.yaml").read_text())
+CASES = beside(__file__, "rules_cases.yaml")
 
 HONEST = [
-    r"loss: (\S+)",
-    r"^a.*b$",
-    r"a\sb",
-    r"[^x]b",
-    r"(?s)a.b",
-    r"(?i)LOSS",
-    r"\ba+(b)?",
-    r"a*$",
-    r"(a|ab)(?:c|bcd)",
-    r".*(a).*",
-    r"b|^a",
-]
+    r"loss: (\S+)", r"^a.*b$", r"a\sb", r"[^x]b", r"(?s)a.b", r"(?i)LOSS", r"\ba+(b)?", r"a*$",
+    r"(a|ab)(?:c|bcd)", r".*(a).*", r"b|^a",
+]  # fmt: skip
 
 
 def line_by_line(text: str, block: bytes) -> list[tuple[int, int, bytes | None]]:

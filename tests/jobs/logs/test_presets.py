@@ -8,14 +8,14 @@ before step 101. A preset must tell each of them that its framework's log shows,
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.engine import Replay, replay
+from tests.tables import beside
 
 SAMPLES = Path(__file__).parent / "samples"
 
-EXPECTED = yaml.safe_load(Path(__file__).with_name("preset_verdicts.yaml").read_text())
+EXPECTED = beside(__file__, "preset_verdicts.yaml")
 
 
 def played(name: str) -> Replay:

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hpctl.jobs.logs.rules import RulesError, parse
+from tests.tables import beside
 
-CASES = yaml.safe_load(Path(__file__).with_name("rules_cases.yaml").read_text())
+CASES = beside(__file__, "rules_cases.yaml")
 
 OPERATOR = Path(__file__).with_name("operator_block.yaml").read_text()
 

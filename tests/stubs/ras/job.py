@@ -98,22 +98,15 @@ def as_json(state: Job, release: str) -> str:
             {
                 "hash": f"0x{one.hash:x}",
                 "secondary_hash": f"0x{one.hash + 1:x}:0x{one.hash + 2:x}",
-                "size": len(one.members),
-                "ranks_count": len(ranks),
-                "missing_ranks_count": len(missing),
-                "ranks": ranks,
-                "missing_ranks": missing,
+                "size": len(one.members), "ranks_count": len(ranks),
+                "missing_ranks_count": len(missing), "ranks": ranks, "missing_ranks": missing,
             }
-        )
+        )  # fmt: skip
     document = {
-        "nccl_version": release,
-        "cuda_runtime_version": 13000,
-        "cuda_driver_version": 13000,
-        "timestamp": "2026-11-21 13:06:53",
-        "communicators_count": len(communicators),
-        "communicators": communicators,
-        "ras": {"collection_time_sec": 0.001, "timeouts_count": 0},
-    }
+        "nccl_version": release, "cuda_runtime_version": 13000, "cuda_driver_version": 13000,
+        "timestamp": "2026-11-21 13:06:53", "communicators_count": len(communicators),
+        "communicators": communicators, "ras": {"collection_time_sec": 0.001, "timeouts_count": 0},
+    }  # fmt: skip
     return json.dumps(document, indent=2) + "\n"
 
 
@@ -124,12 +117,9 @@ def _json_process(state: Job, one: Communicator, rank: int) -> dict[str, object]
 
 def _json_rank(state: Job, one: Communicator, rank: int) -> dict[str, object]:
     status = {
-        "init_state": 0,
-        "async_error": one.errors.get(rank, 0),
-        "finalize_called": rank in one.finalizing,
-        "destroy_flag": False,
-        "abort_flag": False,
-    }
+        "init_state": 0, "async_error": one.errors.get(rank, 0),
+        "finalize_called": rank in one.finalizing, "destroy_flag": False, "abort_flag": False,
+    }  # fmt: skip
     counts = one.launched(rank)
     return {**_json_process(state, one, rank), "status": status, "collective_counts": counts}
 
@@ -147,22 +137,15 @@ def as_text(state: Job, release: str) -> str:
     hosts = {process.host for process in state.processes}
     lines = [
         f"NCCL version {release} compiled with CUDA 12.8",
-        "CUDA runtime version 12080, driver version 12080",
-        "",
-        "Job summary",
-        "===========",
-        "",
+        "CUDA runtime version 12080, driver version 12080", "", "Job summary", "===========", "",
         "  Nodes  Processes         GPUs  Processes     GPUs",
         "(total)   per node  per process    (total)  (total)",
         f"{len(hosts):7d}  {len(state.processes) // len(hosts):9d}  {1:11d}"
         f"  {len(state.processes):9d}  {len(state.processes):7d}",
-        "",
-        f"Communicators... ({0.01:.{r.digits}f}s)",
-        "=============",
-        "",
+        "", f"Communicators... ({0.01:.{r.digits}f}s)", "=============", "",
         "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
         "    #  in group  per comm  per node  per comm  in group",
-    ]
+    ]  # fmt: skip
     for number, one in enumerate(state.communicators):
         status = "FINALIZE" if one.finalizing else "RUNNING"
         lines.append(
