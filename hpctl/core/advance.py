@@ -88,31 +88,35 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change),
     )
     steps = [step for made, _ in found for step in made]
-    # A pause stops effects, not looking: what is observed meanwhile still moves a recovery. So does
-    # mode observe, in which recoveries are open where it was set while they were.
-    stopped = bool(view.stopped or state.paused_by) or policy.mode is Mode.OBSERVE
     return Progress(
         tuple(
             SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
             for s in steps
             if isinstance(s.answer, Move)
         ),
-        ()
-        if stopped
-        else _ended_once(
-            [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)],
-            view,
-            here,
-            now,
-        ),
+        _due(steps, view, policy, here, now),
         tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
         tuple(flaw for _, flaws in found for flaw in flaws),
     )
 
 
-def _ended_once(
-    due: Sequence[Due], view: View, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+Here = Mapping[NodeName, Sequence[SlurmJob]]
+"""The jobs on each node under treatment."""
+
+
+def _due(
+    steps: Sequence[_Next], view: View, policy: Policy, here: Here, now: datetime
 ) -> tuple[Due, ...]:
+    """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
+    still moves a recovery. So does mode observe, in which recoveries are open where it was set
+    while they were."""
+    if view.stopped or view.state.paused_by or policy.mode is Mode.OBSERVE:
+        return ()
+    wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
+    return _ended_once(wanted, view, here, now)
+
+
+def _ended_once(due: Sequence[Due], view: View, here: Here, now: datetime) -> tuple[Due, ...]:
     """The steps without DOWN for a node whose slurmd is about to end a job that Slurm requeues.
 
     One DOWN requeues a job of several nodes. Set the last of the others DOWN, and slurmctld 22.05
