@@ -9,8 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import product
+from typing import TypeVar
 
-from hpctl.core.model import NodeName
+Name = TypeVar("Name", bound=str)
 
 MAX_HOSTS = 100_000
 """As many as hpctl will expand: Slurm itself stops at 65 536 in one bracket."""
@@ -85,9 +86,7 @@ def batches(names: Iterable[str], size: int = 100) -> Iterator[tuple[str, ...]]:
         yield tuple(batch)
 
 
-def nearest(
-    nodes: Iterable[NodeName], job: Collection[NodeName], leaves: Mapping[NodeName, str]
-) -> list[NodeName]:
+def nearest(nodes: Iterable[Name], job: Collection[Name], leaves: Mapping[Name, str]) -> list[Name]:
     """`nodes`, first those whose leaf has most of the job's; else in the order that they had.
 
     `leaves`: the leaf switch or block of each node, as Slurm's topology has it; empty where none is
