@@ -24,6 +24,7 @@ from hpctl.jobs.checkpoints import (
     nvrx,
     orbax,
     torch_files,
+    torchtune,
 )
 from hpctl.jobs.checkpoints.files import (
     Claim,
@@ -48,7 +49,8 @@ TEMPORARY = ".tmp"
 to rename it, so a path given out now could be gone when the job opens it."""
 
 _NOT_CHECKPOINTS = re.compile(
-    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|.*tfevents.*|.*\.(log|out|err|txt|jsonl|symlink)",
+    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|recipe_state|.*tfevents.*"
+    r"|.*\.(log|out|err|txt|jsonl|symlink)",
     re.DOTALL,
 )
 """Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
@@ -118,6 +120,7 @@ FORMATS: tuple[Format, ...] = (
     Format("orbax", orbax.claim),
     Format("torch-dcp", torch_files.claim_dcp),
     Format("torchtitan-hf", hf_trainer.claim_index),
+    Format("torchtune", torchtune.claim),
     Format("torch-save", torch_files.claim_file),
     Format(nvrx.FORMAT, nvrx.claim),
 )

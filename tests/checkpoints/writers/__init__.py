@@ -31,8 +31,11 @@ WAYS = {
     "DeepSpeed, 2 ranks": Way("deepspeed_engine:Zero", ("torch", "deepspeed"), kills=6),
     "Megatron Core, 2 ranks": Way("megatron_core:TorchDist", ("torch", "megatron.core"), kills=6),
     "Megatron-LM legacy, 2 ranks": Way("megatron_legacy:MegatronLegacy", ("torch",), kills=8),
+    "torchtune": Way("torchtune_hf:Torchtune", ("torch", "safetensors"), kills=5),
+    "Orbax": Way("orbax_jax:Managed", ("orbax.checkpoint",), kills=5),
+    "Orbax zarr, in place": Way("orbax_jax:InPlace", ("orbax.checkpoint",), kills=5),
 }
-ENGINES = ("deepspeed", "megatron.core")
+ENGINES = ("deepspeed", "megatron.core", "orbax.checkpoint")
 """What may fail to install: without them their checkpoints are not tested."""
 
 
