@@ -31,6 +31,7 @@ WAYS = {
     "DeepSpeed, 2 ranks": Way("deepspeed_engine:Zero", ("torch", "deepspeed"), kills=6),
     "Megatron Core, 2 ranks": Way("megatron_core:TorchDist", ("torch", "megatron.core"), kills=6),
     "Megatron-LM legacy, 2 ranks": Way("megatron_legacy:MegatronLegacy", ("torch",), kills=8),
+    "Composer": Way("composer_file:Composer", ("torch",), kills=5),
     "torchtune": Way("torchtune_hf:Torchtune", ("torch", "safetensors"), kills=5),
     "Orbax": Way("orbax_jax:Managed", ("orbax.checkpoint",), kills=5),
     "Orbax zarr, in place": Way("orbax_jax:InPlace", ("orbax.checkpoint",), kills=5),

@@ -10,7 +10,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"  # before the import, which reads it
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -34,8 +34,8 @@ class Managed:
     """An asynchronous save of two items, the tree and JSON, which is renamed at its end."""
 
     ranks = 1
-    handler: dict[str, Any] = {"use_compression": False}
-    options: dict[str, Any] = {}
+    handler: ClassVar[dict[str, Any]] = {"use_compression": False}
+    options: ClassVar[dict[str, Any]] = {}
 
     def manager(self, root: Path) -> ocp.CheckpointManager:
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
@@ -67,8 +67,7 @@ class Managed:
             held = manager.restore(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.PyTreeRestore(restore_args=wanted),
-                    data=ocp.args.JsonRestore(),
+                    state=ocp.args.PyTreeRestore(restore_args=wanted), data=ocp.args.JsonRestore()
                 ),
             )
         arrays = jax.tree.leaves(held["state"])
@@ -79,5 +78,5 @@ class Managed:
 class InPlace(Managed):
     """zarr's files under the step's own name from the first, as Orbax does on object stores."""
 
-    handler = {"use_ocdbt": False}
-    options = {"temporary_path_class": atomicity.CommitFileTemporaryPath}
+    handler: ClassVar = {"use_ocdbt": False}
+    options: ClassVar = {"temporary_path_class": atomicity.CommitFileTemporaryPath}
