@@ -51,7 +51,7 @@ class Kills:
         self._random = random.Random(f"{seed} {template.name}")
         self._save_s = [0.005]
         self._loads: dict[Signature, Held | str] = {}
-        self._root, self._attempt = scratch, CHAIN
+        self._root, self._attempt = scratch / "none", CHAIN
 
     def run(self, kills: int) -> Count:
         """Kill so many writers; where no save ended before its kill, as many again at most."""

@@ -352,28 +352,6 @@ class LocalFile(Struct, frozen=True):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class Stretch(Struct, frozen=True):
-    """A stretch of an open file, as a file."""
-
-    file: OpenFile
-    name: str
-    start: int
-    size: int
-
-    @property
-    def modified_ns(self) -> int:
-        """The file's own."""
-        return self.file.modified_ns
-
-    def ahead(self, offset: int, length: int) -> None:
-        """As of the file."""
-        self.file.ahead(self.start + offset, length)
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes. Raises NotWhole, OSError."""
-        return self.file.read(self.start + offset, length)
-
-
 @contextmanager
 def opened(root: Place, name: str) -> Iterator[OpenFile]:
     """Open `root/name`, or `root` itself where the name is empty.
@@ -419,13 +397,6 @@ def json_object(raw: bytes, name: str) -> dict[str, object]:
     if not isinstance(document, dict):
         raise NotWhole(f"{name} is not a JSON object")
     return document
-
-
-def inside(path: str, name: str) -> None:
-    """Raise NotWhole where a path that the file `name` mentions leads out of the checkpoint."""
-    parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise NotWhole(f"{name}: {path[:80]!r} does not lie inside the checkpoint")
 
 
 def size_of(root: Place, name: str) -> int:

@@ -9,23 +9,17 @@ with zstd. Source: google/tensorstore, tensorstore/kvstore/ocdbt/index.rst.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
 from hpctl.jobs.checkpoints.files import (
-    FileMissing,
     NotWhole,
-    OpenFile,
     Place,
-    Stretch,
     TooLarge,
     Unprovable,
     content,
     for_each,
-    inside,
     opened,
     size_of,
 )
@@ -39,63 +33,16 @@ _MAX_READ = 256 << 20
 _MAX_NAMES = 512 << 20
 """Bytes of all keys and paths, whose common beginnings are stored once."""
 _MAX_KEYS = 2_000_000
+_PART = 8 << 20
 
 
 class Stored(Struct, frozen=True):
-    """One value: in the tree itself, or (with a path) a stretch of a data file."""
+    """Where one value lies: in a file, from `offset` on, or (without a path) in the tree itself."""
 
     size: int
     path: str = ""
     offset: int = 0
     held: bytes = b""
-
-
-class Held(Struct, frozen=True):
-    """A value out of the tree, as an open file."""
-
-    name: str
-    raw: bytes
-    modified_ns: int = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return len(self.raw)
-
-    def ahead(self, offset: int, length: int) -> None:
-        """Nothing: it is here."""
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Exactly `length` bytes. Raises NotWhole where there are fewer."""
-        if offset + length > len(self.raw):
-            raise NotWhole(f"{self.name} ends at byte {len(self.raw)}: cut")
-        return self.raw[offset : offset + length]
-
-
-class Database(Struct, frozen=True):
-    """All values of the newest version, whose files are there and long enough."""
-
-    directory: Place
-    values: dict[str, Stored]
-
-    def size(self, key: str) -> int:
-        """Bytes of a value. Raises FileMissing."""
-        return self._stored(key).size
-
-    @contextmanager
-    def opened(self, key: str) -> Iterator[OpenFile]:
-        """A value as a file. Raises NotWhole, OSError."""
-        stored = self._stored(key)
-        if not stored.path:
-            yield Held(key, stored.held)
-            return
-        with opened(self.directory, stored.path) as file:
-            yield Stretch(file, key, stored.offset, stored.size)
-
-    def _stored(self, key: str) -> Stored:
-        if key not in self.values:
-            raise FileMissing(f"{key[:120]} is missing in {MANIFEST}")
-        return self.values[key]
 
 
 class _Node(Struct, frozen=True):
@@ -227,8 +174,10 @@ class _Reader(Struct):
         found = [
             (_text(base + n, body), base + n[:own]) for n, own in zip(names, bases, strict=True)
         ]
-        for path, _ in found:
-            inside(path, MANIFEST)
+        if any(
+            path.startswith("/") or ".." in path.split("/") or "\0" in path for path, _ in found
+        ):
+            raise NotWhole(f"{body.name} names a file that does not lie inside the checkpoint")
         return found
 
     def _keys(
@@ -249,8 +198,8 @@ class _Reader(Struct):
         return found, numbers
 
 
-def read(directory: Place) -> Database:
-    """Prove the tree, and that every file which it names is there and long enough.
+def values(directory: Place) -> dict[str, Stored]:
+    """All values of the newest version, by their keys, after the proof of the tree and the files.
 
     I/O: the manifest, one open and one read a node, one stat a data file. Raises NotWhole, OSError.
     """
@@ -269,7 +218,7 @@ def read(directory: Place) -> Database:
             raise NotWhole(f"{path} has {size} of {needed[path]} bytes")
 
     for_each(directory, sorted(needed), long_enough)
-    return Database(directory, reader.values)
+    return reader.values
 
 
 def _decoded(raw: bytes, magic: int, name: str) -> _Body:
@@ -284,33 +233,36 @@ def _decoded(raw: bytes, magic: int, name: str) -> _Body:
     if version or method > 1:
         raise Unprovable(f"{name} is of a version or compression that hpctl does not know")
     packed = raw[14:-4]
-    return _Body(name, unpacked(packed, _MAX_NODE, name) if method else packed)
+    if not method:
+        return _Body(name, packed)
+    found = bytearray()
+    for part in unpacked([packed], name):
+        found += part
+        if len(found) > _MAX_NODE:
+            raise TooLarge(f"{name} has more than {_MAX_NODE >> 20} MiB")
+    return _Body(name, bytes(found))
 
 
-def decompressor() -> Any:
-    """A zstd decompressor. Raises Unprovable where Python has none."""
+def unpacked(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Decompress one zstd frame as it comes. Raises NotWhole where it does not end with the last
+    part, Unprovable where this Python has no zstd."""
     try:
         if sys.version_info >= (3, 14):
             from compression import zstd
         else:
             from backports import zstd
     except ImportError:
-        raise Unprovable("its files need zstd: install the Python package backports.zstd") from None
-    return zstd.ZstdDecompressor()
-
-
-def unpacked(packed: bytes, limit: int, name: str) -> bytes:
-    """One zstd frame, decompressed. Raises NotWhole, TooLarge for more than `limit` bytes."""
-    made = decompressor()
+        raise Unprovable("it needs zstd: install the Python package backports.zstd") from None
+    made = zstd.ZstdDecompressor()
     try:
-        found: bytes = made.decompress(packed, limit + 1)
-    except Exception as error:  # noqa: BLE001 -- ZstdError, which is another class in each release
+        for part in parts:
+            yield made.decompress(part, _PART)
+            while not made.needs_input and not made.eof:
+                yield made.decompress(b"", _PART)
+    except (zstd.ZstdError, EOFError) as error:
         raise NotWhole(f"{name} does not decompress ({str(error)[:80]}): damaged") from None
-    if len(found) > limit:
-        raise TooLarge(f"{name} has more than {limit} bytes")
     if not made.eof or made.unused_data:
         raise NotWhole(f"{name} does not end where its compressed data does: cut or damaged")
-    return found
 
 
 def _named(files: list[tuple[str, bytes]], number: int, body: _Body) -> tuple[str, bytes]:
@@ -326,16 +278,13 @@ def _text(raw: bytes, body: _Body) -> str:
         raise NotWhole(f"{body.name} has a name that is not UTF-8") from None
 
 
-def _table() -> tuple[int, ...]:
-    row = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-        row.append(value)
-    return tuple(row)
+def _row(value: int) -> int:
+    for _ in range(8):
+        value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+    return value
 
 
-_TABLE = _table()
+_TABLE = tuple(map(_row, range(256)))
 
 
 def crc32c(raw: bytes) -> int:

@@ -6,22 +6,22 @@ first (object stores) until `commit_success.txt` is there; the time of the commi
 one killed at it leaves a committed step with half of its data. So every array that an item's
 `_METADATA` names must have its description and each of its chunks, in the OCDBT database or as
 zarr's files. tensorstore syncs each file before it renames it, and Orbax commits after the last.
-Chunks have no digests: with `deep` those compressed with zstd are decompressed and their lengths
-compared. Of an item in another library's format only its directories' times tell that nothing was
-removed. Source: orbax-checkpoint 0.12, orbax/checkpoint/_src/path/atomicity.py,
-metadata/tree.py, serialization/tensorstore_utils.py; the zarr specifications 2 and 3.
+Chunks have no digests; with `deep` those that zstd compressed are decompressed, and the index of
+zarr 3's is compared with its checksum. Of an item in another library's format only its directories'
+times tell that nothing was removed. Source: orbax-checkpoint 0.12, orbax/checkpoint/_src
+(path/atomicity.py, metadata/tree.py, serialization/tensorstore_utils.py); zarr's specifications.
 """
 
 from __future__ import annotations
 
+import collections
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -31,7 +31,6 @@ from hpctl.jobs.checkpoints.files import (
     FileMissing,
     Listing,
     NotWhole,
-    OpenFile,
     Place,
     TooLarge,
     Unfinished,
@@ -53,28 +52,8 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _MAX_JSON = 64 << 20
 _MAX_CHUNKS = 4_000_000
 _PART = 8 << 20
-_TYPE = re.compile(r"[<>|][biufc](\d{1,3})|(?:u?int|b?float|complex)(\d{1,3})")
-_NOT_STORED = (1 << 64) - 1
-
-
-class _Values(Protocol):
-    """What holds descriptions and chunks, by their keys."""
-
-    def size(self, key: str) -> int: ...
-
-    def opened(self, key: str) -> AbstractContextManager[OpenFile]: ...
-
-
-class _Files(Struct, frozen=True):
-    """zarr's own way: a file for each."""
-
-    directory: Place
-
-    def size(self, key: str) -> int:
-        return size_of(self.directory, key)
-
-    def opened(self, key: str) -> AbstractContextManager[OpenFile]:
-        return opened(self.directory, key)
+_TYPE = re.compile(r"[<>|][biufc](\d{1,3})|bfloat16")
+_SLASHES = {"name": "default", "configuration": {"separator": "/"}}
 
 
 class _Array(Struct, frozen=True):
@@ -84,18 +63,39 @@ class _Array(Struct, frozen=True):
     grid: tuple[int, ...]
     beginning: str
     separator: str
-    chunk_bytes: int | None
-    """Decompressed; None where the type's size is not known."""
-    compression: str
-    """`zstd`, `` for none, or another's name, of which nothing can be said."""
+    plain_bytes: int | None = None
+    """How long each is, where they are not compressed."""
+    zstd: bool = False
     inner: int = 0
-    """How many chunks lie in each, with an index behind them; 0 where it is one by itself."""
+    """How many parts each has, with an index behind them; 0: it has none."""
 
     def places(self) -> Iterator[str]:
-        """Each chunk's key. Of an array without dimensions there is one."""
-        for place in itertools.product(*(range(count) for count in self.grid)):
+        """Each chunk's. Of an array without dimensions there is one."""
+        for place in itertools.product(*map(range, self.grid)):
             parts = [self.beginning, self.separator.join(map(str, place))]
             yield f"{self.name}/" + self.separator.join(part for part in parts if part)
+
+
+class _Values(Struct, frozen=True):
+    """Descriptions and chunks by their keys: in the database, or (without one) a file for each."""
+
+    directory: Place
+    database: dict[str, ocdbt.Stored] | None
+
+    def find(self, key: str) -> ocdbt.Stored:
+        """Where a value lies. Raises FileMissing, NotWhole, OSError."""
+        if self.database is None:
+            return ocdbt.Stored(size_of(self.directory, key), key)
+        if key not in self.database:
+            raise FileMissing(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
+        return self.database[key]
+
+    def read(self, stored: ocdbt.Stored, begin: int, length: int) -> bytes:
+        """A stretch of a value. Raises NotWhole, OSError."""
+        if not stored.path:
+            return stored.held[begin : begin + length]
+        with opened(self.directory, stored.path) as file:
+            return file.read(stored.offset + begin, length)
 
 
 def claim(layout: Listing) -> Claim | None:
@@ -173,7 +173,7 @@ def _tree(place: Place, names: frozenset[str], deep: bool) -> None:
     if not isinstance(entries, dict) or not entries:
         raise NotWhole(f"{_TREE} names no arrays")
     in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
-    values: _Values = ocdbt.read(place) if in_database else _Files(place)
+    values = _Values(place, ocdbt.values(place) if in_database else None)
     third = tree.get("use_zarr3") is True
     complete = tree.get("store_array_data_equal_to_fill_value") is True
     chunks = 0
@@ -207,122 +207,74 @@ def _array(values: _Values, name: str, kind: str, third: bool) -> _Array:
     """What the array's description says. Raises NotWhole, OSError."""
     key = f"{name}/zarr.json" if third else f"{name}/.zarray"
     try:
-        with values.opened(key) as file:
-            if file.size > _MAX_JSON:
-                raise TooLarge(f"{key[:120]} has {file.size} bytes: too many")
-            found = json_object(file.read(0, file.size), key[:120])
+        stored = values.find(key)
     except FileMissing:
         if kind in _ARRAYS:
             raise
         raise Unprovable(
             f"{name[:80]} is of a kind that hpctl does not know: {kind[:40]}"
         ) from None
+    if stored.size > _MAX_JSON:
+        raise TooLarge(f"{key[:120]} has {stored.size} bytes: too many")
+    found = json_object(values.read(stored, 0, stored.size), key[:120])
     try:
-        return _third(name, found) if third else _second(name, found)
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError):
+        return (_third if third else _second)(name, found)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise NotWhole(f"{key[:120]} does not describe an array") from None
 
 
-def _second(name: str, found: dict) -> _Array:  # type: ignore[type-arg]
-    grid, size = _grid(found["shape"], found["chunks"])
-    compressor = found["compressor"]
+def _second(name: str, found: dict[str, Any]) -> _Array:
+    grid = _grid(found["shape"], found["chunks"])
+    compressor, width = found["compressor"], _TYPE.fullmatch(found["dtype"])
+    plain = None
+    if compressor is None and width is not None:
+        plain = math.prod(found["chunks"]) * (int(width[1]) if width[1] else 2)
     separator = str(found.get("dimension_separator", "."))
-    if separator not in (".", "/"):
-        raise ValueError(separator)
-    width = _width(found["dtype"])
-    return _Array(
-        name, grid, "" if grid else "0", separator, width and width * size,
-        str(compressor["id"]) if compressor else "",
-    )  # fmt: skip
+    zstd = compressor is not None and compressor["id"] == "zstd"
+    return _Array(name, grid, "" if grid else "0", separator, plain, zstd)
 
 
-def _third(name: str, found: dict) -> _Array:  # type: ignore[type-arg]
+def _third(name: str, found: dict[str, Any]) -> _Array:
     shape = found["chunk_grid"]["configuration"]["chunk_shape"]
-    grid, size = _grid(found["shape"], shape)
-    encoding = found["chunk_key_encoding"]
-    first = encoding["name"] == "default"
-    separator = str(encoding.get("configuration", {}).get("separator", "/" if first else "."))
-    if encoding["name"] not in ("default", "v2") or separator not in (".", "/"):
+    first, inner = found["codecs"][0], 0
+    if first["name"] == "sharding_indexed":
+        inner = math.prod(_grid(shape, first["configuration"]["chunk_shape"]))
+    if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
         raise Unprovable(f"{name[:80]} has chunks with names that hpctl does not know")
-    codecs, inner = found["codecs"], 0
-    if codecs[0]["name"] == "sharding_indexed":
-        counts, size = _grid(shape, codecs[0]["configuration"]["chunk_shape"])
-        inner, codecs = math.prod(counts), codecs[0]["configuration"]["codecs"]
-    names = [str(codec["name"]) for codec in codecs if codec["name"] not in ("bytes", "transpose")]
-    width = _width(found["data_type"])
-    return _Array(
-        name, grid, "c" if first else "" if grid else "0", separator, width and width * size,
-        "+".join(names), inner,
-    )  # fmt: skip
+    zstd = not inner and found["codecs"][-1]["name"] == "zstd"
+    return _Array(name, _grid(found["shape"], shape), "c", "/", None, zstd, inner)
 
 
-def _grid(shape: list[int], chunk: list[int]) -> tuple[tuple[int, ...], int]:
-    """How many chunks there are in each direction, and of how many numbers each is."""
-    if len(shape) != len(chunk) or not all(type(n) is int and n >= 0 for n in (*shape, *chunk)):
+def _grid(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
+    """How many chunks there are in each direction."""
+    if not all(type(n) is int and n >= 0 for n in (*shape, *chunk)):
         raise ValueError(shape)
-    return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True)), math.prod(chunk)
-
-
-def _width(kind: str) -> int | None:
-    """Bytes of one number: `<f4` counts them, `bfloat16` and zarr 3 count bits."""
-    match = _TYPE.fullmatch(kind)
-    if match is None:
-        return None
-    return int(match[1]) if match[1] else int(match[2]) // 8 or None
+    return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True))
 
 
 def _chunks(values: _Values, array: _Array, complete: bool, deep: bool) -> None:
     for key in array.places():
         try:
-            size = values.size(key)
+            stored = values.find(key)
         except FileMissing:
             if complete:
                 raise
             raise Unprovable(f"{key[:120]} is missing: all zeros, or lost") from None
-        if size == 0:
-            raise NotWhole(f"{key[:120]} is empty: never stored")
-        plain = not array.compression and not array.inner
-        if plain and array.chunk_bytes is not None and size != array.chunk_bytes:
-            raise NotWhole(f"{key[:120]} has {size} of {array.chunk_bytes} bytes")
-        if deep:
-            with values.opened(key) as file:
-                for start, length in _parts(file, array):
-                    if array.compression == "zstd":
-                        _decompress(file, start, length, array.chunk_bytes)
+        if array.plain_bytes not in (None, stored.size) or not stored.size:
+            raise NotWhole(f"{key[:120]} has {stored.size} of {array.plain_bytes or 'its'} bytes")
+        if deep and array.inner:
+            _index(values, stored, array.inner, key[:120])
+        elif deep and array.zstd:
+            spans = range(0, stored.size, _PART)
+            parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
+            collections.deque(ocdbt.unpacked(parts, key[:120]), maxlen=0)
 
 
-def _parts(file: OpenFile, array: _Array) -> list[tuple[int, int]]:
-    """Where each compressed piece of a chunk lies: by the index at its end, where it has one."""
-    if not array.inner:
-        return [(0, file.size)]
-    length = 16 * array.inner + 4
-    if length > min(file.size, _MAX_JSON):
-        raise NotWhole(f"{file.name} is shorter than its index: cut")
-    index = file.read(file.size - length, length)
+def _index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -> None:
+    """Compare the checksum of the index that zarr's shards end with. Raises NotWhole, OSError."""
+    length = 16 * parts + 4
+    if length > min(stored.size, _MAX_JSON):
+        raise NotWhole(f"{name} has {stored.size} bytes, less than its index: cut")
+    index = values.read(stored, stored.size - length, length)
     if ocdbt.crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
-        raise NotWhole(f"{file.name}: its index does not match its CRC-32C")
-    words = [int.from_bytes(index[at : at + 8], "little") for at in range(0, length - 4, 8)]
-    pairs = [p for p in zip(words[::2], words[1::2], strict=True) if _NOT_STORED not in p]
-    if any(start + size > file.size - length for start, size in pairs):
-        raise NotWhole(f"{file.name} lacks a part that its index names")
-    return pairs
-
-
-def _decompress(file: OpenFile, start: int, length: int, expected: int | None) -> None:
-    """Raise NotWhole where a zstd frame does not fill its place, or is not as long as expected."""
-    made, got, end = ocdbt.decompressor(), 0, start + length
-    try:
-        while not made.eof and (start < end or not made.needs_input):
-            part = b""
-            if made.needs_input:
-                part = file.read(start, min(_PART, end - start))
-                start += len(part)
-            got += len(made.decompress(part, _PART))
-            if expected is not None and got > expected:
-                break
-    except (NotWhole, OSError):
-        raise
-    except Exception as error:  # noqa: BLE001 -- ZstdError, which is another class in each release
-        raise NotWhole(f"{file.name} does not decompress ({str(error)[:80]}): damaged") from None
-    if not made.eof or made.unused_data or start < end or expected not in (None, got):
-        raise NotWhole(f"{file.name} is cut or damaged: {got} of {expected} bytes in it")
+        raise NotWhole(f"{name}: its index does not match its CRC-32C")

@@ -24,6 +24,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 
 from msgspec import Struct, field
 
@@ -33,13 +34,11 @@ from hpctl.jobs.checkpoints.files import (
     NotWhole,
     OpenFile,
     Place,
-    Stretch,
     TooLarge,
     Unfinished,
     Unprovable,
     exists,
     for_each,
-    inside,
     modified_ns,
     need_last,
     opened,
@@ -94,7 +93,7 @@ class Archive(Struct, frozen=True):
         member = self.member("/data.pkl")
         if limit is not None and member.size > limit:
             raise TooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
-        view = Stretch(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
+        view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
         top = PickleReader(view, fields).top()
         if not isinstance(top, dict):
             raise NotWhole(f"{view.name} holds no object")
@@ -118,6 +117,25 @@ class Archive(Struct, frozen=True):
         if header[0] != b"PK\3\4" or not member.stored:
             raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
         return self.start + member.offset + _LOCAL.size + int(header[9]) + int(header[10])
+
+
+class _View(Struct, frozen=True):
+    """A stretch of a file, as a file."""
+
+    file: OpenFile
+    name: str
+    start: int
+    size: int
+
+    @property
+    def modified_ns(self) -> int:
+        return self.file.modified_ns
+
+    def ahead(self, offset: int, length: int) -> None:
+        self.file.ahead(self.start + offset, length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.file.read(self.start + offset, length)
 
 
 def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> Archive:
@@ -251,12 +269,11 @@ def step_of(saved: SavedFields) -> int | None:
     """The step that a saved dict records under one of the usual names, or where Composer does."""
     steps = (saved.integer(name) for name in _STEPS)
     found = next((step for step in steps if step is not None), None)
-    if found is None:
-        with contextlib.suppress(Unprovable):
-            inner: SavedFields | None = saved
-            for name in ("state", "timestamp", "Timestamp"):
-                inner = inner and inner.inner(name)
-            return inner and inner.integer("batch")
+    inner: SavedFields | None = saved if found is None else None
+    with contextlib.suppress(Unprovable):
+        for name in ("state", "timestamp", "Timestamp"):
+            inner = inner and inner.inner(name)
+        return inner.integer("batch") if inner else found
     return found
 
 
@@ -386,7 +403,7 @@ class _Files(Sink):
             plain = state.get("transform_descriptors") is None
             held = files.get(path)
             if held is None:
-                inside(path, name)
+                _inside(path, name)
                 files[path] = held = Held(offset, length, plain)
             elif offset + length > held.offset + held.length:
                 held.offset, held.length, held.plain = offset, length, plain
@@ -407,6 +424,12 @@ def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
     if not isinstance(found, _Files) or not found.held:
         raise NotWhole(f"{file.name} names no data files")
     return found.held
+
+
+def _inside(path: str, name: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise NotWhole(f"{name}: {path[:80]!r} does not lie inside the checkpoint")
 
 
 METADATA = ".metadata"
