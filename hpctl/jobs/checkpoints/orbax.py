@@ -125,7 +125,7 @@ def claim(layout: Listing) -> Claim | None:
 
 
 def _item(step: Place, name: str, handler: str, mark: str, deep: bool) -> None:
-    if "/" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or name in (".", "..") or not name.isprintable():
         raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
     place = step / name if name else step
     names = directory_names(step, name)
@@ -198,7 +198,7 @@ def _entry(entry: object) -> tuple[str, str]:
     if about.get("skip_deserialize") is True:
         return "", ""
     name = ".".join(str(key.get("key")) if isinstance(key, dict) else "" for key in keys)
-    if ".." in name.split("/") or name.startswith("/") or "\0" in name:
+    if ".." in name.split("/") or name.startswith("/") or not name.isprintable():
         raise NotWhole(f"{_TREE}: {name[:80]!r} does not lie inside the checkpoint")
     return name, str(about.get("value_type")) or "?"
 
