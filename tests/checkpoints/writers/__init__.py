@@ -14,7 +14,7 @@ class Way(Struct, frozen=True):
     made: str
     needs: tuple[str, ...]
     kills: int = 7
-    """Of the 73 that `make test` does: fewer where each takes long."""
+    """Of the 82 that `make test` does: fewer where each takes long."""
     stale: bool = False
     """Whether what marks a save as ended may be the save's before, over files of the next one: such
     a checkpoint may load, and nothing proves it."""
