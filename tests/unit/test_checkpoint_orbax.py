@@ -150,15 +150,19 @@ def cycle() -> dict[str, bytes]:
 
 
 HOSTILE = {
-    "twice: hpctl cannot follow": cycle(),
+    "a node in ocdbt.process_0/d/aa twice": cycle(),
     "another height": behind(LEAF, 3),
     "not lie inside": {"state/manifest.ocdbt": manifest(0, 9, 0, "../../../../etc/passwd", 0)},
     "does not lie": {"state/manifest.ocdbt": manifest(0, 9, 0, "/etc/passwd", 0)},
-    "nodes of more than": {"state/manifest.ocdbt": manifest(0, 1 << 40, 0)},
+    "too many nodes": {"state/manifest.ocdbt": manifest(0, 1 << 40, 0)},
     "has 1 of": {"state/manifest.ocdbt": manifest(1 << 62, 90, 0), f"state/{DATA}": b"x"},
-    "more than it holds": {"state/manifest.ocdbt": sealed(0x0CDB3A2A, bytes(19) + b"\4" + LONG)},
-    "CRC-32C": {"state/manifest.ocdbt": orbax_files()["state/manifest.ocdbt"][:-1] + b"\0"},
-    "cut or damaged": {"state/manifest.ocdbt": b"\x0c" * 40},
+    "names more than it holds": {
+        "state/manifest.ocdbt": sealed(0x0CDB3A2A, bytes(19) + b"\4" + LONG)
+    },
+    "its length and CRC-32C: cut": {
+        "state/manifest.ocdbt": orbax_files()["state/manifest.ocdbt"][:-1] + b"\0"
+    },
+    "CRC-32C: cut or damaged": {"state/manifest.ocdbt": b"\x0c" * 40},
     "version or compression": {"state/manifest.ocdbt": sealed(0x0CDB3A2A, b"", version=7)},
     "is not JSON": {"state/_METADATA": b'{"a":' * 200_000},
     "names no arrays": {"state/_METADATA": b"{}"},

@@ -57,33 +57,30 @@ class _Node(Struct, frozen=True):
 
 
 class _Body(Struct):
-    """A decompressed manifest or node, which is read from its beginning to its end."""
+    """A decompressed manifest or node, which is read from its beginning to its end.
 
-    name: str
+    Raises IndexError where it names more than it holds, UnicodeDecodeError.
+    """
+
     raw: bytes
     at: int = 0
 
     def take(self, count: int) -> bytes:
-        found = self.raw[self.at : self.at + count]
-        if len(found) != count:
-            raise NotWhole(f"{self.name} ends too early: damaged")
         self.at += count
-        return found
+        if self.at > len(self.raw):
+            raise IndexError(count)
+        return self.raw[self.at - count : self.at]
 
     def number(self) -> int:
-        value = shift = 0
-        while True:
+        value = 0
+        for shift in range(0, 64, 7):
             byte = self.take(1)[0]
             value |= (byte & 127) << shift
-            shift += 7
             if byte < 128:
                 return value
-            if shift > 63:
-                raise NotWhole(f"{self.name} has a number that is too long: damaged")
+        raise IndexError(value)
 
     def numbers(self, count: int) -> list[int]:
-        if count > len(self.raw) - self.at:
-            raise NotWhole(f"{self.name} names more than it holds: damaged")
         return [self.number() for _ in range(count)]
 
 
@@ -97,33 +94,28 @@ class _Reader(Struct):
     bytes_named: int = 0
 
     def root(self) -> _Node:
-        """The newest version's. Raises NotWhole, OSError."""
+        """The newest version's. Raises NotWhole, OSError, and as _Body."""
         body = _decoded(content(self.directory, MANIFEST, _MAX_READ), _MANIFEST_MAGIC, MANIFEST)
         body.take(16)  # its unique name
-        if body.number():
-            raise Unprovable(f"{MANIFEST} has its versions in other files: hpctl cannot follow it")
+        kind = body.number()
         body.numbers(2)  # the largest value within a node, and the largest node
         body.take(1)
-        if (method := body.number()) > 1:
-            raise Unprovable(f"{MANIFEST} has compression {method}, which hpctl does not know")
+        if kind or (method := body.number()) > 1:
+            raise Unprovable(f"{MANIFEST} is of a kind that hpctl does not know")
         body.take(4 * method)
         files = self._files(body, b"")
         versions = body.number()
         body.numbers(versions)
         heights = body.take(versions)
         ids, offsets, lengths = (body.numbers(versions) for _ in range(3))
-        if not versions or not lengths[-1]:
-            raise NotWhole(f"{MANIFEST} holds nothing")
-        return _Node(*_named(files, ids[-1], body), offsets[-1], lengths[-1], heights[-1])
+        return _Node(*files[ids[-1]], offsets[-1], lengths[-1], heights[-1])
 
     def visit(self, node: _Node) -> list[_Node]:
-        """Read a node: its children, or none where it has values. Raises NotWhole, OSError."""
+        """Read a node: its children, or none where it has values. Raises as root."""
         shown = f"a node in {node.path}"
         self.bytes_read += node.length
-        if self.bytes_read > _MAX_READ:
-            raise TooLarge(f"{MANIFEST} has nodes of more than {_MAX_READ >> 20} MiB")
-        if (node.path, node.offset) in self.seen:
-            raise Unprovable(f"{MANIFEST} names {shown} twice: hpctl cannot follow it")
+        if (node.path, node.offset) in self.seen or self.bytes_read > _MAX_READ:
+            raise TooLarge(f"{MANIFEST} has too many nodes, or {shown} twice")
         self.seen.add((node.path, node.offset))
         with opened(self.directory, node.path) as file:
             if node.offset + node.length > file.size:
@@ -132,69 +124,48 @@ class _Reader(Struct):
         if body.take(1)[0] != node.height:
             raise NotWhole(f"{shown} has another height than its parent says: damaged")
         files = self._files(body, node.base)
-        count = body.number()
-        if len(self.values) + count > _MAX_KEYS:
-            raise TooLarge(f"{MANIFEST} has more than {_MAX_KEYS} keys")
-        if node.height:
-            return self._children(body, node, files, count)
-        self._leaf(body, node.prefix, files, count)
-        return []
-
-    def _children(
-        self, body: _Body, node: _Node, files: list[tuple[str, bytes]], count: int
-    ) -> list[_Node]:
-        keys, shared = self._keys(body, count, more=True)
-        ids, offsets, lengths = (body.numbers(count) for _ in range(3))
+        keys, shared = self._keys(body, body.number(), more=node.height > 0)
+        if not node.height:
+            self._leaf(body, [node.prefix + key for key in keys], files)
+            return []
+        ids, offsets, lengths = (body.numbers(len(keys)) for _ in range(3))
         return [
-            _Node(
-                *_named(files, ids[n], body), offsets[n], lengths[n],
-                node.height - 1, node.prefix + keys[n][: shared[n]],
-            )
-            for n in range(count)
-        ]  # fmt: skip
+            _Node(*files[ids[n]], offsets[n], lengths[n], node.height - 1, node.prefix + key[:own])
+            for n, (key, own) in enumerate(zip(keys, shared, strict=True))
+        ]
 
-    def _leaf(self, body: _Body, prefix: bytes, files: list[tuple[str, bytes]], count: int) -> None:
-        keys, _ = self._keys(body, count)
-        lengths, kinds = body.numbers(count), body.numbers(count)
-        elsewhere = sum(kind != 0 for kind in kinds)
-        ids, offsets = iter(body.numbers(elsewhere)), iter(body.numbers(elsewhere))
+    def _leaf(self, body: _Body, keys: list[bytes], files: list[tuple[str, bytes]]) -> None:
+        lengths, kinds = body.numbers(len(keys)), body.numbers(len(keys))
+        if len(self.values) + len(keys) > _MAX_KEYS:
+            raise TooLarge(f"{MANIFEST} has more than {_MAX_KEYS} keys")
+        ids, offsets = iter(body.numbers(sum(kinds))), iter(body.numbers(sum(kinds)))
         for key, length, kind in zip(keys, lengths, kinds, strict=True):
-            name = _text(prefix + key, body)
-            if kind > 1:
-                raise Unprovable(f"{body.name} holds {name[:80]} in a way that hpctl does not know")
             if kind:
-                path = _named(files, next(ids), body)[0]
-                self.values[name] = Stored(length, path, next(offsets))
+                stored = Stored(length, files[next(ids)][0], next(offsets))
             else:
-                self.values[name] = Stored(length, held=body.take(length))
+                stored = Stored(length, held=body.take(length))
+            self.values[key.decode()] = stored
 
     def _files(self, body: _Body, base: bytes) -> list[tuple[str, bytes]]:
         """Each data file's path, and what the paths within its own nodes begin with."""
-        names, bases = self._keys(body, body.number(), more=True)
-        found = [
-            (_text(base + n, body), base + n[:own]) for n, own in zip(names, bases, strict=True)
-        ]
-        if any(
-            path.startswith("/") or ".." in path.split("/") or "\0" in path for path, _ in found
-        ):
-            raise NotWhole(f"{body.name} names a file that does not lie inside the checkpoint")
+        names, bases = self._keys(body, body.number())
+        found = [((base + n).decode(), base + n[:own]) for n, own in zip(names, bases, strict=True)]
+        for path, _ in found:
+            if path.startswith("/") or ".." in path.split("/") or "\0" in path:
+                raise NotWhole(f"{MANIFEST}: {path[:80]!r} does not lie inside the checkpoint")
         return found
 
-    def _keys(
-        self, body: _Body, count: int, *, more: bool = False
-    ) -> tuple[list[bytes], list[int]]:
-        """Names without what each has in common with the one before, and a number for each."""
-        before = [0, *body.numbers(max(0, count - 1))]
+    def _keys(self, body: _Body, count: int, *, more: bool = True) -> tuple[list[bytes], list[int]]:
+        """Names without what each has in common with the one before; with `more`, numbers."""
+        before = [0, *body.numbers(count - 1)] if count else []
         lengths = body.numbers(count)
         numbers = body.numbers(count) if more else []
+        self.bytes_named += sum(before) + sum(lengths)
+        if self.bytes_named > _MAX_NAMES:
+            raise TooLarge(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
         found: list[bytes] = []
-        last = b""
-        for shared, length in zip(before, lengths, strict=False):
-            self.bytes_named += shared + length
-            if self.bytes_named > _MAX_NAMES:
-                raise TooLarge(f"{MANIFEST} has names of more than {_MAX_NAMES >> 20} MiB")
-            last = last[:shared] + body.take(length)
-            found.append(last)
+        for shared, length in zip(before, lengths, strict=True):
+            found.append((found[-1][:shared] if found else b"") + body.take(length))
         return found, numbers
 
 
@@ -204,9 +175,12 @@ def values(directory: Place) -> dict[str, Stored]:
     I/O: the manifest, one open and one read a node, one stat a data file. Raises NotWhole, OSError.
     """
     reader = _Reader(directory)
-    nodes = [reader.root()]
-    while nodes:
-        nodes += reader.visit(nodes.pop())
+    try:
+        nodes = [reader.root()]
+        while nodes:
+            nodes += reader.visit(nodes.pop())
+    except (IndexError, StopIteration, UnicodeDecodeError):
+        raise NotWhole(f"{MANIFEST}, or a node of it, names more than it holds: damaged") from None
     needed: dict[str, int] = {}
     for value in reader.values.values():
         if value.path:
@@ -223,24 +197,17 @@ def values(directory: Place) -> dict[str, Stored]:
 
 def _decoded(raw: bytes, magic: int, name: str) -> _Body:
     """The body of a manifest or a node, whose checksum is right. Raises NotWhole."""
-    if len(raw) < 18 or int.from_bytes(raw[:4], "big") != magic:
-        raise NotWhole(f"{name} is cut or damaged")
-    if int.from_bytes(raw[4:12], "little") != len(raw):
-        raise NotWhole(f"{name} does not have the length that it says: cut or damaged")
-    if crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
-        raise NotWhole(f"{name} does not match its CRC-32C")
-    version, method = raw[12], raw[13]
-    if version or method > 1:
+    head = magic.to_bytes(4, "big") + len(raw).to_bytes(8, "little")
+    if raw[:12] != head or crc32c(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
+        raise NotWhole(f"{name} does not match its length and CRC-32C: cut or damaged")
+    if raw[12] or raw[13] > 1:
         raise Unprovable(f"{name} is of a version or compression that hpctl does not know")
-    packed = raw[14:-4]
-    if not method:
-        return _Body(name, packed)
     found = bytearray()
-    for part in unpacked([packed], name):
+    for part in unpacked([raw[14:-4]], name) if raw[13] else [raw[14:-4]]:
         found += part
         if len(found) > _MAX_NODE:
             raise TooLarge(f"{name} has more than {_MAX_NODE >> 20} MiB")
-    return _Body(name, bytes(found))
+    return _Body(bytes(found))
 
 
 def unpacked(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
@@ -263,19 +230,6 @@ def unpacked(parts: Iterable[bytes], name: str) -> Iterator[bytes]:
         raise NotWhole(f"{name} does not decompress ({str(error)[:80]}): damaged") from None
     if not made.eof or made.unused_data:
         raise NotWhole(f"{name} does not end where its compressed data does: cut or damaged")
-
-
-def _named(files: list[tuple[str, bytes]], number: int, body: _Body) -> tuple[str, bytes]:
-    if number >= len(files):
-        raise NotWhole(f"{body.name} names a file that it does not list: damaged")
-    return files[number]
-
-
-def _text(raw: bytes, body: _Body) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise NotWhole(f"{body.name} has a name that is not UTF-8") from None
 
 
 def _row(value: int) -> int:
