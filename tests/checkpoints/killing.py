@@ -147,7 +147,7 @@ class Kills:
 
 
 def _signature(path: Path) -> Signature:
-    beside = [path.with_name(name) for name in BESIDE]
+    beside = [path.parent / name for name in BESIDE]
     files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
     files += [file for file in beside if file.exists()]
     stats = [(str(file), file.lstat()) for file in files]

@@ -156,3 +156,8 @@ def orbax_zarr_files() -> dict[str, bytes]:
         "_METADATA": tree(ocdbt=False),
         "_CHECKPOINT_METADATA": step("x.PyTreeCheckpointHandler"),
     }
+
+
+# The inside of two nodes, for those who change a byte of it.
+LEAF = leaf({b"a/.zarray": b"{}", b"a/0": b"x" * 20}, 0)[14:-4]
+INTERIOR = interior([(b"a", 0, 200, 1), (b"b", 200, 90, 1)])[14:-4]

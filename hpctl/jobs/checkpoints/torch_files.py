@@ -269,11 +269,11 @@ def step_of(saved: SavedFields) -> int | None:
     """The step that a saved dict records under one of the usual names, or where Composer does."""
     steps = (saved.integer(name) for name in _STEPS)
     found = next((step for step in steps if step is not None), None)
-    inner: SavedFields | None = saved if found is None else None
     with contextlib.suppress(Unprovable):
+        inner: SavedFields | None = saved
         for name in ("state", "timestamp", "Timestamp"):
             inner = inner and inner.inner(name)
-        return inner.integer("batch") if inner else found
+        return inner.integer("batch") if inner and found is None else found
     return found
 
 
