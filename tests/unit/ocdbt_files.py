@@ -145,6 +145,7 @@ def orbax_files() -> dict[str, bytes]:
         **{f"state/{name}": raw for name, raw in inner.items()},
         "data/metadata": b'{"it": 3}',
         "_CHECKPOINT_METADATA": step(handlers),
+        "commit_success.txt": b"",
     }
 
 
@@ -155,6 +156,7 @@ def orbax_zarr_files() -> dict[str, bytes]:
         **files,
         "_METADATA": tree(ocdbt=False),
         "_CHECKPOINT_METADATA": step("x.PyTreeCheckpointHandler"),
+        "commit_success.txt": b"",
     }
 
 

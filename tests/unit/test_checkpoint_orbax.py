@@ -102,6 +102,7 @@ def test_without_zstd_nothing_is_proved(tmp_path, monkeypatch):
 def test_a_save_that_was_not_committed_is_no_checkpoint(tmp_path):
     write(tmp_path / "40.orbax-checkpoint-tmp", orbax_files())
     write(tmp_path / "41", {**orbax_files(), "_CHECKPOINT_METADATA": step("x.PyTree", None)})
+    (tmp_path / "41/commit_success.txt").unlink()
     assert last_complete(tmp_path).verdict == "none"
     (tmp_path / "41/commit_success.txt").write_text("yes")
     assert "_METADATA is missing" in passed(tmp_path / "41").why
@@ -111,8 +112,9 @@ def test_an_item_in_another_format_counts_while_nothing_was_removed(tmp_path):
     items = {"state": "x.StandardCheckpointHandler", "data": "grain.CheckpointHandler"}
     path = write(tmp_path / "40", {**orbax_files(), "data/process_0.bin": b"x"})
     (path / "_CHECKPOINT_METADATA").write_bytes(step(items))
+    (path / "commit_success.txt").touch()
     assert isinstance(judge(path), Checkpoint)
-    later = (path / "_CHECKPOINT_METADATA").stat().st_mtime_ns + 10**9
+    later = (path / "commit_success.txt").stat().st_mtime_ns + 10**9
     os.utime(path / "data", ns=(later, later))
     assert "data: was changed since it was committed" in passed(path).why
     (path / "_CHECKPOINT_METADATA").write_bytes(step({"a": "x.Other", **items}))
@@ -130,7 +132,11 @@ def test_a_chunk_that_may_be_zeros_is_not_proved(tmp_path):
 def test_what_may_be_being_removed_or_old_is_not_called_nothing(tmp_path):
     files = orbax_zarr_files()
     del files["_CHECKPOINT_METADATA"]
-    assert passed(write(tmp_path / "40", {**files, "commit_success.txt": b""})).unreadable
+    assert passed(write(tmp_path / "40", files)).unreadable
+    path = write(tmp_path / "41", orbax_files())
+    (path / "commit_success.txt").unlink()
+    assert "or one that was killed at the end" in (row := passed(path)).why
+    assert row.unreadable
 
 
 # --- hostile --------------------------------------------------------------------------------------
@@ -202,7 +208,7 @@ def test_descriptions_that_mean_harm(tmp_path, about, why):
 
 
 def test_links_fifos_and_devices_hold_nobody_up(tmp_path):
-    for number, name in enumerate(sorted(orbax_files())):
+    for number, name in enumerate(sorted(orbax_files().keys() - {"commit_success.txt"})):
         path = write(tmp_path / f"{number}/40", orbax_files())
         (path / name).unlink()
         os.mkfifo(path / name)

@@ -1,9 +1,10 @@
 """Orbax's checkpoints (JAX): a step with one or more items, each a tree of arrays or JSON.
 
 A save goes to `NAME.orbax-checkpoint-tmp` and is renamed, or lies under its own name from the
-first (object stores) until `commit_success.txt` is there; the time of the commit stands in
-`_CHECKPOINT_METADATA`, too. Neither is enough: Orbax removes its oldest steps file by file, so that
-one killed at it leaves a committed step with half of its data. So every array that an item's
+first (object stores). `commit_success.txt` ends either since Orbax 0.12, before only the second: so
+a step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. With
+it neither: Orbax removes its oldest steps file by file, so that one killed at it leaves a committed
+step with half of its data. So every array that an item's
 `_METADATA` names must have its description and each of its chunks, in the OCDBT database or as
 zarr's files. tensorstore syncs each file before it renames it, and Orbax commits after the last.
 Chunks have no digests; with `deep` those that zstd compressed are decompressed, and the index of
@@ -107,22 +108,23 @@ def claim(layout: Listing) -> Claim | None:
             raise Unprovable(f"no {_STEP}: Orbax before 0.6 saved it, or it is being removed")
         return None
     document = json_object(content(path, _STEP, _MAX_JSON), _STEP)
-    if not layout.has(_MARK) and type(document.get("commit_timestamp_nsecs")) is not int:
-        raise Unfinished(f"{_MARK} is missing: it is written last")
+    if not layout.has(_MARK):
+        if type(document.get("commit_timestamp_nsecs")) is not int:
+            raise Unfinished(f"{_MARK} is missing: it is written last")
+        raise Unprovable(f"no {_MARK}: an older Orbax saved it, or one that was killed at the end")
     handlers = document.get("item_handlers")
     items = {"": handlers} if isinstance(handlers, str) else handlers
     if not isinstance(items, dict) or not items:
         raise Unprovable(f"{_STEP} does not say what was saved")
-    mark = _MARK if layout.has(_MARK) else _STEP
 
     def prove(deep: bool) -> None:
         for name, handler in sorted(items.items()):
-            _item(path, name, str(handler), mark, deep)
+            _item(path, name, str(handler), deep)
 
     return Claim(step_in(path.name), None, prove, digests=False)
 
 
-def _item(step: Place, name: str, handler: str, mark: str, deep: bool) -> None:
+def _item(step: Place, name: str, handler: str, deep: bool) -> None:
     if "/" in name or name in (".", "..") or not name.isprintable():
         raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
     place = step / name if name else step
@@ -135,7 +137,7 @@ def _item(step: Place, name: str, handler: str, mark: str, deep: bool) -> None:
         elif handler.endswith(_JSON):
             _json(place, names - {_MARK, _STEP})
         else:
-            _untouched(place, modified_ns(step, mark))
+            _untouched(place, modified_ns(step, _MARK))
     except NotWhole as defect:
         if not name:
             raise
