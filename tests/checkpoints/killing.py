@@ -21,6 +21,8 @@ from tests.checkpoints.template import Template, Writer
 CHAIN = 4
 """Attempts in one directory, each resuming what the one before left."""
 WITHIN_A_SAVE = 0.85
+BESIDE = ("recipe_state/recipe_state.pt", "latest_checkpointed_iteration.txt")
+"""What some libraries keep beside a checkpoint, and load it by."""
 START_LIMIT_S = 60.0
 
 
@@ -51,7 +53,7 @@ class Kills:
         self._random = random.Random(f"{seed} {template.name}")
         self._save_s = [0.005]
         self._loads: dict[Signature, Held | str] = {}
-        self._root, self._attempt = scratch, CHAIN
+        self._root, self._attempt = scratch / "none", CHAIN
 
     def run(self, kills: int) -> Count:
         """Kill so many writers; where no save ended before its kill, as many again at most."""
@@ -145,6 +147,8 @@ class Kills:
 
 
 def _signature(path: Path) -> Signature:
+    beside = [path.parent / name for name in BESIDE]
     files = [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]
+    files += [file for file in beside if file.exists()]
     stats = [(str(file), file.lstat()) for file in files]
     return tuple((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in stats)

@@ -29,7 +29,7 @@ from hpctl.core.run_policy import RunPolicy, registration
 from hpctl.daemon import alerts
 from hpctl.errors import HpctlError, JournalCorrupt
 from hpctl.jobs import crash, job_comment, progress_notes, ras_report, sbatch_options
-from hpctl.jobs.checkpoints import files, hf_trainer, manifest, torch_files
+from hpctl.jobs.checkpoints import files, hf_trainer, manifest, ocdbt, torch_files
 from hpctl.jobs.checkpoints.files import NotWhole
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.engine import LineCutter
@@ -44,7 +44,7 @@ from tests import intakes
 from tests.contract.journal.events import signal, taken
 from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
-from tests.unit import checkpoint_files
+from tests.unit import checkpoint_files, ocdbt_files
 
 MOST = 1 << 16
 SLOW_S = 10.0
@@ -92,6 +92,18 @@ def _crash(raw: bytes) -> object:
 def _metadata(directory: Path, name: str) -> object:
     with files.opened(directory, name) as file:
         return torch_files.data_files(file)
+
+
+def _node(raw: bytes) -> object:
+    """The inside of a node: what has the right checksum is believed the more."""
+    node = ocdbt_files.node(raw)
+    place = DISK / "ocdbt"
+    (place / "d").mkdir(parents=True, exist_ok=True)
+    (place / "d/aa").write_bytes(node)
+    height = raw[0] if raw else 0
+    above = ocdbt_files.manifest(0, len(node), height, "d/aa", 0)
+    (place / ocdbt.MANIFEST).write_bytes(above)
+    return ocdbt.values(place)
 
 
 def _log(raw: bytes) -> object:
@@ -232,6 +244,7 @@ TARGETS: dict[str, Target] = {
         _on_file(".metadata", _metadata), checkpoint_files.dcp_metadata([("__0_0.distcp", 0, 64)]),
         refuses=NotWhole,
     ),
+    "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR, refuses=NotWhole),
     "batch-script": _target(
         _on_text(partial(sbatch_options.read, "job.sh")), SCRIPT, refuses=HpctlError
     ),

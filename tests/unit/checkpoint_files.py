@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hpctl.jobs.checkpoints import manifest
+from tests.unit.ocdbt_files import orbax_files, orbax_zarr_files
+
 
 # --- pickles, assembled from opcodes (protocol 2): the classes need not exist here ---------------
-
-
 def text(value: str) -> bytes:
     raw = value.encode()
     return b"X" + struct.pack("<I", len(raw)) + raw
@@ -188,6 +188,13 @@ def _nemo() -> dict[str, bytes]:
     return {f"weights/{name}": raw for name, raw in torch_dist_files().items()}
 
 
+def _torchtune() -> dict[str, bytes]:
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    index = {"weight_map": {"a": shards[0], "b": shards[1]}}
+    files = {shard: safetensors([name]) for shard, name in zip(shards, "ab", strict=True)}
+    return {**files, "model.safetensors.index.json": json.dumps(index).encode()}
+
+
 WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
     "torch-dcp": ("torch-dcp", "step-40", dcp_files),
     "megatron-torch-dist": ("megatron-torch-dist", "iter_0000040", torch_dist_files),
@@ -198,6 +205,9 @@ WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
     "hf-trainer, DeepSpeed": ("hf-trainer", "checkpoint-40", _hf_deepspeed),
     "hf-trainer, FSDP": ("hf-trainer", "checkpoint-40", _hf_fsdp),
     "torchtitan-hf": ("torchtitan-hf", "step-40", _titan_hf),
+    "torchtune": ("torchtune", "epoch_40", _torchtune),
+    "orbax": ("orbax", "40", orbax_files),
+    "orbax, zarr": ("orbax", "run_40", orbax_zarr_files),
     "lightning, sharded": (
         "lightning",
         "epoch=1-step=40.ckpt",
@@ -215,4 +225,6 @@ def make(root: Path, name: str) -> Path:
     path = write(root / directory, files())
     if name == "megatron-legacy":
         (root / "latest_checkpointed_iteration.txt").write_text("40")
+    if name == "torchtune":
+        write(root, {"recipe_state/recipe_state.pt": torch_save({"epochs_run": 41})})
     return path

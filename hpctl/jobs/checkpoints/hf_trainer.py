@@ -196,10 +196,11 @@ def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
     elif not found and not in_tag:
         raise NotWhole("model.safetensors is missing, and no other model file is there")
     for name in found:
-        _one_model(path, name)
+        prove_model(path, name)
 
 
-def _one_model(path: Place, name: str) -> None:
+def prove_model(path: Place, name: str) -> None:
+    """Raise NotWhole where a file of weights, or an index with its shards, is not whole."""
     if name.endswith("safetensors.index.json"):
         prove_index(path, name)
     elif name.endswith(".bin.index.json"):

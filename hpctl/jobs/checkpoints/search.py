@@ -22,7 +22,9 @@ from hpctl.jobs.checkpoints import (
     manifest,
     megatron,
     nvrx,
+    orbax,
     torch_files,
+    torchtune,
 )
 from hpctl.jobs.checkpoints.files import (
     Claim,
@@ -47,7 +49,8 @@ TEMPORARY = ".tmp"
 to rename it, so a path given out now could be gone when the job opens it."""
 
 _NOT_CHECKPOINTS = re.compile(
-    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|.*tfevents.*|.*\.(log|out|err|txt|jsonl)",
+    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|recipe_state|.*tfevents.*"
+    r"|.*\.(log|out|err|txt|jsonl|symlink)",
     re.DOTALL,
 )
 """Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
@@ -114,8 +117,10 @@ FORMATS: tuple[Format, ...] = (
     Format("megatron-torch-dist", megatron.claim_dist),
     Format("megatron-legacy", megatron.claim_legacy),
     Format("deepspeed", deepspeed.claim),
+    Format("orbax", orbax.claim),
     Format("torch-dcp", torch_files.claim_dcp),
     Format("torchtitan-hf", hf_trainer.claim_index),
+    Format("torchtune", torchtune.claim),
     Format("torch-save", torch_files.claim_file),
     Format(nvrx.FORMAT, nvrx.claim),
 )
@@ -153,9 +158,14 @@ def survey(
     return candidates, passed
 
 
+def has_temporary_name(name: str) -> bool:
+    """Whether its writer still means to rename it."""
+    return TEMPORARY in name or orbax.TEMPORARY in name
+
+
 def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
     """Which format a directory or file is of and what it claims, or why it is passed over."""
-    if TEMPORARY in path.name:
+    if has_temporary_name(path.name):
         return PassedOver(path, "still under its temporary name", claimed=False)
     if not path.name.isprintable():
         # The path goes through a shell variable and one line of text on its way to the job.
@@ -295,7 +305,16 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
             found.append((child, is_file))
         else:
             loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
+    names = {child.name for child, _ in found}
+    found = [pair for pair in found if not _names_another(pair[0], names)]
     return sorted(found, key=lambda pair: str(pair[0])), loose
+
+
+def _names_another(child: Place, names: set[str]) -> bool:
+    """Whether it is a link to one of these beside it: `latest`, which a save replaces."""
+    with contextlib.suppress(OSError):
+        return isinstance(child, Path) and os.readlink(child) in names - {child.name}
+    return False
 
 
 def _entries(place: Place) -> Iterator[tuple[Place, bool]]:

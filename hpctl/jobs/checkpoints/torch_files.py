@@ -18,6 +18,7 @@ files tells. Source: torch 2.13, torch/distributed/checkpoint/filesystem.py.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 import zlib
@@ -235,6 +236,7 @@ FIELDS = frozenset(
         *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
         *("expert_model_parallel_size", "use_distributed_optimizer", "no_save_optim"),
         *("pytorch-lightning_version", "lr_schedulers"),
+        *("state", "timestamp", "Timestamp", "batch"),
     }
 )
 """What any format wants to know of a saved object."""
@@ -264,9 +266,15 @@ def top(root: Place, name: str, limit: int | None = None) -> SavedFields:
 
 
 def step_of(saved: SavedFields) -> int | None:
-    """The step that a saved dict records under one of the usual names."""
+    """The step that a saved dict records under one of the usual names, or where Composer does."""
     steps = (saved.integer(name) for name in _STEPS)
-    return next((step for step in steps if step is not None), None)
+    found = next((step for step in steps if step is not None), None)
+    with contextlib.suppress(Unprovable):
+        inner: SavedFields | None = saved
+        for name in ("state", "timestamp", "Timestamp"):
+            inner = inner and inner.inner(name)
+        return inner.integer("batch") if inner and found is None else found
+    return found
 
 
 def claim_file(layout: Listing) -> Claim | None:

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from hpctl.jobs.checkpoints.files import step_in
-from hpctl.jobs.checkpoints.search import TEMPORARY
+from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
 from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
 
@@ -158,7 +158,7 @@ class Node:
         with os.scandir(self.root) as entries:
             names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
         for name in sorted(names):
-            if not name.startswith(".") and TEMPORARY not in name and name.isprintable():
+            if not name.startswith(".") and not has_temporary_name(name) and name.isprintable():
                 found[name] = sorted(_files(self.root / name))
                 count += len(found[name])
                 if count > MOST_FILES:
@@ -490,7 +490,7 @@ def _files(step: Path, inside: str = "") -> Iterator[File]:
     with suppress(FileNotFoundError), os.scandir(step) as entries:
         for entry in entries:
             path = f"{inside}{entry.name}"
-            if not entry.name.isprintable() or TEMPORARY in entry.name:
+            if not entry.name.isprintable() or has_temporary_name(entry.name):
                 continue
             with suppress(FileNotFoundError):
                 status = entry.stat(follow_symlinks=False)

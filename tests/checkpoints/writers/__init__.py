@@ -14,7 +14,7 @@ class Way(Struct, frozen=True):
     made: str
     needs: tuple[str, ...]
     kills: int = 7
-    """Of the 73 that `make test` does: fewer where each takes long."""
+    """Of the 82 that `make test` does: fewer where each takes long."""
     stale: bool = False
     """Whether what marks a save as ended may be the save's before, over files of the next one: such
     a checkpoint may load, and nothing proves it."""
@@ -31,8 +31,12 @@ WAYS = {
     "DeepSpeed, 2 ranks": Way("deepspeed_engine:Zero", ("torch", "deepspeed"), kills=6),
     "Megatron Core, 2 ranks": Way("megatron_core:TorchDist", ("torch", "megatron.core"), kills=6),
     "Megatron-LM legacy, 2 ranks": Way("megatron_legacy:MegatronLegacy", ("torch",), kills=8),
+    "Composer": Way("composer_file:Composer", ("torch",), kills=5),
+    "torchtune": Way("torchtune_hf:Torchtune", ("torch", "safetensors"), kills=5),
+    "Orbax": Way("orbax_jax:Managed", ("orbax.checkpoint",), kills=5),
+    "Orbax zarr, in place": Way("orbax_jax:InPlace", ("orbax.checkpoint",), kills=5),
 }
-ENGINES = ("deepspeed", "megatron.core")
+ENGINES = ("deepspeed", "megatron.core", "orbax.checkpoint")
 """What may fail to install: without them their checkpoints are not tested."""
 
 
