@@ -34,14 +34,15 @@ class FastJob:
 
     def __init__(self, sandbox, shared: Path, nodes: int, ranks: str, flush: str) -> None:
         self.sandbox, self.live, self.ranks = sandbox, Live(sandbox), nodes
-        self.log, self.saves = shared / "log", shared / "run"
+        self.log, self.saves, self.marks = shared / "log", shared / "run", shared / "marks"
         self.saves.mkdir()
         script, rank = shared / "job.sh", Path(__file__).with_name("fast_ranks.py")
         script.write_text(
             f"#!/bin/sh\n#SBATCH --nodes={nodes} --ntasks-per-node=1 --gres=gpu:8\n"
             f"#HPCTL --checkpoint-dir {self.saves}\n"
             f"#HPCTL --fast-dir local:{self.disk}/run --fast-flush {flush}\n"
-            f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
+            f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1 FAST_MARKS={self.marks}\n"
+            f"export GLOO_SOCKET_IFNAME={'eth0' if sandbox.spec.netns else 'lo'}\n"
             f"exec srun {sys.executable} {rank} {ranks}\n"
         )
         submit = ["sbatch", "--parsable", "-o", str(self.log), "--chdir", str(shared), str(script)]
