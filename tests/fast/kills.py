@@ -67,7 +67,7 @@ SITE = merged(
         },
     },
 )
-SLURM = f"{EAGER}SlurmdTimeout=8\n"
+SLURM = f"{EAGER}SlurmdTimeout=8\nMessageTimeout=4\nTCPTimeout=1\n"
 
 
 class Missed(Exception):
@@ -120,10 +120,17 @@ class Bed:
         """What lies on a node's disk."""
         return list(self.sandbox.node_dir(node).glob(f"disk-*/run/{inside or '*'}"))
 
-    def kill(self, victims: list[str]) -> None:
-        """The power is cut, at once for all, and what was on the disks is lost."""
+    def kill(self, victims: list[str], *, silently: bool) -> None:
+        """At once for all; what was on the disks is lost. `silently`: the power is cut, so that no
+        connection is closed."""
+
+        def strike(node: str) -> None:
+            if silently:
+                self.sandbox.inject(node, "partition")
+            self.sandbox.inject(node, "kill-node")
+
         with ThreadPoolExecutor(len(victims)) as pool:
-            list(pool.map(lambda node: self.sandbox.inject(node, "kill-node"), victims))
+            list(pool.map(strike, victims))
         for node in victims:
             for disk in self.sandbox.node_dir(node).glob("disk-*/run"):
                 shutil.rmtree(disk, ignore_errors=True)
@@ -185,6 +192,7 @@ class Kill(Struct):
     shape: str
     victims: list[str]
     moment: str
+    silent: bool
     saved: int = 0
     flushed: int = 0
     resumed: Resumed | None = None
@@ -199,7 +207,8 @@ class Kill(Struct):
     def line(self, fast: str) -> str:
         """For a person."""
         who = "+".join(self.victims)
-        text = f"{self.number:>3} {self.shape} {who} {self.moment}: saved {self.saved}"
+        how = "power cut" if self.silent else "crash"
+        text = f"{self.number:>3} {self.shape} {who} {how}, {self.moment}: saved {self.saved}"
         if self.resumed is not None:
             tier = "the nodes" if self.resumed.place.startswith(fast) else "the flushed one"
             text += f", resumed {self.resumed.step} from {tier} in {self.took_s:.1f} s"
@@ -215,12 +224,12 @@ class Killer:
     def strike(self, number: int) -> Kill:
         """One kill, from a job that saves to one that saves again."""
         moment = self._chance.choice(("any", "any", "save", "copy"))
-        kill = Kill(number, self._shape, [], moment)
+        kill = Kill(number, self._shape, [], moment, self._chance.random() < 0.5)
         try:
-            self._wait_for_saves()
+            self._wait_for_saves(self._chance.choice((4, 5) if self._both else (0, 1, 2, 3)))
             kill.victims = self._aim(moment)
             before, offset, begun = self._bed.newest()[0], len(self._bed.job.text()), time.time()
-            self._bed.kill(kill.victims)
+            self._bed.kill(kill.victims, silently=kill.silent)
             kill.saved, kill.flushed = self._bed.newest()[2], self._bed.flushed()
             self._notice(kill.victims)
             until(lambda: self._bed.resumed(before), RESUME_S, "it resumes")
@@ -232,10 +241,9 @@ class Killer:
             kill.trouble = "; ".join([str(error), *loads[:1]])
         return kill
 
-    def _wait_for_saves(self) -> None:
-        """Until what is on the nodes has been saved since the last start, and is not the flushed
-        step; with both partners lost, until nothing older is on them."""
-        least = 4 if self._both else 2
+    def _wait_for_saves(self, least: int) -> None:
+        """Until so many steps have been saved since the last start; with both partners lost, until
+        the flushed step is neither the newest nor on the nodes."""
 
         def ready() -> bool:
             attempt, begun, saved = self._bed.newest()
