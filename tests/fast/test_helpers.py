@@ -77,6 +77,25 @@ def test_of_deepspeed_each_node_gets_its_ranks_share(tmp_path):
                 assert content(nodes.disk(host) / name) == share
 
 
+def test_a_share_that_has_moved_to_another_node_is_copied_again(tmp_path):
+    with Nodes(tmp_path, 0) as nodes:
+        nodes.restart("n0", "n1", "n2")
+        nodes.resume()
+        files, name = deepspeed_files(40), "global_step40"
+        rank_of = {n: int(n.partition("zero_pp_rank_")[2][:1] or 0) for n in files}
+        save(nodes, name, files, {n: f"n{rank}" for n, rank in rank_of.items()})
+        for lost, hosts in (("n0", ("n1", "n2", "n3")), ("n2", ("n1", "n3", "n4"))):
+            nodes.safe(name)
+            nodes.lose(lost)
+            nodes.restart(*hosts)
+            assert nodes.resume().found is not None, (lost, nodes.said)
+            for rank, host in enumerate(hosts):
+                share = {
+                    n: raw for n, raw in files.items() if rank_of[n] == rank or "zero" not in n
+                }
+                assert content(nodes.disk(host) / name) == share
+
+
 def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
     with Nodes(tmp_path, 4, flush_s=1) as nodes:
         nodes.resume()
@@ -191,6 +210,17 @@ def test_the_loss_of_the_leader_stops_nothing(tmp_path):
         assert found is not None
         assert found.step == 2
         assert content(nodes.disk("n0") / "step-2") == files
+
+
+def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.signal("n0", signal.SIGSTOP)
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
 
 
 def test_a_helper_that_is_missing_rules_the_saves_out_unless_its_node_is_gone(tmp_path):

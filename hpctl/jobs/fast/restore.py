@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hpctl.jobs.checkpoints.search import Checkpoint, Search
 from hpctl.jobs.fast.lead import holders
@@ -129,6 +130,8 @@ def _assemble(
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
+    if same:
+        given = msgspec.to_builtins(_moved(row, hosts))
     if len(peers.each("adopt", begun, row=given)) < len(begun):
         say(f"step {row.step} is not in its place on every node")
         return False
@@ -136,3 +139,12 @@ def _assemble(
     own = {h for where in held.held.values() for h, o in where[:1] if not o}
     say(f"step {row.step} comes from {', '.join(sorted(own) + sorted(copies))}")
     return True
+
+
+def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep:
+    """The step once each host has its predecessor's share, so that partners copy what has moved."""
+    if row.hosts == tuple(hosts):
+        return row
+    heirs = dict(zip(row.hosts, hosts, strict=True))
+    files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=time.time())
