@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
-from hpctl.jobs.fast import limits
+from hpctl.jobs.fast import limits, start
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.ledger import SavedFile, SavedStep
 from hpctl.jobs.fast.node import Node
@@ -357,3 +359,16 @@ def test_a_stranger_reads_nothing(tmp_path):
             good.ask("flush", name="step-1", into="/tmp", files=[])
         good.close()
         assert nodes.resume().verdict == "none"
+
+
+def test_helpers_that_cannot_be_launched_are_launched_again(tmp_path, monkeypatch):
+    srun, tried = tmp_path / "srun", tmp_path / "tried"
+    srun.write_text(f"#!/bin/sh\necho x >> {tried}\ntest $(wc -l < {tried}) -gt 1\n")
+    srun.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(start.subprocess, "Popen", made := Mock())
+        start._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+    ((command,), _) = made.call_args
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(command, env={"PATH": path}, check=True, timeout=20)
+    assert tried.read_text() == "x\n" * 2

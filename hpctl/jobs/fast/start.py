@@ -24,6 +24,16 @@ from hpctl.jobs.run.srun import step_environment
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 
+AGAIN = """
+for pause in 1 2 4; do
+    begun=$(date +%s)
+    "$@" && exit
+    [ $(($(date +%s) - begun)) -lt 30 ] || exit
+    sleep $pause
+done
+"""
+"""Where a task cannot be launched, srun ends them all: a moment later it may work."""
+
 
 class TooLarge(HpctlError):
     """The saves would end the job for its memory: it does not start."""
@@ -81,6 +91,7 @@ def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -
     count = str(len(hosts))
     # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
     command = [
+        *("sh", "-c", AGAIN, "sh"),
         *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--mpi=none"),
         *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(hosts)),
         *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
