@@ -19,6 +19,7 @@ import random
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -67,7 +68,7 @@ SITE = merged(
         },
     },
 )
-SLURM = f"{EAGER}SlurmdTimeout=8\nMessageTimeout=4\nTCPTimeout=1\n"
+SLURM = f"{EAGER}SlurmdTimeout=8\nMessageTimeout=4\n"
 
 
 class Missed(Exception):
@@ -315,22 +316,23 @@ def bed(nodes: int, ranks: int, shape: str) -> Iterator[Bed]:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def series(kills: int, seed: int, shape: str, nodes: int, *, both: bool) -> list[Kill]:
+def series(kills: int, seed: int, shape: str, nodes: int, *, both: bool) -> Iterator[Kill]:
     """So many kills of jobs of one shape. A job that is lost is followed by a new one."""
-    chance, done = random.Random(f"{seed} {shape} {both}"), list[Kill]()
-    while len(done) < kills:
+    chance, done = random.Random(f"{seed} {shape} {both}"), 0
+    while done < kills:
         size = nodes or chance.randrange(4, 7) + both
         with bed(size, size - 1 - both, shape) as now:
             killer = Killer(now, chance, shape, both=both)
             alive = True
-            while alive and len(done) < kills:
-                done.append(kill := killer.strike(len(done) + 1))
+            while alive and done < kills:
+                done += 1
+                kill = killer.strike(done)
                 print(kill.line(str(now.job.disk)), flush=True)
                 alive = kill.resumed is not None and not kill.resumed.wrong
                 if kill.trouble:
                     kept = now.keep(f"{seed}-{shape}{'-both' * both}-{kill.number}")
                     print(f"    its logs: {kept}", flush=True)
-    return done
+                yield kill
 
 
 def summary(kills: list[Kill], *, both: bool) -> tuple[bool, str]:
@@ -359,13 +361,15 @@ def main() -> int:
     parser.add_argument("--both", action="store_true", help="a node and its partner at once")
     parser.add_argument("--nodes", type=int, default=0, help="of the sandbox (default: by chance)")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"fast kills: seed {given.seed}", flush=True)
     done: list[Kill] = []
     shapes = (given.shape,) if given.shape else SHAPES
     with suppress(KeyboardInterrupt):
         for at, shape in enumerate(shapes):
             share = given.kills // len(shapes) + (at < given.kills % len(shapes))
-            done += series(share, given.seed, shape, given.nodes, both=given.both)
+            for kill in series(share, given.seed, shape, given.nodes, both=given.both):
+                done.append(kill)
     held, text = summary(done, both=given.both)
     print(text, flush=True)
     return 0 if held and len(done) == given.kills else 1
