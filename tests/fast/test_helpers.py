@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
-from hpctl.jobs.fast import limits, start
+from hpctl.jobs.fast import limits, restore, start
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.ledger import SavedFile, SavedStep
 from hpctl.jobs.fast.node import Node
@@ -247,6 +247,27 @@ def test_a_helper_that_is_killed_starts_again_and_knows_what_was_saved(tmp_path)
         nodes.start("n2")
         assert nodes.resume().found is not None
         assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path, monkeypatch):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        looks, held_steps = [], restore.held_steps
+
+        def look(*given):
+            looks.append(found := held_steps(*given))
+            if len(looks) == 1:
+                (child,) = children(nodes.processes["n1"].pid)
+                os.kill(child, signal.SIGKILL)
+            return found
+
+        monkeypatch.setattr(restore, "held_steps", look)
+        assert nodes.resume().found is not None, nodes.said
+        assert len(looks) == 2
+        assert any("is not gathered" in line for line in nodes.said), nodes.said
+        assert all(content(nodes.disk(host) / name) == files for host in nodes.spec.hosts)
 
 
 def test_a_node_that_is_gone_does_not(tmp_path):

@@ -93,7 +93,7 @@ def restore(
                 say(f"step {row.step} is lost with {with_whom}: no living node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _assemble(peers, held, [h for h in spec.hosts if h in answered], say):
+            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], say):
                 path = Path(spec.saves.dir) / row.name
                 return Search(Checkpoint(path, row.step, None, row.format, deep=False))
         if answered:
@@ -101,6 +101,18 @@ def restore(
         return others
     finally:
         peers.close()
+
+
+def _gathered(
+    peers: Peers, held: HeldStep, hosts: Sequence[str], say: Callable[[str], None]
+) -> bool:
+    """Whether a step was put on every host; tried twice, for a helper that has ended starts again
+    within moments, and an older step costs more."""
+    if _assemble(peers, held, hosts, say):
+        return True
+    steps, answered = held_steps(peers, hosts, HELPERS_S)
+    anew = next((each for each in steps if each.row == held.row and not each.lost), None)
+    return anew is not None and answered == set(hosts) and _assemble(peers, anew, hosts, say)
 
 
 def _assemble(
