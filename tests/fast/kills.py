@@ -292,6 +292,8 @@ class Killer:
             return f"{lost} steps before the last one" if lost > 1 else ""
         if found.step > kill.flushed and Path(found.place).is_relative_to(self._bed.job.disk):
             return "what only the two had is there"
+        if found.step >= kill.saved:
+            return ""  # a flush that had begun was done
         told = [int(step) for step in re.findall(r"fast saves: step (\d+) is lost with", log)]
         if found.step < kill.flushed:
             return f"step {kill.flushed} was flushed"
