@@ -26,7 +26,7 @@ from hpctl.jobs.fast.spec import META, FastSaves, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli.test_json_contract import holds
 from tests.fast.cluster import Nodes, children, content, save, wait_for
-from tests.unit.checkpoint_files import dcp_files, deepspeed_files
+from tests.unit.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.waiting import until
 
 
@@ -196,6 +196,23 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert content(nodes.shared / "step-4") == files
         assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
         assert "flushed step 4" in nodes.log()
+
+
+def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_path):
+    _, name, make = WHOLE["megatron-legacy"]
+    with Nodes(tmp_path, 2, flush_s=1) as nodes:
+        nodes.resume()
+        files = make()
+        save(nodes, name, files, owners(nodes, files))
+        wait_for(nodes.shared / name)
+        until(lambda: isinstance(judge(nodes.shared / name), Checkpoint), 10)
+        assert content(nodes.shared / name) == files
+        for host in ("n0", "n1"):
+            nodes.lose(host)
+            nodes.start(host)
+        found = nodes.resume().found
+        assert found is not None
+        assert found.path == nodes.shared / name
 
 
 def test_the_loss_of_the_leader_stops_nothing(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from hpctl.jobs.checkpoints import search
+from hpctl.jobs.checkpoints import megatron, search
 from hpctl.jobs.checkpoints.fetch import aside
 from hpctl.jobs.checkpoints.files import Remote
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
@@ -168,6 +168,7 @@ class Lead:
                 shutil.rmtree(room, ignore_errors=True)
                 room.mkdir(mode=0o700, parents=True)
                 self._write(row, room / row.name, limit_s)
+                _point(row, room)
                 result = search.judge(room / row.name)
                 if not isinstance(result, Checkpoint) or result.step != row.step:
                     why = "another step" if isinstance(result, Checkpoint) else result.why
@@ -175,6 +176,7 @@ class Lead:
                 if os.path.lexists(shared / row.name):
                     (shared / row.name).rename(aside(shared / row.name))
                 (room / row.name).rename(shared / row.name)
+                _point(row, shared)
                 sync_directory(shared)
                 self._say(f"flushed step {row.step} to {shared / row.name}")
             self._flushed = row
@@ -200,6 +202,12 @@ class Lead:
             self._peers.ask(host, "flush", **given)
         if errors := self._peers.finish(tasks, limit_s):
             raise OSError("; ".join(errors[:3]))
+
+
+def _point(row: SavedStep, directory: Path) -> None:
+    """Megatron-LM's ranks have saved, and the pointer by which that is known lies on one node."""
+    if row.format == "megatron-legacy" and row.step is not None:
+        megatron.point(directory, row.step)
 
 
 def holders(
