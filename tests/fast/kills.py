@@ -249,6 +249,7 @@ class Killer:
         def ready() -> bool:
             attempt, begun, saved = self._bed.newest()
             fresh = attempt >= 0 and saved >= begun + least
+            fresh = fresh and saved >= 3  # a start at the beginning loads nothing
             return fresh and (not self._both or 0 < self._bed.flushed() <= saved - 2)
 
         until(ready, SAVES_S + (FLUSH_S if self._both else 0), "it saves")
