@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from hpctl.jobs.checkpoints import search
 from hpctl.jobs.fast import spec as specs
@@ -69,12 +70,26 @@ class Nodes:
         with (self.place / f"{host}.log").open("ab") as log:
             self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT)
 
+    def restart(self, *hosts: str) -> None:
+        """The job starts again, on these."""
+        for host in list(self.processes):
+            self.kill(host)
+        addresses = tuple(f"127.0.9.{int(host[1:]) + 1}" for host in hosts)
+        secret = os.urandom(32).hex()
+        self.spec = replace(self.spec, hosts=hosts, addresses=addresses, secret=secret)
+        for host in hosts:
+            self.start(host)
+
+    def signal(self, host: str, number: signal.Signals) -> None:
+        """To the helper's processes."""
+        process = self.processes[host]
+        for pid in (process.pid, *children(process.pid)):
+            os.kill(pid, number)
+
     def kill(self, host: str) -> None:
         """The helper alone."""
-        process = self.processes.pop(host)
-        for pid in (process.pid, *children(process.pid)):
-            os.kill(pid, signal.SIGKILL)
-        process.wait(10)
+        self.signal(host, signal.SIGKILL)
+        self.processes.pop(host).wait(10)
 
     def lose(self, host: str) -> None:
         """The node with its disk."""

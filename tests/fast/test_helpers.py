@@ -4,9 +4,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import tempfile
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -15,6 +17,7 @@ from msgspec.structs import replace
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
+from hpctl.jobs.fast import helpers, lead
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.node import Node, Pace, memory_room
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
@@ -22,7 +25,7 @@ from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, wr
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli.test_json_contract import holds
 from tests.fast.cluster import Nodes, children, content, save, wait_for
-from tests.unit.checkpoint_files import dcp_files, deepspeed_files
+from tests.unit.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.waiting import until
 
 
@@ -75,6 +78,25 @@ def test_of_deepspeed_each_node_gets_its_ranks_share(tmp_path):
                 assert content(nodes.disk(host) / name) == share
 
 
+def test_a_share_that_has_moved_to_another_node_is_copied_again(tmp_path):
+    with Nodes(tmp_path, 0) as nodes:
+        nodes.restart("n0", "n1", "n2")
+        nodes.resume()
+        files, name = deepspeed_files(40), "global_step40"
+        rank_of = {n: int(n.partition("zero_pp_rank_")[2][:1] or 0) for n in files}
+        save(nodes, name, files, {n: f"n{rank}" for n, rank in rank_of.items()})
+        for lost, hosts in (("n0", ("n1", "n2", "n3")), ("n2", ("n1", "n3", "n4"))):
+            nodes.safe(name)
+            nodes.lose(lost)
+            nodes.restart(*hosts)
+            assert nodes.resume().found is not None, (lost, nodes.said)
+            for rank, host in enumerate(hosts):
+                share = {
+                    n: raw for n, raw in files.items() if rank_of[n] == rank or "zero" not in n
+                }
+                assert content(nodes.disk(host) / name) == share
+
+
 def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
     with Nodes(tmp_path, 4, flush_s=1) as nodes:
         nodes.resume()
@@ -101,6 +123,21 @@ def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
                 assert not (nodes.disk(host) / third).exists(), (
                     "a later step 30 must not mix with it"
                 )
+
+
+def test_what_all_nodes_had_is_told_by_the_shared_ledger_and_by_no_strangers(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 10)[0])
+        for host in nodes.spec.hosts:
+            nodes.lose(host)
+            nodes.start(host)
+        assert nodes.resume().found is None
+        assert any("step 10 is lost with n0" in line for line in nodes.said), nodes.said
+        (ledger,) = (nodes.shared / META).glob("ledger-*.json")
+        ledger.chmod(0o622)
+        nodes.resume()
+        assert not any("is lost" in line for line in nodes.said), nodes.said
 
 
 def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
@@ -175,6 +212,23 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert "flushed step 4" in nodes.log()
 
 
+def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_path):
+    _, name, make = WHOLE["megatron-legacy"]
+    with Nodes(tmp_path, 2, flush_s=1) as nodes:
+        nodes.resume()
+        files = make()
+        save(nodes, name, files, owners(nodes, files))
+        wait_for(nodes.shared / name)
+        until(lambda: isinstance(judge(nodes.shared / name), Checkpoint), 10)
+        assert content(nodes.shared / name) == files
+        for host in ("n0", "n1"):
+            nodes.lose(host)
+            nodes.start(host)
+        found = nodes.resume().found
+        assert found is not None
+        assert found.path == nodes.shared / name
+
+
 def test_the_loss_of_the_leader_stops_nothing(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
@@ -189,6 +243,17 @@ def test_the_loss_of_the_leader_stops_nothing(tmp_path):
         assert found is not None
         assert found.step == 2
         assert content(nodes.disk("n0") / "step-2") == files
+
+
+def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.signal("n0", signal.SIGSTOP)
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
 
 
 def test_a_helper_that_is_missing_rules_the_saves_out_unless_its_node_is_gone(tmp_path):
@@ -213,6 +278,27 @@ def test_a_helper_that_is_killed_starts_again_and_knows_what_was_saved(tmp_path)
         nodes.start("n2")
         assert nodes.resume().found is not None
         assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path, monkeypatch):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        looks, held_steps = [], lead.held_steps
+
+        def look(*given):
+            looks.append(found := held_steps(*given))
+            if len(looks) == 1:
+                (child,) = children(nodes.processes["n1"].pid)
+                os.kill(child, signal.SIGKILL)
+            return found
+
+        monkeypatch.setattr(lead, "held_steps", look)
+        assert nodes.resume().found is not None, nodes.said
+        assert len(looks) == 2
+        assert any("is not gathered" in line for line in nodes.said), nodes.said
+        assert all(content(nodes.disk(host) / name) == files for host in nodes.spec.hosts)
 
 
 def test_a_node_that_is_gone_does_not(tmp_path):
@@ -325,3 +411,16 @@ def test_a_stranger_reads_nothing(tmp_path):
             good.ask("flush", name="step-1", into="/tmp", files=[])
         good.close()
         assert nodes.resume().verdict == "none"
+
+
+def test_helpers_that_cannot_be_launched_are_launched_again(tmp_path, monkeypatch):
+    srun, tried = tmp_path / "srun", tmp_path / "tried"
+    srun.write_text(f"#!/bin/sh\necho x >> {tried}\ntest $(wc -l < {tried}) -gt 1\n")
+    srun.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(helpers.subprocess, "Popen", made := Mock())
+        helpers._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+    ((command,), _) = made.call_args
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    subprocess.run(command, env={"PATH": path}, check=True, timeout=20)
+    assert tried.read_text() == "x\n" * 2

@@ -9,6 +9,7 @@ Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/di
 """
 
 import re
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -161,3 +162,15 @@ def _expected(example: str, args: SavedFields) -> list[str]:
     if experts > 1:
         names = [f"{name}_{rank:03d}" for name in names for rank in range(experts)]
     return names
+
+
+def point(directory: Path, step: int) -> None:
+    """Write the pointer of a whole legacy save, unless it has come there. Raises OSError."""
+    path = directory / _POINTER
+    with suppress(FileNotFoundError):
+        there = path.read_text("ascii", "replace").strip()
+        if not there.isdigit() or int(there[:18]) >= step:
+            return
+    made = path.with_suffix(".tmp")
+    made.write_text(f"{step}")
+    made.replace(path)

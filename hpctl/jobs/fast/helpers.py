@@ -35,6 +35,16 @@ from hpctl.jobs.run.srun import step_environment
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 
+AGAIN = """
+for pause in 1 2 4; do
+    begun=$(date +%s)
+    "$@" && exit
+    [ $(($(date +%s) - begun)) -lt 30 ] || exit
+    sleep $pause
+done
+"""
+"""Where a task cannot be launched, srun ends them all: a moment later it may work."""
+
 
 class TooLarge(HpctlError):
     """The saves would end the job for its memory: it does not start."""
@@ -92,6 +102,7 @@ def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -
     count = str(len(hosts))
     # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
     command = [
+        *("sh", "-c", AGAIN, "sh"),
         *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--mpi=none"),
         *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(hosts)),
         *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
@@ -258,7 +269,8 @@ def serve(spec: Spec, host: str) -> None:
 
 
 def main() -> int:
-    """The exit code is never the job's."""
+    """The exit code is never the job's: 1 for a start that ends it. A helper that is off ends
+    with 0, for it is not to be started again."""
     try:
         if sys.argv[1] == "start":
             print(printable(start(os.environ)))
@@ -271,7 +283,6 @@ def main() -> int:
         return 1
     except (HpctlError, OSError) as error:
         say(f"off: {error} {getattr(error, 'hint', '')}".strip())
-        return 1
     return 0
 
 

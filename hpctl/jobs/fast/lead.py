@@ -12,19 +12,21 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from hpctl.jobs.checkpoints import search
+from hpctl.jobs.checkpoints import megatron, search
 from hpctl.jobs.checkpoints.fetch import aside
 from hpctl.jobs.checkpoints.files import Remote
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.jobs.checkpoints.search import Checkpoint, Search
 from hpctl.jobs.fast.node import Node
-from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec
+from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
 from hpctl.jobs.fast.union import Part, Peers, Union, union
 
 FLUSH_LIMIT_S = 3600.0
@@ -125,6 +127,8 @@ class Lead:
         row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, time.time())
         living = list(found)
         self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
+        with suppress(OSError):  # what says so are the nodes: here it tells what was lost with them
+            store(self._node.rows, _shared_ledger(self._spec))
 
     def _again(self) -> None:
         """Nodes have come or gone, so that the newest step has other partners, or one of them did
@@ -173,6 +177,7 @@ class Lead:
                 shutil.rmtree(room, ignore_errors=True)
                 room.mkdir(mode=0o700, parents=True)
                 self._write(row, room / row.name, limit_s)
+                _point(row, room)
                 result = search.judge(room / row.name)
                 if not isinstance(result, Checkpoint) or result.step != row.step:
                     why = "another step" if isinstance(result, Checkpoint) else result.why
@@ -180,6 +185,7 @@ class Lead:
                 if os.path.lexists(shared / row.name):
                     (shared / row.name).rename(aside(shared / row.name))
                 (room / row.name).rename(shared / row.name)
+                _point(row, shared)
                 sync_directory(shared)
                 self._say(f"flushed step {row.step} to {shared / row.name}")
             self._flushed = row
@@ -205,6 +211,12 @@ class Lead:
             self._peers.ask(host, "flush", **given)
         if errors := self._peers.finish(tasks, limit_s):
             raise OSError("; ".join(errors[:3]))
+
+
+def _point(row: SavedStep, directory: Path) -> None:
+    """Megatron-LM's ranks have saved, and the pointer by which that is known lies on one node."""
+    if row.format == "megatron-legacy" and row.step is not None:
+        megatron.point(directory, row.step)
 
 
 def holders(
@@ -265,11 +277,17 @@ def held_steps(
             break
         time.sleep(0.2)
     rows: dict[tuple[str, tuple[SavedFile, ...]], SavedStep] = {}
-    for mine in found.values():
-        for row in msgspec.convert(mine["rows"], list[SavedStep]):
-            rows.setdefault((row.name, row.files), row)
+    known = [
+        row for mine in found.values() for row in msgspec.convert(mine["rows"], list[SavedStep])
+    ]
+    for row in (*known, *load(_shared_ledger(peers.spec)).values()):
+        rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
     return [HeldStep(row, holders(row, found)) for row in steps], set(found)
+
+
+def _shared_ledger(spec: Spec) -> Path:
+    return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
 def restore(
@@ -303,7 +321,7 @@ def restore(
                 say(f"step {row.step} is lost with {with_whom}: no living node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _assemble(peers, held, [h for h in spec.hosts if h in answered], say):
+            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], say):
                 path = Path(spec.saves.dir) / row.name
                 return Search(Checkpoint(path, row.step, None, row.format, deep=False))
         if answered:
@@ -311,6 +329,18 @@ def restore(
         return others
     finally:
         peers.close()
+
+
+def _gathered(
+    peers: Peers, held: HeldStep, hosts: Sequence[str], say: Callable[[str], None]
+) -> bool:
+    """Whether a step was put on every host; tried twice, for a helper that has ended starts again
+    within moments, and an older step costs more."""
+    if _assemble(peers, held, hosts, say):
+        return True
+    steps, answered = held_steps(peers, hosts, HELPERS_S)
+    anew = next((each for each in steps if each.row == held.row and not each.lost), None)
+    return anew is not None and answered == set(hosts) and _assemble(peers, anew, hosts, say)
 
 
 def _assemble(
@@ -340,6 +370,8 @@ def _assemble(
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
+    if same:
+        given = msgspec.to_builtins(_moved(row, hosts))
     if len(peers.each("adopt", begun, row=given)) < len(begun):
         say(f"step {row.step} is not in its place on every node")
         return False
@@ -347,3 +379,12 @@ def _assemble(
     own = {h for where in held.held.values() for h, o in where[:1] if not o}
     say(f"step {row.step} comes from {', '.join(sorted(own) + sorted(copies))}")
     return True
+
+
+def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep:
+    """The step once each host has its predecessor's share, so that partners copy what has moved."""
+    if row.hosts == tuple(hosts):
+        return row
+    heirs = dict(zip(row.hosts, hosts, strict=True))
+    files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=time.time())

@@ -27,6 +27,10 @@ from hpctl.jobs.elastic.wire import PORTS, first_port
 
 HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
+PING_S = 5.0
+"""A helper that does not answer a ping for so long is left out until it does."""
+DEAD_S = 10
+"""A node without power closes no connection: its kernel is asked, and given up after this."""
 PIECE = 1 << 20
 _LINE = 64 << 20
 """Bytes of the longest answer: 300,000 files."""
@@ -77,7 +81,7 @@ class Server:
             # A stranger, or a peer that is gone, costs its connection alone.
             with suppress(OSError, ValueError), closing(connection):
                 connection.settimeout(HANDSHAKE_S)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _settle(connection)
                 with connection.makefile("rb") as lines:
                     ours = secrets.token_hex(16)
                     _send(connection, {"nonce": ours})
@@ -148,6 +152,7 @@ class Peer:
 
     def _ask(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
         try:
+            self._socket.settimeout(PING_S if what == "ping" else ANSWER_S)
             _send(self._socket, {"do": what, **given})
             answer = _receive(self._lines, _LINE)
         except (OSError, ValueError) as error:
@@ -197,7 +202,7 @@ def _connect(
                 answer.encode(), _proof(secret, "server", ours, theirs).encode()
             ):
                 connection.settimeout(ANSWER_S)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _settle(connection)
                 return connection, lines
             why = "the other side does not know the secret"
         except (OSError, ValueError) as error:
@@ -205,6 +210,18 @@ def _connect(
         lines.close()
         connection.close()
     raise PeerError(f"{address}: {why}")
+
+
+def _settle(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, 2),
+        (socket.TCP_KEEPINTVL, 2),
+        (socket.TCP_KEEPCNT, DEAD_S // 2),
+        (socket.TCP_USER_TIMEOUT, 1000 * DEAD_S),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _listen(address: str, ports: Iterator[int]) -> socket.socket:

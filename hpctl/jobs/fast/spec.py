@@ -85,13 +85,7 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
 def read(path: Path) -> Spec:
     """Raises HpctlError where the file is not this user's alone, or no Spec."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            status = os.fstat(handle)
-            mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-            if not mine or status.st_mode & 0o077:
-                raise HpctlError(f"{path} is not this user's alone", "It is made by hpctl sbatch.")
-            return msgspec.json.decode(file.read(1 << 20), type=Spec)
+        return msgspec.json.decode(_private(path, 1 << 20), type=Spec)
     except OSError as error:
         raise HpctlError(
             f"{path}: {error.strerror or error}", "It is made by hpctl sbatch."
@@ -100,13 +94,28 @@ def read(path: Path) -> Spec:
         raise HpctlError(f"{path}: {error}", "It is made by hpctl sbatch.") from error
 
 
+def _private(path: Path, most: int) -> bytes:
+    """A file that nobody else has written: what it says is believed. Raises HpctlError, OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not mine or status.st_mode & 0o077:
+            raise HpctlError(f"{path} is not this user's alone", "It is made by hpctl sbatch.")
+        return file.read(most)
+
+
 def write(spec: Spec, path: Path) -> None:
     """For this user alone, whole or not at all. Raises OSError."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
+    _replace(path, msgspec.json.encode(spec))
+
+
+def _replace(path: Path, raw: bytes) -> None:
     made = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    made.unlink(missing_ok=True)
     handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(handle, "wb") as file:
-        file.write(msgspec.json.encode(spec))
+        file.write(raw)
         file.flush()
         os.fsync(handle)
     made.rename(path)
@@ -162,18 +171,12 @@ class SavedStep(Struct, frozen=True):
 def load(path: Path) -> dict[str, SavedStep]:
     """The rows by name. A ledger that is not there, or is damaged, is empty: others have it too."""
     try:
-        with open(path, "rb") as file:
-            rows = msgspec.json.decode(file.read(_MOST), type=list[SavedStep])
-    except (OSError, msgspec.MsgspecError):
+        rows = msgspec.json.decode(_private(path, _MOST), type=list[SavedStep])
+    except (OSError, HpctlError, msgspec.MsgspecError):
         return {}
     return {row.name: row for row in rows}
 
 
 def store(rows: dict[str, SavedStep], path: Path) -> None:
     """Whole or not at all. Raises OSError."""
-    made = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    with open(made, "wb") as file:
-        file.write(msgspec.json.encode(list(rows.values())))
-        file.flush()
-        os.fsync(file.fileno())
-    made.rename(path)
+    _replace(path, msgspec.json.encode(list(rows.values())))
