@@ -84,10 +84,15 @@ def run() -> Outcome:
 
 def _records() -> str:
     """The lines of slurm.conf that bring the nodes to RECORDS."""
-    if RECORDS <= NODES:
-        return ""
-    names = f"NodeName=record-[{NODES + 1}-{RECORDS}]"
-    return f"PrivateData=cloud\n{names} State=CLOUD CPUs=16 RealMemory=1000 Gres=gpu:8\n"
+    lines = ["PrivateData=cloud"]
+    for at in range(NODES, RECORDS, 250):
+        end = min(at + 250, RECORDS)
+        address = f"127.64.{at // 250}.[1-{end - at}]"
+        lines.append(
+            f"NodeName=record-[{at + 1}-{end}] NodeAddr={address} Port=9 State=CLOUD CPUs=16"
+            " RealMemory=1000 Gres=gpu:8"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def _measure(lab: Lab, plain: _Plain) -> Outcome:
