@@ -10,7 +10,7 @@ from hpctl.jobs.checkpoints import search as last
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver
 from tests.integration.checkpoint_bucket import counted, place, put, run
 from tests.s3 import BUCKET, s3, s3_endpoint
-from tests.unit.checkpoint_files import WHOLE, dcp_files, dcp_metadata, torch_save
+from tests.unit.checkpoint_files import BESIDE, OPTIONAL, WHOLE, dcp_files, dcp_metadata, torch_save
 
 __all__ = ["s3", "s3_endpoint"]
 
@@ -20,14 +20,14 @@ def test_each_format_is_whole_and_without_any_of_its_files_it_is_not(s3, name):
     form, directory, make = WHOLE[name]
     files = make()
     put(s3, f"a/{directory}", files)
+    put(s3, "a", BESIDE.get(name, {}))
     search = last.last_complete(place("a"))
     assert search.found is not None, search.passed_over
     assert (search.found.format, search.found.step) == (form, 40)
     assert str(search.found.path) == f"s3://{BUCKET}/a/{directory}"
     assert isinstance(last.judge(place(f"a/{directory}"), deep=True), Checkpoint)
-    for gone in sorted(files.keys() - {"rng_state_0.pth"})[:2] + sorted(files)[-1:]:
-        if gone == "rng_state_0.pth":
-            continue
+    needed = sorted(files.keys() - OPTIONAL)
+    for gone in {*needed[:2], needed[-1]}:
         s3.delete_object(Bucket=BUCKET, Key=f"a/{directory}/{gone}")
         row = last.judge(place(f"a/{directory}"))
         assert isinstance(row, PassedOver), gone

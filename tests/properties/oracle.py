@@ -35,6 +35,12 @@ END_SIGNALS = {
     "node": {s for (p, s), q in node_recovery.TRANSITIONS.items() if q in node_recovery.ENDS},
     "job": {s for (p, s), q in job_recovery.TRANSITIONS.items() if q in job_recovery.ENDS},
 }
+ENDS_TEST = {
+    s
+    for (p, s), q in node_recovery.TRANSITIONS.items()
+    if (p, q) == (node_recovery.Phase.ACCEPTING, node_recovery.Phase.UNRESERVING)
+}
+"""Of a node under test they end the test alone: its reservation is taken away first."""
 
 
 class Violation(AssertionError):
@@ -63,6 +69,7 @@ class Told(Struct):
     start_at: datetime | None = None
     opened_true: datetime = T0
     test: bool = False
+    tests: bool = False
     ended: str = ""
     ended_at: datetime | None = None
     started: list[StepStarted] = field(default_factory=list)
@@ -230,7 +237,10 @@ class Oracle(Watcher):
         if e.generation is not None:
             answer.generation = e.generation
         if e.signal == node_recovery.Signal.ACCEPTANCE_DUE:
-            answer.test = True
+            answer.test = answer.tests = True
+        elif answer.tests and e.signal in ENDS_TEST:
+            answer.tests = False
+            return
         if e.signal == node_recovery.Signal.RETURN_SEEN and answer.test:
             # UNTESTED and a node that is given back all the same are not among these policies.
             tested = answer.generation in self.world.passed
@@ -330,6 +340,8 @@ class Oracle(Watcher):
                 if outcome.kind is OutcomeKind.ACCEPTED:
                     self.accepted.append((kind, target))
             self._orders()
+        if kind == "test":
+            return  # slurmctld starts other jobs too, of which a faulty node may die
         for name, node in self.world.slurm.nodes.items():
             was = self.before_call.get(name, node.shut())
             if was == node.shut():

@@ -128,12 +128,22 @@ def _job_starts_on_a_node_that_was_down_when_the_whole_was_read(m: ClusterMachin
     m.daemon_sleeps(seconds=700.0)
 
 
+def _test_of_a_node_takes_too_long(m: ClusterMachine) -> None:
+    """Its result was lost: the reservation goes after the deadline, and then the recovery ends."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **{**BEGUN, "tests": "quick"})
+    m.operator_orders(node=1, verb="replace-now", after=0.0)
+    m.operator_pauses(seconds=100.0, switch=False, after=0.0)
+    m.operator_resumes(node=0, after=30.0)
+    m.network_misbehaves(delay=0, double=0, lose=2)
+    m.daemon_sleeps(seconds=2000.0)
+
+
 FOUND = (
     _mark_outlives_a_clock_set_back, _mark_on_a_node_that_is_being_replaced,
     _supervisor_goes_on_while_a_requeue_is_in_doubt,
     _supervisor_takes_its_wish_back_before_the_requeue, _supervisor_wishes_again_what_it_took_back,
     _operator_cancels_the_recovery_of_an_old_job, _operator_cancels_while_the_job_is_completing,
-    _mark_hides_one_node_of_a_mass_event,
+    _mark_hides_one_node_of_a_mass_event, _test_of_a_node_takes_too_long,
     _mark_with_a_fault_comes_after_a_return_and_a_clock_set_back,
     _operator_takes_a_mark_off_before_the_drain_over_it,
     _job_starts_on_a_node_that_was_down_when_the_whole_was_read,

@@ -219,12 +219,18 @@ WHOLE: dict[str, tuple[str, str, Callable[[], dict[str, bytes]]]] = {
 """Name: the format's name, the directory's, and its files."""
 
 
+OPTIONAL = {"rng_state_0.pth", "commit_success.txt", "_CHECKPOINT_METADATA"}
+"""The Trainer goes on without the first. Without Orbax's a step may be an older release's: what
+becomes of those is shown in test_checkpoint_orbax.py."""
+BESIDE = {"torchtune": {"recipe_state/recipe_state.pt": torch_save({"epochs_run": 41})}}
+"""What is of a checkpoint and lies beside its directory."""
+
+
 def make(root: Path, name: str) -> Path:
     """Write one of WHOLE, `.metadata` and the state last, and say where."""
     _, directory, files = WHOLE[name]
     path = write(root / directory, files())
     if name == "megatron-legacy":
         (root / "latest_checkpointed_iteration.txt").write_text("40")
-    if name == "torchtune":
-        write(root, {"recipe_state/recipe_state.pt": torch_save({"epochs_run": 41})})
+    write(root, BESIDE.get(name, {}))
     return path

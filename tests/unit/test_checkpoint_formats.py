@@ -12,6 +12,7 @@ from hpctl.jobs.checkpoints import files as starts
 from hpctl.jobs.checkpoints import search as last
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
+    OPTIONAL,
     WHOLE,
     dcp_files,
     dcp_metadata,
@@ -28,9 +29,6 @@ from tests.unit.checkpoint_files import (
 )
 
 # What torch 2.13's torch.save({"global_step": 7}) writes: 64-bit end records included.
-# The Trainer goes on without the first. Without Orbax's its step may be an older release's: what
-# becomes of those is shown in test_checkpoint_orbax.py.
-OPTIONAL = {"rng_state_0.pth", "commit_success.txt", "_CHECKPOINT_METADATA"}
 
 
 def age(path: Path, seconds: float) -> None:

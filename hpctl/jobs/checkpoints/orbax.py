@@ -119,16 +119,16 @@ def claim(layout: Listing) -> Claim | None:
 
     def prove(deep: bool) -> None:
         for name, handler in sorted(items.items()):
-            _item(path, name, str(handler), deep)
+            if "/" in name or name in (".", "..") or not name.isprintable():
+                raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
+            names = directory_names(path, name) if name else layout.names
+            _item(path, name, names, str(handler), deep)
 
     return Claim(step_in(path.name), None, prove, digests=False)
 
 
-def _item(step: Place, name: str, handler: str, deep: bool) -> None:
-    if "/" in name or name in (".", "..") or not name.isprintable():
-        raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
+def _item(step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool) -> None:
     place = step / name if name else step
-    names = directory_names(step, name)
     if names is None:
         raise NotWhole(f"{name}/ is missing, which {_STEP} names")
     try:
