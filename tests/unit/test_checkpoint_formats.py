@@ -12,6 +12,7 @@ from hpctl.jobs.checkpoints import files as starts
 from hpctl.jobs.checkpoints import search as last
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, judge, last_complete
 from tests.unit.checkpoint_files import (
+    BESIDE,
     OPTIONAL,
     WHOLE,
     dcp_files,
@@ -57,7 +58,9 @@ def test_without_any_one_of_its_files_it_is_not_whole(tmp_path, name):
     files = WHOLE[name][2]()
     for number, gone in enumerate(sorted(files.keys() - OPTIONAL)):
         kept = {file: raw for file, raw in files.items() if file != gone}
-        why = reason(write(tmp_path / str(number) / WHOLE[name][1], kept))
+        path = write(tmp_path / str(number) / WHOLE[name][1], kept)
+        write(path.parent, BESIDE.get(name, {}))
+        why = reason(path)
         assert "\n" not in why
         if Path(gone).name.startswith("__"):
             assert Path(gone).name in why, "the reason names the file"
@@ -452,7 +455,6 @@ def test_torchtunes_parts_are_all_needed_and_of_one_save(tmp_path):
     age(path / "model-00002-of-00002.safetensors", 60)
     state.write_bytes(state.read_bytes()[:-1])
     assert "recipe_state.pt has no zip end" in reason(path)
-    (path / "model.safetensors.index.json").unlink()
     (path / "model-00001-of-00002.safetensors").unlink()
     assert "1 of 2 model files are there" in reason(path)
     state.unlink()
