@@ -43,7 +43,7 @@ demo: setup ## Break a node under a training job and watch the cluster heal itse
 	@$(BIN)/hpctl sandbox demo
 
 .PHONY: test
-test: static test-pure test-slurm ## Format, lint, types, import rules and the tests (12 minutes)
+test: static test-pure test-slurm ## Format, lint, types, import rules and the tests (10 minutes)
 
 .PHONY: check
 check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
