@@ -56,8 +56,10 @@ class Kills:
         self._root, self._attempt = scratch / "none", CHAIN
 
     def run(self, kills: int) -> Count:
-        """Kill so many writers; where no save ended before its kill, as many again at most."""
-        while self.count.kills < (kills if self.count.whole else 3 * kills):
+        """Kill so many writers; more where none of their saves ended before, or too few were killed
+        within one: thrice as many at most."""
+        count = self.count
+        while count.kills < (kills if count.whole and count.within >= kills // 3 else 3 * kills):
             self._one()
         shutil.rmtree(self._root, ignore_errors=True)
         return self.count
