@@ -69,7 +69,7 @@ class Told(Struct):
     start_at: datetime | None = None
     opened_true: datetime = T0
     test: bool = False
-    tests: bool = False
+    in_test: bool = False
     ended: str = ""
     ended_at: datetime | None = None
     started: list[StepStarted] = field(default_factory=list)
@@ -237,9 +237,9 @@ class Oracle(Watcher):
         if e.generation is not None:
             answer.generation = e.generation
         if e.signal == node_recovery.Signal.ACCEPTANCE_DUE:
-            answer.test = answer.tests = True
-        elif answer.tests and e.signal in ENDS_TEST:
-            answer.tests = False
+            answer.test = answer.in_test = True
+        elif answer.in_test and e.signal in ENDS_TEST:
+            answer.in_test = False
             return
         if e.signal == node_recovery.Signal.RETURN_SEEN and answer.test:
             # UNTESTED and a node that is given back all the same are not among these policies.

@@ -311,13 +311,15 @@ class Large(Still):
         self.asked: list[str] = []
         self.states = dict.fromkeys(BOTH, "IDLE")
         self.event: Callable[[], None] | None = None
+        self.gives_up = True
 
     def view(self) -> SchedulerView:
         self.asked.append("whole")
         if event := self.event:
             self.event = None
             event()
-            raise Interrupted("given up")
+            if self.gives_up:
+                raise Interrupted("given up")
         return self._shown(BOTH)
 
     def part(self, nodes, known):
@@ -361,6 +363,14 @@ def test_a_fault_interrupts_the_reading_of_a_large_cluster(large):
         slurm.at = T0 + timedelta(seconds=after)
         observer.look(replay([]), rules())
         assert slurm.asked[-1] == asked
+
+
+def test_a_report_that_comes_too_late_to_interrupt_a_reading_counts_in_the_same_look(large):
+    slurm, health, observer = large
+    slurm.gives_up = False
+    slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
+    assert observer.look(replay([]), rules()).health["n1"].findings
+    assert slurm.asked == ["whole"]
 
 
 def test_an_event_without_a_node_has_the_whole_read_once_more(large):
