@@ -81,7 +81,7 @@ class Server:
             # A stranger, or a peer that is gone, costs its connection alone.
             with suppress(OSError, ValueError), closing(connection):
                 connection.settimeout(HANDSHAKE_S)
-                _settle(connection)
+                _keep_alive(connection)
                 with connection.makefile("rb") as lines:
                     ours = secrets.token_hex(16)
                     _send(connection, {"nonce": ours})
@@ -202,7 +202,7 @@ def _connect(
                 answer.encode(), _proof(secret, "server", ours, theirs).encode()
             ):
                 connection.settimeout(ANSWER_S)
-                _settle(connection)
+                _keep_alive(connection)
                 return connection, lines
             why = "the other side does not know the secret"
         except (OSError, ValueError) as error:
@@ -212,7 +212,7 @@ def _connect(
     raise PeerError(f"{address}: {why}")
 
 
-def _settle(connection: socket.socket) -> None:
+def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_NODELAY, 1),
