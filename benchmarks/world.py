@@ -136,6 +136,9 @@ class WorldScheduler:
     def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
         return {}
 
+    def leaves(self) -> Mapping[NodeName, str]:
+        return {}
+
     def marks(self) -> Mapping[NodeName, str]:
         return {}
 
