@@ -24,7 +24,7 @@ from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
 from hpctl.core.journal import State
 from hpctl.core.model import JobId, NodeName, SchedulerView
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 
@@ -181,7 +181,7 @@ class _Stage:
         for rec in state.nodes.values():
             by_node[str(rec.opened_for.instance)] += 1
             account.marked += _was_marked(rec)
-            if rec.phase is not Phase.RETURNED:
+            if rec.phase is not NodePhase.RETURNED:
                 account.problems.append(f"{rec.id} of {rec.node} is {rec.phase}: {rec.trail[-1]}")
         account.problems += [f"{t} is held: {h.why}" for t, h in state.holds.items()]
         for fault in account.faults:

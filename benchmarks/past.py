@@ -96,18 +96,18 @@ class Past:
             passed=tuple(GATES.split()),
         )
         yield from step(at, rid, StepKind.DRAIN, name)
-        yield signal(at, rid, node_recovery.Signal.CORDON_SEEN)
+        yield signal(at, rid, node_recovery.NodeSignal.CORDON_SEEN)
         for _ in range(JOBS_EACH):
             yield from self._job(at, rid, name)
         yield from step(at, rid, StepKind.DOWN, name)
-        yield signal(at, rid, node_recovery.Signal.JOBS_GONE)
+        yield signal(at, rid, node_recovery.NodeSignal.JOBS_GONE)
         yield from step(at, rid, StepKind.REPLACE, sick.instance)
-        yield signal(at, rid, node_recovery.Signal.REMEDY_ACCEPTED)
+        yield signal(at, rid, node_recovery.NodeSignal.REMEDY_ACCEPTED)
         later = at + timedelta(minutes=10)
-        yield SignalSeen(later, rid, node_recovery.Signal.NEW_GENERATION_SEEN, "new", fresh)
-        yield signal(later, rid, node_recovery.Signal.REJOINED)
+        yield SignalSeen(later, rid, node_recovery.NodeSignal.NEW_GENERATION_SEEN, "new", fresh)
+        yield signal(later, rid, node_recovery.NodeSignal.REJOINED)
         yield from step(later, rid, StepKind.RETURN, name)
-        yield signal(later, rid, node_recovery.Signal.RETURN_SEEN)
+        yield signal(later, rid, node_recovery.NodeSignal.RETURN_SEEN)
 
     def _job(
         self, at: datetime, cause: RecoveryId, node: NodeName, trouble: Trouble | None = None
@@ -126,13 +126,13 @@ class Past:
             trouble=trouble,
             action=Action.REQUEUE if trouble else Action.NONE,
         )
-        yield signal(at, rid, job_recovery.Signal.STOP_WANTED)
+        yield signal(at, rid, job_recovery.JobSignal.STOP_WANTED)
         yield from step(at, rid, StepKind.REQUEUE, str(job))
-        yield signal(at, rid, job_recovery.Signal.QUEUED)
+        yield signal(at, rid, job_recovery.JobSignal.QUEUED)
         yield from step(at, rid, StepKind.START_NOW, str(job))
-        yield signal(at, rid, job_recovery.Signal.STARTED)
-        yield signal(at, rid, job_recovery.Signal.RUNNING_SEEN)
-        yield signal(at + timedelta(minutes=1), rid, job_recovery.Signal.PROVED)
+        yield signal(at, rid, job_recovery.JobSignal.STARTED)
+        yield signal(at, rid, job_recovery.JobSignal.RUNNING_SEEN)
+        yield signal(at + timedelta(minutes=1), rid, job_recovery.JobSignal.PROVED)
 
     def _crash(self, at: datetime) -> Iterator[Event]:
         why = "rank 17 ended with exit code 1: RuntimeError: CUDA error: an illegal memory access"
@@ -152,10 +152,10 @@ class Past:
         kind = change.Kind.REMOVE
         yield ChangeOpened(at, rid, kind, "worker-1", why, node=name, instance=instance)
         yield from step(at, rid, StepKind.DRAIN, name)
-        yield signal(at, rid, change.Signal.CLOSED_SEEN)
+        yield signal(at, rid, change.ChangeSignal.CLOSED_SEEN)
         yield from step(at, rid, StepKind.REMOVE, instance)
-        yield signal(at, rid, change.Signal.ORDER_TAKEN)
-        yield signal(at + timedelta(minutes=3), rid, change.Signal.GONE)
+        yield signal(at, rid, change.ChangeSignal.ORDER_TAKEN)
+        yield signal(at + timedelta(minutes=3), rid, change.ChangeSignal.GONE)
 
 
 def step(at: datetime, rid: RecoveryId, kind: StepKind, target: str) -> Iterator[Event]:

@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.heal import SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.recovery import StepKind
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.faults import append_kmsg, xid_line
@@ -62,7 +62,7 @@ def _measure(lab: Lab) -> Outcome:
     for rec in lab.state().nodes.values():
         kind = kinds[str(rec.node)]
         remedies = {step.kind for step in rec.steps} & set(CODES)
-        if rec.phase is not Phase.RETURNED or remedies != {kind}:
+        if rec.phase is not NodePhase.RETURNED or remedies != {kind}:
             raise NotSeen(f"{rec.id} of {rec.node}: {[t.why for t in rec.trail]}")
         took[kind].append(rec.since.timestamp() - begun)
     reset, reboot = (median(took[kind]) for kind in CODES)

@@ -95,9 +95,9 @@ def page() -> str:
     """The whole file, without the note that it is generated."""
     node, job = node_recovery, job_recovery
     parts = [_HEAD, _NODE_INTRO]
-    parts += _section(node.TRANSITIONS, list(node.Phase), node.ENDS, _NODE_PHASES)
+    parts += _section(node.TRANSITIONS, list(node.NodePhase), node.ENDS, _NODE_PHASES)
     parts += [_JOB_INTRO]
-    parts += _section(job.TRANSITIONS, list(job.Phase), job.ENDS, _JOB_PHASES)
+    parts += _section(job.TRANSITIONS, list(job.JobPhase), job.ENDS, _JOB_PHASES)
     parts += [_gates()]
     return "\n".join(parts)
 

@@ -81,7 +81,7 @@ HeadUrl = Annotated[str, Meta(pattern=r"^http://[^\s/:@]+(:\d{1,5})?/?$", max_le
 
 
 class Intake(Struct, frozen=True):
-    """Where agents report, and whom to believe."""
+    """Where agents report, and whom to accept."""
 
     listen: Annotated[str, Meta(pattern=r"^[^\s:]*:\d{1,5}$")] = "0.0.0.0:8470"
     advertise: Annotated[str, Meta(pattern=r"^([^\s:]+:\d{1,5})?$", max_length=255)] = ""

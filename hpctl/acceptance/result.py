@@ -131,7 +131,7 @@ def one_line(text: str) -> str:
     return printable(" ".join(text.split()))[:MAX_REASON]
 
 
-def said(test: str, output: str) -> Result | None:
+def parse(test: str, output: str) -> Result | None:
     """What a test says of itself in its last line of the contract; None where it has none."""
     lines = list(_LINE.finditer(output))
     if not lines:

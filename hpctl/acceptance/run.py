@@ -141,11 +141,11 @@ class Test(Struct, frozen=True):
         figures: dict[str, object] = {**result.figures(output)}
         read = {name: figure.read(output) for name, figure in self.figures.items()}
         figures |= {name: value for name, value in read.items() if value is not None}
-        said = result.said(self.name, output)
-        if said is not None:
-            if said.status != "Failed" and status != 0:
-                said = self.failure(f"says {said.status} and ends with exit code {status}")
-            return replace(said, figures=result.bounded(figures))
+        parsed = result.parse(self.name, output)
+        if parsed is not None:
+            if parsed.status != "Failed" and status != 0:
+                parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
+            return replace(parsed, figures=result.bounded(figures))
         failed = _compiled(self.failed).search(output) if self.failed else None
         if status == 0 and failed is None:
             return Result(self.name, "Passed", figures=result.bounded(figures))
@@ -359,8 +359,8 @@ def on_nodes(
             continue
         name = NodeName(line.host)
         if name in nodes:
-            told = replace(line.result, reason=one_line(line.result.reason))
-            found[name] = (*found.get(name, ()), told)
+            cleaned = replace(line.result, reason=one_line(line.result.reason))
+            found[name] = (*found.get(name, ()), cleaned)
     return found, "" if ran.ok else one_line(ran.message)
 
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 from hpctl.agent.check import CannotTell, NotHere
 from hpctl.agent.checks.kernel_gpu import normalise
 from hpctl.agent.config import AgentSettings
-from hpctl.agent.probe import Answer, Probes
+from hpctl.agent.probe import ProbeResult, Probes
 from hpctl.agent.procs import job_of_cgroup
 from hpctl.core.compat import UTC
 from hpctl.core.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED, ResetOrder
@@ -159,7 +159,7 @@ class Reset:
             chosen += peers
             answer = self._reset_at_once(chosen)
         if answer.exit_code:
-            raise NoReset(RESET_FAILED, _words(answer))
+            raise NoReset(RESET_FAILED, _message(answer))
         return chosen
 
     # --- what is run and read -----------------------------------------------------------------
@@ -167,7 +167,7 @@ class Reset:
     def _gpus(self) -> tuple[Gpu, ...]:
         answer = self._smi(LIST)
         if answer.exit_code:
-            raise NoReset(RESET_FAILED, _words(answer))
+            raise NoReset(RESET_FAILED, _message(answer))
         found = []
         for line in answer.out.splitlines():
             try:
@@ -195,29 +195,29 @@ class Reset:
         states = answer.out.splitlines() if answer else []
         return [unit for unit, state in zip(units, states, strict=False) if state == "active"]
 
-    def _reset_at_once(self, gpus: Sequence[Gpu]) -> Answer:
+    def _reset_at_once(self, gpus: Sequence[Gpu]) -> ProbeResult:
         uuids = ",".join(gpu.uuid for gpu in gpus)
         return self._smi([word.format(uuids=uuids) for word in RESET], RESET_S)
 
-    def _smi(self, words: Sequence[str], within_s: float = LIMIT_S) -> Answer:
-        answer = self._try(words, within_s)
+    def _smi(self, command: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
+        answer = self._try(command, within_s)
         if answer is None:
-            raise NoReset(RESET_FAILED, f"{' '.join(words[:2])} does not answer")
+            raise NoReset(RESET_FAILED, f"{' '.join(command[:2])} does not answer")
         return answer
 
-    def _try(self, words: Sequence[str], within_s: float = LIMIT_S) -> Answer | None:
+    def _try(self, command: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
         """What a program of the machine answers; None where it is not there, or hangs."""
-        program = str(self._root / words[0].lstrip("/"))
+        program = str(self._root / command[0].lstrip("/"))
         try:
-            answer = Probes(within_s).ask({program: (program, *words[1:])}, within_s)[program]
+            answer = Probes(within_s).ask({program: (program, *command[1:])}, within_s)[program]
         except (NotHere, CannotTell) as error:
             log.warning("%s", error)
             return None
-        log.info("ran %s: %s", " ".join(words), answer)
-        return answer if isinstance(answer, Answer) else None
+        log.info("ran %s: %s", " ".join(command), answer)
+        return answer if isinstance(answer, ProbeResult) else None
 
 
-def _words(answer: Answer) -> str:
+def _message(answer: ProbeResult) -> str:
     """The driver's own words, on one line."""
     text = " ".join((answer.out + " " + answer.err).split())
     return text[:240] or f"nvidia-smi ended with {answer.exit_code}"

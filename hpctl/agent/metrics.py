@@ -83,8 +83,8 @@ def render(samples: Iterable[Sample]) -> bytes:
     lines = []
     for name, (kind, meaning) in table().items():
         if name in found:
-            words = name.removesuffix("_total").replace("_", " ")
-            lines += [f"# HELP {PREFIX}{name} {meaning or words}", f"# TYPE {PREFIX}{name} {kind}"]
+            label = name.removesuffix("_total").replace("_", " ")
+            lines += [f"# HELP {PREFIX}{name} {meaning or label}", f"# TYPE {PREFIX}{name} {kind}"]
             lines += [f"{PREFIX}{name}{labels} {value!r}" for labels, value in found[name].items()]
     return "\n".join([*lines, ""]).encode()
 

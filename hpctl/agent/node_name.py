@@ -1,6 +1,6 @@
 """This node's name in Slurm: that of the node whose NodeAddr munged vouches for.
 
-The head node believes a report only if its MUNGE credential comes from the NodeAddr of the node
+The head node accepts a report only if its MUNGE credential comes from the NodeAddr of the node
 that it speaks of (`hpctl.daemon.authentication`). So Slurm is asked the same question here: the
 host name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It
 works configless too, as scontrol does. Slurm is asked for single nodes first, the one that it was

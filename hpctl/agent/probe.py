@@ -20,7 +20,7 @@ _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.05
 
 
-class Answer(Struct, frozen=True):
+class ProbeResult(Struct, frozen=True):
     """What a child printed before it ended. `exit_code` is negative for a signal."""
 
     exit_code: int
@@ -64,7 +64,7 @@ class Probes:
 
     def ask(
         self, questions: Mapping[str, Sequence[str]], wait_s: float
-    ) -> Mapping[str, Answer | Waiting]:
+    ) -> Mapping[str, ProbeResult | Waiting]:
         """Start each program and wait for all of them together, for `wait_s` at most.
 
         What has not answered by then is Waiting, and the next call with its key looks again.
@@ -131,7 +131,7 @@ class Probes:
             time.sleep(min(pause, left))
             pause = min(pause * 2, _LONGEST_PAUSE_S)
 
-    def _look(self, key: str) -> Answer | Waiting:
+    def _look(self, key: str) -> ProbeResult | Waiting:
         child = self._out[key]
         exit_code = child.process.poll()
         if exit_code is None or child.given_up:
@@ -141,7 +141,7 @@ class Probes:
             return Waiting(now - self._unanswered[key])
         out, err = child.process.communicate()
         del self._out[key], self._unanswered[key]
-        return Answer(exit_code, out, err)
+        return ProbeResult(exit_code, out, err)
 
     @staticmethod
     def _give_up(child: _Child) -> None:

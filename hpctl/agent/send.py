@@ -129,7 +129,7 @@ class Sender(threading.Thread):
                 self._asked(reply.stacks)
             if reply.order:
                 self._obey(reply.order)
-            failures = failures + 1 if reply.answer is Answer.RETRY else 0
+            failures = failures + 1 if reply.answer is Delivery.RETRY else 0
             with self._wanted:
                 if failures:
                     pause = _backoff(failures, news=not self._saved[1])
@@ -149,13 +149,13 @@ class Sender(threading.Thread):
         version, report = self._next_report()
         if self._is_held(report.findings):
             reply = self._client.post(_brief(report))
-            if reply.answer is not Answer.NEED_FULL:
+            if reply.answer is not Delivery.NEED_FULL:
                 self._keep(version, report, acked=True)
                 return reply
             self._seq += 1
             report = replace(report, seq=self._seq)
         reply = self._client.post(report)
-        acked = reply.answer is Answer.ACKED
+        acked = reply.answer is Delivery.ACKED
         if acked:
             self._held, self._held_since = report.findings, time.monotonic()
         self._keep(version, report, acked=acked)
@@ -192,7 +192,7 @@ class Sender(threading.Thread):
 
     def _complain(self, reply: Reply) -> None:
         """Log a trouble once, and that it is over."""
-        if reply.answer is Answer.ACKED:
+        if reply.answer is Delivery.ACKED:
             if self._last_complaint:
                 log.warning("the head node takes reports again")
             self._last_complaint = ""
@@ -236,7 +236,7 @@ class _NotFromThere(Exception):
     """A connection from that address is none."""
 
 
-class Answer(Enum):
+class Delivery(Enum):
     """What came of one attempt."""
 
     ACKED = "acked"
@@ -252,7 +252,7 @@ class Answer(Enum):
 class Reply(Struct, frozen=True):
     """The answer and the head node's reason for it; the order that came with it."""
 
-    answer: Answer
+    answer: Delivery
     text: str = ""
     stacks: StackAsk | None = None
     """What the head node asks for with it."""
@@ -285,9 +285,9 @@ class HeadClient:
         standby sends us on. Never raises."""
         here = self._heads[self._current]
         reply = self._post(message)
-        if reply.answer is Answer.NOT_LEADER and self._heads[self._current] != here:
+        if reply.answer is Delivery.NOT_LEADER and self._heads[self._current] != here:
             reply = self._post(message)
-        return Reply(Answer.RETRY, reply.text) if reply.answer is Answer.NOT_LEADER else reply
+        return Reply(Delivery.RETRY, reply.text) if reply.answer is Delivery.NOT_LEADER else reply
 
     def _post(self, message: Report | wire.Heartbeat) -> Reply:
         head = self._heads[self._current]
@@ -299,7 +299,7 @@ class HeadClient:
                 if isinstance(error, TimeoutError):
                     return self._failed(head, error)
             except (munge.MungeUnavailable, Unproved) as error:
-                return Reply(Answer.RETRY, str(error))
+                return Reply(Delivery.RETRY, str(error))
         try:
             self._connection = self._connected(head)
             reply = self._attempt(self._connection, message)
@@ -314,7 +314,7 @@ class HeadClient:
         if isinstance(error, TimeoutError):
             self._silent = head, time.monotonic() + DISTRUST_S
         self._current = (self._current + 1) % len(self._heads)
-        return Reply(Answer.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
+        return Reply(Delivery.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
 
     def _sent_on(self, text: bytes) -> Reply:
         """Turn to the leader that a standby names, or to the next head node."""
@@ -324,7 +324,7 @@ class HeadClient:
         goal, (silent, until) = following if named in (None, here) else named, self._silent
         if goal != silent or time.monotonic() > until:
             self._current = self._heads.index(goal)
-        return Reply(Answer.NOT_LEADER, explained(text))
+        return Reply(Delivery.NOT_LEADER, explained(text))
 
     def close(self) -> None:
         """Drop the connection. The session outlives it."""
@@ -365,7 +365,7 @@ class HeadClient:
     def _proved(self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None) -> Reply:
         """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
         Unproved, MungeUnavailable."""
-        if reply.answer is not Answer.RETRY:
+        if reply.answer is not Delivery.RETRY:
             check_proof(proof, body, self._munge_socket, secret)
         return reply
 
@@ -426,11 +426,11 @@ def _exchange(
 def _reply(status: int, text: bytes) -> Reply:
     if status == 200:
         ack = _ack(text)
-        return Reply(Answer.ACKED, stacks=ack.stacks, order=ack.order)
+        return Reply(Delivery.ACKED, stacks=ack.stacks, order=ack.order)
     if status == 409 and _code(text) == "unknown_digest":
-        return Reply(Answer.NEED_FULL)
+        return Reply(Delivery.NEED_FULL)
     later = status >= 500 or status in _MENDABLE
-    return Reply(Answer.RETRY if later else Answer.REFUSED, f"{status} {explained(text)}")
+    return Reply(Delivery.RETRY if later else Delivery.REFUSED, f"{status} {explained(text)}")
 
 
 def _ack(text: bytes) -> wire.Ack:

@@ -21,10 +21,10 @@ from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, GOOD, ago, heading, styled, table, wrapped
 from hpctl.core.acceptance import PEERS, limits, slow
 from hpctl.core.culprit import Group, NextRound, Round, failed, most_rounds, search
-from hpctl.core.culprit import Verdict as Found
+from hpctl.core.culprit import SearchResult as Found
 from hpctl.core.hostlist import HostlistError, expand, fold
 from hpctl.core.model import TEST, TEST_SUMMARY, NodeName, RecoveryId, Verdict
-from hpctl.core.node_recovery import TEST_ASKS, NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 LOOK_S = 1.0
 _RESULTS = {
-    Signal.TEST_PASSED: "passed",
-    Signal.UNTESTED: "untested",
-    **dict.fromkeys((Signal.TEST_FAILED, Signal.FAULT_AGAIN, *TEST_ASKS), "failed"),
+    NodeSignal.TEST_PASSED: "passed",
+    NodeSignal.UNTESTED: "untested",
+    **dict.fromkeys((NodeSignal.TEST_FAILED, NodeSignal.FAULT_AGAIN, *TEST_ASKS), "failed"),
 }
 _WORDS = {Verdict.OK: "passed", Verdict.FAIL: "failed", Verdict.UNKNOWN: "skipped"}
 
@@ -155,11 +155,11 @@ class AcceptancesView(Struct, frozen=True):
 
 def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     """The tests of one recovery, oldest first."""
-    begun = [i for i, move in enumerate(rec.trail) if move.signal == Signal.ACCEPTANCE_DUE]
+    begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
     for number, i in enumerate(begun, 1):
         moves = rec.trail[i + 1 :]
-        end = next((move for move in moves if move.phase == Phase.UNRESERVING), None)
+        end = next((move for move in moves if move.phase == NodePhase.UNRESERVING), None)
         newest = number == len(begun)
         found.append(_test(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
     return tuple(found)
@@ -168,7 +168,7 @@ def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
 def _test(
     rec: NodeRecovery, name: str, due: Trail, end: Trail | None, newest: bool
 ) -> AcceptanceView:
-    result = "" if end is None else _RESULTS.get(Signal(end.signal), "cancelled")
+    result = "" if end is None else _RESULTS.get(NodeSignal(end.signal), "cancelled")
     return AcceptanceView(
         id=name,
         recovery=rec.id,
@@ -471,16 +471,18 @@ class _Tester:
     def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
         """Every group's result. Raises Unavailable where no group can be tested at all."""
         with ThreadPoolExecutor(len(asked.groups)) as pool:
-            told = dict(zip(asked.groups, pool.map(self._test, asked.groups), strict=True))
-        reasons = {why for _, why, ran in told.values() if not ran}
-        if not any(ran for _, _, ran in told.values()):
+            measured = dict(zip(asked.groups, pool.map(self._test, asked.groups), strict=True))
+        reasons = {why for _, why, ran in measured.values() if not ran}
+        if not any(ran for _, _, ran in measured.values()):
             raise Unavailable(
                 f"no group could be tested: {'; '.join(sorted(reasons))[:300]}",
                 "The nodes must be idle, and HPCTL_TEST_PYTHON have torch (docs/acceptance.md).",
             )
-        results = failed({group: figure for group, (figure, _, _) in told.items()})
+        results = failed({group: figure for group, (figure, _, _) in measured.items()})
         views = [
-            GroupTestView(asked.number, fold(r.nodes), r.failed, told[r.nodes][0], told[r.nodes][1])
+            GroupTestView(
+                asked.number, fold(r.nodes), r.failed, measured[r.nodes][0], measured[r.nodes][1]
+            )
             for r in results
         ]
         return results, views
@@ -497,16 +499,16 @@ class _Tester:
         }
         seconds = int(self._limit_s)
         limits = (f"--immediate={seconds}", "--exclusive", "--job-name=hpctl-culprit")
-        found, said = on_nodes(
+        found, error = on_nodes(
             self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
         )
         results = [each for node in group for each in found.get(node, ())]
         if why := worst(results):
             return None, why, True
-        if all(each.status == "Skipped" for each in results) and (results or said):
-            return None, results[0].reason if results else said, False
+        if all(each.status == "Skipped" for each in results) and (results or error):
+            return None, results[0].reason if results else error, False
         if silent := [node for node in group if node not in found]:
-            return None, f"no result of {fold(silent)}: {said or 'its test ended without'}", True
+            return None, f"no result of {fold(silent)}: {error or 'its test ended without'}", True
         return _slowest(results), "", True
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hpctl.cli.gather import World
     from hpctl.config import Config
-    from hpctl.core.autoscale import Decision, Group
+    from hpctl.core.autoscale import Decision, ScaledGroup
     from hpctl.core.model import NodeName
 
 
@@ -158,7 +158,9 @@ def autoscale_view(
     )
 
 
-def _group(name: str, config: Config, now: Group | None, answer: Decision | None) -> GroupScaleView:
+def _group(
+    name: str, config: Config, now: ScaledGroup | None, answer: Decision | None
+) -> GroupScaleView:
     from hpctl.core.autoscale import Hold, ScaleUp
 
     limits = config.autoscale.groups[name]

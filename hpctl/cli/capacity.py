@@ -50,14 +50,14 @@ def capacity(ctx: click.Context, /, as_json: bool, **where: Any) -> None:
         return
     here = place(**where)
     fleet = fleet_of(here, details=True)
-    plans, unread = read_plans(here.aws, fleet.described)
+    plans, unread = read_plans(here.aws, fleet.description)
     slurm_view = known(here)
     rows = slurm_view.join(fleet.rows, here)
     reservations, why = None, slurm_view.slurm_error
     if slurm_view.slurm is not None:
         reservations, why = attempt(True, make_scheduler(here.settings()).reservations)
     unknown = (*unread, *([f"Slurm: {why}"] if why else []))
-    view = capacity_of(fleet.described, rows, plans, reservations, output.now(), unknown)
+    view = capacity_of(fleet.description, rows, plans, reservations, output.now(), unknown)
     output.show("capacity", view, as_json, draw)
     blind = here.slurm and reservations is None
     if view.problems:
@@ -279,7 +279,7 @@ def buy(
     times = {key: rest.pop(key) for key in ("after", "before")}
     request = _request(for_s, kind, count, ultra_type, **times)
     aws = open_aws(profile, region, endpoint_url)
-    there = training_plans.described(aws, name)
+    there = training_plans.describe_plan(aws, name)
     found = training_plans.offers(aws, request)
     if there is not None and not _same(there, request, [it for it in found if it.id == offer]):
         raise Refused(
@@ -289,7 +289,7 @@ def buy(
     chosen = None if there is not None else _chosen(found, offer)
 
     def status() -> tuple[str, str]:
-        answer = training_plans.described(aws, name) or {}
+        answer = training_plans.describe_plan(aws, name) or {}
         return str(answer.get("Status", "Pending")), str(answer.get("StatusMessage", ""))
 
     patience = Waiting(every_s=EVERY_S).patience

@@ -328,7 +328,7 @@ def _history(config: str) -> History:
             (move.at - job.opened).total_seconds()
             for job in state.jobs.values()
             for move in job.trail
-            if move.signal == job_recovery.Signal.RUNNING_SEEN
+            if move.signal == job_recovery.JobSignal.RUNNING_SEEN
         ),
     )
 

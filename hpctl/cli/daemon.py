@@ -126,8 +126,8 @@ def _link(listen: str, access: Access) -> str:
     """The address to open. Raises HpctlError where it needs no link, or there is no page."""
     host, _, port = listen.rpartition(":")
     if not listen or host == "unix":
-        told = "set it, or run `hpctl page` by hand"
-        why = f"{port}: whoever may open that socket needs no link" if listen else told
+        hint = "set it, or run `hpctl page` by hand"
+        why = f"{port}: whoever may open that socket needs no link" if listen else hint
         raise HpctlError(f"page.listen is {listen or 'not set'}", why)
     host = socket.gethostname() if host in ("", "0.0.0.0") else host  # noqa: S104
     return f"http://{host}:{port}/enter/{access.link()}"

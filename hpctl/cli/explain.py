@@ -37,7 +37,7 @@ from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import HoldNoted, JobReported, State
 from hpctl.core.marks import mark_of
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.core.policy import Mode
 from hpctl.core.requests import ORDERS
@@ -187,7 +187,11 @@ def _awaited(w: World, rec: NodeRecovery) -> Awaited:
     """What is awaited, and what the cloud says where it is the cloud's turn."""
     found, status = awaited(rec, w.policy), cloud_says(w, rec)
     judged = w.assessments.get(rec.node)
-    if rec.phase is Phase.VERIFYING and judged and judged.condition is not model.Condition.HEALTHY:
+    if (
+        rec.phase is NodePhase.VERIFYING
+        and judged
+        and judged.condition is not model.Condition.HEALTHY
+    ):
         status = f"now it is {judged.condition}: {judged.why}"
     return replace(found, what=f"{found.what}; {status}") if status else found
 

@@ -17,7 +17,7 @@ from hpctl.core import model
 from hpctl.core.gates import Candidate
 from hpctl.core.join import Joined
 from hpctl.core.journal import Corrupt, Event, State, replay
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.policy import Policy
 from hpctl.core.view import View
 from hpctl.errors import JournalCorrupt, Unavailable
@@ -284,7 +284,7 @@ def known_nodes(w: World) -> list[model.NodeName]:
     return sorted(names, key=natural)
 
 
-_AWAITED = (Phase.VACATED, Phase.REMEDYING, Phase.REJOINING)
+_AWAITED = (NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
 def waits_for_cloud(w: World) -> bool:

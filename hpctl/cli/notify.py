@@ -27,7 +27,7 @@ class SinkView(Struct, frozen=True):
 
     name: str
     source: str
-    told: str
+    events: str
     waiting: int
     oldest: datetime | None
     sent: datetime | None
@@ -41,7 +41,7 @@ class NotifyView(Struct, frozen=True):
 
 @click.group()
 def notify() -> None:
-    """Who is told what: sinks, and a test message."""
+    """Which sink receives what, and a test message."""
 
 
 def _outbox(config: Config) -> Outbox:
@@ -57,7 +57,7 @@ def _outbox(config: Config) -> Outbox:
 @output.json_option
 @output.config_option
 def show(config: str, as_json: bool) -> None:
-    """Show the sinks, what they are told, and what waits for each."""
+    """Show the sinks, what they receive, and what waits for each."""
     loaded = output.load_config(config)
     settings, posted, rows = loaded.notify, _outbox(loaded).posted, []
     mail = {MAILPROG: "slurm.conf"} if settings.users == MAILPROG else {}
@@ -65,8 +65,8 @@ def show(config: str, as_json: bool) -> None:
         mine = [p for p in posted if p.sink == name]
         waits = [p.at for p in mine if not p.sent]
         sent = max((p.sent for p in mine if p.sent), default=None)
-        told = [(*r.kinds, *r.partitions, *r.accounts) for r in settings.routes if name in r.to]
-        text = "; ".join(" ".join(one) or "everything" for one in told)
+        events = [(*r.kinds, *r.partitions, *r.accounts) for r in settings.routes if name in r.to]
+        text = "; ".join(" ".join(one) or "everything" for one in events)
         text = text or ("job owners" if name == settings.users else "everything")
         rows.append(SinkView(name, source, text, len(waits), min(waits, default=None), sent))
     output.show("notify-list", NotifyView(tuple(rows)), as_json, _draw)
@@ -76,8 +76,10 @@ def _draw(out: Console, view: NotifyView) -> None:
     for row in view.sinks:
         since = f" since {row.oldest:%Y-%m-%d %H:%M} UTC" if row.oldest else ""
         sent = f", last sent {row.sent:%H:%M} UTC" if row.sent else ""
-        told = f"{row.name} ({row.source}) is told {row.told}: {row.waiting} waiting{since}{sent}"
-        out.print(told, soft_wrap=True)
+        events = (
+            f"{row.name} ({row.source}) receives {row.events}: {row.waiting} waiting{since}{sent}"
+        )
+        out.print(events, soft_wrap=True)
 
 
 @notify.command()

@@ -44,9 +44,9 @@ def _files() -> dict[str, str]:
     """The shipped rules and dashboards, by their names below the directory."""
     from importlib import resources
 
-    shipped = resources.files("hpctl") / "observability"
-    found = {RULES: (shipped / RULES).read_text(encoding="utf-8")}
-    for one in sorted((shipped / DASHBOARDS).iterdir(), key=lambda one: one.name):
+    source = resources.files("hpctl") / "observability"
+    found = {RULES: (source / RULES).read_text(encoding="utf-8")}
+    for one in sorted((source / DASHBOARDS).iterdir(), key=lambda one: one.name):
         found[f"{DASHBOARDS}/{one.name}"] = one.read_text(encoding="utf-8")
     return found
 

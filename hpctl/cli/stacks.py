@@ -59,9 +59,9 @@ def stacks(job: str, as_json: bool) -> None:
 
     found = running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
-    said = collect(found.id, found.nodes, uid=found.uid)
-    verdict = aggregate(said, found.nodes)
-    ras = next((one.ras for one in said if one.ras), "")
+    dumps = collect(found.id, found.nodes, uid=found.uid)
+    verdict = aggregate(dumps, found.nodes)
+    ras = next((one.ras for one in dumps if one.ras), "")
     own = (output.now(), found.id, found.user, found.nodes)
     view = copied(StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras)
     output.show("stacks", view, as_json, draw)

@@ -18,7 +18,7 @@ from hpctl.core.bounds import later
 from hpctl.core.change import Change
 from hpctl.core.marks import mark_of
 from hpctl.core.model import JobId, NodeName, reason_owner
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE
 from hpctl.core.reach import CHECKS, left_alone, sign_of
 from hpctl.core.run_policy import Action
@@ -187,7 +187,7 @@ def _handed_over(w: World) -> list[NodeRecovery]:
     found = []
     for rid in w.state.last_of_node.values():
         rec = w.state.nodes[rid]
-        if rec.phase is not Phase.ESCALATED:
+        if rec.phase is not NodePhase.ESCALATED:
             continue
         node = w.slurm.nodes.get(rec.node) if w.slurm else None
         if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
@@ -307,9 +307,9 @@ def draw(out: Console, view: StatusView) -> None:
     facts.add_row("daemon", _daemon_text(view.daemon, view.as_of))
     for one in view.standbys:
         lost = one.silent_s > STANDBY_LOST_S
-        said = f"; {one.behind} events and {one.silent_s:.1f} s behind"
+        lag = f"; {one.behind} events and {one.silent_s:.1f} s behind"
         text = styled("LOST" if lost else "ready", BAD if lost else GOOD)
-        text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}{said})", "default")
+        text.append(f" (pid {one.pid} on {one.host}, hpctl {one.version}{lag})", "default")
         facts.add_row("standby", text)
     facts.add_row("mode", view.mode)
     if view.paused_by:

@@ -192,7 +192,7 @@ def _view(finding: Finding, entry: Entry) -> LineView | None:
         rule=fault.rule,
         meaning=fault.meaning,
         condition=condition,
-        remedy=_words(fault.ladder[0]),
+        remedy=_remedy_text(fault.ladder[0]),
         urgency=fault.urgency.value,
         source=_source(finding.check, fault),
         text=entry.raw[:512],
@@ -204,7 +204,7 @@ def _judged(
     kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
 ) -> tuple[FaultClass, str] | None:
     """By what a storm's lines share: when one came, whose it was and its text change nothing."""
-    from hpctl.core.assess import told_by
+    from hpctl.core.assess import fault_classes
     from hpctl.core.model import Finding
 
     check, verdict, device, code, detail = kind
@@ -214,7 +214,7 @@ def _judged(
     assessment = _assessed((finding,))
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
-    rows = told_by([finding], _rules())
+    rows = fault_classes([finding], _rules())
     return (rows[0], assessment.condition.value) if rows else None
 
 
@@ -244,7 +244,7 @@ def _source(check: str, fault: FaultClass) -> str:
     return f"{printed}{fault.source}"
 
 
-def _words(remedy: str) -> str:
+def _remedy_text(remedy: str) -> str:
     return remedy.replace("_", "-")
 
 
@@ -298,5 +298,5 @@ def _would_do(assessment: Assessment) -> str:
         if fault.urgency is Urgency.NOW
         else "drain the node and wait until its jobs have ended"
     )
-    ladder = ", then ".join(_words(remedy) for remedy in fault.ladder)
+    ladder = ", then ".join(_remedy_text(remedy) for remedy in fault.ladder)
     return f"faulty: hpctl would {when}; remedy: {ladder}\n  why: {why}\n  source: {fault.source}"

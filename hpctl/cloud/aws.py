@@ -36,10 +36,10 @@ from hpctl.cloud.classify import (
     UNREADABLE,
     call_hint,
     code_of,
+    error_text,
     is_absent,
     is_refused,
     never_taken,
-    words_of,
 )
 from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
 
@@ -246,9 +246,9 @@ class AwsService:
 
     def _failed(self, error: Exception, operation: str, unknown: type[HpctlError]) -> HpctlError:
         action = f"{self._name}:{self._reads.meta.method_to_api_mapping[operation]}"
-        message, hint = f"{action}: {words_of(error)}", call_hint(error, action)
+        message, hint = f"{action}: {error_text(error)}", call_hint(error, action)
         if not isinstance(error, BotoCoreError | ClientError):
-            message = f"{action}: the answer cannot be read: {words_of(error)}"
+            message = f"{action}: the answer cannot be read: {error_text(error)}"
             hint = _NOT_THE_SERVICE
         if is_absent(error):
             return Absent(message, hint, code=code_of(error))

@@ -197,7 +197,7 @@ def is_refused(error: BaseException) -> bool:
     return code_of(error) not in THROTTLED and status < 500
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says, without botocore's frame around the service's own words."""
     if not isinstance(error, ClientError):
         # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.

@@ -40,13 +40,13 @@ from hpctl.cloud.aws import client_config, open_session
 from hpctl.cloud.classify import (
     THROTTLED,
     UNREADABLE,
+    error_text,
     hint_for,
     of_batch,
     of_error,
     of_failed,
     unpatched,
     update_fix,
-    words_of,
     worth_retrying,
 )
 from hpctl.core.bounds import in_utc, printable
@@ -289,7 +289,7 @@ class SageMakerProvider:
         try:
             return self._view()
         except UNREADABLE as error:
-            text = f"{type(error).__name__}: {words_of(error)}"
+            text = f"{type(error).__name__}: {error_text(error)}"
             raise Unavailable(
                 f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
             ) from error
@@ -368,7 +368,7 @@ class SageMakerProvider:
             return self._retrying(call)
         except (BotoCoreError, ClientError, *UNREADABLE) as error:
             raise Unavailable(
-                f"sagemaker:{operation} of cluster {self._cluster}: {words_of(error)}",
+                f"sagemaker:{operation} of cluster {self._cluster}: {error_text(error)}",
                 hint_for(error, self._cluster, operation),
             ) from error
 

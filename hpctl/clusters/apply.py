@@ -85,7 +85,7 @@ def seen(taken: Callable[[], bool], patience: Patience) -> bool:
     return False
 
 
-def described(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
+def describe(aws: Aws, cluster: str) -> Mapping[str, Any] | None:
     """DescribeCluster's answer; None where there is no such cluster."""
     try:
         return aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
@@ -142,20 +142,20 @@ def create(aws: Aws, request: Mapping[str, Any], patience: Patience) -> Created:
     Raises HpctlError where a cluster of this name is there and differs, or has failed.
     """
     name = str(request["ClusterName"])
-    if (found := described(aws, name)) is not None:
+    if (found := describe(aws, name)) is not None:
         return adopt(request, found)
     sagemaker = aws.service("sagemaker")
     try:
         answer = ordered(
             lambda: sagemaker.order("create_cluster", **request),
-            lambda: described(aws, name) is not None,
+            lambda: describe(aws, name) is not None,
             patience,
         )
     except Refused as error:
-        if error.code == "ResourceInUse" and (found := described(aws, name)) is not None:
+        if error.code == "ResourceInUse" and (found := describe(aws, name)) is not None:
             return adopt(request, found)
         raise fixed(error, name) from error
-    arn = answer.get("ClusterArn") or (described(aws, name) or {}).get("ClusterArn", "")
+    arn = answer.get("ClusterArn") or (describe(aws, name) or {}).get("ClusterArn", "")
     return Created(str(arn), adopted=False)
 
 
@@ -393,13 +393,13 @@ def grow_orders(
 
 def delete(aws: Aws, cluster: str, patience: Patience) -> bool:
     """Order a cluster's deletion; False where that is under way or done already."""
-    found = described(aws, cluster)
+    found = describe(aws, cluster)
     if found is None or found["ClusterStatus"] == "Deleting":
         return False
     sagemaker = aws.service("sagemaker")
 
     def taken() -> bool:
-        now = described(aws, cluster)
+        now = describe(aws, cluster)
         return now is None or now["ClusterStatus"] == "Deleting"
 
     try:

@@ -92,7 +92,7 @@ class CapacityView(Struct, frozen=True):
 
 
 def capacity_of(
-    described: Mapping[str, Any],
+    description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     plans: Iterable[PlanCapacity],
     reservations: Mapping[str, tuple[NodeName, ...]] | None,
@@ -103,12 +103,12 @@ def capacity_of(
     spares = set[str]()
     for name, nodes in (reservations or {}).items():
         spares |= set(nodes) if name.startswith(RESERVATION) else set()
-    groups = tuple(map(_group, described.get("InstanceGroups", ())))
+    groups = tuple(map(_group, description.get("InstanceGroups", ())))
     zones = tuple(_zones(rows, spares, reservations is not None))
     return CapacityView(
         as_of=at,
-        cluster=str(described.get("ClusterName", "")),
-        status=str(described.get("ClusterStatus", "")),
+        cluster=str(description.get("ClusterName", "")),
+        status=str(description.get("ClusterStatus", "")),
         groups=groups,
         zones=zones,
         plans=tuple(plans),
@@ -183,10 +183,10 @@ _SERVES: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 
 
 def read_plans(
-    aws: Aws, described: Mapping[str, Any]
+    aws: Aws, description: Mapping[str, Any]
 ) -> tuple[tuple[PlanCapacity, ...], tuple[str, ...]]:
     """The training plans of a cluster's groups, and what of them could not be read."""
-    arns = [str(g.get("TrainingPlanArn") or "") for g in described.get("InstanceGroups", ())]
+    arns = [str(g.get("TrainingPlanArn") or "") for g in description.get("InstanceGroups", ())]
     plans: list[PlanCapacity] = []
     unknown: list[str] = []
     for name in dict.fromkeys(plan_name(arn) for arn in arns if arn):
@@ -272,7 +272,7 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     the `TrainingPlanExtensions`.
     """
     sagemaker, unknown, parts = aws.service("sagemaker"), list[str](), []
-    answer = described(aws, name)
+    answer = describe_plan(aws, name)
     if answer is None:
         every = [str(one["TrainingPlanName"]) for one in plans(aws)]
         near = get_close_matches(plan_name(name), every, n=2) or every[:5]
@@ -298,7 +298,7 @@ def plan(aws: Aws, name: str) -> tuple[Plan, tuple[str, ...]]:
     return whole, tuple(unknown)
 
 
-def described(aws: Aws, name: str) -> Plan | None:
+def describe_plan(aws: Aws, name: str) -> Plan | None:
     """DescribeTrainingPlan's answer; None where there is no such plan."""
     try:
         return aws.service("sagemaker").read(
@@ -346,7 +346,7 @@ def buy(aws: Aws, name: str, offer: Offer, patience: Patience) -> None:
     Raises Refused; InDoubt where it has no answer and nothing of it is to be seen.
     """
     request = {"TrainingPlanName": name, "TrainingPlanOfferingId": offer.id}
-    taken = lambda: described(aws, name) is not None  # noqa: E731
+    taken = lambda: describe_plan(aws, name) is not None  # noqa: E731
     _once(aws, "create_training_plan", request, taken, patience, name)
 
 

@@ -149,7 +149,7 @@ def to_yaml(
         lines += [*(["#"] if lines and not text.startswith("- ") else []), *_comment(text)]
     if lines:
         lines.append("")
-    answer = _said(spec)
+    answer = _as_dict(spec)
     for key, value in answer.items():
         lines += _comment(_meaning(ClusterSpec, key))
         if key == "instance_groups":
@@ -161,7 +161,7 @@ def to_yaml(
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _said(spec: ClusterSpec) -> dict[str, Any]:
+def _as_dict(spec: ClusterSpec) -> dict[str, Any]:
     """What a file has to say, the groups last: they are long."""
     answer = spec.model_dump(mode="json", by_alias=False, exclude_defaults=True)
     groups = answer.pop("instance_groups")

@@ -40,11 +40,13 @@ _SETS = frozenset({"Subnets", "SecurityGroupIds", "OnStartDeepHealthChecks"})
 """Lists whose order means nothing."""
 
 
-def request_of(described: Mapping[str, Any]) -> dict[str, Any]:
+def request_of(description: Mapping[str, Any]) -> dict[str, Any]:
     """The request that would make the cluster as it is described."""
-    request = {k: described[k] for k in _SAME_OF_CLUSTER if described.get(k) not in (None, {}, "")}
-    request["InstanceGroups"] = [group_of(g) for g in described.get("InstanceGroups", ())]
-    scaling = described.get("AutoScaling") or {}
+    request = {
+        k: description[k] for k in _SAME_OF_CLUSTER if description.get(k) not in (None, {}, "")
+    }
+    request["InstanceGroups"] = [group_of(g) for g in description.get("InstanceGroups", ())]
+    scaling = description.get("AutoScaling") or {}
     if scaling:
         kept = ("Mode", "AutoScalerType")
         request["AutoScaling"] = {k: scaling[k] for k in kept if k in scaling}
@@ -166,14 +168,14 @@ _OWN = ("InstanceGroups", "ClusterName", "Tags")
 
 def diff(
     requested: Mapping[str, Any],
-    described: Mapping[str, Any],
+    description: Mapping[str, Any],
     tags: Mapping[str, str] | None = None,
 ) -> Diff:
     """How a CreateCluster request differs from DescribeCluster's answer.
 
     `tags` are those of the cluster, None where nobody looked. Groups are compared by name.
     """
-    observed = request_of(described)
+    observed = request_of(description)
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
     changes: list[Change] = []
     if requested["ClusterName"] != observed.get("ClusterName"):

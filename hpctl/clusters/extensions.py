@@ -19,15 +19,15 @@ Extension = Mapping[str, Any]
 """ExtensionDetails, or a list's summary; of a single one with `NodeSummary` and `Health`."""
 
 
-def fit(described: Mapping[str, Any]) -> None:
+def fit(description: Mapping[str, Any]) -> None:
     """Raise Refused where a cluster takes no extension: it is for Slurm with Continuous alone."""
-    name = described.get("ClusterName", "")
-    if "Eks" in described.get("Orchestrator", {}):
+    name = description.get("ClusterName", "")
+    if "Eks" in description.get("Orchestrator", {}):
         raise Refused(
             f"cluster {name} is orchestrated by EKS: extensions are for Slurm",
             "on EKS it is an add-on: aws eks create-addon",
         )
-    if described.get("NodeProvisioningMode") != "Continuous":
+    if description.get("NodeProvisioningMode") != "Continuous":
         raise Refused(
             f"cluster {name} has no continuous provisioning, which extensions need",
             "write node_provisioning_mode: Continuous into its file (docs/cluster.md)",

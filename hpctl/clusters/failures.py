@@ -107,7 +107,7 @@ EXPLAINED = 5
 
 
 def of_rows(
-    aws: Aws, described: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
+    aws: Aws, description: Mapping[str, Any], rows: Iterable[NodeRow], now: datetime
 ) -> tuple[NodeProgress, ...]:
     """The failed of these nodes, the first EXPLAINED of them with their trouble.
 
@@ -130,34 +130,37 @@ def of_rows(
     places: dict[str, Where] = {}
     dark = False
     for at, node in enumerate(failed[:EXPLAINED]):
-        trouble = meaning(aws, described, node, places)
+        trouble = meaning(aws, description, node, places)
         if trouble.cause is Cause.LIFECYCLE and not dark:
             # Logs that cannot be reached cost half a minute each time: once is enough.
-            trouble, dark = with_log(aws, described, node, trouble)
+            trouble, dark = with_log(aws, description, node, trouble)
         failed[at] = replace(node, trouble=trouble)
     return tuple(failed)
 
 
 def meaning(
-    aws: Aws, described: Mapping[str, Any], node: NodeProgress, places: dict[str, Where]
+    aws: Aws, description: Mapping[str, Any], node: NodeProgress, places: dict[str, Where]
 ) -> Trouble:
     """What a failure means. `places` keeps where each group's instances should have come from."""
     if cause_of(node.message) is not Cause.CAPACITY:
         return understand(node.message)
     if node.group not in places:
         groups: Mapping[str, Mapping[str, Any]] = {
-            str(g.get("InstanceGroupName")): g for g in described.get("InstanceGroups", ())
+            str(g.get("InstanceGroupName")): g for g in description.get("InstanceGroups", ())
         }
-        places[node.group] = where_of_group(aws, groups.get(node.group, {}), described)
+        places[node.group] = where_of_group(aws, groups.get(node.group, {}), description)
     return understand(node.message, places[node.group])
 
 
 def with_log(
-    aws: Aws, described: Mapping[str, Any], node: NodeProgress, trouble: Trouble
+    aws: Aws, description: Mapping[str, Any], node: NodeProgress, trouble: Trouble
 ) -> tuple[Trouble, bool]:
     """The trouble with its instance's lifecycle log, and whether no log can be reached at all."""
     where = log_place(
-        str(described["ClusterArn"]), str(described["ClusterName"]), node.group, node.instance_id
+        str(description["ClusterArn"]),
+        str(description["ClusterName"]),
+        node.group,
+        node.instance_id,
     )
     read = failed_line(aws, where)
     text = replace(trouble, step=read.step, line=read.line, unread=read.unread, log=str(where))

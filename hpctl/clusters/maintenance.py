@@ -158,11 +158,11 @@ def order(
 def updating(aws: Aws, cluster: str) -> bool:
     """Whether a software update is under way. Where nobody can tell: not that we know."""
     try:
-        described = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
+        description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
     except Unavailable:
         return False
-    groups = described.get("InstanceGroups", ())
-    return described["ClusterStatus"] == "SystemUpdating" or any(
+    groups = description.get("InstanceGroups", ())
+    return description["ClusterStatus"] == "SystemUpdating" or any(
         group.get("SoftwareUpdateStatus") in UPDATING for group in groups
     )
 
@@ -228,11 +228,11 @@ class Following(Struct):
         last = Work("", ())
         while True:
             try:
-                described = self.aws.service("sagemaker").read(
+                description = self.aws.service("sagemaker").read(
                     "describe_cluster", ClusterName=self.cluster
                 )
                 rows = node_rows(self.aws, self.cluster, details=False)
-                last = judged(described, self._work(described, rows, status))
+                last = judged(description, self._work(description, rows, status))
             except Unavailable as error:
                 last = Work(last.status, last.groups, unread=str(error))
             yield last
@@ -245,9 +245,9 @@ class Following(Struct):
                 )
             self.sleep(self.every_s)
 
-    def _work(self, described: Mapping[str, Any], rows: Sequence[NodeRow], status: str) -> Work:
+    def _work(self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str) -> Work:
         groups = []
-        for answer in described.get("InstanceGroups", ()):
+        for answer in description.get("InstanceGroups", ()):
             name = str(answer.get("InstanceGroupName", ""))
             if self.groups and name not in self.groups:
                 continue
@@ -265,24 +265,24 @@ class Following(Struct):
                     total=len(mine),
                 )
             )
-        return Work(str(described["ClusterStatus"]), tuple(groups))
+        return Work(str(description["ClusterStatus"]), tuple(groups))
 
     def _lagging(self) -> bool:
         """Whether what is shown may be from before the order."""
         return not self._seen and self.clock() - self._begun < LAG_S
 
-    def _software(self, described: Mapping[str, Any], work: Work) -> Work:
+    def _software(self, description: Mapping[str, Any], work: Work) -> Work:
         active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
-        changed = bool(self.before) and _images(described) != _images(self.before)
+        changed = bool(self.before) and _images(description) != _images(self.before)
         self._seen = self._seen or active or changed
         if active or self._lagging():
             return work
         bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
-        failure = str(described.get("FailureMessage", ""))
+        failure = str(description.get("FailureMessage", ""))
         text = "; ".join([*bad, *([failure] if bad and failure else [])])
         return Work(work.status, work.groups, done=True, failed=text)
 
-    def _health(self, _described: Mapping[str, Any], work: Work) -> Work:
+    def _health(self, _description: Mapping[str, Any], work: Work) -> Work:
         moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)
         active = moving or _running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
@@ -292,12 +292,12 @@ class Following(Struct):
         return Work(work.status, work.groups, done=True)
 
 
-def _images(described: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _images(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """What a software update changes of each group."""
     keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
     return [
         tuple(str(group.get(key, "")) for key in ("InstanceGroupName", *keys))
-        for group in described.get("InstanceGroups", ())
+        for group in description.get("InstanceGroups", ())
     ]
 
 

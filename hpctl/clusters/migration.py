@@ -120,8 +120,8 @@ def _check(file: Legacy, request: Mapping[str, Any]) -> None:
         lines = slurm.get("NodeType"), next(iter(slurm.get("PartitionNames") or ()), None)
         if name in groups and lines != (NODE_TYPES[role], partition):
             raise HpctlError(
-                f"{file} makes {name} {_words(NODE_TYPES[role], partition)}, the cluster file "
-                f"{_words(*lines)}; a role can never be changed after the migration",
+                f"{file} makes {name} {_role_text(NODE_TYPES[role], partition)}, the cluster file "
+                f"{_role_text(*lines)}; a role can never be changed after the migration",
                 "migrate with what the file says; another partition can follow",
             )
     stored = [c for g in groups.values() for c in g.get("InstanceStorageConfigs") or ()]
@@ -135,7 +135,7 @@ def _check(file: Legacy, request: Mapping[str, Any]) -> None:
             )
 
 
-def _words(role: Any, partition: Any) -> str:
+def _role_text(role: Any, partition: Any) -> str:
     return f"{role or 'nothing'}{f' in partition {partition}' if partition else ''}"
 
 

@@ -176,7 +176,7 @@ class NodeRow(Struct, frozen=True):
 class Fleet(Struct, frozen=True):
     """A cluster as DescribeCluster tells of it, and its nodes in natural order."""
 
-    described: Mapping[str, Any]
+    description: Mapping[str, Any]
     rows: tuple[NodeRow, ...]
 
 
@@ -202,14 +202,14 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
     sagemaker = aws.service("sagemaker")
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
-        described = pool.submit(_described, sagemaker, cluster)
+        description = pool.submit(_description, sagemaker, cluster)
         asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
         for summary in _summaries(sagemaker, cluster):
             row = _row(summary)
             wanted = details or (row.instance_id and not row.ip)
             more = pool.submit(_detailed, sagemaker, cluster, summary) if wanted else None
             asked.append((row, more))
-        whole = described.result()
+        whole = description.result()
         rows = [row if more is None else more.result() for row, more in asked]
     finally:
         pool.shutdown(cancel_futures=True)
@@ -218,22 +218,22 @@ def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
     return Fleet(whole, tuple(sorted(named, key=_order)))
 
 
-def _described(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
+def _description(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
     return sagemaker.read("describe_cluster", ClusterName=cluster)
 
 
 def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
     """The TargetCount of every group. Raises as reads do."""
-    described = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
-    groups = described.get("InstanceGroups", ())
+    description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
+    groups = description.get("InstanceGroups", ())
     return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
 
 
-def roles(described: Mapping[str, Any]) -> Mapping[str, str]:
+def roles(description: Mapping[str, Any]) -> Mapping[str, str]:
     """Group to role, by SlurmConfig; nothing of a cluster that has none."""
     return {
         str(group["InstanceGroupName"]): str(group["SlurmConfig"]["NodeType"]).lower()
-        for group in described.get("InstanceGroups", ())
+        for group in description.get("InstanceGroups", ())
         if group.get("SlurmConfig", {}).get("NodeType")
     }
 
@@ -408,16 +408,16 @@ def shaped_as_node(name: str) -> bool:
 # --- finding ----------------------------------------------------------------------------------
 
 
-def find_group(described: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A group of a described cluster. Raises Absent with the nearest that there are."""
     groups: dict[str, Mapping[str, Any]] = {
-        str(group["InstanceGroupName"]): group for group in described.get("InstanceGroups", ())
+        str(group["InstanceGroupName"]): group for group in description.get("InstanceGroups", ())
     }
     if name not in groups:
         near = difflib.get_close_matches(name, groups, n=2)
         fix = f"did you mean {' or '.join(near)}? " if near else ""
         raise Absent(
-            f"cluster {described['ClusterName']} has no instance group {name!r}",
+            f"cluster {description['ClusterName']} has no instance group {name!r}",
             f"{fix}its groups are: {', '.join(groups)}",
         )
     return groups[name]

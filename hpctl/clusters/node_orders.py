@@ -299,7 +299,7 @@ def began(node: SlurmNode) -> str:
 
 def plan(
     verb: Verb,
-    described: Mapping[str, Any],
+    description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     slurm: SchedulerView | None,
     *,
@@ -317,11 +317,11 @@ def plan(
         targets.append(
             _target(verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon)
         )
-    status = str(described["ClusterStatus"])
+    status = str(description["ClusterStatus"])
     refusal = ""
     if status != "InService":
         refusal = f"the cluster is {status}: the service takes such orders only while InService"
-    cluster, arn = str(described.get("ClusterName", "")), str(described.get("ClusterArn", ""))
+    cluster, arn = str(description.get("ClusterName", "")), str(description.get("ClusterArn", ""))
     return Plan(verb, cluster, tuple(targets), refusal, arn)
 
 

@@ -27,7 +27,7 @@ TIMEOUT_S = {Verb.REPLACE: 5400.0, Verb.REBOOT: 1800.0, Verb.DELETE: 1800.0}
 """
 
 
-class Phase(StrEnum):
+class OrderPhase(StrEnum):
     """How far one node is."""
 
     JOBS = "jobs"
@@ -49,7 +49,14 @@ class Phase(StrEnum):
 
 
 ENDED = frozenset(
-    {Phase.DONE, Phase.LEFT, Phase.LET_GO, Phase.REFUSED, Phase.FAILED, Phase.IN_DOUBT}
+    {
+        OrderPhase.DONE,
+        OrderPhase.LEFT,
+        OrderPhase.LET_GO,
+        OrderPhase.REFUSED,
+        OrderPhase.FAILED,
+        OrderPhase.IN_DOUBT,
+    }
 )
 
 
@@ -62,7 +69,7 @@ class NodeProgress(Struct, frozen=True):
     node: str
     group: str
     instance_id: str
-    phase: Phase
+    phase: OrderPhase
     text: str = ""
     new_instance_id: str = ""
     code: str = ""
@@ -109,7 +116,7 @@ class Walk(Struct):
         rows = node_rows(self.aws, self.plan.cluster, details=False)
         self._before = frozenset(row.instance_id for row in rows)
         for target in self.plan.targets:
-            phase = Phase.ORDERED if target.under_way else Phase.JOBS
+            phase = OrderPhase.ORDERED if target.under_way else OrderPhase.JOBS
             self._put(target, phase, "an earlier order goes on" if target.under_way else "")
         self._drain()
         while True:
@@ -121,13 +128,13 @@ class Walk(Struct):
 
     def let_go(self) -> tuple[NodeProgress, ...]:
         """Stop waiting: give back what is surely not ordered, and say what goes on without us."""
-        waiting = [t for t in self.plan.targets if self._at(t) is Phase.JOBS]
+        waiting = [t for t in self.plan.targets if self._at(t) is OrderPhase.JOBS]
         self._reopen(waiting)
         for target in self.plan.targets:
             if target in waiting:
-                self._end(target, Phase.LET_GO, "nothing was ordered for it")
+                self._end(target, OrderPhase.LET_GO, "nothing was ordered for it")
             elif self._at(target) not in ENDED:
-                self._end(target, Phase.LEFT, "")
+                self._end(target, OrderPhase.LEFT, "")
         return tuple(self.progress.values())
 
     # --- before the order ---------------------------------------------------------------------
@@ -160,7 +167,7 @@ class Walk(Struct):
             ready = self._above_floor(ready)
         if ready:
             self._order(ready)
-        ordered = [t for t in self.plan.targets if self._at(t) not in ENDED | {Phase.JOBS}]
+        ordered = [t for t in self.plan.targets if self._at(t) not in ENDED | {OrderPhase.JOBS}]
         if ordered:
             try:
                 rows = node_rows(self.aws, self.plan.cluster, details=False)
@@ -180,22 +187,24 @@ class Walk(Struct):
 
     def _free(self, target: Target, view: SchedulerView | None, why: str) -> bool:
         """Whether the node may go now. One that somebody gave back meanwhile may not any more."""
-        if self._at(target) is not Phase.JOBS:
+        if self._at(target) is not OrderPhase.JOBS:
             return False
         if self.slurm is None or target.before is None:
             return True
         if view is None:
-            self._put(target, Phase.JOBS, why)
+            self._put(target, OrderPhase.JOBS, why)
             return False
         name = NodeName(target.row.node)
         node = view.nodes.get(name)
         if node is not None and not (node.drained or node.down or "FAIL" in node.flags):
-            self._end(target, Phase.REFUSED, "not ordered: somebody gave it back", "given_back")
+            self._end(
+                target, OrderPhase.REFUSED, "not ordered: somebody gave it back", "given_back"
+            )
             return False
         holding = tuple(sorted(int(j.id) for j in self._held[name] if j.running or j.completing))
         if not holding or self.now:
             return True
-        self._put(target, Phase.JOBS, "", jobs=holding)
+        self._put(target, OrderPhase.JOBS, "", jobs=holding)
         return False
 
     def _above_floor(self, ready: Sequence[Target]) -> list[Target]:
@@ -204,7 +213,7 @@ class Walk(Struct):
             counts = targets_of(self.aws, self.plan.cluster)
         except Unavailable as error:
             for target in ready:
-                self._put(target, Phase.JOBS, str(error))
+                self._put(target, OrderPhase.JOBS, str(error))
             return []
         room = {group: counts.get(group, 0) - keep for group, keep in self.floor.items()}
         kept: list[Target] = []
@@ -217,7 +226,7 @@ class Walk(Struct):
         self._reopen(kept)
         for target in kept:
             text = f"others have brought {target.row.group} down to {counts[target.row.group]}"
-            self._end(target, Phase.LET_GO, text)
+            self._end(target, OrderPhase.LET_GO, text)
         return going
 
     def _order(self, ready: Sequence[Target]) -> None:
@@ -225,7 +234,7 @@ class Walk(Struct):
         sagemaker = self.aws.service("sagemaker")
         # From here until the answer nobody knows: a Ctrl-C must not give such a node back.
         for target in ready:
-            self._end(target, Phase.IN_DOUBT, "interrupted while it was being ordered")
+            self._end(target, OrderPhase.IN_DOUBT, "interrupted while it was being ordered")
         outcomes = dict(send(sagemaker, self.plan.cluster, self.plan.verb, rows, sleep=self.sleep))
         for target in ready:
             if target.adopted:
@@ -233,7 +242,7 @@ class Walk(Struct):
         taken = [t for t in ready if outcomes[t.instance].kind is OutcomeKind.ACCEPTED]
         for target in taken:
             self._since[target.instance] = self.clock()
-            self._put(target, Phase.ORDERED, outcomes[target.instance].detail)
+            self._put(target, OrderPhase.ORDERED, outcomes[target.instance].detail)
         if self.now and self.slurm is not None:
             busy = {NodeName(t.row.node): t.reason for t in taken if t.jobs and t.reason}
             self.slurm.down(busy)
@@ -242,12 +251,12 @@ class Walk(Struct):
         for target in ready:
             outcome = outcomes[target.instance]
             if target in refused:
-                self._end(target, Phase.REFUSED, outcome.detail, outcome.code)
+                self._end(target, OrderPhase.REFUSED, outcome.detail, outcome.code)
             elif outcome.kind is OutcomeKind.AMBIGUOUS:
                 text = f"nobody knows whether the service took the order: {outcome.detail}"
-                self._end(target, Phase.IN_DOUBT, text, outcome.code)
+                self._end(target, OrderPhase.IN_DOUBT, text, outcome.code)
             elif not self.wait:
-                self._end(target, Phase.LEFT, "")
+                self._end(target, OrderPhase.LEFT, "")
 
     # --- after the order ----------------------------------------------------------------------
 
@@ -267,27 +276,27 @@ class Walk(Struct):
                 text = f"not back after {self.timeout_s:.0f} s"
                 if self.plan.verb is Verb.REBOOT and target.under_way:
                     text += ": whether the earlier command ordered its reboot, nobody can say"
-                self._end(target, Phase.LEFT, text)
+                self._end(target, OrderPhase.LEFT, text)
 
     def _deleted(self, target: Target, rows: Sequence[NodeRow]) -> None:
         place = target.row.logical_id
         left = next((r for r in rows if target.instance in (r.instance_id, r.logical_id)), None)
         other = next((r for r in rows if place and r.logical_id == place), None)
         if left is not None:
-            self._put(target, Phase.ORDERED, left.status)
+            self._put(target, OrderPhase.ORDERED, left.status)
         elif other is not None:
             text = f"it was replaced, not deleted: {other.instance_id} is in its place"
-            self._end(target, Phase.FAILED, text, new=other.instance_id)
+            self._end(target, OrderPhase.FAILED, text, new=other.instance_id)
         else:
-            self._end(target, Phase.DONE, "deleted")
+            self._end(target, OrderPhase.DONE, "deleted")
 
     def _rebooted(self, target: Target, row: NodeRow | None, view: SchedulerView | None) -> None:
         if row is None or row.status == "Failure":
             text = row.message if row is not None else "the instance is gone"
-            self._end(target, Phase.FAILED, text)
+            self._end(target, OrderPhase.FAILED, text)
         elif self.slurm is None or target.before is None:
             # EC2 says Running all the while: without Slurm nobody tells when a reboot has ended.
-            self._end(target, Phase.LEFT, "ordered; the API does not tell when a reboot ends")
+            self._end(target, OrderPhase.LEFT, "ordered; the API does not tell when a reboot ends")
         else:
             self._join(target, view)
 
@@ -297,18 +306,20 @@ class Walk(Struct):
         row = self._successor(target, rows)
         if row is None:
             old = next((r for r in rows if r.instance_id == target.instance), None)
-            self._put(target, Phase.ORDERED, f"the old instance is {old.status}" if old else "")
+            self._put(
+                target, OrderPhase.ORDERED, f"the old instance is {old.status}" if old else ""
+            )
             return
         new = row.instance_id
         if row.status in ("Failure", "Failed"):
             text, fixed = self._why(row)
-            self._end(target, Phase.FAILED, text, new=new, fixed=fixed)
+            self._end(target, OrderPhase.FAILED, text, new=new, fixed=fixed)
         elif row.status != "Running":
-            self._put(target, Phase.COMING, row.status, new=new)
+            self._put(target, OrderPhase.COMING, row.status, new=new)
         elif self.slurm is None or target.before is None:
-            self._end(target, Phase.DONE, "the new instance is Running", new=new)
+            self._end(target, OrderPhase.DONE, "the new instance is Running", new=new)
         else:
-            self._put(target, Phase.JOINING, "", new=new)
+            self._put(target, OrderPhase.JOINING, "", new=new)
             self._join(target, view)
 
     def _why(self, row: NodeRow) -> tuple[str, str]:
@@ -342,15 +353,15 @@ class Walk(Struct):
         node = view.nodes.get(NodeName(target.row.node)) if view is not None else None
         new = node is not None and (not target.slurmd or began(node) != target.slurmd)
         if node is None or not node.responding or not new:
-            self._put(target, Phase.JOINING, "its slurmd has not registered yet")
+            self._put(target, OrderPhase.JOINING, "its slurmd has not registered yet")
             return
         outcome = self._reopen([target]).get(NodeName(target.row.node), Outcome.accepted())
         if outcome.kind is OutcomeKind.ACCEPTED:
-            self._end(target, Phase.DONE, "back in service")
+            self._end(target, OrderPhase.DONE, "back in service")
         elif outcome.code == "not_ours":
-            self._end(target, Phase.DONE, f"back; it stays closed by another: {node.reason}")
+            self._end(target, OrderPhase.DONE, f"back; it stays closed by another: {node.reason}")
         else:
-            self._put(target, Phase.JOINING, outcome.detail)
+            self._put(target, OrderPhase.JOINING, outcome.detail)
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -359,11 +370,17 @@ class Walk(Struct):
         wanted = {NodeName(t.row.node): t.reason for t in targets if t.reason}
         return self.slurm.reopen(wanted) if self.slurm is not None and wanted else {}
 
-    def _at(self, target: Target) -> Phase:
+    def _at(self, target: Target) -> OrderPhase:
         return self.progress[target.instance].phase
 
     def _put(
-        self, target: Target, phase: Phase, text: str, *, jobs: tuple[int, ...] = (), new: str = ""
+        self,
+        target: Target,
+        phase: OrderPhase,
+        text: str,
+        *,
+        jobs: tuple[int, ...] = (),
+        new: str = "",
     ) -> None:
         before = self.progress.get(target.instance)
         self.progress[target.instance] = NodeProgress(
@@ -379,7 +396,7 @@ class Walk(Struct):
     def _end(
         self,
         target: Target,
-        phase: Phase,
+        phase: OrderPhase,
         text: str,
         code: str = "",
         *,
@@ -387,7 +404,9 @@ class Walk(Struct):
         fixed: str = "",
     ) -> None:
         self._put(target, phase, text, new=new)
-        drained = phase in (Phase.LEFT, Phase.FAILED, Phase.IN_DOUBT) or code in MOVING
+        drained = (
+            phase in (OrderPhase.LEFT, OrderPhase.FAILED, OrderPhase.IN_DOUBT) or code in MOVING
+        )
         self.progress[target.instance] = replace(
             self.progress[target.instance],
             code=code,

@@ -139,9 +139,9 @@ def _of_plan(where: Where) -> str:
     )
 
 
-def where_of_group(aws: Aws, group: Mapping[str, Any], described: Mapping[str, Any]) -> Where:
+def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]) -> Where:
     """Where a described group of a described cluster looks for its instances."""
-    vpc = group.get("OverrideVpcConfig") or described.get("VpcConfig") or {}
+    vpc = group.get("OverrideVpcConfig") or description.get("VpcConfig") or {}
     zones = zones_of_subnets(aws, tuple(vpc.get("Subnets", ())))
     plan = str(group.get("TrainingPlanArn", "")).rpartition("/")[2]
     if not plan:
@@ -188,7 +188,7 @@ FAILURE = frozenset({"Failure", "Failed"})
 """The API says Failure; prose and some tools say Failed."""
 
 
-class Verdict(StrEnum):
+class WaitState(StrEnum):
     """How a wait stands."""
 
     WAITING = "waiting"
@@ -283,7 +283,7 @@ class Progress(Struct, frozen=True):
     seen: frozenset[str] = frozenset()
     unread: str = ""
     by_api: bool = False
-    verdict: Verdict = Verdict.WAITING
+    verdict: WaitState = WaitState.WAITING
     why: str = ""
 
     @property
@@ -299,10 +299,10 @@ class Progress(Struct, frozen=True):
     @property
     def ended(self) -> bool:
         """Whether this is the last look."""
-        return self.verdict is not Verdict.WAITING
+        return self.verdict is not WaitState.WAITING
 
 
-Judged = tuple[Verdict, str]
+Judged = tuple[WaitState, str]
 Until = Callable[[Progress], Judged]
 
 LAG_S = 120.0
@@ -310,7 +310,7 @@ LAG_S = 120.0
 
 PATIENCE_S = 900.0
 
-WAITING: Judged = (Verdict.WAITING, "")
+WAITING: Judged = (WaitState.WAITING, "")
 
 _MENDS = {
     "drift detected": (
@@ -339,11 +339,11 @@ def in_service(
 
     def judge(p: Progress) -> Judged:
         if p.status == "Failed":
-            return Verdict.FAILED, p.failure or "the cluster is Failed"
+            return WaitState.FAILED, p.failure or "the cluster is Failed"
         if p.seen == {DELETED} and p.waited_s < LAG_S:
             return WAITING  # it was created a moment ago
         if p.status in ("Deleting", DELETED):
-            return Verdict.FAILED, f"the cluster is {p.status}"
+            return WaitState.FAILED, f"the cluster is {p.status}"
         if p.status != "InService":
             # A Continuous cluster waits for a login node, however often that fails.
             return _stuck(p, patience_s) if p.status == "Creating" else WAITING
@@ -354,13 +354,13 @@ def in_service(
                 return _rolled_back(p)
             if p.waited_s < LAG_S:
                 return WAITING
-            return Verdict.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
+            return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
         if set(p.targets) & set(leaving):
             return WAITING
         if all(g.current >= g.target for g in p.groups) and all(
             n.status == RUNNING for n in p.nodes
         ):
-            return Verdict.REACHED, ""
+            return WaitState.REACHED, ""
         return _stuck(p, patience_s)
 
     return judge
@@ -374,7 +374,7 @@ def migrated(judge: Until, before: str) -> Until:
 
     def both(p: Progress) -> Judged:
         verdict, why = judge(p)
-        if verdict is not Verdict.REACHED or p.by_api:
+        if verdict is not WaitState.REACHED or p.by_api:
             return verdict, why
         text = p.failure not in ("", before)
         over = text or "Updating" in p.seen or p.waited_s >= LAG_S
@@ -386,17 +386,17 @@ def migrated(judge: Until, before: str) -> Until:
 def _rolled_back(p: Progress) -> Judged:
     fix = next((fix for word, fix in _MENDS.items() if word in p.failure), "")
     why = f"the service rolled the change back: {p.failure or 'it does not say why'}"
-    return Verdict.FAILED, f"{why} ({fix})" if fix else why
+    return WaitState.FAILED, f"{why} ({fix})" if fix else why
 
 
 def deleted(p: Progress) -> Judged:
     """The service does not know the cluster any more. FAILED where nobody deletes it."""
     if p.status == DELETED:
-        return Verdict.REACHED, ""
+        return WaitState.REACHED, ""
     if p.status == "Failed":
-        return Verdict.FAILED, p.failure or "the deletion failed"
+        return WaitState.FAILED, p.failure or "the deletion failed"
     if "Deleting" not in p.seen and p.waited_s >= LAG_S:
-        return Verdict.FAILED, "nobody has ordered its deletion: hpctl cluster delete"
+        return WaitState.FAILED, "nobody has ordered its deletion: hpctl cluster delete"
     return WAITING
 
 
@@ -416,6 +416,6 @@ def _stuck(p: Progress, patience_s: float) -> Judged:
     if not failed or moving or p.still_s < patience_s:
         return WAITING
     return (
-        Verdict.FAILED,
+        WaitState.FAILED,
         f"{len(failed)} node(s) did not come up, and nothing else has moved for {p.still_s:.0f} s",
     )

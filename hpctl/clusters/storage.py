@@ -96,7 +96,7 @@ def links(aws: Aws, file_system: str | None = None) -> tuple[Link, ...]:
     found = aws.service("fsx").pages(operation, "Associations", **request)
     listed = tuple(sorted(map(_link, found), key=lambda link: (link.file_system, link.path)))
     if file_system and not listed:
-        _described(aws, file_system)
+        _description(aws, file_system)
     return listed
 
 
@@ -165,7 +165,7 @@ def _same(aws: Aws, wanted: Wanted) -> Link | None:
 
 def _check(aws: Aws, file_system: str) -> None:
     """Whether a file system can be linked. Raises HpctlError, with what would have to be."""
-    known = _described(aws, file_system)
+    known = _description(aws, file_system)
     kind, state = known.get("FileSystemType", ""), known.get("Lifecycle", "")
     if kind != "LUSTRE":
         raise Refused(
@@ -184,7 +184,7 @@ def _check(aws: Aws, file_system: str) -> None:
         raise Refused(f"{file_system} is {state}", "wait until it is AVAILABLE")
 
 
-def _described(aws: Aws, file_system: str) -> Mapping[str, Any]:
+def _description(aws: Aws, file_system: str) -> Mapping[str, Any]:
     """A file system in FSx's words. Raises Absent with the nearest that there are."""
     fsx = aws.service("fsx")
     try:

@@ -27,7 +27,7 @@ from hpctl.clusters.progress import (
     Progress,
     Trouble,
     Until,
-    Verdict,
+    WaitState,
     Where,
     types_of,
 )
@@ -98,8 +98,8 @@ def _listed(
     except Refused as error:
         if error.code != "ValidationException":
             raise
-        described = sagemaker.read("describe_cluster", ClusterName=cluster)
-        if described.get("NodeProvisioningMode") == "Continuous":
+        description = sagemaker.read("describe_cluster", ClusterName=cluster)
+        if description.get("NodeProvisioningMode") == "Continuous":
             raise
         raise NoEvents(
             f"cluster {cluster} has no events: its NodeProvisioningMode is not Continuous",
@@ -184,9 +184,9 @@ def watch(
                 raise
             waited_s = (at - view.began).total_seconds()
             seen = replace(last, at=at, waited_s=waited_s, events=(), unread=str(error))
-        verdict, why = (Verdict.WAITING, "") if seen.unread else until(seen)
-        if verdict is Verdict.WAITING and timeout_s is not None and seen.waited_s >= timeout_s:
-            verdict, why = Verdict.DEADLINE, f"not there after {timeout_s:.0f} s"
+        verdict, why = (WaitState.WAITING, "") if seen.unread else until(seen)
+        if verdict is WaitState.WAITING and timeout_s is not None and seen.waited_s >= timeout_s:
+            verdict, why = WaitState.DEADLINE, f"not there after {timeout_s:.0f} s"
         last = replace(seen, verdict=verdict, why=why)
         yield last
         if last.ended:
@@ -212,7 +212,7 @@ class _View(Struct):
     troubles: dict[tuple[str, str], Trouble] = field(default_factory=dict)
     failures: dict[str, NodeProgress] = field(default_factory=dict)
     places: dict[str, Where] = field(default_factory=dict)
-    events_told: set[str] = field(default_factory=set)
+    events_shown: set[str] = field(default_factory=set)
     logs_left: int = READ_A_LOOK
     logs_dark: bool = False
     events_left: int = READ_A_LOOK
@@ -323,8 +323,8 @@ class _View(Struct):
             )
         except Refused:
             return ()
-        fresh = [e for e in listed if e["EventId"] not in self.events_told]
-        self.events_told |= {e["EventId"] for e in fresh}
+        fresh = [e for e in listed if e["EventId"] not in self.events_shown]
+        self.events_shown |= {e["EventId"] for e in fresh}
         fresh.sort(key=lambda e: e["EventTime"])
         return tuple(self._event(sagemaker, e) for e in fresh)
 

@@ -40,7 +40,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.node_actors import NodeCase, moved, since_drain
-from hpctl.core.node_recovery import MARKS, TEST_ASKS, NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
 
@@ -258,11 +258,11 @@ UPDATED: Final = FaultClass(
     source="acceptance.software_update",
 )
 
-_FAILED: Final = frozenset({Signal.FAULT_AGAIN, Signal.TEST_FAILED, *TEST_ASKS})
+_FAILED: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
 _REMEDIES: Final = {
-    "replace": Signal.TEST_ASKS_REPLACE,
-    "reboot": Signal.TEST_ASKS_REBOOT,
-    "reset": Signal.TEST_ASKS_RESET,
+    "replace": NodeSignal.TEST_ASKS_REPLACE,
+    "reboot": NodeSignal.TEST_ASKS_REBOOT,
+    "reset": NodeSignal.TEST_ASKS_RESET,
 }
 """What a failed test may ask for (a finding's `code`), the strongest first."""
 _SHOWN: Final = 3
@@ -315,7 +315,7 @@ def results_of(rec: NodeRecovery, findings: tuple[Finding, ...]) -> tuple[Findin
 
 def accepting(c: NodeCase) -> Next:
     """Reserve the node, resume it inside, submit the job, wait for the result."""
-    ended = _lost(c) or _taken(c) or _told(c) or _silent(c)
+    ended = _lost(c) or _taken(c) or _results(c) or _silent(c)
     if ended is not None:
         return ended
     node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
@@ -323,7 +323,7 @@ def accepting(c: NodeCase) -> Next:
         return c.wait("slurmctld does not list the node", Look.SLOWLY)
     if not c.facts.held:
         cannot = "it cannot be reserved for its test"
-        return c.take(StepKind.ISOLATE, name, Signal.UNTESTED, cannot, nodes=(node.name,))
+        return c.take(StepKind.ISOLATE, name, NodeSignal.UNTESTED, cannot, nodes=(node.name,))
     if not node.in_service:
         answer = c.attempt(StepKind.RESUME, c.rec.node)
         last = c.last(StepKind.RESUME)
@@ -343,7 +343,7 @@ def _submit(c: NodeCase, name: str) -> Next:
     return c.take(
         StepKind.TEST,
         name,
-        Signal.UNTESTED,
+        NodeSignal.UNTESTED,
         "slurmctld does not take its test",
         f"{level} test",
         nodes=(c.rec.node,),
@@ -362,11 +362,11 @@ def _lost(c: NodeCase) -> Move | None:
     """The node failed under its test, whatever the test would have said."""
     judged, node = c.facts.assessment, c.facts.slurm
     if c.facts.heard is not None and c.facts.heard != c.rec.generation:
-        return Move(Signal.TEST_FAILED, "it booted during its test")
+        return Move(NodeSignal.TEST_FAILED, "it booted during its test")
     if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
-        return Move(Signal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
+        return Move(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
     if node is not None and node.down and _since_drain(c.rec, StepKind.RESUME):
-        return Move(Signal.TEST_FAILED, "its slurmd was lost during its test")
+        return Move(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
     return None
 
 
@@ -378,7 +378,7 @@ def _taken(c: NodeCase) -> Move | None:
         how = "" if ours else "somebody resumed the node"
     elif node is not None:
         how = taken_over(node, c.rec.id)
-    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
+    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
 def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
@@ -391,7 +391,7 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
     return any(f.last > rec.opened for f in judged.findings)
 
 
-def _told(c: NodeCase) -> Next | None:
+def _results(c: NodeCase) -> Next | None:
     """What the node's agent told; None while it has told nothing."""
     found = c.facts.results
     tests = [f for f in found if f.check != TEST_SUMMARY]
@@ -400,15 +400,15 @@ def _told(c: NodeCase) -> Next | None:
         return None
     if failed:
         asked = {f.code for f in failed}
-        signal = next((s for word, s in _REMEDIES.items() if word in asked), Signal.TEST_FAILED)
+        signal = next((s for word, s in _REMEDIES.items() if word in asked), NodeSignal.TEST_FAILED)
         return Move(signal, _listed(failed), found)
     if c.facts.test is not None and c.facts.test.running:
         return c.wait("it passed; its job is about to end", Look.SOON)
     passed = [f for f in tests if f.verdict is Verdict.OK]
     if not passed:
-        return Move(Signal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
+        return Move(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
     skipped = f", {len(tests) - len(passed)} skipped" if len(tests) > len(passed) else ""
-    return Move(Signal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
+    return Move(NodeSignal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
 
 
 def _listed(failed: list[Finding]) -> str:
@@ -426,15 +426,17 @@ def _silent(c: NodeCase) -> Move | None:
     if job is not None and job.state == "PENDING":
         late = c.now >= later(submitted.resolved, wanted.start_s)
         why = f"job {known} has not started for {wanted.start_s:g} s ({job.reason})"
-        return Move(Signal.UNTESTED, why) if late else None
+        return Move(NodeSignal.UNTESTED, why) if late else None
     ended = job is None or job.state in ENDED
     since = job.end if job is not None and job.end is not None else submitted.resolved
     if not ended or c.now < later(max(since, submitted.resolved), wanted.result_s):
         return None
     state = job.state if job is not None else "gone"
     if state in ("TIMEOUT", "NODE_FAIL"):
-        return Move(Signal.TEST_FAILED, f"job {known} ended as {state} without a result")
-    return Move(Signal.UNTESTED, f"job {known} ({state}) ended and its node's agent told no result")
+        return Move(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
+    return Move(
+        NodeSignal.UNTESTED, f"job {known} ({state}) ended and its node's agent told no result"
+    )
 
 
 # --- after it ---------------------------------------------------------------------------------
@@ -444,7 +446,7 @@ def unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
     verdict, why = _verdict(c.rec)
     node, serves = c.facts.slurm, _serves(verdict, c.policy)
-    taken = verdict is Signal.OPERATOR_TOOK_OVER
+    taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (node.closed or serves or taken):
         return _drain(c, why)
     if _may_run(c):
@@ -453,15 +455,17 @@ def unreserving(c: NodeCase) -> Next:
         return _settled(c, StepKind.UNRESERVE, "its reservation")
     if serves:
         if node is not None and node.in_service:
-            return Move(Signal.RETURN_SEEN, why)
+            return Move(NodeSignal.RETURN_SEEN, why)
         if node is not None and node.closed:
-            return Move(Signal.OPERATOR_TOOK_OVER, taken_over(node, c.rec.id) or "it is drained")
+            return Move(
+                NodeSignal.OPERATOR_TOOK_OVER, taken_over(node, c.rec.id) or "it is drained"
+            )
         return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
     if verdict in _FAILED:
-        return Move(Signal.UNRESERVED, "drained, and its reservation is gone")
-    if verdict is Signal.UNTESTED:
-        return Move(Signal.NEEDS_HUMAN, f"not tested: {why}")
-    return Move(Signal.NEEDS_HUMAN if verdict is Signal.DEADLINE else verdict, why)
+        return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
+    if verdict is NodeSignal.UNTESTED:
+        return Move(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
+    return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
 
 
 def _may_run(c: NodeCase) -> bool:
@@ -473,17 +477,17 @@ def _may_run(c: NodeCase) -> bool:
     return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
 
 
-def _verdict(rec: NodeRecovery) -> tuple[Signal, str]:
+def _verdict(rec: NodeRecovery) -> tuple[NodeSignal, str]:
     """What ended the test, and why."""
     for move in reversed(rec.trail):
-        if move.phase == Phase.UNRESERVING and Signal(move.signal) not in MARKS:
-            return Signal(move.signal), move.why
-    return Signal.NEEDS_HUMAN, "nothing says how its test ended"
+        if move.phase == NodePhase.UNRESERVING and NodeSignal(move.signal) not in MARKS:
+            return NodeSignal(move.signal), move.why
+    return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
 
 
-def _serves(verdict: Signal, policy: Policy) -> bool:
-    untested = verdict is Signal.UNTESTED and policy.acceptance.untested == "return"
-    return verdict is Signal.TEST_PASSED or untested
+def _serves(verdict: NodeSignal, policy: Policy) -> bool:
+    untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
+    return verdict is NodeSignal.TEST_PASSED or untested
 
 
 def _drain(c: NodeCase, why: str) -> Next:

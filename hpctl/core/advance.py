@@ -66,7 +66,10 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
         facts = node_facts(rec, view, here[rec.node], policy, now)
         facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view)
         answer = node_advance.advance(rec, facts, policy, now)
-        if isinstance(answer, Move) and answer.signal is node_recovery.Signal.NEW_GENERATION_SEEN:
+        if (
+            isinstance(answer, Move)
+            and answer.signal is node_recovery.NodeSignal.NEW_GENERATION_SEEN
+        ):
             return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
         return _Next(rec.id, answer)
 

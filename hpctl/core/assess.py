@@ -199,7 +199,7 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     return _in_service(health, cases, incidents)
 
 
-def told_by(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
     """The rows that speak for these findings, the gravest first; none where they mean nothing.
 
     What `assess` goes by, without its waits: for whoever asks what one line means by itself.
@@ -218,7 +218,7 @@ def _all_ok(health: Health) -> bool:
 
 def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
     """The rows that stand after companions and the driver's word have been heard."""
-    drivers = _driver_words(incidents)
+    drivers = _driver_rules(incidents)
     cases: list[_Case] = []
     covered: dict[int, list[FaultClass]] = {}
     for incident in incidents:
@@ -249,7 +249,7 @@ def _covering(faults: Sequence[FaultClass]) -> str:
     return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
 
 
-def _driver_words(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
+def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
     """The newest Xid 154 of each device, cut to the finding that counts, with its rule."""
     found = []
     for incident in incidents:

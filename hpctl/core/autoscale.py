@@ -155,7 +155,7 @@ class Idle(Struct, frozen=True):
     has: Tres = NOTHING_KNOWN
 
 
-class Group(Struct, frozen=True):
+class ScaledGroup(Struct, frozen=True):
     """An instance group as the provider and Slurm have it now.
 
     `target` is what the provider was last told, `alive` how many instances run, `arriving` how
@@ -205,7 +205,7 @@ class Past(Struct, frozen=True):
 class ScaleView(Struct, frozen=True):
     """All that `decide` looks at. `stopped`: why nothing at all may be done."""
 
-    groups: Mapping[str, Group]
+    groups: Mapping[str, ScaledGroup]
     waiting: Sequence[Waiting] = ()
     history: Sequence[Past] = ()
     stopped: str = ""
@@ -278,7 +278,7 @@ def decide(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Dec
 
 
 def _decide(
-    group: Group,
+    group: ScaledGroup,
     limits: GroupLimits,
     history: Sequence[Past],
     left: _Left,
@@ -311,7 +311,9 @@ def _decide(
     return held or answer
 
 
-def _up(group: Group, limits: GroupLimits, left: _Left, policy: AutoscalePolicy) -> ScaleUp | Hold:
+def _up(
+    group: ScaledGroup, limits: GroupLimits, left: _Left, policy: AutoscalePolicy
+) -> ScaleUp | Hold:
     """Instances for the jobs that this group can serve; those are taken off the list."""
     ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
     size, pool = max(group.target, group.alive), left.pools[group.name]
@@ -338,7 +340,9 @@ def _up(group: Group, limits: GroupLimits, left: _Left, policy: AutoscalePolicy)
     )
 
 
-def _serve(group: Group, left: _Left, room: int, size: int | None) -> tuple[list[Waiting], int]:
+def _serve(
+    group: ScaledGroup, left: _Left, room: int, size: int | None
+) -> tuple[list[Waiting], int]:
     """The jobs that find nodes in the group's pool, and how many new nodes that takes.
 
     An array's tasks are jobs of their own: those that find none are left for the next group.
@@ -375,7 +379,7 @@ def _without(job: Waiting, tasks: int) -> Waiting:
     return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
 
 
-def _may_serve(group: Group, job: Demand, pool: Pool) -> bool:
+def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
     """Whether another node of the group could be what a job waits for."""
     if job.named or not pool.fits(job):
         return False
@@ -398,7 +402,7 @@ def _room(size: int, limits: GroupLimits, left: _Left) -> tuple[int, str]:
 
 
 def _down(
-    group: Group, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
+    group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
 ) -> ScaleDown | Hold:
     old = [
         i for i in group.idle if i.since is not None and now >= later(i.since, policy.down_after_s)
@@ -416,7 +420,7 @@ def _down(
     return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
 
 
-def _under_way(group: Group, mine: Sequence[Past]) -> Hold | None:
+def _under_way(group: ScaledGroup, mine: Sequence[Past]) -> Hold | None:
     if group.blocked:
         return Hold(group.name, "blocked", group.blocked)
     busy = [p for p in mine if p.ended is None]
@@ -426,7 +430,7 @@ def _under_way(group: Group, mine: Sequence[Past]) -> Hold | None:
 
 
 def _cooling(
-    group: Group,
+    group: ScaledGroup,
     answer: ScaleUp | ScaleDown,
     mine: Sequence[Past],
     policy: AutoscalePolicy,
@@ -450,7 +454,10 @@ def _cooling(
 
 
 def budget_left(
-    history: Sequence[Past], policy: AutoscalePolicy, now: datetime, groups: Mapping[str, Group]
+    history: Sequence[Past],
+    policy: AutoscalePolicy,
+    now: datetime,
+    groups: Mapping[str, ScaledGroup],
 ) -> tuple[int, float | None]:
     """Instances and instance-hours that may still be added within these 24 hours.
 

@@ -5,9 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.core.autoscale import Direction, Group, Idle, Past, ScaleView, Waiting
+from hpctl.core.autoscale import Direction, Idle, Past, ScaledGroup, ScaleView, Waiting
 from hpctl.core.bounds import later
-from hpctl.core.change import Change, ChangeFacts, Kind, Phase, Signal, ordered, test_job
+from hpctl.core.change import (
+    Change,
+    ChangeFacts,
+    ChangePhase,
+    ChangeSignal,
+    Kind,
+    ordered,
+    test_job,
+)
 from hpctl.core.model import (
     NOTHING_KNOWN,
     Condition,
@@ -142,7 +150,7 @@ def past(change: Change) -> Past:
     """A change of a group's size, as autoscaling remembers it."""
     about = change.opened
     # An instance that has left is one less, whoever deleted it.
-    nothing = change.ended and not (ordered(change) or change.phase is Phase.DONE)
+    nothing = change.ended and not (ordered(change) or change.phase is ChangePhase.DONE)
     count = about.count if about.kind is Kind.ADD else 1
     return Past(
         id=change.id,
@@ -151,13 +159,13 @@ def past(change: Change) -> Past:
         count=0 if nothing else count,
         at=about.at,
         ended=change.since if change.ended else None,
-        failed=change.ended and change.phase is not Phase.DONE,
+        failed=change.ended and change.phase is not ChangePhase.DONE,
     )
 
 
 def _group(
     name: str, limits: GroupLimits, view: View, policy: Policy, now: datetime
-) -> Group | None:
+) -> ScaledGroup | None:
     known = view.provider.groups.get(name)
     if known is None:
         return None
@@ -168,7 +176,7 @@ def _group(
     found = list(nodes_of(name, view))
     running = sum(i.status is InstanceStatus.RUNNING for i in here)
     spares = sum(n.name in held for n, _ in found for held in view.reservations.values())
-    return Group(
+    return ScaledGroup(
         name=name,
         partitions=partitions,
         target=known.target,
@@ -195,7 +203,7 @@ def _late(group: str, view: View) -> bool:
     """Whether the group's last addition waited for its instances in vain."""
     adds = (c for c in view.state.changes.values() if c.opened.kind is Kind.ADD)
     last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
-    return last is not None and bool(last.trail) and last.trail[-1].signal == Signal.DEADLINE
+    return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
 
 
 def _like(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
@@ -330,8 +338,8 @@ def _below_minimum(change: Change, target: int, min_count: int, view: View) -> s
     beside = [c for c in open_now if c.opened.kind is Kind.REMOVE and c.opened.group == group]
     alive = sum(
         i.group == group and i.status is InstanceStatus.RUNNING for i in listed.values()
-    ) - sum(_runs(c, view) for c in beside if c.phase is Phase.LEAVING)
-    undecided = [c.id for c in beside if c.phase in (Phase.OPEN, Phase.CLOSED)]
+    ) - sum(_runs(c, view) for c in beside if c.phase is ChangePhase.LEAVING)
+    undecided = [c.id for c in beside if c.phase in (ChangePhase.OPEN, ChangePhase.CLOSED)]
     room = min(target, alive) - min_count
     if change.id not in undecided or undecided.index(change.id) < room:
         return ""

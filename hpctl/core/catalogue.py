@@ -107,9 +107,9 @@ _FOLLOWS = frozenset(
 )
 
 
-def _overridden(shipped: FaultClass, change: Override) -> FaultClass:
+def _overridden(default: FaultClass, change: Override) -> FaultClass:
     names = change.__struct_fields__
-    mine = replace(shipped, **{n: v for n in names if (v := getattr(change, n)) is not None})
+    mine = replace(default, **{n: v for n in names if (v := getattr(change, n)) is not None})
     if not mine.ladder:
         raise ValueError(f"rule {mine.rule}: the ladder is empty")
     if mine.urgency is not Urgency.NONE and {Remedy.NONE, Remedy.RESTART_JOB} & set(mine.ladder):
@@ -122,7 +122,7 @@ def _overridden(shipped: FaultClass, change: Override) -> FaultClass:
     return mine
 
 
-def _shipped(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
+def _default(rule: RuleId, changes: Mapping[RuleId, Override]) -> FaultClass:
     """What an override starts from: the shipped row, or a site's own that does nothing yet."""
     if rule in SHIPPED:
         return SHIPPED[rule]
@@ -148,7 +148,7 @@ def rules(
     changes = dict(overrides or {})
     classes = dict(SHIPPED)
     for rule, change in changes.items():
-        classes[rule] = _overridden(_shipped(rule, changes), change)
+        classes[rule] = _overridden(_default(rule, changes), change)
     decided = {r for r, c in changes.items() if c.urgency is not None or c.ladder is not None}
     return Rules(
         classes=MappingProxyType(classes),

@@ -67,7 +67,7 @@ class Kind(StrEnum):
     """An idle node is tested until a user wants it."""
 
 
-class Phase(StrEnum):
+class ChangePhase(StrEnum):
     """Where a change stands. The last three are ends."""
 
     OPEN = "open"
@@ -81,10 +81,10 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDS: Final = frozenset({Phase.DONE, Phase.FAILED, Phase.CANCELLED})
+ENDS: Final = frozenset({ChangePhase.DONE, ChangePhase.FAILED, ChangePhase.CANCELLED})
 
 
-class Signal(StrEnum):
+class ChangeSignal(StrEnum):
     """An observed fact that moves a change."""
 
     ORDER_TAKEN = "order_taken"
@@ -100,49 +100,49 @@ class Signal(StrEnum):
     OPERATOR_TOOK_OVER = "operator_took_over"
 
 
-TRANSITIONS: Final[Mapping[tuple[Kind, Phase, Signal], Phase]] = {
-    (Kind.ADD, Phase.OPEN, Signal.ORDER_TAKEN): Phase.ARRIVING,
-    (Kind.ADD, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
-    (Kind.ADD, Phase.OPEN, Signal.DEADLINE): Phase.FAILED,
-    (Kind.ADD, Phase.ARRIVING, Signal.ARRIVED): Phase.DONE,
-    (Kind.ADD, Phase.ARRIVING, Signal.REFUSED): Phase.FAILED,
-    (Kind.ADD, Phase.ARRIVING, Signal.DEADLINE): Phase.FAILED,
-    (Kind.REMOVE, Phase.OPEN, Signal.IN_USE): Phase.CANCELLED,
-    (Kind.REMOVE, Phase.OPEN, Signal.CLOSED_SEEN): Phase.CLOSED,
-    (Kind.REMOVE, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
-    (Kind.REMOVE, Phase.OPEN, Signal.DEADLINE): Phase.GIVING_BACK,
-    (Kind.REMOVE, Phase.CLOSED, Signal.IN_USE): Phase.GIVING_BACK,
-    (Kind.REMOVE, Phase.CLOSED, Signal.ORDER_TAKEN): Phase.LEAVING,
-    (Kind.REMOVE, Phase.CLOSED, Signal.GONE): Phase.DONE,
-    (Kind.REMOVE, Phase.CLOSED, Signal.REFUSED): Phase.GIVING_BACK,
-    (Kind.REMOVE, Phase.CLOSED, Signal.DEADLINE): Phase.FAILED,
-    (Kind.REMOVE, Phase.LEAVING, Signal.GONE): Phase.DONE,
-    (Kind.REMOVE, Phase.LEAVING, Signal.DEADLINE): Phase.FAILED,
-    (Kind.REMOVE, Phase.GIVING_BACK, Signal.BACK): Phase.CANCELLED,
-    (Kind.REMOVE, Phase.GIVING_BACK, Signal.GONE): Phase.DONE,
-    (Kind.REMOVE, Phase.GIVING_BACK, Signal.REFUSED): Phase.FAILED,
-    (Kind.REMOVE, Phase.GIVING_BACK, Signal.DEADLINE): Phase.FAILED,
+TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]] = {
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.ARRIVING,
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.CANCELLED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.CLOSED_SEEN): ChangePhase.CLOSED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.IN_USE): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.ORDER_TAKEN): ChangePhase.LEAVING,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.REFUSED): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.BACK): ChangePhase.CANCELLED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.DEADLINE): ChangePhase.FAILED,
     # Whoever takes a node over that we have closed keeps it; the instance is not ours any more.
     **{
-        (Kind.REMOVE, phase, Signal.OPERATOR_TOOK_OVER): Phase.CANCELLED
-        for phase in (Phase.OPEN, Phase.CLOSED, Phase.GIVING_BACK)
+        (Kind.REMOVE, phase, ChangeSignal.OPERATOR_TOOK_OVER): ChangePhase.CANCELLED
+        for phase in (ChangePhase.OPEN, ChangePhase.CLOSED, ChangePhase.GIVING_BACK)
     },
-    (Kind.RETURN, Phase.OPEN, Signal.BACK): Phase.DONE,
-    (Kind.RETURN, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
-    (Kind.RETURN, Phase.OPEN, Signal.DEADLINE): Phase.FAILED,
-    (Kind.BURN_IN, Phase.OPEN, Signal.ORDER_TAKEN): Phase.TESTING,
-    (Kind.BURN_IN, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
-    (Kind.BURN_IN, Phase.OPEN, Signal.IN_USE): Phase.LEAVING,
-    (Kind.BURN_IN, Phase.OPEN, Signal.DEADLINE): Phase.LEAVING,
-    (Kind.BURN_IN, Phase.TESTING, Signal.TESTED): Phase.DONE,
-    (Kind.BURN_IN, Phase.TESTING, Signal.REFUSED): Phase.FAILED,
-    (Kind.BURN_IN, Phase.TESTING, Signal.IN_USE): Phase.LEAVING,
-    (Kind.BURN_IN, Phase.TESTING, Signal.DEADLINE): Phase.LEAVING,
-    (Kind.BURN_IN, Phase.LEAVING, Signal.GONE): Phase.CANCELLED,
-    (Kind.BURN_IN, Phase.LEAVING, Signal.DEADLINE): Phase.FAILED,
-    (Kind.SPARES, Phase.OPEN, Signal.SET_SEEN): Phase.DONE,
-    (Kind.SPARES, Phase.OPEN, Signal.REFUSED): Phase.FAILED,
-    (Kind.SPARES, Phase.OPEN, Signal.DEADLINE): Phase.FAILED,
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.BACK): ChangePhase.DONE,
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.TESTED): ChangePhase.DONE,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.CANCELLED,
+    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
 }
 
 
@@ -173,7 +173,7 @@ class Change(Struct, frozen=True):
     """One change as the journal tells it."""
 
     opened: ChangeOpened
-    phase: Phase
+    phase: ChangePhase
     since: datetime
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
@@ -196,7 +196,7 @@ class Change(Struct, frozen=True):
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
         """The change after a signal. Raises IllegalSignal for what is not in the table."""
-        signal = Signal(seen)
+        signal = ChangeSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
@@ -213,7 +213,7 @@ def ordered(change: Change) -> bool:
 
 def open_change(event: ChangeOpened) -> Change:
     """A change at its beginning."""
-    return Change(event, Phase.OPEN, event.at)
+    return Change(event, ChangePhase.OPEN, event.at)
 
 
 RESERVE_DEADLINE_S: Final = 60.0
@@ -252,9 +252,9 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     repeat = Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)
     c = Case(change, facts, policy, now, deadline, repeat)
     # What was closed for nothing is given back; what may be going is left to a person.
-    vain = change.phase is Phase.CLOSED and not ordered(change)
+    vain = change.phase is ChangePhase.CLOSED and not ordered(change)
     answer = _PHASES[change.opened.kind, change.phase](c)
-    return c.timed(answer, Signal.REFUSED if vain else Signal.DEADLINE)
+    return c.timed(answer, ChangeSignal.REFUSED if vain else ChangeSignal.DEADLINE)
 
 
 def deadline_of(change: Change, policy: Policy) -> datetime:
@@ -264,17 +264,17 @@ def deadline_of(change: Change, policy: Policy) -> datetime:
 
 def _deadline_s(change: Change, policy: Policy) -> float:
     scale, node = policy.autoscale, policy.node
-    if change.opened.kind is Kind.BURN_IN and change.phase is not Phase.OPEN:
+    if change.opened.kind is Kind.BURN_IN and change.phase is not ChangePhase.OPEN:
         return policy.acceptance.limit_s(policy.idle.level) + node.doubt_window_s
     return {
-        Phase.OPEN: RESERVE_DEADLINE_S
+        ChangePhase.OPEN: RESERVE_DEADLINE_S
         if change.opened.kind is Kind.SPARES
         else node.step_attempts * node.doubt_window_s,
-        Phase.TESTING: policy.acceptance.limit_s(policy.idle.level),
-        Phase.ARRIVING: scale.arrive_deadline_s,
-        Phase.CLOSED: scale.leave_deadline_s,
-        Phase.LEAVING: scale.leave_deadline_s,
-        Phase.GIVING_BACK: node.cordon_deadline_s,
+        ChangePhase.TESTING: policy.acceptance.limit_s(policy.idle.level),
+        ChangePhase.ARRIVING: scale.arrive_deadline_s,
+        ChangePhase.CLOSED: scale.leave_deadline_s,
+        ChangePhase.LEAVING: scale.leave_deadline_s,
+        ChangePhase.GIVING_BACK: node.cordon_deadline_s,
     }[change.phase]
 
 
@@ -291,13 +291,13 @@ _NOT_RESUMED: Final = "slurmctld will not resume the node"
 def _add(c: _Case) -> Next:
     about = c.rec.opened
     if _taken(c, StepKind.ADD):
-        return Move(Signal.ORDER_TAKEN, f"the service took the order for {about.count} more")
+        return Move(ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more")
     if c.facts.unwanted:
-        return Move(Signal.REFUSED, c.facts.unwanted)
+        return Move(ChangeSignal.REFUSED, c.facts.unwanted)
     if not c.facts.cloud_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
     cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
-    return c.take(StepKind.ADD, about.group, Signal.REFUSED, cannot, about.why, **size)
+    return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
 
 
 def _arriving(c: _Case) -> Next:
@@ -309,7 +309,9 @@ def _arriving(c: _Case) -> Next:
         # not to be ordered again at once.
         why = f"{about.group} is ordered to have {group.target}, not {about.size}"
         settled = later(c.rec.since, c.policy.node.doubt_window_s)
-        return Move(Signal.REFUSED, why) if c.now >= settled else Wait(settled, why, Look.SLOWLY)
+        return (
+            Move(ChangeSignal.REFUSED, why) if c.now >= settled else Wait(settled, why, Look.SLOWLY)
+        )
     running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
     if len(running) < about.size:
         waits = [i for i in c.facts.instances if i.status is not InstanceStatus.RUNNING]
@@ -319,7 +321,7 @@ def _arriving(c: _Case) -> Next:
     if c.facts.unregistered:
         names = ",".join(c.facts.unregistered)
         return c.wait(f"{names} not in Slurm yet", Look.SLOWLY)
-    return Move(Signal.ARRIVED, f"{len(running)} instances of {about.group} run")
+    return Move(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")
 
 
 # --- a node leaves ------------------------------------------------------------------------------
@@ -328,28 +330,30 @@ def _arriving(c: _Case) -> Next:
 def _remove(c: _Case) -> Next:
     node, about = c.facts.node, c.rec.opened
     if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
-        return Move(Signal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason")
+        return Move(ChangeSignal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason")
     if node is not None and node.drained:
-        return Move(Signal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
+        return Move(ChangeSignal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
     if _taken(c, StepKind.DRAIN):
-        return Move(Signal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
+        return Move(ChangeSignal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
     if c.facts.busy or c.facts.unwanted:
-        return Move(Signal.IN_USE, c.facts.busy or c.facts.unwanted)
+        return Move(ChangeSignal.IN_USE, c.facts.busy or c.facts.unwanted)
     cannot = "slurmctld will not drain the node"
-    return c.take(StepKind.DRAIN, str(about.node), Signal.REFUSED, cannot, "scale down")
+    return c.take(StepKind.DRAIN, str(about.node), ChangeSignal.REFUSED, cannot, "scale down")
 
 
 def _closed(c: _Case) -> Next:
     if gone := _gone(c):
         return gone
     if _taken(c, StepKind.REMOVE):
-        return Move(Signal.ORDER_TAKEN, f"the service accepted to delete {c.rec.opened.instance}")
+        return Move(
+            ChangeSignal.ORDER_TAKEN, f"the service accepted to delete {c.rec.opened.instance}"
+        )
     # Once an order may be under way, nobody gives the node work any more.
     if not ordered(c.rec):
         if how := taken_over(c.facts.node, c.rec.id):
-            return Move(Signal.OPERATOR_TOOK_OVER, how)
+            return Move(ChangeSignal.OPERATOR_TOOK_OVER, how)
         if c.facts.busy or c.facts.unwanted:
-            return Move(Signal.IN_USE, c.facts.busy or c.facts.unwanted)
+            return Move(ChangeSignal.IN_USE, c.facts.busy or c.facts.unwanted)
     if not c.facts.cloud_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
     target = str(c.rec.opened.instance)
@@ -362,7 +366,7 @@ def _closed(c: _Case) -> Next:
         return c.wait(f"{target} is gone; the list still has it", Look.SLOWLY)
     if ordered(c.rec):
         return c.wait(f"nobody can say whether {target} goes", Look.SLOWLY)
-    return Move(Signal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
+    return Move(ChangeSignal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
 
 
 def _leaving(c: _Case) -> Next:
@@ -374,10 +378,10 @@ def _giving_back(c: _Case) -> Next:
     if gone := _gone(c):
         return gone
     if node is None or not node.drained:
-        return Move(Signal.BACK, "slurmctld shows the node in service")
+        return Move(ChangeSignal.BACK, "slurmctld shows the node in service")
     if how := taken_over(node, c.rec.id):
-        return Move(Signal.OPERATOR_TOOK_OVER, how)
-    return c.take(StepKind.RETURN, str(c.rec.opened.node), Signal.REFUSED, _NOT_RESUMED)
+        return Move(ChangeSignal.OPERATOR_TOOK_OVER, how)
+    return c.take(StepKind.RETURN, str(c.rec.opened.node), ChangeSignal.REFUSED, _NOT_RESUMED)
 
 
 def _gone(c: _Case) -> Move | None:
@@ -387,18 +391,18 @@ def _gone(c: _Case) -> Move | None:
     mine = c.rec.opened.instance
     listed = next((i for i in c.facts.instances if i.id == mine), None)
     if listed is None:
-        return Move(Signal.GONE, f"{mine} is not listed any more")
+        return Move(ChangeSignal.GONE, f"{mine} is not listed any more")
     if listed.status is InstanceStatus.SHUTTING_DOWN:
-        return Move(Signal.GONE, f"{mine} is shutting down")
+        return Move(ChangeSignal.GONE, f"{mine} is shutting down")
     return None
 
 
 def _return(c: _Case) -> Next:
     node, cause = c.facts.node, c.rec.opened.cause
     if node is None or not node.drained or reason_owner(node.reason) != cause:
-        return Move(Signal.BACK, "its Reason is not the removal's any more")
+        return Move(ChangeSignal.BACK, "its Reason is not the removal's any more")
     target = str(c.rec.opened.node)
-    return c.take(StepKind.RETURN, target, Signal.REFUSED, _NOT_RESUMED, owner=cause)
+    return c.take(StepKind.RETURN, target, ChangeSignal.REFUSED, _NOT_RESUMED, owner=cause)
 
 
 # --- spares -------------------------------------------------------------------------------------
@@ -407,14 +411,18 @@ def _return(c: _Case) -> Next:
 def _spares(c: _Case) -> Next:
     about = c.rec.opened
     if c.facts.reserved == frozenset(about.nodes):
-        return Move(Signal.SET_SEEN, f"the reservation holds {','.join(about.nodes) or 'nothing'}")
+        return Move(
+            ChangeSignal.SET_SEEN, f"the reservation holds {','.join(about.nodes) or 'nothing'}"
+        )
     if c.facts.busy:
         # slurmctld would refuse it whole, and a victim must not wait while it is asked again.
-        return Move(Signal.REFUSED, c.facts.busy)
+        return Move(ChangeSignal.REFUSED, c.facts.busy)
     retry_s, cannot = c.policy.job.step_retry_s, "slurmctld will not reserve"
     c = replace(c, repeat=Repeat(retry_s, c.policy.node.step_attempts, retry_s))
     nodes = about.nodes
-    return c.take(StepKind.RESERVE, about.group, Signal.REFUSED, cannot, about.why, nodes=nodes)
+    return c.take(
+        StepKind.RESERVE, about.group, ChangeSignal.REFUSED, cannot, about.why, nodes=nodes
+    )
 
 
 # --- burn-in ------------------------------------------------------------------------------------
@@ -434,13 +442,13 @@ def test_job(change: Change) -> JobId | None:
 def _burn_in(c: _Case) -> Next:
     about, idle = c.rec.opened, c.policy.idle
     if _taken(c, StepKind.TEST):
-        return Move(Signal.ORDER_TAKEN, f"job {test_job(c.rec)}")
+        return Move(ChangeSignal.ORDER_TAKEN, f"job {test_job(c.rec)}")
     if c.facts.unwanted:
-        return Move(Signal.IN_USE, c.facts.unwanted)
+        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.take(
         StepKind.TEST,
         TEST_NAME + c.rec.id,
-        Signal.REFUSED,
+        ChangeSignal.REFUSED,
         "slurmctld does not take the test",
         about.why,
         nodes=(about.node,),
@@ -457,12 +465,12 @@ def _testing(c: _Case) -> Next:
     since = taken.resolved if taken and taken.resolved else c.rec.since
     if job is not None and job.state in ENDED:
         if job.state in ("COMPLETED", "FAILED"):  # what failed is in the agent's findings
-            return Move(Signal.TESTED, f"job {job.id} {job.state}")
-        return Move(Signal.REFUSED, f"job {job.id} ended as {job.state}")
+            return Move(ChangeSignal.TESTED, f"job {job.id} {job.state}")
+        return Move(ChangeSignal.REFUSED, f"job {job.id} ended as {job.state}")
     if job is None and c.now >= later(since, c.policy.node.step_retry_s):
-        return Move(Signal.TESTED, "slurmctld has forgotten its job")
+        return Move(ChangeSignal.TESTED, "slurmctld has forgotten its job")
     if c.facts.unwanted:
-        return Move(Signal.IN_USE, c.facts.unwanted)
+        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
 
 
@@ -470,7 +478,7 @@ def _ending(c: _Case) -> Next:
     """Its job is canceled by its name: one that was never answered may be there."""
     job, ended = c.facts.job, c.last(StepKind.END_TEST)
     if ended is not None and ended.accepted and (job is None or job.state in ENDED):
-        return Move(Signal.GONE, "its job has ended")
+        return Move(ChangeSignal.GONE, "its job has ended")
     name = TEST_NAME + c.rec.id
     if ended is None:
         return Do(StepKind.END_TEST, name, 1)
@@ -479,16 +487,16 @@ def _ending(c: _Case) -> Next:
     return Do(StepKind.END_TEST, name, ended.attempt + 1)
 
 
-_PHASES: Final[Mapping[tuple[Kind, Phase], Callable[[_Case], Next]]] = {
-    (Kind.ADD, Phase.OPEN): _add,
-    (Kind.ADD, Phase.ARRIVING): _arriving,
-    (Kind.REMOVE, Phase.OPEN): _remove,
-    (Kind.REMOVE, Phase.CLOSED): _closed,
-    (Kind.REMOVE, Phase.LEAVING): _leaving,
-    (Kind.REMOVE, Phase.GIVING_BACK): _giving_back,
-    (Kind.RETURN, Phase.OPEN): _return,
-    (Kind.SPARES, Phase.OPEN): _spares,
-    (Kind.BURN_IN, Phase.OPEN): _burn_in,
-    (Kind.BURN_IN, Phase.TESTING): _testing,
-    (Kind.BURN_IN, Phase.LEAVING): _ending,
+_PHASES: Final[Mapping[tuple[Kind, ChangePhase], Callable[[_Case], Next]]] = {
+    (Kind.ADD, ChangePhase.OPEN): _add,
+    (Kind.ADD, ChangePhase.ARRIVING): _arriving,
+    (Kind.REMOVE, ChangePhase.OPEN): _remove,
+    (Kind.REMOVE, ChangePhase.CLOSED): _closed,
+    (Kind.REMOVE, ChangePhase.LEAVING): _leaving,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK): _giving_back,
+    (Kind.RETURN, ChangePhase.OPEN): _return,
+    (Kind.SPARES, ChangePhase.OPEN): _spares,
+    (Kind.BURN_IN, ChangePhase.OPEN): _burn_in,
+    (Kind.BURN_IN, ChangePhase.TESTING): _testing,
+    (Kind.BURN_IN, ChangePhase.LEAVING): _ending,
 }

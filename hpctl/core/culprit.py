@@ -49,7 +49,7 @@ class NextRound(Struct, frozen=True):
     beliefs: Beliefs
 
 
-class Verdict(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     """The end of a search: the culprits, none where the tests name nobody."""
 
     culprits: tuple[NodeName, ...]
@@ -59,7 +59,7 @@ class Verdict(Struct, frozen=True):
 
 def search(
     suspects: Sequence[NodeName], done: Sequence[Round], healthy: Sequence[NodeName] = ()
-) -> NextRound | Verdict:
+) -> NextRound | SearchResult:
     """The next round, or the verdict. `healthy`: partners that are not suspected.
 
     Raises ValueError with fewer than two nodes.
@@ -77,7 +77,7 @@ def search(
     wide = len(nodes) // 2 > PAIRED
     cleared = not wide and not open_ and len(done) >= 2
     if (named and not open_) or cleared or len(done) >= most:
-        return Verdict(named, believed, len(done))
+        return SearchResult(named, believed, len(done))
     if halves or (wide and pairs and not named and not open_):
         known = believed if halves else prior
         return NextRound(len(done) + 1, _halves(nodes, known), known)
@@ -94,8 +94,8 @@ def failed(figures: Mapping[Group, float | None]) -> Round:
 
     A group is slow by the others of its size: by their upper median, of two groups by the better.
     """
-    told = sorted(value for value in figures.values() if value is not None)
-    least = SLOW * told[len(told) // 2] if told else 0.0
+    measured = sorted(value for value in figures.values() if value is not None)
+    least = SLOW * measured[len(measured) // 2] if measured else 0.0
     return tuple(
         GroupResult(group, value is None or value < least) for group, value in figures.items()
     )
@@ -104,14 +104,15 @@ def failed(figures: Mapping[Group, float | None]) -> Round:
 def beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, float]:
     """How likely each node is bad, by all tests: messages between tests and nodes, in log odds."""
     odds = {node: log(p / (1 - p)) for node, p in prior.items()}
-    said = {(t, n): 0.0 for t, test in enumerate(tests) for n in test.nodes}
+    evidence = {(t, n): 0.0 for t, test in enumerate(tests) for n in test.nodes}
     total = dict(odds)
     for _ in range(_SWEEPS):
         most = 0.0
         for t, test in enumerate(tests):
             # How likely each of the others leaves the test alone, by all that else is known of it.
             quiet = {
-                n: 1 - _probability(total[n] - said[t, n]) * (1 - FALSE_PASS) for n in test.nodes
+                n: 1 - _probability(total[n] - evidence[t, n]) * (1 - FALSE_PASS)
+                for n in test.nodes
             }
             everyone = (1 - FALSE_FAIL) * prod(quiet.values())
             for n in test.nodes:
@@ -119,9 +120,9 @@ def beliefs(prior: Beliefs, tests: Sequence[GroupResult]) -> dict[NodeName, floa
                 if_good = 1 - passes if test.failed else passes
                 if_bad = 1 - FALSE_PASS * passes if test.failed else FALSE_PASS * passes
                 new = log(if_bad / if_good)
-                most = max(most, abs(new - said[t, n]))
-                total[n] += new - said[t, n]
-                said[t, n] = new
+                most = max(most, abs(new - evidence[t, n]))
+                total[n] += new - evidence[t, n]
+                evidence[t, n] = new
         if most < _STILL:
             break
     return {node: _probability(odds) for node, odds in total.items()}

@@ -37,7 +37,7 @@ from hpctl.core.model import (
     RuleId,
     Verdict,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 
 CHECK: Final = "history.forecast"
 DAY: Final = 86400.0
@@ -359,7 +359,7 @@ def _break(rec: NodeRecovery, state: State, gone: bool) -> Break:
     if rec.ended and rec.opened_for.instance == rec.generation.instance:
         back = _days(rec.since)
         by_hand = state.returned.get(rec.node)
-        if rec.phase is Phase.ESCALATED and by_hand is not None:
+        if rec.phase is NodePhase.ESCALATED and by_hand is not None:
             back = max(back, _days(by_hand))
     elif rec.ended and not gone:
         back = _days(rec.since)
@@ -461,7 +461,7 @@ def _forecast(
         node, instance, day, week, month,
         breaks=len(unit.breaks),
         jobs=sum(moved.get(r.id, 0) for r in recs),
-        escalated=sum(r.phase is Phase.ESCALATED for r in recs),
+        escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
         rules=rules,
         classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},
         signs=signs,

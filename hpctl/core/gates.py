@@ -27,7 +27,7 @@ from hpctl.core.model import (
     SlurmNode,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.view import View, fresh
 
@@ -111,7 +111,7 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
         # One that a mass event withdrew treated nothing: it spends no budget of the nodes' own.
         t.last_hour += not rec.withdrawn and now < later(rec.opened, 3600)
         # One that was remedied, passed its checks and serves again was sick by itself.
-        over = rec.phase is Phase.RETURNED
+        over = rec.phase is NodePhase.RETURNED
         if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
     for name, judged in view.assessments.items():
@@ -334,16 +334,16 @@ def launch_failures(state: State, now: datetime, window_s: float) -> int:
     ended = [r for r in state.nodes.values() if r.ended and now < later(r.since, window_s)]
     failures = 0
     for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
-        if rec.phase is Phase.RETURNED:
+        if rec.phase is NodePhase.RETURNED:
             break
         failures += _did_not_come_back(rec)
     return failures
 
 
 def _did_not_come_back(rec: NodeRecovery) -> bool:
-    if rec.phase is not Phase.ESCALATED or len(rec.trail) < 2:
+    if rec.phase is not NodePhase.ESCALATED or len(rec.trail) < 2:
         return False
-    return rec.trail[-2].phase in (Phase.REMEDYING, Phase.REJOINING)
+    return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
 
 
 def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.core.bounds import EARLIEST, later
-from hpctl.core.job_recovery import BEFORE_STOP, JobRecovery, JobReport, Phase, Signal, Wish
+from hpctl.core.job_recovery import BEFORE_STOP, JobPhase, JobRecovery, JobReport, JobSignal, Wish
 from hpctl.core.model import ENDED_BADLY, NodeName, SlurmJob
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import (
@@ -71,25 +71,25 @@ def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) ->
     deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
     repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
     c = Case(rec, facts, policy, now, deadline, repeat)
-    return c.timed(_ended(rec, facts) or _PHASES[rec.phase](c), Signal.DEADLINE)
+    return c.timed(_ended(rec, facts) or _PHASES[rec.phase](c), JobSignal.DEADLINE)
 
 
-def deadline_s(phase: Phase, policy: Policy) -> float:
+def deadline_s(phase: JobPhase, policy: Policy) -> float:
     """How long a phase may last, in seconds."""
     job = policy.job
     return {
-        Phase.HIT: job.stop_deadline_s,
-        Phase.EXCISING: job.stop_deadline_s,
-        Phase.WATCHING: job.supervisor_grace_s + job.step_retry_s,
-        Phase.SAVING: job.save_grace_s + job.step_retry_s,
-        Phase.STOPPING: job.stop_deadline_s,
-        Phase.RELEASED: job.release_deadline_s,
-        Phase.STARTING: job.start_deadline_s,
-        Phase.PROVING: job.prove_deadline_s,
+        JobPhase.HIT: job.stop_deadline_s,
+        JobPhase.EXCISING: job.stop_deadline_s,
+        JobPhase.WATCHING: job.supervisor_grace_s + job.step_retry_s,
+        JobPhase.SAVING: job.save_grace_s + job.step_retry_s,
+        JobPhase.STOPPING: job.stop_deadline_s,
+        JobPhase.RELEASED: job.release_deadline_s,
+        JobPhase.STARTING: job.start_deadline_s,
+        JobPhase.PROVING: job.prove_deadline_s,
     }[phase]
 
 
-_REQUEUED: Final = frozenset({Phase.RELEASED, Phase.STARTING, Phase.PROVING})
+_REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING})
 """Phases in which slurmctld has requeued the run, and may have died before it saved that."""
 
 
@@ -97,22 +97,24 @@ def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
     """Ends that may come in any phase, and a run that began, or came back, without our help."""
     job = facts.job
     if job is None:
-        return Move(Signal.GONE, "slurmctld does not know the job any more")
+        return Move(JobSignal.GONE, "slurmctld does not know the job any more")
     if job.submit < rec.attempt.submit or job.restarts < rec.attempt.restarts:
-        return Move(Signal.GONE, "the job id belongs to another submission now")
+        return Move(JobSignal.GONE, "the job id belongs to another submission now")
     if job.state == "COMPLETED" and not job.completing:
-        return Move(Signal.FINISHED, "the job completed")
+        return Move(JobSignal.FINISHED, "the job completed")
     if job.state in ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"):
-        return Move(Signal.GONE, f"the job ended as {job.state}: not ours to run again")
+        return Move(JobSignal.GONE, f"the job ended as {job.state}: not ours to run again")
     if facts.called_off and job.running and rec.phase in BEFORE_STOP and not rec.crippled:
-        return Move(Signal.CALLED_OFF, "its node's recovery ended, and the job runs")
+        return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
     later_run = job.restarts > rec.attempt.restarts
-    if rec.phase is not Phase.PROVING and later_run and job.state == "RUNNING":
-        return Move(Signal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+    if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
+        return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
     # A run that is there and runs is left alone: its node may be somebody else's by now.
     again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
     if again and job.state in ENDED_BADLY and not job.completing:
-        return Move(Signal.STOP_WANTED, "slurmctld came back with a state from before the requeue")
+        return Move(
+            JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
+        )
     return None
 
 
@@ -123,10 +125,10 @@ def _hit(c: _Case) -> Next:
         return c.wait("its node is not closed to new work yet", Look.SOON)
     job = c.facts.job
     if c.rec.supervised and job is not None and job.running and not c.facts.headless:
-        return Move(Signal.SUPERVISED, "its own supervisor restarts its step without the node")
+        return Move(JobSignal.SUPERVISED, "its own supervisor restarts its step without the node")
     if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
-        return Move(Signal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
-    return Move(Signal.STOP_WANTED, "it cannot go on where it is")
+        return Move(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
+    return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
 
 
 def _hung(c: _Case) -> Next:
@@ -134,61 +136,63 @@ def _hung(c: _Case) -> Next:
     job, killed = c.facts.job, c.last(StepKind.SIGNAL)
     if job is None or not job.running:
         ended = "`hangs: cancel` ended it" if killed else "it ended by itself"
-        return Move(Signal.ENDED if killed else Signal.CALLED_OFF, ended)
+        return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
         return c.wait("it is being ended", Look.SOON)
     if not c.facts.hangs:
-        return Move(Signal.CALLED_OFF, "it works again by itself")
+        return Move(JobSignal.CALLED_OFF, "it works again by itself")
     dumped, late = c.last(StepKind.STACKS), later(c.rec.since, c.policy.hangs.dump_s)
     if dumped is None:
         return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
     if dumped.outcome is None and c.now < late:
         return Wait(late, "the stacks of its ranks are dumped", Look.SLOWLY)
     if c.rec.hang == "dump":
-        said = answer_text(dumped.outcome) if dumped.outcome else ""
-        kept = f"stacks: {said}" if dumped.accepted else f"its stacks could not be dumped ({said})"
-        return Move(Signal.CALLED_OFF, f"{kept}; it is left as it is")
+        dump = answer_text(dumped.outcome) if dumped.outcome else ""
+        kept = f"stacks: {dump}" if dumped.accepted else f"its stacks could not be dumped ({dump})"
+        return Move(JobSignal.CALLED_OFF, f"{kept}; it is left as it is")
     if c.rec.hang == "cancel":
         return Do(StepKind.SIGNAL, "KILL", 1, "it hangs")
-    return Move(Signal.STOP_WANTED, "it hangs")
+    return Move(JobSignal.STOP_WANTED, "it hangs")
 
 
 def _excising(c: _Case) -> Next:
     job = c.facts.job
     if job is None or not job.running:
-        return Move(Signal.STOP_WANTED, "it did not outlive its node")
+        return Move(JobSignal.STOP_WANTED, "it did not outlive its node")
     if c.facts.headless:
-        return Move(Signal.STOP_WANTED, "the node of its batch script is lost")
+        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
     if c.facts.gone:
-        return Move(Signal.EXCISED, f"it runs on {','.join(job.nodes)}")
+        return Move(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
     if c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN", Look.SOON)
-    return Move(Signal.STOP_WANTED, "its node cannot be taken away from it")
+    return Move(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
 
 
 def _watching(c: _Case) -> Next:
     job, report = c.facts.job, c.facts.report
     if job is None or not job.running:
-        return Move(Signal.STOP_WANTED, "it stopped by itself")
+        return Move(JobSignal.STOP_WANTED, "it stopped by itself")
     if c.facts.headless:
-        return Move(Signal.STOP_WANTED, "the node of its batch script is lost")
+        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
     if report is not None and report.wish is Wish.REQUEUE:
-        return Move(Signal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
+        return Move(JobSignal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
     if report is not None:
-        return Move(Signal.WENT_ON, report.why or f"its supervisor answered with {report.action}")
+        return Move(
+            JobSignal.WENT_ON, report.why or f"its supervisor answered with {report.action}"
+        )
     grace = later(c.rec.since, c.policy.job.supervisor_grace_s)
     if c.now >= grace:
         silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
-        return Move(Signal.STOP_WANTED, silence)
+        return Move(JobSignal.STOP_WANTED, silence)
     return Wait(grace, "its supervisor has a moment to restart its step", Look.SLOWLY)
 
 
 def _saving(c: _Case) -> Next:
     if c.facts.job is None or not c.facts.job.running:
-        return Move(Signal.SAVE_OVER, "the job ended while saving")
+        return Move(JobSignal.SAVE_OVER, "the job ended while saving")
     grace = later(c.rec.since, c.policy.job.save_grace_s)
     if c.now >= grace:
-        return Move(Signal.SAVE_OVER, "the grace to save is over")
+        return Move(JobSignal.SAVE_OVER, "the grace to save is over")
     # A signal is felt each time: one in doubt counts as sent.
     if c.last(StepKind.SIGNAL) is None:
         return Do(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
@@ -201,14 +205,14 @@ def _stopping(c: _Case) -> Next:
     if job.completing:
         return c.wait("COMPLETING: requeueing now can crash slurmctld", Look.SOON)
     if job.state == "PENDING":
-        return Move(Signal.QUEUED, "the job is back in the queue")
+        return Move(JobSignal.QUEUED, "the job is back in the queue")
     if job.running and c.facts.node_stops_it:
         return c.wait("its node is about to be set DOWN, which requeues it", Look.SOON)
     goes_on = _goes_on(c.rec, c.facts)
     if goes_on:
-        return Move(Signal.WENT_ON, goes_on)
+        return Move(JobSignal.WENT_ON, goes_on)
     cannot = "slurmctld will not requeue it"
-    return c.take(StepKind.REQUEUE, str(job.id), Signal.REFUSED, cannot)
+    return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
 
 
 def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
@@ -233,7 +237,7 @@ def _released(c: _Case) -> Next:
 def _holding(c: _Case) -> Next:
     """RELEASED with a budget spent: held."""
     if _accepted(c, StepKind.HOLD):
-        return Move(Signal.HELD, c.rec.over_budget)
+        return Move(JobSignal.HELD, c.rec.over_budget)
     return _order(c, StepKind.HOLD)
 
 
@@ -242,7 +246,7 @@ def _releasing(c: _Case) -> Next:
     wait_s = _backoff_s(c.rec, c.facts, c.now)
     if _accepted(c, StepKind.START_NOW):
         until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
-        return Move(Signal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
+        return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
     if c.facts.job is not None and c.facts.job.completing:
         return c.wait("its last run is completing", Look.SOON)
     answer = _order(c, StepKind.START_NOW)
@@ -262,7 +266,7 @@ def _order(c: _Case, kind: StepKind) -> Next:
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
         return c.wait("no longer pending", Look.SOON)
     cannot = f"slurmctld will not {kind} it"
-    return c.take(kind, job, Signal.REFUSED, cannot, c.rec.over_budget)
+    return c.take(kind, job, JobSignal.REFUSED, cannot, c.rec.over_budget)
 
 
 def _accepted(c: _Case, kind: StepKind) -> bool:
@@ -290,7 +294,7 @@ def _starting(c: _Case) -> Next:
     job = c.facts.job
     assert job is not None
     if job.state in ENDED_BADLY and not job.completing:
-        return Move(Signal.REFUSED, f"it ended as {job.state} before it was seen running")
+        return Move(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
     if job.completing:
         # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
         return c.wait("its last run is completing", Look.SOON)
@@ -356,25 +360,25 @@ def _proving(c: _Case) -> Next:
     assert job is not None
     if job.state in ENDED_BADLY:
         return Move(
-            Signal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
+            JobSignal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
         )
     proved = later(c.rec.since, c.policy.job.prove_s)
     if job.restarts > c.rec.attempt.restarts + 1:
-        return Move(Signal.FAILED_AGAIN, "requeued once more before it had proved itself")
+        return Move(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
     if c.facts.asks:
-        return Move(Signal.FAILED_AGAIN, c.facts.asks)
+        return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
     if job.running and c.now >= proved:
-        return Move(Signal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
+        return Move(JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
     return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
 
 
 _PHASES: Final = {
-    Phase.HIT: _hit,
-    Phase.EXCISING: _excising,
-    Phase.WATCHING: _watching,
-    Phase.SAVING: _saving,
-    Phase.STOPPING: _stopping,
-    Phase.RELEASED: _released,
-    Phase.STARTING: _starting,
-    Phase.PROVING: _proving,
+    JobPhase.HIT: _hit,
+    JobPhase.EXCISING: _excising,
+    JobPhase.WATCHING: _watching,
+    JobPhase.SAVING: _saving,
+    JobPhase.STOPPING: _stopping,
+    JobPhase.RELEASED: _released,
+    JobPhase.STARTING: _starting,
+    JobPhase.PROVING: _proving,
 }

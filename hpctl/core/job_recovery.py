@@ -19,11 +19,11 @@ from hpctl.core import bounds
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId
 from hpctl.core.recovery import StepRecord, Trail, next_phase
-from hpctl.core.run_policy import Action, Answer
+from hpctl.core.run_policy import Action, RunDecision
 from hpctl.core.trouble import Trouble
 
 
-class Phase(StrEnum):
+class JobPhase(StrEnum):
     """Where a job recovery stands. The last four are ends."""
 
     HIT = "hit"
@@ -40,10 +40,10 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
-ENDS: Final = frozenset({Phase.RESUMED, Phase.HELD, Phase.GAVE_UP, Phase.CANCELLED})
+ENDS: Final = frozenset({JobPhase.RESUMED, JobPhase.HELD, JobPhase.GAVE_UP, JobPhase.CANCELLED})
 
 
-class Signal(StrEnum):
+class JobSignal(StrEnum):
     """An observed change that moves a job recovery."""
 
     SUPERVISED = "supervised"
@@ -67,43 +67,43 @@ class Signal(StrEnum):
     OPERATOR_CANCELLED = "operator_cancelled"
 
 
-_WAITING: Final = tuple(p for p in Phase if p not in ENDS)
-BEFORE_STOP: Final = (Phase.HIT, Phase.EXCISING, Phase.SAVING, Phase.STOPPING)
-_BEFORE_START: Final = (*BEFORE_STOP, Phase.WATCHING, Phase.RELEASED, Phase.STARTING)
+_WAITING: Final = tuple(p for p in JobPhase if p not in ENDS)
+BEFORE_STOP: Final = (JobPhase.HIT, JobPhase.EXCISING, JobPhase.SAVING, JobPhase.STOPPING)
+_BEFORE_START: Final = (*BEFORE_STOP, JobPhase.WATCHING, JobPhase.RELEASED, JobPhase.STARTING)
 
-TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
+TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
     # A job whose supervisor restarts its step is only watched: it stops when that does not come.
-    (Phase.HIT, Signal.SUPERVISED): Phase.EXCISING,
-    (Phase.EXCISING, Signal.EXCISED): Phase.WATCHING,
-    (Phase.EXCISING, Signal.STOP_WANTED): Phase.STOPPING,
-    (Phase.WATCHING, Signal.STOP_WANTED): Phase.STOPPING,
-    (Phase.WATCHING, Signal.WENT_ON): Phase.RESUMED,
-    (Phase.HIT, Signal.SAVE_WANTED): Phase.SAVING,
-    (Phase.HIT, Signal.STOP_WANTED): Phase.STOPPING,
-    (Phase.SAVING, Signal.SAVE_OVER): Phase.STOPPING,
+    (JobPhase.HIT, JobSignal.SUPERVISED): JobPhase.EXCISING,
+    (JobPhase.EXCISING, JobSignal.EXCISED): JobPhase.WATCHING,
+    (JobPhase.EXCISING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.WATCHING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.WATCHING, JobSignal.WENT_ON): JobPhase.RESUMED,
+    (JobPhase.HIT, JobSignal.SAVE_WANTED): JobPhase.SAVING,
+    (JobPhase.HIT, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.SAVING, JobSignal.SAVE_OVER): JobPhase.STOPPING,
     # Nothing has stopped it yet, and its supervisor has restarted its step meanwhile.
-    (Phase.STOPPING, Signal.WENT_ON): Phase.RESUMED,
-    (Phase.STOPPING, Signal.QUEUED): Phase.RELEASED,
-    (Phase.RELEASED, Signal.STARTED): Phase.STARTING,
+    (JobPhase.STOPPING, JobSignal.WENT_ON): JobPhase.RESUMED,
+    (JobPhase.STOPPING, JobSignal.QUEUED): JobPhase.RELEASED,
+    (JobPhase.RELEASED, JobSignal.STARTED): JobPhase.STARTING,
     # slurmctld died within seconds of the requeue, and knows of none.
     **{
-        (p, Signal.STOP_WANTED): Phase.STOPPING
-        for p in (Phase.RELEASED, Phase.STARTING, Phase.PROVING)
+        (p, JobSignal.STOP_WANTED): JobPhase.STOPPING
+        for p in (JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING)
     },
-    (Phase.RELEASED, Signal.HELD): Phase.HELD,
-    (Phase.PROVING, Signal.PROVED): Phase.RESUMED,
-    (Phase.PROVING, Signal.FAILED_AGAIN): Phase.GAVE_UP,
+    (JobPhase.RELEASED, JobSignal.HELD): JobPhase.HELD,
+    (JobPhase.PROVING, JobSignal.PROVED): JobPhase.RESUMED,
+    (JobPhase.PROVING, JobSignal.FAILED_AGAIN): JobPhase.GAVE_UP,
     # Slurm may be quicker than we are (expedited requeue, an operator): running is running.
-    **{(p, Signal.RUNNING_SEEN): Phase.PROVING for p in _BEFORE_START},
-    **{(p, Signal.FINISHED): Phase.RESUMED for p in _WAITING},
-    **{(p, Signal.GONE): Phase.CANCELLED for p in _WAITING},
+    **{(p, JobSignal.RUNNING_SEEN): JobPhase.PROVING for p in _BEFORE_START},
+    **{(p, JobSignal.FINISHED): JobPhase.RESUMED for p in _WAITING},
+    **{(p, JobSignal.GONE): JobPhase.CANCELLED for p in _WAITING},
     # What `hangs` of the configuration had ended is its owner's.
-    (Phase.HIT, Signal.ENDED): Phase.GAVE_UP,
+    (JobPhase.HIT, JobSignal.ENDED): JobPhase.GAVE_UP,
     # A job that nothing has stopped yet is left alone once nobody treats its node any more.
-    **{(p, Signal.CALLED_OFF): Phase.CANCELLED for p in BEFORE_STOP},
-    **{(p, Signal.REFUSED): Phase.GAVE_UP for p in _WAITING},
-    **{(p, Signal.DEADLINE): Phase.GAVE_UP for p in _WAITING},
-    **{(p, Signal.OPERATOR_CANCELLED): Phase.CANCELLED for p in _WAITING},
+    **{(p, JobSignal.CALLED_OFF): JobPhase.CANCELLED for p in BEFORE_STOP},
+    **{(p, JobSignal.REFUSED): JobPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobSignal.DEADLINE): JobPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobSignal.OPERATOR_CANCELLED): JobPhase.CANCELLED for p in _WAITING},
 }
 
 
@@ -116,7 +116,7 @@ class JobRecovery(Struct, frozen=True):
     cause: RecoveryId
     bad_nodes: tuple[NodeName, ...]
     opened: datetime
-    phase: Phase
+    phase: JobPhase
     since: datetime
     name: str = ""
     user: str = ""
@@ -148,16 +148,16 @@ class JobRecovery(Struct, frozen=True):
     @property
     def crippled(self) -> bool:
         """Its run has lost a node and goes on only if its own supervisor sees to that."""
-        return any(move.signal == Signal.EXCISED for move in self.trail)
+        return any(move.signal == JobSignal.EXCISED for move in self.trail)
 
     @property
     def let_run(self) -> bool:
         """It ended without stopping the run, which may therefore be hit again."""
-        return any(move.signal in (Signal.WENT_ON, Signal.CALLED_OFF) for move in self.trail)
+        return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
 
     def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
         """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        signal = Signal(seen)
+        signal = JobSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         trail = (*self.trail, Trail(at, signal, phase, why))
         return replace(self, phase=phase, since=at, trail=trail)
@@ -199,7 +199,7 @@ class JobReport(Struct, frozen=True):
         bounds.clean(self, "why")
 
     @classmethod
-    def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: Answer) -> JobReport:
+    def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
         """The report of a trouble that `decide` has answered: REQUEUE and HOLD become wishes."""
         return cls(
             job,

@@ -265,11 +265,11 @@ class State(Struct):
                 self._report(event)
             case NodeRecoveryOpened():
                 values = {**_opening(event, NodeRecovery), "opened_for": event.generation}
-                node = NodeRecovery(**values, phase=node_recovery.Phase.OPEN)
+                node = NodeRecovery(**values, phase=node_recovery.NodePhase.OPEN)
                 self._open(self.nodes, self.open_nodes, node)
                 self.last_of_node[node.node] = node.id
             case JobRecoveryOpened():
-                job = JobRecovery(**_opening(event, JobRecovery), phase=job_recovery.Phase.HIT)
+                job = JobRecovery(**_opening(event, JobRecovery), phase=job_recovery.JobPhase.HIT)
                 self._open(self.jobs, self.open_jobs, job)
                 self.attempts[event.attempt] = job.id
             case ChangeOpened():

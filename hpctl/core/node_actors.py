@@ -22,7 +22,7 @@ from hpctl.core.model import (
     SlurmNode,
     reason_owner,
 )
-from hpctl.core.node_recovery import IN_TEST, NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import answers
@@ -97,15 +97,15 @@ def marked(c: NodeCase) -> Next | None:
     lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
     if node is None or not (mark or lost):
         return None
-    if mark and rec.phase in (Phase.VERIFYING, Phase.ACCEPTING) and not spent(node):
-        return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    if mark and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING) and not spent(node):
+        return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
     drain = c.last(StepKind.DRAIN)
     if mark and not _noted(rec):
         return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
     if c.policy.mode is not Mode.OWN or drain is None:
         return None
     if drain.attempt >= _most(c):
-        return Move(Signal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+        return Move(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
     if drain.accepted:
         return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
     return moved(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
@@ -117,8 +117,8 @@ def moved(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
     if not isinstance(answer, Outcome):
         return answer
     if not_ours and answer.code in ("foreign_drain", "not_ours"):
-        return Move(Signal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
-    return Move(Signal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
+    return Move(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
 
 
 def _noted(rec: NodeRecovery) -> bool:
@@ -147,10 +147,12 @@ def _was_marked(rec: NodeRecovery) -> bool:
     return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 
 
-def _asks(rec: NodeRecovery, mark: str) -> Signal:
+def _asks(rec: NodeRecovery, mark: str) -> NodeSignal:
     """A replacement where the reboot that we are about to order would not be enough."""
-    early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED) and not rec.remedied
-    return Signal.REPLACE_ASKED if early and _asks_for_more(rec, mark) else Signal.MARKED
+    early = (
+        rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
+    )
+    return NodeSignal.REPLACE_ASKED if early and _asks_for_more(rec, mark) else NodeSignal.MARKED
 
 
 def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
@@ -167,7 +169,7 @@ def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
     """
     if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
         return False
-    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == Signal.MARKED)
+    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeSignal.MARKED)
     return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
 
 
@@ -180,7 +182,7 @@ RESTORED: Final = timedelta(seconds=60)
 
 def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
     """Whether a node that we closed, and have not begun to give back, is in service."""
-    closed = rec.phase is not Phase.OPEN and rec.phase not in IN_TEST and not returning(rec)
+    closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not returning(rec)
     return closed and node is not None and node.in_service
 
 
@@ -205,19 +207,19 @@ def seized(c: NodeCase) -> Move | None:
 
     Before it, that is whoever takes a mark off: the mark had closed the node.
     """
-    ours_to_close = c.rec.phase is Phase.OPEN and not _was_marked(c.rec)
+    ours_to_close = c.rec.phase is NodePhase.OPEN and not _was_marked(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
         return None
     how = taken_over(c.facts.slurm, c.rec.id)
     if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
         return None
-    return Move(Signal.OPERATOR_TOOK_OVER, how) if how else None
+    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
 
 
 def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
     """Whether the node serves again as another boot or instance than the one that was treated."""
     node, instance = facts.slurm, facts.instance
-    left = rec.phase in (Phase.REMEDYING, Phase.REJOINING, Phase.VERIFYING)
+    left = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
     if not left or node is None or not node.in_service:
         return False
     another = instance is not None and instance.id != rec.opened_for.instance

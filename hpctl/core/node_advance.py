@@ -33,7 +33,7 @@ from hpctl.core.node_actors import (
     seized,
     unasked,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.policy import Mode, Policy, Unrecoverable
 from hpctl.core.recovery import (
     Case,
@@ -58,18 +58,20 @@ def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) 
     return c.timed(answer, _too_late(rec))
 
 
-def _too_late(rec: NodeRecovery) -> Signal:
+def _too_late(rec: NodeRecovery) -> NodeSignal:
     """What a wait that was too long means: a reset or reboot of ours in vain, where a stronger
     remedy is left."""
-    waited = rec.phase in (Phase.REMEDYING, Phase.REJOINING) and rec.rung + 1 < len(rec.ladder)
-    kind, signal = _OURS.get(rec.remedy, (None, Signal.DEADLINE))
+    waited = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING) and rec.rung + 1 < len(
+        rec.ladder
+    )
+    kind, signal = _OURS.get(rec.remedy, (None, NodeSignal.DEADLINE))
     ours = kind is not None and last_step(rec.steps, kind) is not None
-    return signal if waited and ours else Signal.DEADLINE
+    return signal if waited and ours else NodeSignal.DEADLINE
 
 
 _OURS: Final = {
-    Remedy.RESET_GPU: (StepKind.RESET, Signal.RESET_IN_VAIN),
-    Remedy.REBOOT: (StepKind.REBOOT, Signal.REBOOT_IN_VAIN),
+    Remedy.RESET_GPU: (StepKind.RESET, NodeSignal.RESET_IN_VAIN),
+    Remedy.REBOOT: (StepKind.REBOOT, NodeSignal.REBOOT_IN_VAIN),
 }
 
 
@@ -89,16 +91,16 @@ def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
     elif rec.remedy is not Remedy.REPLACE and StepKind.REBOOT in kinds:
         remedying = node.reboot_deadline_s
     return {
-        Phase.OPEN: node.cordon_deadline_s,
-        Phase.CORDONED: node.vacate_after_jobs_deadline_s
+        NodePhase.OPEN: node.cordon_deadline_s,
+        NodePhase.CORDONED: node.vacate_after_jobs_deadline_s
         if waits_for_jobs
         else node.vacate_deadline_s,
-        Phase.VACATED: node.replace_deadline_s,
-        Phase.REMEDYING: remedying,
-        Phase.REJOINING: node.rejoin_deadline_s,
-        Phase.VERIFYING: node.verify_deadline_s,
-        Phase.ACCEPTING: _test_deadline_s(rec, policy),
-        Phase.UNRESERVING: node.vacate_deadline_s,
+        NodePhase.VACATED: node.replace_deadline_s,
+        NodePhase.REMEDYING: remedying,
+        NodePhase.REJOINING: node.rejoin_deadline_s,
+        NodePhase.VERIFYING: node.verify_deadline_s,
+        NodePhase.ACCEPTING: _test_deadline_s(rec, policy),
+        NodePhase.UNRESERVING: node.vacate_deadline_s,
     }[rec.phase]
 
 
@@ -112,30 +114,30 @@ def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
 def _withdraw(c: NodeCase) -> Next | None:
     """Give the node back where its fault is a mass event's and no remedy has begun."""
     rec, facts, back = c.rec, c.facts, returning(c.rec)
-    early = rec.phase in (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
+    early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
     if not early or facts.mark or not (facts.correlated or back):
         return None
-    if rec.phase is Phase.OPEN:
+    if rec.phase is NodePhase.OPEN:
         started = c.last(StepKind.DRAIN) is not None
-        return None if started else Move(Signal.WITHDRAWN, facts.correlated)
+        return None if started else Move(NodeSignal.WITHDRAWN, facts.correlated)
     node = facts.slurm
     if back and node is not None and node.in_service:
-        return Move(Signal.WITHDRAWN, facts.correlated or "given back")
+        return Move(NodeSignal.WITHDRAWN, facts.correlated or "given back")
     return moved(attempt(c, StepKind.RETURN), "resume the node")
 
 
 def _open(c: NodeCase) -> Next:
     node = c.facts.slurm
     if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
-        return Move(Signal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
+        return Move(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
     if c.facts.mark and c.policy.mode is Mode.ASSIST:
-        return Move(Signal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that")
+        return Move(NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that")
     last = c.last(StepKind.DRAIN)
     if last is not None and last.accepted and node is not None:
         # slurmctld drains before it answers, so this view is of a node that was drained: to
         # drain it again would be to overrule whoever was as quick as that.
         how = taken_over(node, c.rec.id)
-        return Move(Signal.OPERATOR_TOOK_OVER, f"{how} at once")
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
     answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
     if isinstance(answer, Do):
         return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
@@ -146,7 +148,7 @@ def _cordoned(c: NodeCase) -> Next:
     node = c.facts.slurm
     lost = node is not None and (node.down or not node.responding)
     if not c.facts.running and not c.facts.completing:
-        return Move(Signal.JOBS_GONE, "no job holds the node")
+        return Move(NodeSignal.JOBS_GONE, "no job holds the node")
     if c.rec.urgency is not Urgency.NOW and not c.facts.taken_away:
         return c.wait(f"{len(c.facts.running)} job(s) may finish on the node")
     if node is not None and node.down and not c.facts.running:
@@ -173,24 +175,28 @@ def _cordoned(c: NodeCase) -> Next:
 
 def _vacated(c: NodeCase) -> Next:
     if c.rec.rung >= len(c.rec.ladder):
-        return Move(Signal.NEEDS_HUMAN, "every remedy of the ladder was tried")
+        return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
     if c.rec.remedy is Remedy.AWAIT or c.facts.taken_away:
-        return Move(Signal.REMEDY_ACCEPTED, "the provider takes the instance and brings another")
+        return Move(
+            NodeSignal.REMEDY_ACCEPTED, "the provider takes the instance and brings another"
+        )
     if c.rec.remedy is Remedy.NONE:
-        return Move(Signal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
+        return Move(NodeSignal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
     if c.rec.remedy is Remedy.ASK_HUMAN:
-        return Move(Signal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
+        return Move(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
     if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
         return _reset(c)
     if not c.facts.provider_present:
-        return Move(Signal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it")
+        return Move(
+            NodeSignal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it"
+        )
     if c.policy.mode is Mode.OBSERVE:
         return c.wait("mode observe: nothing is done", Look.SLOWLY)
     if c.policy.mode is not Mode.OWN:
         why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
-        return Move(Signal.REMEDY_ACCEPTED, why)
+        return Move(NodeSignal.REMEDY_ACCEPTED, why)
     if not c.facts.provider_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
     return _remedy(c)
@@ -200,9 +206,9 @@ def _reset(c: NodeCase) -> Next:
     """Have the node's agent reset its GPUs: ordered once, in doubt never again."""
     rec, facts, last = c.rec, c.facts, c.last(StepKind.RESET)
     if last is not None and (last.accepted or last.in_doubt):
-        return Move(Signal.REMEDY_ACCEPTED, "the order waits for the node's agent")
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the order waits for the node's agent")
     if new_generation(rec, facts) is not None:
-        return Move(Signal.REMEDY_ACCEPTED, "the node has booted since")
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
     if facts.running:
         return c.wait(f"job {facts.running[0].id} runs on the node's GPUs")
     ripe = later(rec.opened, c.policy.node.remedy_after_s)
@@ -210,7 +216,7 @@ def _reset(c: NodeCase) -> Next:
         return Wait(ripe, "a moment for other nodes to report the same")
     answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
     if isinstance(answer, Outcome):
-        return Move(Signal.RESET_IN_VAIN, f"not ordered: {answer_text(answer)}")
+        return Move(NodeSignal.RESET_IN_VAIN, f"not ordered: {answer_text(answer)}")
     if not isinstance(answer, Do):
         return answer
     judged = facts.assessment.findings if facts.assessment else ()
@@ -224,14 +230,16 @@ def _remedy(c: NodeCase) -> Next:
     kind = StepKind.REPLACE if c.rec.remedy is Remedy.REPLACE else StepKind.REBOOT
     sick, instance, last = c.rec.generation.instance, c.facts.instance, c.last(kind)
     if instance is not None and instance.id != sick:
-        return Move(Signal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
     mine = last if last is not None and last.target == sick else None
     if mine and mine.accepted:
-        return Move(Signal.REMEDY_ACCEPTED, f"the service accepted to {kind} {sick}")
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the service accepted to {kind} {sick}")
     if mine and mine.outcome and not mine.in_doubt and mine.outcome.code == "InstanceIdInUse":
-        return Move(Signal.REMEDY_ACCEPTED, "the service already acts on the instance")
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
     if kind is StepKind.REBOOT and mine and _rebooted(c.rec, c.facts):
-        return Move(Signal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for")
+        return Move(
+            NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
+        )
     if instance is None or instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE):
         state = instance.status if instance else "not in the cloud's list"
         return c.wait(c.facts.unjoined or f"instance {sick} is {state}", Look.SLOWLY)
@@ -249,7 +257,7 @@ def _remedy(c: NodeCase) -> Next:
         if c.now < again:
             return Wait(again, f"cannot {kind} it for now: {answer_text(answer)}", Look.SLOWLY)
         return Do(kind, sick, last.attempt + 1, c.rec.meaning)
-    return Move(Signal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
+    return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
 
 
 def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
@@ -260,12 +268,12 @@ def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
 def _remedying(c: NodeCase) -> Next:
     fresh = new_generation(c.rec, c.facts)
     if fresh is not None:
-        return Move(Signal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
-    said = c.facts.reset
-    if said is not None and c.rec.remedy is Remedy.RESET_GPU:
-        done = said.code == health.RESET_DONE
-        why = said.detail if done else f"{said.code}: {said.detail}"
-        return Move(Signal.RESET_SEEN if done else Signal.RESET_IN_VAIN, why)
+        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+    reset = c.facts.reset
+    if reset is not None and c.rec.remedy is Remedy.RESET_GPU:
+        done = reset.code == health.RESET_DONE
+        why = reset.detail if done else f"{reset.code}: {reset.detail}"
+        return Move(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
     message = (c.facts.instance.message if c.facts.instance else "") or unasked(c.rec, c.policy)
     return c.wait(f"waiting for the node's new generation. {message}".strip(), Look.SLOWLY)
 
@@ -289,46 +297,46 @@ def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
 def _rejoining(c: NodeCase) -> Next:
     again = new_generation(c.rec, c.facts)
     if again is not None:
-        return Move(Signal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}")
+        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}")
     node, instance = c.facts.slurm, c.facts.instance
     state = instance.status if instance else "missing"
     if c.facts.provider_present and state != InstanceStatus.RUNNING:
         return c.wait(f"the cloud calls the instance {state}", Look.SLOWLY)
     if node is None or node.down or not node.responding:
         return c.wait("its slurmd has not registered yet", Look.SLOWLY)
-    return Move(Signal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
+    return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
 
 
 def _verifying(c: NodeCase) -> Next:
     node, judged = c.facts.slurm, c.facts.assessment
     if node is not None and node.in_service:
-        return Move(Signal.RETURN_SEEN, "slurmctld shows the node in service")
+        return Move(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
     if not returning(c.rec):
         if c.facts.heard != c.rec.generation or judged is None:
             return c.wait("waiting for the agent of this generation", Look.SLOWLY)
         new = not c.facts.mark and acceptance.since_opening(judged, c.rec)
         if judged.condition is Condition.FAULTY and new:
-            return Move(Signal.FAULT_AGAIN, f"still faulty: {judged.why}")
+            return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
         if judged.condition is not Condition.HEALTHY and new:
             if replacement_asked(c.rec, c.policy):
                 why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
-                return Move(Signal.FAULT_AGAIN, f"HyperPod's health agent {why}")
+                return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
             return c.wait(f"{judged.condition}: {judged.why}", Look.SLOWLY)
         healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
             return Wait(healthy, "healthy so far", Look.SLOWLY)
         if level := acceptance.level_of(c.rec, c.policy):
-            return Move(Signal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
+            return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
 
 
 _PHASES: Final = {
-    Phase.OPEN: _open,
-    Phase.CORDONED: _cordoned,
-    Phase.VACATED: _vacated,
-    Phase.REMEDYING: _remedying,
-    Phase.REJOINING: _rejoining,
-    Phase.VERIFYING: _verifying,
-    Phase.ACCEPTING: acceptance.accepting,
-    Phase.UNRESERVING: acceptance.unreserving,
+    NodePhase.OPEN: _open,
+    NodePhase.CORDONED: _cordoned,
+    NodePhase.VACATED: _vacated,
+    NodePhase.REMEDYING: _remedying,
+    NodePhase.REJOINING: _rejoining,
+    NodePhase.VERIFYING: _verifying,
+    NodePhase.ACCEPTING: acceptance.accepting,
+    NodePhase.UNRESERVING: acceptance.unreserving,
 }

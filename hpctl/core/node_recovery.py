@@ -28,7 +28,7 @@ from hpctl.core.model import (
 from hpctl.core.recovery import StepKind, StepRecord, Trail, next_phase
 
 
-class Phase(StrEnum):
+class NodePhase(StrEnum):
     """Where a node recovery stands. The last three are ends."""
 
     OPEN = "open"
@@ -44,12 +44,12 @@ class Phase(StrEnum):
     CANCELLED = "cancelled"
 
 
-IN_TEST: Final = (Phase.ACCEPTING, Phase.UNRESERVING)
+IN_TEST: Final = (NodePhase.ACCEPTING, NodePhase.UNRESERVING)
 """A node is resumed here inside a reservation of hpctl's."""
-ENDS: Final = frozenset({Phase.RETURNED, Phase.ESCALATED, Phase.CANCELLED})
+ENDS: Final = frozenset({NodePhase.RETURNED, NodePhase.ESCALATED, NodePhase.CANCELLED})
 
 
-class Signal(StrEnum):
+class NodeSignal(StrEnum):
     """An observed change that moves a node recovery."""
 
     CORDON_SEEN = "cordon_seen"
@@ -80,73 +80,73 @@ class Signal(StrEnum):
     OPERATOR_CANCELLED = "operator_cancelled"
 
 
-_WAITING: Final = tuple(p for p in Phase if p not in ENDS)
-_UNTOUCHED: Final = (Phase.OPEN, Phase.CORDONED, Phase.VACATED)
+_WAITING: Final = tuple(p for p in NodePhase if p not in ENDS)
+_UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
 _ENDING: Final = {
-    Signal.NEEDS_HUMAN: Phase.ESCALATED,
-    Signal.DEADLINE: Phase.ESCALATED,
-    Signal.OPERATOR_TOOK_OVER: Phase.CANCELLED,
-    Signal.OPERATOR_CANCELLED: Phase.CANCELLED,
+    NodeSignal.NEEDS_HUMAN: NodePhase.ESCALATED,
+    NodeSignal.DEADLINE: NodePhase.ESCALATED,
+    NodeSignal.OPERATOR_TOOK_OVER: NodePhase.CANCELLED,
+    NodeSignal.OPERATOR_CANCELLED: NodePhase.CANCELLED,
 }
 
-TEST_ASKS: Final[Mapping[Signal, Remedy]] = {
-    Signal.TEST_ASKS_RESET: Remedy.RESET_GPU,
-    Signal.TEST_ASKS_REBOOT: Remedy.REBOOT,
-    Signal.TEST_ASKS_REPLACE: Remedy.REPLACE,
+TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
+    NodeSignal.TEST_ASKS_RESET: Remedy.RESET_GPU,
+    NodeSignal.TEST_ASKS_REBOOT: Remedy.REBOOT,
+    NodeSignal.TEST_ASKS_REPLACE: Remedy.REPLACE,
 }
 """The remedy that a failed test names; `test_failed` names none."""
 
-TRANSITIONS: Final[Mapping[tuple[Phase, Signal], Phase]] = {
-    (Phase.OPEN, Signal.CORDON_SEEN): Phase.CORDONED,
-    (Phase.CORDONED, Signal.JOBS_GONE): Phase.VACATED,
-    (Phase.VACATED, Signal.REMEDY_ACCEPTED): Phase.REMEDYING,
-    (Phase.VACATED, Signal.NOTHING_TO_REMEDY): Phase.VERIFYING,
-    (Phase.REMEDYING, Signal.RESET_SEEN): Phase.VERIFYING,
-    (Phase.REMEDYING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
-    (Phase.REJOINING, Signal.REJOINED): Phase.VERIFYING,
+TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
+    (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
+    (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
+    (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
+    (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
+    (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
+    (NodePhase.REMEDYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
     # A second new generation while we wait for the first: the provider tried again by itself.
-    (Phase.REJOINING, Signal.NEW_GENERATION_SEEN): Phase.REJOINING,
-    (Phase.VERIFYING, Signal.FAULT_AGAIN): Phase.VACATED,
+    (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    (NodePhase.VERIFYING, NodeSignal.FAULT_AGAIN): NodePhase.VACATED,
     # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
     # rung, not to a person yet.
-    (Phase.VACATED, Signal.RESET_IN_VAIN): Phase.VACATED,
-    (Phase.REMEDYING, Signal.RESET_IN_VAIN): Phase.VACATED,
-    (Phase.REJOINING, Signal.RESET_IN_VAIN): Phase.VACATED,
-    (Phase.REMEDYING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
-    (Phase.REJOINING, Signal.REBOOT_IN_VAIN): Phase.VACATED,
-    (Phase.VERIFYING, Signal.RETURN_SEEN): Phase.RETURNED,
-    (Phase.VERIFYING, Signal.ACCEPTANCE_DUE): Phase.ACCEPTING,
+    (NodePhase.VACATED, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REMEDYING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REJOINING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REMEDYING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REJOINING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.VERIFYING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
+    (NodePhase.VERIFYING, NodeSignal.ACCEPTANCE_DUE): NodePhase.ACCEPTING,
     # Whatever ends a test, its reservation and its job go first.
     **{
-        (Phase.ACCEPTING, signal): Phase.UNRESERVING
+        (NodePhase.ACCEPTING, signal): NodePhase.UNRESERVING
         for signal in (
-            Signal.TEST_PASSED,
-            Signal.TEST_FAILED,
+            NodeSignal.TEST_PASSED,
+            NodeSignal.TEST_FAILED,
             *TEST_ASKS,
-            Signal.FAULT_AGAIN,
-            Signal.UNTESTED,
+            NodeSignal.FAULT_AGAIN,
+            NodeSignal.UNTESTED,
             *_ENDING,
         )
     },
-    (Phase.UNRESERVING, Signal.UNRESERVED): Phase.VACATED,
-    (Phase.UNRESERVING, Signal.RETURN_SEEN): Phase.RETURNED,
+    (NodePhase.UNRESERVING, NodeSignal.UNRESERVED): NodePhase.VACATED,
+    (NodePhase.UNRESERVING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
     # A mass event, seen before any instance felt anything: the node was given back.
-    **{(p, Signal.WITHDRAWN): Phase.CANCELLED for p in _UNTOUCHED},
+    **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
     # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
-    **{(p, Signal.MARKED): p for p in _WAITING},
-    **{(p, Signal.REPLACE_ASKED): p for p in _UNTOUCHED},
-    **{(p, s): end for p in _WAITING if p is not Phase.ACCEPTING for s, end in _ENDING.items()},
+    **{(p, NodeSignal.MARKED): p for p in _WAITING},
+    **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
+    **{(p, s): end for p in _WAITING if p is not NodePhase.ACCEPTING for s, end in _ENDING.items()},
 }
 
 
-MARKS: Final = frozenset({Signal.MARKED, Signal.REPLACE_ASKED})
+MARKS: Final = frozenset({NodeSignal.MARKED, NodeSignal.REPLACE_ASKED})
 _FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE})
 _CLIMBS: Final = frozenset(
     {
-        Signal.FAULT_AGAIN,
-        Signal.RESET_IN_VAIN,
-        Signal.REBOOT_IN_VAIN,
-        Signal.TEST_FAILED,
+        NodeSignal.FAULT_AGAIN,
+        NodeSignal.RESET_IN_VAIN,
+        NodeSignal.REBOOT_IN_VAIN,
+        NodeSignal.TEST_FAILED,
         *TEST_ASKS,
     }
 )
@@ -175,7 +175,7 @@ class NodeRecovery(Struct, frozen=True):
     urgency: Urgency
     ladder: tuple[Remedy, ...]
     opened: datetime
-    phase: Phase
+    phase: NodePhase
     since: datetime
     rung: int = 0
     why: str = ""
@@ -216,12 +216,12 @@ class NodeRecovery(Struct, frozen=True):
     @property
     def test(self) -> str:
         """The id of its newest acceptance test, which its job and its reservation bear."""
-        return f"{self.id}-{sum(t.signal == Signal.ACCEPTANCE_DUE for t in self.trail)}"
+        return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
 
     @property
     def withdrawn(self) -> bool:
         """Ended because its fault was a mass event's: the node was given back untreated."""
-        return bool(self.trail) and self.trail[-1].signal == Signal.WITHDRAWN
+        return bool(self.trail) and self.trail[-1].signal == NodeSignal.WITHDRAWN
 
     @property
     def remedied(self) -> bool:
@@ -232,7 +232,7 @@ class NodeRecovery(Struct, frozen=True):
         self, seen: str, at: datetime, why: str, now_is: Generation | None = None
     ) -> NodeRecovery:
         """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
-        signal = Signal(seen)
+        signal = NodeSignal(seen)
         phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
         marked = signal in MARKS
         return replace(
@@ -248,12 +248,12 @@ class NodeRecovery(Struct, frozen=True):
         )
 
 
-def _rung(rec: NodeRecovery, signal: Signal) -> int:
+def _rung(rec: NodeRecovery, signal: NodeSignal) -> int:
     """The next rung for a signal that climbs, or the one further up that a failed test names.
 
     A replacement that fails its test may be replaced once more: it is another instance.
     """
-    if signal is Signal.REPLACE_ASKED:
+    if signal is NodeSignal.REPLACE_ASKED:
         return rec.ladder.index(Remedy.REPLACE)
     if signal not in _CLIMBS:
         return rec.rung

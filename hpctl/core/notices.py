@@ -121,7 +121,7 @@ def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -
     if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
         return None
     kind = _ENDS.get(rec.phase)
-    if kind is None or e.signal == job_recovery.Signal.FAILED_AGAIN:
+    if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
         return None  # of a run that failed again, the recovery of that run tells
     person = awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
     if isinstance(rec, NodeRecovery):
@@ -183,10 +183,10 @@ class Outbox(Struct, frozen=True):
         leaves; so does what is not urgent once there is too much."""
         ends = (p.sent + HOUR if p.sent else later(p.at, KEEP_S) for p in self.posted)
         kept = [p for p, end in zip(self.posted, ends, strict=True) if now < end]
-        sent = {_told(p) for p in kept if p.sent}
-        waits = {(*_told(p), p.notice.target) for p in kept if not p.sent}
+        sent = {_identity(p) for p in kept if p.sent}
+        waits = {(*_identity(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
-            this = (*_told(p), p.notice.target)
+            this = (*_identity(p), p.notice.target)
             if this not in waits and this[:-1] not in sent:
                 waits.add(this)
                 if p.notice.urgent or len(kept) < MOST:
@@ -199,7 +199,7 @@ class Outbox(Struct, frozen=True):
         return Outbox(self.position, tuple(posted))
 
 
-def _told(posted: Posted) -> tuple[str, ...]:
+def _identity(posted: Posted) -> tuple[str, ...]:
     return posted.sink, posted.to, posted.notice.kind, posted.notice.key
 
 

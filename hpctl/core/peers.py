@@ -36,7 +36,7 @@ VBIOS = "gpu.vbios"
 """The version's bytes as one number: 96.00.74.00.01 is 0x9600740001."""
 
 
-class Signal(Struct, frozen=True):
+class PeerGauge(Struct, frozen=True):
     """One gauge and when a node stands out by it.
 
     `name`: the finding's check is `peer.<name>`. `worse`: +1 where more is worse, -1 where less
@@ -65,8 +65,8 @@ class Signal(Struct, frozen=True):
     seen: tuple[int, int] = (6, 7)
 
 
-SIGNALS: tuple[Signal, ...] = (
-    Signal(
+SIGNALS: tuple[PeerGauge, ...] = (
+    PeerGauge(
         "throttle",
         "gpu.throttle_share",
         "of the time",
@@ -80,7 +80,7 @@ SIGNALS: tuple[Signal, ...] = (
         busy=True,
         wide=True,
     ),
-    Signal(
+    PeerGauge(
         "clock",
         "gpu.sm_clock_mhz",
         "MHz",
@@ -91,7 +91,7 @@ SIGNALS: tuple[Signal, ...] = (
         "SM clock of the slowest busy GPU, under nine tenths of its peers'",
         busy=True,
     ),
-    Signal(
+    PeerGauge(
         "replay",
         "gpu.pcie_replays_per_minute",
         "a minute",
@@ -102,7 +102,7 @@ SIGNALS: tuple[Signal, ...] = (
         "PCIe replays of the worst GPU, over ten times its peers'",
         crowd=0.5,
     ),
-    Signal(
+    PeerGauge(
         "retrans",
         "efa.retrans_ratio",
         "of the packets",
@@ -114,7 +114,7 @@ SIGNALS: tuple[Signal, ...] = (
         crowd=0.1,
         wide=True,
     ),
-    Signal(
+    PeerGauge(
         "remote",
         REMOTE,
         "/s",
@@ -127,7 +127,7 @@ SIGNALS: tuple[Signal, ...] = (
         seen=(4, 8),
     ),
     *(
-        Signal(name, gauge, unit, -1, 0.0, 0.0, 0.0, why, odd=True)
+        PeerGauge(name, gauge, unit, -1, 0.0, 0.0, 0.0, why, odd=True)
         for name, gauge, unit, why in (
             ("vbios", VBIOS, "", "VBIOS of the GPUs"),
             ("persistence", "gpu.persistence", "(1: on)", "persistence mode of every GPU"),
@@ -170,7 +170,7 @@ Seen = Mapping[NodeName, Mapping[str, float]]
 """The means of one window, by node and gauge. What was not heard is not there."""
 
 
-class Group(Struct, frozen=True):
+class PeerGroup(Struct, frozen=True):
     """The nodes of one job, and the same in parts of one kind (instance group) each."""
 
     job: JobId
@@ -210,7 +210,7 @@ Memory = Mapping[tuple[NodeName, str], Track]
 
 def groups_of(
     view: SchedulerView, kinds: Mapping[NodeName, str], now: datetime
-) -> tuple[Group, ...]:
+) -> tuple[PeerGroup, ...]:
     """Who can be compared with whom: running jobs past their start, nodes that one job has alone.
 
     `kinds` is the instance group of each node; nodes without one are a kind of their own.
@@ -230,11 +230,11 @@ def groups_of(
             if node not in shared:
                 parts.setdefault(kinds.get(node, ""), []).append(node)
         alone = tuple(node for part in parts.values() for node in part)
-        groups.append(Group(job.id, alone, tuple(map(tuple, parts.values()))))
+        groups.append(PeerGroup(job.id, alone, tuple(map(tuple, parts.values()))))
     return tuple(groups)
 
 
-def judge(groups: Iterable[Group], seen: Seen, memory: Memory, now: datetime) -> Memory:
+def judge(groups: Iterable[PeerGroup], seen: Seen, memory: Memory, now: datetime) -> Memory:
     """The memory after one more window, which ended at `now`; `memory` is that before it."""
     after = {key: t for key, t in memory.items() if now - t.judged <= FORGET}
     tracked = {node for node, _ in after}
@@ -290,7 +290,7 @@ def _working(members: _Members) -> _Members:
 
 
 def _window(
-    signal: Signal, job: JobId, members: _Members, tracked: set[NodeName]
+    signal: PeerGauge, job: JobId, members: _Members, tracked: set[NodeName]
 ) -> tuple[dict[NodeName, Mark], list[NodeName]] | None:
     """Who stood out, and which of the tracked nodes certainly did not; None where nobody can
     tell. A node that is far off among peers who are all over the place is neither."""
@@ -320,7 +320,7 @@ def _window(
 
 
 def _odd(
-    signal: Signal,
+    signal: PeerGauge,
     job: JobId,
     readings: Sequence[tuple[float, NodeName]],
     centre: float,
@@ -384,12 +384,12 @@ def _nth_distance(ordered: _Others, count: int, centre: float, nth: int) -> floa
     return max(abs(ordered[first] - centre), abs(ordered[first + nth - 1] - centre))
 
 
-def _centre(signal: Signal, ordered: Sequence[float] | _Others) -> float:
+def _centre(signal: PeerGauge, ordered: Sequence[float] | _Others) -> float:
     return ordered[(len(ordered) - 1) // 4] if signal.low else _middle(ordered)
 
 
 def _silent_peer(
-    signal: Signal, job: JobId, readings: Sequence[tuple[float, NodeName]]
+    signal: PeerGauge, job: JobId, readings: Sequence[tuple[float, NodeName]]
 ) -> dict[NodeName, Mark]:
     """These events name the *other* end: if all but one raise them, it is that one; if only one
     raises them, it is that node itself. Anything between points at nobody."""
@@ -469,7 +469,7 @@ def _first(marks: Iterable[datetime | None], now: datetime) -> datetime:
     return next((mark for mark in marks if mark is not None), now)
 
 
-def _finding(signal: Signal, track: Track) -> Finding:
+def _finding(signal: PeerGauge, track: Track) -> Finding:
     mark = track.mark
     need = f"{_stood_out(track.marks)} of {len(track.marks)} windows of {WINDOW.seconds} s"
     if signal.gauge == REMOTE:

@@ -19,8 +19,8 @@ from msgspec import Struct
 from hpctl.core.acceptance import ADDED, UPDATED
 from hpctl.core.bounds import later, natural
 from hpctl.core.catalogue import OWN_HARDWARE, Rules
+from hpctl.core.change import ChangePhase
 from hpctl.core.change import Kind as ChangeKind
-from hpctl.core.change import Phase as ChangePhase
 from hpctl.core.gates import GATES, Candidate, Tally, approved, correlated_since, tally
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
 from hpctl.core.marks import RULES as MARK_RULES
@@ -40,7 +40,7 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodeRecovery, Phase, goes_anyway
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.core.plan_runs import job_decisions, job_of, run_decisions
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
@@ -201,7 +201,7 @@ def _rung(c: Candidate, view: View, now: datetime) -> int:
         for r in view.state.nodes.values()
         if r.rule == c.fault.rule
         and r.generation.instance == c.generation.instance
-        and r.phase is Phase.RETURNED
+        and r.phase is NodePhase.RETURNED
         and now < later(r.opened, window)
     )
     return min(before, len(set(c.fault.ladder)) - 1)
@@ -239,7 +239,7 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
         health = view.health.get(node.name)
         if lifted is None or health is None or node.name in treated or view.aside(node.name):
             continue
-        if lifted.node == node.name and lifted.phase is Phase.RETURNED:
+        if lifted.node == node.name and lifted.phase is NodePhase.RETURNED:
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
             generation = health.generation
             found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
@@ -336,7 +336,7 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
     if last.withdrawn:
         return False
     spoken = MARK_RULES | REACH_RULES
-    if last.phase is Phase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
+    if last.phase is NodePhase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
         return False  # giving the node back took the old mark off, whatever the clocks say
     if c.fault.rule in REACH_RULES:
         # It merely lasts: since when is forgotten whenever nobody looks for a while.

@@ -27,13 +27,12 @@ from hpctl.core.capacity import (
     stopped,
     wanted_by_others,
 )
-from hpctl.core.change import Change, ChangeOpened, Kind, Phase, ordered
+from hpctl.core.change import Change, ChangeOpened, ChangePhase, Kind, ordered
 from hpctl.core.forecast import forecasts
 from hpctl.core.hostlist import nearest
-from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.job_recovery import JobPhase, JobRecovery
 from hpctl.core.model import InstanceStatus, NodeName, RecoveryId, SlurmNode, reason_owner
-from hpctl.core.node_recovery import Phase as NodePhase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View, fresh, restart_at
@@ -160,7 +159,7 @@ def _victim(
 def _released(rec: JobRecovery, view: View) -> int:
     """How many spares this recovery has had already."""
     mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
-    return sum(len(c.opened.released) for c in mine if c.phase is not Phase.FAILED)
+    return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
 
 
 def _owed(group: str, view: View) -> int:
@@ -173,14 +172,16 @@ def _owed(group: str, view: View) -> int:
     return sum(
         len(c.opened.released)
         for c in view.state.changes.values()
-        if c.opened.group == group and c.opened.cause in waiting and c.phase is not Phase.FAILED
+        if c.opened.group == group
+        and c.opened.cause in waiting
+        and c.phase is not ChangePhase.FAILED
     )
 
 
 def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
     """Whether this was refused a moment ago."""
     return any(
-        c.phase is Phase.FAILED
+        c.phase is ChangePhase.FAILED
         and c.opened.group == group
         and set(c.opened.nodes) == set(wanted)
         and now < later(c.since, REFUSED_S)
@@ -261,7 +262,7 @@ def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
 def _refused(removal: RecoveryId, view: View, policy: Policy, now: datetime) -> bool:
     """Whether giving back that node was tried a while ago, in vain."""
     return any(
-        c.phase is Phase.FAILED and now < later(c.since, policy.autoscale.cooldown_s)
+        c.phase is ChangePhase.FAILED and now < later(c.since, policy.autoscale.cooldown_s)
         for c in view.state.changes.values()
         if c.opened.cause == removal
     )
@@ -343,7 +344,7 @@ def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, dat
         node = change.opened.node
         if change.opened.kind is Kind.BURN_IN and node is not None and _same(change, view):
             tried[node] = max(change.since, tried.get(node, EARLIEST))
-            if change.phase is Phase.DONE:
+            if change.phase is ChangePhase.DONE:
                 tested[node] = max(change.since, tested.get(node, EARLIEST))
     return tested, tried
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from hpctl.core.acceptance import is_test
 from hpctl.core.bounds import later, natural
 from hpctl.core.hangs import Hang
-from hpctl.core.job_recovery import JobRecovery, Phase, Wish
+from hpctl.core.job_recovery import JobPhase, JobRecovery, Wish
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, JobReported, State
 from hpctl.core.model import (
     ENDED_BADLY,
@@ -40,17 +40,16 @@ from hpctl.core.model import (
     SlurmNode,
     Urgency,
 )
-from hpctl.core.node_recovery import NodeRecovery, goes_anyway
-from hpctl.core.node_recovery import Phase as NodePhase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, goes_anyway
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.run_policy import (
     Action,
-    Answer,
     Means,
     Past,
     Registration,
     Ruled,
+    RunDecision,
     RunPolicy,
     decide,
     registration,
@@ -69,7 +68,7 @@ def history(
     recoveries = [
         r
         for r in state.jobs.values()
-        if r.attempt.job == job and not r.let_run and r.phase is not Phase.CANCELLED
+        if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
     counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
     found = [Past(_trouble(r), _action(r)) for r in recoveries]
@@ -323,7 +322,7 @@ def _decision(
 
 
 def _opened(
-    job: SlurmJob, case: _Case, answer: Answer, view: View, now: datetime, notes: str = ""
+    job: SlurmJob, case: _Case, answer: RunDecision, view: View, now: datetime, notes: str = ""
 ) -> JobRecoveryOpened:
     # The policy's answer says what went wrong as well; a supervisor's own may not.
     reasons = (case.trouble.why, answer.why)
@@ -340,7 +339,7 @@ def _opened(
         name=job.name,
         user=job.user,
         partition=job.partition,
-        over_budget=_told_owner(job, answer) if answer.action is Action.HOLD else "",
+        over_budget=_owner_comment(job, answer) if answer.action is Action.HOLD else "",
         trouble=case.trouble,
         action=answer.action,
         exclude=_affordable(job, answer.exclude, view),
@@ -350,7 +349,7 @@ def _opened(
     )
 
 
-def _settled(answer: Answer, case: _Case, policy: Policy, now: datetime) -> Answer:
+def _settled(answer: RunDecision, case: _Case, policy: Policy, now: datetime) -> RunDecision:
     """Not so soon that a faulty node is met again before anybody could report its fault."""
     if case.reported is not None or case.queued or case.trouble.kind in _NODES:
         return answer
@@ -385,20 +384,22 @@ def _hung(
     if action == "requeue":
         decided = _decision(job, registered or Registration(), case, view, policy, now)
         return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
-    answer = Answer(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
+    answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
         if why := gate.gate(Run(job, answer), view, policy, now):
             return hold(gate.name, why)
     return replace(_opened(job, case, answer, view, now), hang=action)
 
 
-def _told_owner(job: SlurmJob, answer: Answer) -> str:
+def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
     """What the owner of a held job reads in its Comment (`squeue -o %k`)."""
     why = answer.why.removeprefix("hpctl: ")
     return f"hpctl: {why}; held for you to look (scontrol release {job.id} lets it go on)"
 
 
-def _answer(job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: datetime) -> Answer:
+def _answer(
+    job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: datetime
+) -> RunDecision:
     """The supervisor's own answer, less the time that has passed; else the policy's.
 
     The budgets hold for both: a supervisor has forgotten what came before its own start.
@@ -413,10 +414,10 @@ def _answer(job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: date
         return answer
     report = case.reported.report
     if report.wish is Wish.HOLD or report.action is Action.HOLD:
-        return Answer(Action.HOLD, report.why or "its supervisor asked for a hold")
+        return RunDecision(Action.HOLD, report.why or "its supervisor asked for a hold")
     left = (later(case.reported.at, report.after_s) - now).total_seconds()
     why = report.why or "its supervisor asked for a requeue"
-    return Answer(Action.REQUEUE, why, max(left, 0.0), report.exclude)
+    return RunDecision(Action.REQUEUE, why, max(left, 0.0), report.exclude)
 
 
 def _usable(job: SlurmJob, view: View) -> frozenset[NodeName]:
@@ -595,7 +596,7 @@ class Run(Struct, frozen=True):
     """A run that went wrong, and what is to be done about it."""
 
     job: SlurmJob
-    answer: Answer
+    answer: RunDecision
 
 
 RunGate = Callable[[Run, View, Policy, datetime], str | None]

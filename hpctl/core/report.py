@@ -17,7 +17,7 @@ from hpctl.core.forecast import Forecast, class_of, forecasts
 from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import State
 from hpctl.core.model import NodeName, RuleId
-from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
 
 PLAIN_RESTART_S: Final = 121.0
 """How long plain Slurm keeps a requeued batch job waiting: cred_expire, 120 s, and one."""
@@ -148,8 +148,8 @@ class _Period(Struct, frozen=True):
     def back(self, rec: NodeRecovery, nxt: datetime | None) -> datetime:
         """When a node was in service again after a recovery, or treated anew: one whose recovery
         was escalated or called off by an operator stays drained."""
-        stays = rec.trail[-1].signal == Signal.OPERATOR_CANCELLED if rec.trail else False
-        if rec.phase in (Phase.RETURNED, Phase.CANCELLED) and not stays:
+        stays = rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED if rec.trail else False
+        if rec.phase in (NodePhase.RETURNED, NodePhase.CANCELLED) and not stays:
             return rec.since
         by_hand = self.state.returned.get(rec.node)
         later = [at for at in (nxt, by_hand) if at is not None and at >= rec.since]
@@ -192,8 +192,8 @@ def report(
         runs=dict(troubles.most_common()),
         orders=sum(bool(rec.by) for rec in here),
         idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
-        escalated=sum(rec.phase is Phase.ESCALATED for rec in here),
-        node_stages=_stages(map(_node_times, (r for r in here if r.phase is Phase.RETURNED))),
+        escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
+        node_stages=_stages(map(_node_times, (r for r in here if r.phase is NodePhase.RETURNED))),
         job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
         again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
         spares=tuple(_spares(p)),
@@ -215,7 +215,7 @@ def _nodes(
     for rec in reversed(nodes):
         nxt = following.get(rec.node)
         following[rec.node] = rec.opened
-        drained = next((m.at for m in rec.trail if m.signal == Signal.CORDON_SEEN), None)
+        drained = next((m.at for m in rec.trail if m.signal == NodeSignal.CORDON_SEEN), None)
         if drained is None or drained >= p.until:
             continue
         node, back = p.node(rec.node), p.back(rec, nxt)
@@ -224,9 +224,9 @@ def _nodes(
             _add(lost, rec.rule, hours, node)
         if not p.has(rec.since):
             continue
-        if rec.phase is Phase.RETURNED and rec.remedied:
+        if rec.phase is NodePhase.RETURNED and rec.remedied:
             kept = kept.plus(p.hours(back, min(drained + p.by_hand, nxt or p.until)), node)
-        elif (rec.phase is Phase.RETURNED or rec.withdrawn) and not (rec.remedied or rec.by):
+        elif (rec.phase is NodePhase.RETURNED or rec.withdrawn) and not (rec.remedied or rec.by):
             unneeded = unneeded.plus(hours, node)
     return out, kept, unneeded
 
@@ -250,14 +250,14 @@ def _jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[
 
 
 def _running(job: JobRecovery) -> datetime | None:
-    seen = job_recovery.Signal.RUNNING_SEEN
+    seen = job_recovery.JobSignal.RUNNING_SEEN
     return next((move.at for move in job.trail if move.signal == seen), None)
 
 
 def _idle(p: _Period, job: JobRecovery) -> tuple[datetime, datetime]:
     """From when to when a job stood still. One that was let run, or was cancelled, did not."""
     end = _running(job) or (job.since if job.ended else p.until)
-    stood = job.phase is not job_recovery.Phase.CANCELLED
+    stood = job.phase is not job_recovery.JobPhase.CANCELLED
     return job.opened, end if stood else job.opened
 
 
@@ -265,11 +265,11 @@ def _node_times(rec: NodeRecovery) -> dict[str, float]:
     """Seconds by stage: from the first finding to the recovery, then by phase."""
     first = min((f.first for f in rec.findings), default=rec.opened)
     times = {"detect": max(0.0, (rec.opened - first).total_seconds())}
-    return times | _phases(rec, Phase.OPEN, rec.since)
+    return times | _phases(rec, NodePhase.OPEN, rec.since)
 
 
 def _job_times(job: JobRecovery) -> dict[str, float]:
-    return _phases(job, job_recovery.Phase.HIT, _running(job) or job.since)
+    return _phases(job, job_recovery.JobPhase.HIT, _running(job) or job.since)
 
 
 def _phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[str, float]:
@@ -287,7 +287,12 @@ def _stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
     for one in times:
         for name, seconds in one.items():
             found.setdefault(name, []).append(seconds)
-    order = ["detect", *map(str, node_recovery.Phase), *map(str, job_recovery.Phase), "total"]
+    order = [
+        "detect",
+        *map(str, node_recovery.NodePhase),
+        *map(str, job_recovery.JobPhase),
+        "total",
+    ]
     return tuple(
         StageRow(name, len(here), fmean(here), median(here))
         for name in order
@@ -298,7 +303,7 @@ def _stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
 def _spares(p: _Period) -> Iterator[SpareRow]:
     """The sizes of each group's reservation: the last before the period, and all in it."""
     sizes: dict[str, list[int]] = {}
-    done = (c for c in p.state.changes.values() if c.phase is change.Phase.DONE)
+    done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)
     for one in sorted(done, key=lambda c: c.since):
         if one.opened.kind is change.Kind.SPARES and one.since < p.until:
             known = sizes.setdefault(one.opened.group, [])

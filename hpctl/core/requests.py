@@ -94,10 +94,10 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
     rid = view.state.open_nodes.get(NodeName(request.target), rid)
     why = f"cancelled by {request.by or 'an operator'}"
     node = view.state.nodes.get(rid)
-    if node is not None and node.phase is node_recovery.Phase.UNRESERVING:
+    if node is not None and node.phase is node_recovery.NodePhase.UNRESERVING:
         return False, f"{rid} deletes the reservation of its test: ask again in some seconds", []
     if node is not None and not node.ended:
-        signal = node_recovery.Signal.OPERATOR_CANCELLED
+        signal = node_recovery.NodeSignal.OPERATOR_CANCELLED
         text = (
             f"{rid} cancelled; {node.node} stays drained: `hpctl return {node.node}` gives it back"
         )
@@ -107,7 +107,7 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
         return (
             True,
             f"{rid} cancelled",
-            [SignalSeen(now, rid, job_recovery.Signal.OPERATOR_CANCELLED, why)],
+            [SignalSeen(now, rid, job_recovery.JobSignal.OPERATOR_CANCELLED, why)],
         )
     return False, f"no open recovery {request.target!r}", []
 

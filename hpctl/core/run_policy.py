@@ -244,7 +244,7 @@ class Means(Struct, frozen=True):
     alive: bool | None = None
 
 
-class Answer(Struct, frozen=True):
+class RunDecision(Struct, frozen=True):
     """What to do, after how many seconds, on which nodes not to, and why, for a person.
 
     `why` is one line of at most 200 characters; a HOLD's begins with "hpctl: ". `exclude` are all
@@ -263,7 +263,7 @@ class Answer(Struct, frozen=True):
 
 def decide(
     policy: RunPolicy, past: Sequence[Past], trouble: Trouble, means: Means, now: datetime
-) -> Answer:
+) -> RunDecision:
     """The answer to one trouble, given what was done before. Total; time and history are values.
 
     A HOLD in the past starts the count afresh: somebody has looked, and let the job go again.
@@ -272,20 +272,22 @@ def decide(
     fruitless = since_progress(policy, past, trouble)
     rungs = _rungs(treatment, fruitless, trouble)
     if rungs[0] in (Action.NONE, Action.NOTIFY):
-        return Answer(rungs[0], _line(trouble.why))
+        return RunDecision(rungs[0], _line(trouble.why))
     lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
     save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
     over = _over_budget(policy, past, fruitless, trouble, now)
     if over or rungs[0] is Action.HOLD:
         reason = over or f"{trouble.kind} {len(_restarts(fruitless)) + 1} times without progress"
-        return Answer(Action.HOLD, _line(f"hpctl: {reason}: {trouble.why}"), save_first_s=save_s)
+        return RunDecision(
+            Action.HOLD, _line(f"hpctl: {reason}: {trouble.why}"), save_first_s=save_s
+        )
     for leave in _leaves(policy, past, trouble, means, now):
         for action in rungs:
             if not _possible(action, policy, trouble, means, leave):
                 continue
             if action in (Action.NONE, Action.NOTIFY):
-                return Answer(action, _line(trouble.why))
-            return Answer(
+                return RunDecision(action, _line(trouble.why))
+            return RunDecision(
                 action,
                 _line(f"{trouble.why} ({_spent(policy, past, fruitless, trouble, now)})"),
                 after_s=_wait(policy, treatment, fruitless, trouble),
@@ -295,7 +297,7 @@ def decide(
             )
     short = Action.STEP in rungs and means.step
     why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
-    return Answer(Action.HOLD, _line(f"hpctl: {why}: {trouble.why}"), save_first_s=save_s)
+    return RunDecision(Action.HOLD, _line(f"hpctl: {why}: {trouble.why}"), save_first_s=save_s)
 
 
 def worth_growing(

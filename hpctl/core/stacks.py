@@ -147,32 +147,32 @@ class StackVerdict(Struct, frozen=True):
         return tuple(sorted({one.node for one in self.suspects if one.node}))
 
 
-def lines(said: NodeStacks) -> Iterator[str]:
+def lines(dump: NodeStacks) -> Iterator[str]:
     """What a node says as lines of text that may be mixed with other nodes'."""
-    packed = base64.b64encode(zlib.compress(msgspec.json.encode(said))).decode()
+    packed = base64.b64encode(zlib.compress(msgspec.json.encode(dump))).decode()
     parts = [packed[at : at + LINE - 100] for at in range(0, len(packed), LINE - 100)]
     for number, part in enumerate(parts):
-        yield f"stacks {said.node} {number} {len(parts)} {part}"
+        yield f"stacks {dump.node} {number} {len(parts)} {part}"
 
 
 def read(text: Iterable[str]) -> list[NodeStacks]:
     """What nodes said, from lines in any order. What is torn or no such line is left out."""
     parts: dict[str, dict[int, str]] = defaultdict(dict)
     whole: dict[str, int] = {}
-    for words in (line.split() for line in text):
-        if len(words) == 5 and words[0] == "stacks" and words[2].isdecimal():
-            parts[words[1]][bounds.natural(words[2])] = words[4]
-            whole[words[1]] = bounds.natural(words[3])
+    for fields in (line.split() for line in text):
+        if len(fields) == 5 and fields[0] == "stacks" and fields[2].isdecimal():
+            parts[fields[1]][bounds.natural(fields[2])] = fields[4]
+            whole[fields[1]] = bounds.natural(fields[3])
     found = []
     for node, pieces in parts.items():
         try:
             packed = "".join(pieces[number] for number in range(min(whole[node], len(pieces) + 1)))
             raw = zlib.decompressobj().decompress(base64.b64decode(packed), MAX_NODE)
-            said = msgspec.json.decode(raw, type=NodeStacks)
+            dump = msgspec.json.decode(raw, type=NodeStacks)
         except (KeyError, ValueError, zlib.error, msgspec.MsgspecError, RecursionError):
             continue
-        if said.node == node:
-            found.append(said)
+        if dump.node == node:
+            found.append(dump)
     return found
 
 
@@ -215,10 +215,10 @@ def _key(rank: RankStack) -> _Key:
     return at is not None, tuple(kept)
 
 
-def aggregate(said: Iterable[NodeStacks], asked: Iterable[str] = ()) -> StackVerdict:
+def aggregate(dumps: Iterable[NodeStacks], asked: Iterable[str] = ()) -> StackVerdict:
     """Who of a job's ranks stands elsewhere than the others, by what its nodes say. `asked`: the
     nodes that were to answer."""
-    answers = list(said)
+    answers = list(dumps)
     step = _largest_step(answers)
     node_of: dict[int, str] = {}
     by_rank: dict[int, RankStack] = {}

@@ -10,13 +10,12 @@ from typing import Final
 from msgspec import Struct
 
 from hpctl.core import change as capacity
-from hpctl.core import job_recovery, node_recovery
 from hpctl.core.bounds import later
-from hpctl.core.change import Change, ChangeOpened
+from hpctl.core.change import Change, ChangeOpened, ChangePhase, ChangeSignal
 from hpctl.core.change import deadline_of as change_deadline
 from hpctl.core.compat import StrEnum
 from hpctl.core.job_advance import deadline_s as job_deadline_s
-from hpctl.core.job_recovery import JobRecovery
+from hpctl.core.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.core.journal import (
     ConfigurationTaken,
     DaemonStarted,
@@ -35,7 +34,7 @@ from hpctl.core.journal import (
 from hpctl.core.model import Finding, Outcome, OutcomeKind, RecoveryId, Remedy, Urgency
 from hpctl.core.node_actors import unasked
 from hpctl.core.node_advance import deadline_of as node_deadline
-from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind, StepRecord, Trail
 
@@ -70,74 +69,71 @@ class Awaited(Struct, frozen=True):
     otherwise: str = ""
 
 
-NODE_TEXTS: Final[dict[node_recovery.Signal, tuple[str, Mark]]] = {
-    node_recovery.Signal.CORDON_SEEN: ("Drained {node}", Mark.SAW),
-    node_recovery.Signal.JOBS_GONE: ("No jobs left on {node}", Mark.SAW),
-    node_recovery.Signal.REMEDY_ACCEPTED: ("Remedy started", Mark.SAW),
-    node_recovery.Signal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
-    node_recovery.Signal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
-    node_recovery.Signal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
-    node_recovery.Signal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
-    node_recovery.Signal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
-    node_recovery.Signal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
-    node_recovery.Signal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
-    node_recovery.Signal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
-    node_recovery.Signal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
-    node_recovery.Signal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
-    node_recovery.Signal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
-    node_recovery.Signal.TEST_ASKS_REPLACE: (
-        "{node} failed its test, needs a replacement",
-        Mark.TROUBLE,
-    ),
-    node_recovery.Signal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
-    node_recovery.Signal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
-    node_recovery.Signal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
-    node_recovery.Signal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
-    node_recovery.Signal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
-    node_recovery.Signal.REPLACE_ASKED: (
+NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
+    NodeSignal.CORDON_SEEN: ("Drained {node}", Mark.SAW),
+    NodeSignal.JOBS_GONE: ("No jobs left on {node}", Mark.SAW),
+    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", Mark.SAW),
+    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
+    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
+    NodeSignal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
+    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
+    NodeSignal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
+    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
+    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
+    NodeSignal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
+    NodeSignal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_REPLACE: ("{node} failed its test, needs a replacement", Mark.TROUBLE),
+    NodeSignal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
+    NodeSignal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
+    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
+    NodeSignal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
+    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
+    NodeSignal.REPLACE_ASKED: (
         "HyperPod's health agent requested replacement of {node}",
         Mark.DECIDED,
     ),
-    node_recovery.Signal.WITHDRAWN: ("Resumed {node} without a remedy", Mark.DONE),
-    node_recovery.Signal.NEEDS_HUMAN: ("Escalated {node} to on-call", Mark.TROUBLE),
-    node_recovery.Signal.DEADLINE: ("Timed out, escalated to on-call", Mark.TROUBLE),
-    node_recovery.Signal.OPERATOR_TOOK_OVER: ("Operator took over {node}", Mark.DONE),
-    node_recovery.Signal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", Mark.DONE),
+    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", Mark.TROUBLE),
+    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", Mark.TROUBLE),
+    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", Mark.DONE),
+    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
 }
 
-JOB_TEXTS: Final[dict[job_recovery.Signal, tuple[str, Mark]]] = {
-    job_recovery.Signal.SUPERVISED: ("Left {job} to its supervisor", Mark.DECIDED),
-    job_recovery.Signal.EXCISED: ("{job} continues without the bad node", Mark.SAW),
-    job_recovery.Signal.WENT_ON: ("{job} recovered by itself", Mark.DONE),
-    job_recovery.Signal.SAVE_WANTED: ("Grace period for {job} to save began", Mark.DECIDED),
-    job_recovery.Signal.STOP_WANTED: ("Stopping {job}", Mark.DECIDED),
-    job_recovery.Signal.SAVE_OVER: ("Grace period to save ended", Mark.SAW),
-    job_recovery.Signal.QUEUED: ("Requeued {job}", Mark.SAW),
-    job_recovery.Signal.STARTED: ("Released {job} to start", Mark.SAW),
-    job_recovery.Signal.RUNNING_SEEN: ("{job} restarted", Mark.SAW),
-    job_recovery.Signal.PROVED: ("{job} resumed", Mark.DONE),
-    job_recovery.Signal.FINISHED: ("{job} completed", Mark.DONE),
-    job_recovery.Signal.HELD: ("Held {job} for its owner", Mark.TROUBLE),
-    job_recovery.Signal.FAILED_AGAIN: ("{job} failed again", Mark.TROUBLE),
-    job_recovery.Signal.REFUSED: ("{job} cannot be restarted", Mark.TROUBLE),
-    job_recovery.Signal.GONE: ("Recovery of {job} canceled", Mark.DONE),
-    job_recovery.Signal.CALLED_OFF: ("{job} keeps running, recovery canceled", Mark.DONE),
-    job_recovery.Signal.DEADLINE: ("Timed out, left to the job's owner", Mark.TROUBLE),
-    job_recovery.Signal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+JOB_TEXTS: Final[dict[JobSignal, tuple[str, Mark]]] = {
+    JobSignal.SUPERVISED: ("Left {job} to its supervisor", Mark.DECIDED),
+    JobSignal.EXCISED: ("{job} continues without the bad node", Mark.SAW),
+    JobSignal.WENT_ON: ("{job} recovered by itself", Mark.DONE),
+    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", Mark.DECIDED),
+    JobSignal.STOP_WANTED: ("Stopping {job}", Mark.DECIDED),
+    JobSignal.SAVE_OVER: ("Grace period to save ended", Mark.SAW),
+    JobSignal.QUEUED: ("Requeued {job}", Mark.SAW),
+    JobSignal.STARTED: ("Released {job} to start", Mark.SAW),
+    JobSignal.RUNNING_SEEN: ("{job} restarted", Mark.SAW),
+    JobSignal.PROVED: ("{job} resumed", Mark.DONE),
+    JobSignal.FINISHED: ("{job} completed", Mark.DONE),
+    JobSignal.HELD: ("Held {job} for its owner", Mark.TROUBLE),
+    JobSignal.FAILED_AGAIN: ("{job} failed again", Mark.TROUBLE),
+    JobSignal.REFUSED: ("{job} cannot be restarted", Mark.TROUBLE),
+    JobSignal.GONE: ("Recovery of {job} canceled", Mark.DONE),
+    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", Mark.DONE),
+    JobSignal.DEADLINE: ("Timed out, left to the job's owner", Mark.TROUBLE),
+    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
 }
 
-CHANGE_TEXTS: Final[dict[capacity.Signal, str]] = {
-    capacity.Signal.ORDER_TAKEN: "Order for {what} accepted",
-    capacity.Signal.ARRIVED: "New instances of {what} are in service",
-    capacity.Signal.CLOSED_SEEN: "Drained {what}",
-    capacity.Signal.GONE: "{what} left the cluster",
-    capacity.Signal.SET_SEEN: "Spares of {what} are reserved",
-    capacity.Signal.IN_USE: "{what} is in use again",
-    capacity.Signal.BACK: "Resumed {what}",
-    capacity.Signal.REFUSED: "Change of {what} rejected",
-    capacity.Signal.TESTED: "Burn-in of {what} ended",
-    capacity.Signal.DEADLINE: "Change of {what} timed out",
-    capacity.Signal.OPERATOR_TOOK_OVER: "Operator took over {what}",
+CHANGE_TEXTS: Final[dict[ChangeSignal, str]] = {
+    ChangeSignal.ORDER_TAKEN: "Order for {what} accepted",
+    ChangeSignal.ARRIVED: "New instances of {what} are in service",
+    ChangeSignal.CLOSED_SEEN: "Drained {what}",
+    ChangeSignal.GONE: "{what} left the cluster",
+    ChangeSignal.SET_SEEN: "Spares of {what} are reserved",
+    ChangeSignal.IN_USE: "{what} is in use again",
+    ChangeSignal.BACK: "Resumed {what}",
+    ChangeSignal.REFUSED: "Change of {what} rejected",
+    ChangeSignal.TESTED: "Burn-in of {what} ended",
+    ChangeSignal.DEADLINE: "Change of {what} timed out",
+    ChangeSignal.OPERATOR_TOOK_OVER: "Operator took over {what}",
 }
 
 STEP_TEXTS: Final[dict[StepKind, str]] = {
@@ -257,16 +253,16 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
     if isinstance(subject, Change):
         about = subject.opened
         what = about.node or f"group {about.group}"
-        text = CHANGE_TEXTS[capacity.Signal(move.signal)].format(what=what)
+        text = CHANGE_TEXTS[ChangeSignal(move.signal)].format(what=what)
         ends = {"done": Mark.DONE, "cancelled": Mark.DONE, "failed": Mark.TROUBLE}
         return Line(move.at, sentence(text, move.why), ends.get(move.phase, Mark.SAW))
     if isinstance(subject, NodeRecovery):
-        text, mark = NODE_TEXTS[node_recovery.Signal(move.signal)]
-        if move.signal == node_recovery.Signal.JOBS_GONE:
+        text, mark = NODE_TEXTS[NodeSignal(move.signal)]
+        if move.signal == NodeSignal.JOBS_GONE:
             text = _evicted(subject, state)
         text = text.format(node=subject.node)
     else:
-        text, mark = JOB_TEXTS[job_recovery.Signal(move.signal)]
+        text, mark = JOB_TEXTS[JobSignal(move.signal)]
         text = text.format(job=f"job {subject.attempt.job}")
         text = text[0].upper() + text[1:]
     why = "" if move.signal in _SELF_EVIDENT else move.why
@@ -276,7 +272,7 @@ def _move_line(subject: Subject, move: Trail, state: State) -> Line:
 def _evicted(rec: NodeRecovery, state: State) -> str:
     count = sum(j.cause == rec.id and not j.let_run for j in state.jobs.values())
     if not count:
-        return NODE_TEXTS[node_recovery.Signal.JOBS_GONE][0]
+        return NODE_TEXTS[NodeSignal.JOBS_GONE][0]
     return f"Evicted {count} job{'s' if count > 1 else ''} from {{node}}"
 
 
@@ -386,7 +382,7 @@ def _change_headline(change: Change) -> str:
     what = sentence(change_text(change.opened), change.opened.why)
     if not change.ended:
         return f"{what} In progress: {change.phase.replace('_', ' ')}."
-    end = "canceled" if change.phase is capacity.Phase.CANCELLED else str(change.phase)
+    end = "canceled" if change.phase is ChangePhase.CANCELLED else str(change.phase)
     seconds = (change.since - change.opened.at).total_seconds()
     why = change.trail[-1].why if change.trail else ""
     return f"{what} {sentence(f'{end.capitalize()} after {duration(seconds)}', why)}"
@@ -409,42 +405,42 @@ def _standing(rec: NodeRecovery | JobRecovery) -> str:
 
 
 def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
-    again = bool(rec.trail) and rec.trail[-1].signal == job_recovery.Signal.FAILED_AGAIN
+    again = bool(rec.trail) and rec.trail[-1].signal == JobSignal.FAILED_AGAIN
     return "Failed again, which opens another recovery" if again else "Gave up"
 
 
 def _resumed(rec: NodeRecovery | JobRecovery) -> str:
     """How long until it ran again; the time in which it proved itself is not waiting."""
     for move in rec.trail:
-        if move.signal == job_recovery.Signal.WENT_ON:
+        if move.signal == JobSignal.WENT_ON:
             return sentence("Recovered by its supervisor", move.why)
-        if move.signal == job_recovery.Signal.RUNNING_SEEN:
+        if move.signal == JobSignal.RUNNING_SEEN:
             return f"Running again after {duration((move.at - rec.opened).total_seconds())}."
     return "Completed without a restart."
 
 
-_JOB_WAITS: Final[dict[job_recovery.Phase, str]] = {
-    job_recovery.Phase.HIT: "the bad node to be drained",
-    job_recovery.Phase.EXCISING: "slurmctld to take the bad node from the job",
-    job_recovery.Phase.WATCHING: "the job's supervisor to report that it continues",
-    job_recovery.Phase.SAVING: "the job to save a checkpoint and end, or its grace period to pass",
-    job_recovery.Phase.STOPPING: "Slurm to clean up and requeue the job",
-    job_recovery.Phase.RELEASED: "slurmctld to clear the begin time and exclude the bad nodes",
-    job_recovery.Phase.STARTING: "Slurm to start the job on healthy nodes",
+_JOB_WAITS: Final[dict[JobPhase, str]] = {
+    JobPhase.HIT: "the bad node to be drained",
+    JobPhase.EXCISING: "slurmctld to take the bad node from the job",
+    JobPhase.WATCHING: "the job's supervisor to report that it continues",
+    JobPhase.SAVING: "the job to save a checkpoint and end, or its grace period to pass",
+    JobPhase.STOPPING: "Slurm to clean up and requeue the job",
+    JobPhase.RELEASED: "slurmctld to clear the begin time and exclude the bad nodes",
+    JobPhase.STARTING: "Slurm to start the job on healthy nodes",
 }
 
 _CHANGE_WAITS: Final = {
-    (capacity.Kind.ADD, capacity.Phase.OPEN): "SageMaker to accept the order",
-    (capacity.Kind.ADD, capacity.Phase.ARRIVING): "the new instances to run and join Slurm",
-    (capacity.Kind.REMOVE, capacity.Phase.OPEN): "slurmctld to show DRAIN by hpctl, and no job",
-    (capacity.Kind.REMOVE, capacity.Phase.CLOSED): "SageMaker to accept the deletion",
-    (capacity.Kind.REMOVE, capacity.Phase.LEAVING): "SageMaker to list the instance no more",
-    (capacity.Kind.REMOVE, capacity.Phase.GIVING_BACK): "slurmctld to resume the node",
-    (capacity.Kind.RETURN, capacity.Phase.OPEN): "slurmctld to resume the node",
-    (capacity.Kind.BURN_IN, capacity.Phase.OPEN): "slurmctld to take the test's job",
-    (capacity.Kind.BURN_IN, capacity.Phase.TESTING): "the test to end, or a user's job to wait",
-    (capacity.Kind.BURN_IN, capacity.Phase.LEAVING): "slurmctld to end the test's job",
-    (capacity.Kind.SPARES, capacity.Phase.OPEN): "the reservation to hold these nodes",
+    (capacity.Kind.ADD, ChangePhase.OPEN): "SageMaker to accept the order",
+    (capacity.Kind.ADD, ChangePhase.ARRIVING): "the new instances to run and join Slurm",
+    (capacity.Kind.REMOVE, ChangePhase.OPEN): "slurmctld to show DRAIN by hpctl, and no job",
+    (capacity.Kind.REMOVE, ChangePhase.CLOSED): "SageMaker to accept the deletion",
+    (capacity.Kind.REMOVE, ChangePhase.LEAVING): "SageMaker to list the instance no more",
+    (capacity.Kind.REMOVE, ChangePhase.GIVING_BACK): "slurmctld to resume the node",
+    (capacity.Kind.RETURN, ChangePhase.OPEN): "slurmctld to resume the node",
+    (capacity.Kind.BURN_IN, ChangePhase.OPEN): "slurmctld to take the test's job",
+    (capacity.Kind.BURN_IN, ChangePhase.TESTING): "the test to end, or a user's job to wait",
+    (capacity.Kind.BURN_IN, ChangePhase.LEAVING): "slurmctld to end the test's job",
+    (capacity.Kind.SPARES, ChangePhase.OPEN): "the reservation to hold these nodes",
 }
 
 
@@ -463,13 +459,13 @@ def _change_awaited(change: Change, policy: Policy) -> Awaited:
     what = _CHANGE_WAITS[change.opened.kind, change.phase]
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED
-    back = change.opened.kind is capacity.Kind.REMOVE and change.phase is capacity.Phase.OPEN
+    back = change.opened.kind is capacity.Kind.REMOVE and change.phase is ChangePhase.OPEN
     otherwise = "resumes the node" if back else "fails the change"
     return Awaited(what, change_deadline(change, policy), otherwise)
 
 
 def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
-    if rec.phase is node_recovery.Phase.ESCALATED:
+    if rec.phase is NodePhase.ESCALATED:
         return Awaited(
             f"on-call to repair {rec.node} and run `hpctl return {rec.node}`,"
             f" or to run `hpctl replace {rec.node}`"
@@ -486,24 +482,24 @@ def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
     if doubt and doubt[-1] is rec.steps[-1]:
         return f"the outcome of {doubt[-1].kind}, which is in doubt and checked before a retry"
     match rec.phase:
-        case node_recovery.Phase.OPEN:
+        case NodePhase.OPEN:
             return "slurmctld to show DRAIN with hpctl's Reason"
-        case node_recovery.Phase.CORDONED if rec.urgency is not Urgency.NOW:
+        case NodePhase.CORDONED if rec.urgency is not Urgency.NOW:
             return "the jobs on the node to end"
-        case node_recovery.Phase.CORDONED:
+        case NodePhase.CORDONED:
             return "eviction of the jobs on the node, each as soon as its recovery is ready"
-        case node_recovery.Phase.VACATED if policy.mode is not Mode.OWN:
+        case NodePhase.VACATED if policy.mode is not Mode.OWN:
             return f"HyperPod's own recovery to {REMEDIES[rec.remedy]} it (mode {policy.mode})"
-        case node_recovery.Phase.VACATED:
+        case NodePhase.VACATED:
             return _remedy(rec, policy)
-        case node_recovery.Phase.REMEDYING:
+        case NodePhase.REMEDYING:
             boot = "a report from a new boot under this node's name"
             return "; ".join(filter(None, [boot, unasked(rec, policy)]))
-        case node_recovery.Phase.REJOINING:
+        case NodePhase.REJOINING:
             return "the instance to be Running and slurmd to register"
-        case node_recovery.Phase.ACCEPTING:
+        case NodePhase.ACCEPTING:
             return f"the result of test {rec.test}"
-        case node_recovery.Phase.UNRESERVING:
+        case NodePhase.UNRESERVING:
             return "the job and the reservation of its test to go"
         case _:
             return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
@@ -522,14 +518,12 @@ def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
     job = rec.attempt.job
     if rec.ended:
         owner = {
-            job_recovery.Phase.HELD: f"the job's owner to run `scontrol release {job}`",
-            job_recovery.Phase.GAVE_UP: (
-                f"the job's owner to read its log and run `scontrol requeue {job}`"
-            ),
+            JobPhase.HELD: f"the job's owner to run `scontrol release {job}`",
+            JobPhase.GAVE_UP: (f"the job's owner to read its log and run `scontrol requeue {job}`"),
         }
         return Awaited(owner.get(rec.phase, _CLOSED))
     what = _JOB_WAITS.get(rec.phase, f"{policy.job.prove_s:g} s of running")
-    if rec.start_at is not None and rec.phase is job_recovery.Phase.STARTING:
+    if rec.start_at is not None and rec.phase is JobPhase.STARTING:
         what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
     if policy.mode is Mode.OBSERVE:
         what = _OBSERVED

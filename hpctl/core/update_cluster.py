@@ -17,21 +17,23 @@ _SAME_OF_GROUP = (
 )  # fmt: skip
 
 
-def group_of(described: Mapping[str, Any]) -> dict[str, Any]:
+def group_of(description: Mapping[str, Any]) -> dict[str, Any]:
     """One group of it: what UpdateCluster wants restated, with the count that it is to have."""
-    group = {k: described[k] for k in _SAME_OF_GROUP if described.get(k) not in (None, {}, [], "")}
-    group["InstanceCount"] = described.get("TargetCount", described.get("CurrentCount", 0))
-    if described.get("MinCount"):
-        group["MinInstanceCount"] = described["MinCount"]
-    flexible = described.get("InstanceRequirements") or {}
+    group = {
+        k: description[k] for k in _SAME_OF_GROUP if description.get(k) not in (None, {}, [], "")
+    }
+    group["InstanceCount"] = description.get("TargetCount", description.get("CurrentCount", 0))
+    if description.get("MinCount"):
+        group["MinInstanceCount"] = description["MinCount"]
+    flexible = description.get("InstanceRequirements") or {}
     types = flexible.get("DesiredInstanceTypes") or flexible.get("CurrentInstanceTypes")
     if types:
         group["InstanceRequirements"] = {"InstanceTypes": list(types)}
         group.pop("InstanceType", None)
     for ours in ("ImageId", "ImageReleaseVersion"):
-        if image := described.get(f"Desired{ours}") or described.get(f"Current{ours}"):
+        if image := description.get(f"Desired{ours}") or description.get(f"Current{ours}"):
             group[ours] = image
-    patch = dict(described.get("AutoPatchConfig") or {})
+    patch = dict(description.get("AutoPatchConfig") or {})
     if patch:
         patch.pop("CurrentPatchSchedule", None)
         if desired := patch.pop("DesiredPatchSchedule", None):

@@ -11,8 +11,7 @@ from hpctl.core.bounds import EARLIEST, later, span
 from hpctl.core.hangs import Hang
 from hpctl.core.health import reset_answer
 from hpctl.core.job_advance import CLOCK_MARGIN_S, JobFacts
-from hpctl.core.job_recovery import JobRecovery, JobReport, Wish
-from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.job_recovery import JobPhase, JobRecovery, JobReport, Wish
 from hpctl.core.journal import JobReported, State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
@@ -30,8 +29,7 @@ from hpctl.core.model import (
     reason_owner,
 )
 from hpctl.core.node_actors import NodeFacts
-from hpctl.core.node_recovery import IN_TEST, NodeRecovery, goes_anyway
-from hpctl.core.node_recovery import Phase as NodePhase
+from hpctl.core.node_recovery import IN_TEST, NodePhase, NodeRecovery, goes_anyway
 from hpctl.core.policy import Policy, Unrecoverable
 from hpctl.core.recovery import StepKind, last_step
 from hpctl.core.run_policy import Ruled

@@ -53,7 +53,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.daemon.authentication import Refusal, read_body
-from hpctl.daemon.intake import Refused
+from hpctl.daemon.intake import RefusalCounter
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Unavailable
 from hpctl.ports import Clock
@@ -261,7 +261,7 @@ def routes(
     if token_file is None:
         return []
     taken = Counter("hpctl_alerts", "Notifications of alerts taken whole.", registry=registry)
-    refused = Refused("hpctl_alerts_refused", "Others, by code.", registry)
+    refused = RefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
 
     async def alerts(request: Request) -> Response:
         try:

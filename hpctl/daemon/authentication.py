@@ -1,4 +1,4 @@
-"""Who is believed: bytes and an Authorization header in, a believed report or a Refusal out.
+"""Authentication: bytes and an Authorization header in, an authenticated report or a Refusal out.
 
 | status | code | meaning |
 |---|---|---|
@@ -15,7 +15,7 @@
 | 403 | unknown_node, forged_node | Slurm has no such node; the origin or TCP peer is another |
 | 403 | future_start | an agent that started more than five minutes from now |
 | 429 | too_many | more than REPORTS of one node at once, or REPORTS_A_SECOND in the long run |
-| 409 | stale_report | not newer than what was believed of that node |
+| 409 | stale_report | not newer than what was accepted of that node |
 | 409 | unknown_digest | a heartbeat about findings that are not held here: send them |
 | 503 | munge_unavailable, slurm_unavailable, journal_unavailable | not the sender's fault: retry |
 
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 
 class Refusal(HpctlError):
-    """A request that is not believed or not taken whole, with its HTTP status and code.
+    """A request that is not authenticated or not taken whole, with its HTTP status and code.
 
     `more` are further keys of the answer.
     """
@@ -240,7 +240,7 @@ class Leading(Struct):
 
 
 class IntakeSettings(Struct, frozen=True):
-    """Where the intake asks munged, whom it believes, and for how long without asking again."""
+    """Where the intake asks munged, whom it accepts, and for how long without asking again."""
 
     munge_socket: Path | None = None
     allowed_uids: frozenset[int] = frozenset({0})
@@ -293,7 +293,7 @@ class Authenticator:
         return credential
 
     def by_credential(self, credential: munge.Credential, body: bytes, peer: str) -> Proved:
-        """What was sent from a TCP address with a believed credential. Raises Refusal."""
+        """What was sent from a TCP address with an authenticated credential. Raises Refusal."""
         message = self._read(body)
         node = NodeName(message.content.node)
         address = self._check_origin(node, credential.address, peer)

@@ -26,13 +26,13 @@ MAX_FRAME = 128 * 1024 * 1024
 
 
 class Store(Struct, frozen=True, tag=True):
-    """Believed reports, to be stored before the answer. Answered with nothing."""
+    """Authenticated reports, to be stored before the answer. Answered with nothing."""
 
     reports: tuple[Report, ...]
 
 
 class FromJob(Struct, frozen=True, tag=True):
-    """A believed user's report of a job, which came at `asked`. Answered with a job_wire.Taken."""
+    """An authenticated user's report of a job, which came at `asked`. Answered with a `Taken`."""
 
     report: JobReport
     uid: int
@@ -48,7 +48,7 @@ class Request(Struct, frozen=True, tag=True):
 
 
 class Alerts(Struct, frozen=True, tag=True):
-    """The body of a believed notification. Answered with counts."""
+    """The body of an authenticated notification. Answered with counts."""
 
     body: bytes
 
@@ -77,14 +77,14 @@ class Beats(Struct, frozen=True, tag=True):
     heartbeats: tuple[wire.Heartbeat, ...]
 
 
-class Answer(Struct, frozen=True, tag=True):
+class ChannelAnswer(Struct, frozen=True, tag=True):
     """What came of a question."""
 
     number: int
     value: bytes
 
 
-class Refused(Struct, frozen=True, tag=True):
+class ChannelRefusal(Struct, frozen=True, tag=True):
     """A question that was refused; the fields are those of authentication.Refusal."""
 
     number: int
@@ -127,7 +127,7 @@ class Setup(Struct, frozen=True, tag=True):
 
 
 FromIntake: TypeAlias = Ask | Beats
-ToIntake: TypeAlias = Setup | Nodes | Asks | Leads | Answer | Refused
+ToIntake: TypeAlias = Setup | Nodes | Asks | Leads | ChannelAnswer | ChannelRefusal
 
 _from_intake = msgspec.msgpack.Decoder(FromIntake)
 _to_intake = msgspec.msgpack.Decoder(ToIntake)

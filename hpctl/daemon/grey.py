@@ -59,7 +59,7 @@ class PeerWindows:
                     counts[place] += 1
 
     def judge(
-        self, groups: Iterable[peers.Group], now: datetime
+        self, groups: Iterable[peers.PeerGroup], now: datetime
     ) -> dict[NodeName, tuple[Finding, ...]]:
         """Close the window and answer everything that is found at present, by node."""
         with self._lock:
@@ -122,7 +122,7 @@ class GreyFailures:
         self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
 
     def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
-        """Take the gauges of a believed report or heartbeat in. From the intake's threads."""
+        """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
         self._peers.take(generation, gauges)
         self._observer.hangs.hear(generation.node, gauges)
 
@@ -170,7 +170,7 @@ class GreyFailures:
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
         found = forecasts(state, nodes, known, self._clock.now(), of=often)
-        self._by_history = {f.instance: told for f in found if f.again and (told := finding(f))}
+        self._by_history = {f.instance: again for f in found if f.again and (again := finding(f))}
         if before.keys() != self._by_history.keys():
             changed = before.keys() ^ self._by_history.keys()
             theirs = {n for n, h in known.items() if h.generation.instance in changed}
@@ -188,8 +188,8 @@ class GreyFailures:
     def _with_own(self, health: Health) -> Health:
         generation = health.generation
         own = list(self._peers.of(generation, self._by_peers.get(generation.node, ())))
-        if (told := self._by_history.get(generation.instance)) is not None:
-            own.append(told)
+        if (again := self._by_history.get(generation.instance)) is not None:
+            own.append(again)
         agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
         if not own and len(agents) == len(health.findings):
             return health

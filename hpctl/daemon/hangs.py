@@ -66,12 +66,12 @@ class HangWatch:
     def _judge(self, slurm: SchedulerView, now: datetime) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
-        said = {node: of_node(samples) for node, samples in heard.items()}
+        answers = {node: of_node(samples) for node, samples in heard.items()}
 
         def one(job: SlurmJob) -> tuple[JobId, Track]:
             # A node says what it likes, but only of the jobs that Slurm has put there.
-            told = ((n, said[n].get(job.id)) for n in job.nodes if n in said)
-            mine = {n: activity for n, activity in told if activity is not None}
+            pairs = ((n, answers[n].get(job.id)) for n in job.nodes if n in answers)
+            mine = {n: activity for n, activity in pairs if activity is not None}
             return job.id, judge(job, mine, self._tracks.get(job.id), self.policy, now)
 
         running = [job for job in slurm.jobs.values() if job.running]
@@ -133,19 +133,19 @@ class StackDesk:
 
     def _asked(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
         until = time.monotonic() + ANSWER_S
-        said: dict[NodeName, NodeStacks] = {}
-        while len(said) < len(nodes) and time.monotonic() < until:
+        answers: dict[NodeName, NodeStacks] = {}
+        while len(answers) < len(nodes) and time.monotonic() < until:
             time.sleep(LOOK_S)
             for node in nodes:
-                if node not in said and (one := self._said(node, ask)) is not None:
-                    said[node] = one
-        verdict = aggregate(said.values(), nodes)
-        self._keep(due, {"job": ask.job, "verdict": verdict, "nodes": [*said.values()]})
+                if node not in answers and (one := self._answer(node, ask)) is not None:
+                    answers[node] = one
+        verdict = aggregate(answers.values(), nodes)
+        self._keep(due, {"job": ask.job, "verdict": verdict, "nodes": [*answers.values()]})
         if not verdict.groups:
             return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
         return Outcome.accepted(verdict.text[:VERDICT])
 
-    def _said(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
+    def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
         """What a node's agent has answered: never of another node, whatever it says."""
         parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
         found = read(line for f in parts for line in f.evidence.splitlines())

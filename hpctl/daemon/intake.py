@@ -64,7 +64,7 @@ MOST = 128
 
 
 class ReportSink(Protocol):
-    """Where believed reports and heartbeats go."""
+    """Where authenticated reports and heartbeats go."""
 
     def accept(self, *reports: Report) -> None:
         """Store them durably, all or none, and wake the loop; no two of one node at a time.
@@ -80,7 +80,7 @@ class ReportSink(Protocol):
 
 
 class ReportQueue:
-    """Believed reports on their way to the journal: in order for each node, many in one write.
+    """Authenticated reports on their way to the journal: in order for each node, many in one write.
 
     All of it runs on the event loop, so it needs no locks; only the writing itself happens on
     threads. What arrives while those are busy waits and is then written together: a thousand nodes
@@ -189,7 +189,7 @@ MOST_CODES: Final = 6
 """Codes of one counter that have a series of their own; the others share one."""
 
 
-class Refused:
+class RefusalCounter:
     """How often something was refused, by code."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
@@ -217,7 +217,7 @@ def proved_route(
 ) -> Route:
     """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
     by its code, and say what it counts."""
-    refused = Refused(*refusals, registry)
+    refused = RefusalCounter(*refusals, registry)
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
@@ -332,9 +332,13 @@ class _Reports:
     ) -> None:
         self._settings, self._queue, self._order_for = settings, queue, order_for
         self._authenticator = Authenticator(settings, address_of)
-        self._accepted = Counter("hpctl_reports", "Reports believed and stored.", registry=registry)
-        self._heartbeats = Counter("hpctl_heartbeats", "Heartbeats believed.", registry=registry)
-        self._refused = Refused("hpctl_reports_refused", "Reports not believed.", registry)
+        self._accepted = Counter(
+            "hpctl_reports", "Reports authenticated and stored.", registry=registry
+        )
+        self._heartbeats = Counter(
+            "hpctl_heartbeats", "Heartbeats authenticated.", registry=registry
+        )
+        self._refused = RefusalCounter("hpctl_reports_refused", "Reports refused.", registry)
         # munged and the resolver may block: never on the event loop.
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
 
@@ -357,12 +361,12 @@ class _Reports:
             if authorization.startswith(_SESSION):
                 session = self._authenticator.session(authorization, body, peer)
                 message = self._authenticator.within_session(session, body).content
-                ack = await self._believe(message)
+                ack = await self._accept_message(message)
             else:
                 credential = await self._run(self._authenticator.verified, authorization, body)
                 proved = await self._run(self._authenticator.by_credential, credential, body, peer)
                 message = proved.message.content
-                ack = await self._believe(message)
+                ack = await self._accept_message(message)
                 if proved.message.open_session:
                     granted = await self._run(self._authenticator.open_session, proved, peer)
                     ack = replace(ack, session=granted)
@@ -384,7 +388,7 @@ class _Reports:
     async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
-    async def _believe(self, message: Report | wire.Heartbeat) -> wire.Ack:
+    async def _accept_message(self, message: Report | wire.Heartbeat) -> wire.Ack:
         if isinstance(message, Report):
             await self._queue.store(message)
             self._accepted.inc()

@@ -1,7 +1,7 @@
 """The intake's own process (docs/adr/0042), started by intake_process.py.
 
 Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
-this process spend, and not the one that heals. It believes or refuses by itself; what it believes
+this process spend, and not the one that heals. It accepts or refuses by itself; what it accepts
 goes to the daemon over the channel, and is acknowledged when the daemon has stored it. It holds
 sessions and digests, all of which agents make anew, and ends with the daemon.
 """
@@ -215,10 +215,10 @@ class DaemonClient:
                         # Another daemon may have heard other findings since.
                         self._held = {}
                     self.leading.until, self.leading.leader = until, leader
-                case channel.Answer(number, value):
+                case channel.ChannelAnswer(number, value):
                     if waiting := self._open.get(number):
                         waiting.set_result(value)
-                case channel.Refused(number, status, code, text, hint, more):
+                case channel.ChannelRefusal(number, status, code, text, hint, more):
                     if waiting := self._open.get(number):
                         waiting.set_exception(Refusal(status, code, text, hint, **more))
 

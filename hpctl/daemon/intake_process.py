@@ -76,7 +76,7 @@ class Alone:
 
 
 class Backend(Struct, frozen=True):
-    """Who answers what the intake asks, on its threads, and where what it believes goes."""
+    """Who answers what the intake asks, on its threads, and where what it accepts goes."""
 
     health: NodeHealthStore
     grey: GreyFailures
@@ -278,15 +278,15 @@ class IntakeProcess:
     def _answer(self, line: channel.Channel, number: int, what: channel.Question) -> None:
         message: channel.ToIntake
         try:
-            message = channel.Answer(number, self._backend.answer(what))
+            message = channel.ChannelAnswer(number, self._backend.answer(what))
         except Refusal as refusal:
             code, text, hint = refusal.code, str(refusal), refusal.hint
-            message = channel.Refused(number, refusal.status, code, text, hint, refusal.more)
+            message = channel.ChannelRefusal(number, refusal.status, code, text, hint, refusal.more)
         # Whatever broke, the intake must hear that nothing was stored.
         except Exception as error:
             if not isinstance(error, (OSError, HpctlError)):
                 log.exception("what the intake asked could not be answered")
-            message = channel.Refused(
+            message = channel.ChannelRefusal(
                 number, 503, "journal_unavailable", f"not stored: {error}", "", {}
             )
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`POST /v1/jobs`: reports of the supervisors inside jobs, believed by their MUNGE credentials.
+"""`POST /v1/jobs`: reports of the supervisors inside jobs, authenticated by MUNGE.
 
 Answers 200 `{"job": id, "acts": bool, "why": ...}` once the report is in the journal (a sign of
 life: in memory), or `{"error": code, "message": ..., "hint": ...}`:
@@ -63,19 +63,19 @@ AT_ONCE, A_SECOND = 600, 2.0
 BYTES_AT_ONCE, BYTES_A_SECOND = 8 * 1024 * 1024, 4096.0
 
 Take = Callable[[JobReport, int, datetime], job_wire.Taken]
-"""Takes a believed user's report, which came at a time, in. Raises Refusal; may block."""
+"""Takes an authenticated user's report, which came at a time, in. Raises Refusal; may block."""
 
 
 def route(take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry) -> Route:
     """The route for the intake's application."""
     jobs = _Jobs(take, clock, registry)
-    refusals = ("hpctl_job_reports_refused", "Job reports not believed.")
+    refusals = ("hpctl_job_reports_refused", "Job reports refused.")
     path, most = job_wire.PATH, job_wire.MAX_BODY
     return proved_route(path, most, settings, jobs.event, refusals, registry)
 
 
 class _Jobs:
-    """How much of what believed users say is taken."""
+    """How much of what authenticated users report is taken."""
 
     def __init__(self, take: Take, clock: Clock, registry: CollectorRegistry) -> None:
         self._take, self._clock = take, clock
@@ -159,7 +159,7 @@ class JobDesk:
         self._policy, self._layers = policy, layers
 
     def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
-        """Take in one report of a believed user, which came at `asked`. Raises Refusal."""
+        """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
         job = self._job(report, asked)
         if uid not in (0, job.uid):
             raise Refusal(

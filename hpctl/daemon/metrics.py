@@ -11,7 +11,7 @@ import math
 import pkgutil
 import time
 from collections import Counter as Counted
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
@@ -24,6 +24,7 @@ from hpctl.core.bounds import printable
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.catalogue import SITE_RULE
 from hpctl.core.change import Change
+from hpctl.core.compat import StrEnum
 from hpctl.core.faults import ROWS
 from hpctl.core.gates import GATES
 from hpctl.core.job_recovery import JobRecovery
@@ -79,7 +80,11 @@ OPERATIONS: Final = (
     "UpdateCluster",
 )
 RESULTS: Final = ("ok", "throttled", "error")
-_KINDS: Final = {"node": node_recovery, "job": job_recovery, "change": change}
+_KINDS: Final[Mapping[str, tuple[type[StrEnum], Container[str]]]] = {
+    "node": (node_recovery.NodePhase, node_recovery.ENDS),
+    "job": (job_recovery.JobPhase, job_recovery.ENDS),
+    "change": (change.ChangePhase, change.ENDS),
+}
 
 _FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
 
@@ -171,9 +176,9 @@ class _Counts:
             self.opened.labels("node", name)
         for name in (Kind.NODE, *_TROUBLES, OTHER):
             self.opened.labels("job", str(name))
-        for kind, module in _KINDS.items():
-            for phase in module.Phase:
-                (self.ended if phase in module.ENDS else self.open).labels(kind, str(phase))
+        for kind, (phases, ends) in _KINDS.items():
+            for phase in phases:
+                (self.ended if phase in ends else self.open).labels(kind, str(phase))
         for step in set(_STEPS.values()):
             for outcome in OutcomeKind:
                 self.steps.labels(step, str(outcome))
@@ -316,8 +321,9 @@ class _Recoveries:
             for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
                 self._moved(kind, before.get(rid), recs[rid], view)
             phases = Counted(str(recs[rid].phase) for rid in open_now)
-            for phase in _KINDS[kind].Phase:
-                if phase not in _KINDS[kind].ENDS:
+            every, ends = _KINDS[kind]
+            for phase in every:
+                if phase not in ends:
                     self._counts.open.labels(kind, str(phase)).set(phases[str(phase)])
             self._before |= {rid: recs[rid] for rid in open_now}
         self._gpus = {rid: n for rid, n in self._gpus.items() if rid in self._before}
@@ -345,8 +351,8 @@ class _Recoveries:
             self._job_ended(rec, view.state)
 
     def _node_ended(self, rec: NodeRecovery) -> None:
-        drained = _at(rec.trail, node_recovery.Signal.CORDON_SEEN)
-        returned = rec.phase is node_recovery.Phase.RETURNED
+        drained = _at(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
+        returned = rec.phase is node_recovery.NodePhase.RETURNED
         if returned:
             self._counts.repair.observe(_s(rec.opened, rec.since))
         if drained is not None:
@@ -367,9 +373,9 @@ class _Recoveries:
         running = max((move.at for move in rec.trail if move.signal in _RUNS_AGAIN), default=None)
         stages = {
             "opened": opened,
-            "drained": _at(cause.trail, node_recovery.Signal.CORDON_SEEN) if cause else None,
+            "drained": _at(cause.trail, node_recovery.NodeSignal.CORDON_SEEN) if cause else None,
             "released": next(
-                (m.at for m in rec.trail if m.phase == job_recovery.Phase.RELEASED), None
+                (m.at for m in rec.trail if m.phase == job_recovery.JobPhase.RELEASED), None
             ),
             "running": running,
         }
@@ -398,11 +404,11 @@ def _kept(state: State) -> Iterator[tuple[str, dict[RecoveryId, Any], Collection
 
 
 _GIVEN_BACK: Final = (
-    node_recovery.Signal.RETURN_SEEN,
-    node_recovery.Signal.WITHDRAWN,
-    node_recovery.Signal.OPERATOR_TOOK_OVER,
+    node_recovery.NodeSignal.RETURN_SEEN,
+    node_recovery.NodeSignal.WITHDRAWN,
+    node_recovery.NodeSignal.OPERATOR_TOOK_OVER,
 )
-_RUNS_AGAIN: Final = (job_recovery.Signal.RUNNING_SEEN, job_recovery.Signal.WENT_ON)
+_RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSignal.WENT_ON)
 
 
 def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
@@ -430,14 +436,18 @@ def _at(trail: Iterable[Trail], signal: str) -> datetime | None:
 def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
     """Seconds of work after the last complete checkpoint that its supervisor told of; 0 where it
     told of none."""
-    told = [
+    reports = [
         (e.at, e.report.progress)
         for e in state.reports.get(rec.attempt.job, ())
         if e.at <= line
         and e.report.progress is not None
         and e.report.restarts == rec.attempt.restarts
     ]
-    return _s(min(at for at, progress in told if progress == told[-1][1]), line) if told else 0.0
+    return (
+        _s(min(at for at, progress in reports if progress == reports[-1][1]), line)
+        if reports
+        else 0.0
+    )
 
 
 class _Sampler:

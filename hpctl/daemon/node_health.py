@@ -76,7 +76,7 @@ class NodeHealthStore:
         self._sources += sources
 
     def accept(self, *reports: Report) -> None:
-        """Take believed reports in, all or none, in one write; from any thread.
+        """Take authenticated reports in, all or none, in one write; from any thread.
 
         Raises OSError where they could not be stored. It may wait for the disk.
         """

@@ -144,16 +144,16 @@ class Notifier:
             position = number
             if now < later(event.at, KEEP_S):
                 fresh += self._walled(f"event {number}", self._posted, event) or ()
-            elif told := self._walled(f"event {number}", self._notice, event):
-                _too_old(told)
+            elif notice := self._walled(f"event {number}", self._notice, event):
+                _too_old(notice)
         while self._lost:
             host, person = (
                 self._lost.popleft(),
                 "somebody to see why, and to start hpctl-daemon there",
             )
             what = f"The hpctl daemon on {host} is silent."
-            told = Notice("standby_lost", host, host, now, what, "hpctl status", person)
-            fresh += self._routed(told, now)
+            notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
+            fresh += self._routed(notice, now)
         if found or fresh:
             with self._change:
                 before = self._outbox.posted
@@ -163,34 +163,34 @@ class Notifier:
         return bool(found)
 
     def _posted(self, event: Event) -> list[Posted]:
-        told = self._notice(event)
-        return [] if told is None else self._routed(told, self._clock.now())
+        notice = self._notice(event)
+        return [] if notice is None else self._routed(notice, self._clock.now())
 
     def _notice(self, event: Event) -> Notice | None:
         state, slurm = self._memory.state, self._observer.slurm
         return notices.notice(event, state, slurm, self._config.policy())
 
-    def _routed(self, told: Notice, now: datetime) -> list[Posted]:
+    def _routed(self, notice: Notice, now: datetime) -> list[Posted]:
         """A notice for each sink that it is for, and for which address there."""
         settings = self._settings
-        account, mail, words = self._of_job(told)
+        account, mail, kinds = self._of_job(notice)
         routes = settings.routes or (Route(tuple(settings.sinks.keys() - {settings.users})),)
-        to = dict.fromkeys(name for r in routes if _takes(r, told, account) for name in r.to)
-        rows = [Posted(name, "", told, now) for name in to]
-        if settings.users and mail and _WANTS.get(told.kind) in words:
-            rows.append(Posted(settings.users, mail, told, now))
+        to = dict.fromkeys(name for r in routes if _takes(r, notice, account) for name in r.to)
+        rows = [Posted(name, "", notice, now) for name in to]
+        if settings.users and mail and _WANTS.get(notice.kind) in kinds:
+            rows.append(Posted(settings.users, mail, notice, now))
         return rows
 
-    def _of_job(self, told: Notice) -> tuple[str, str, Sequence[str]]:
+    def _of_job(self, notice: Notice) -> tuple[str, str, Sequence[str]]:
         """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
         say. A user's text can forge nothing here but the user's own address."""
-        if told.job is None or not (self._settings.users or self._settings.routes):
+        if notice.job is None or not (self._settings.users or self._settings.routes):
             return "", "", ()
-        run, job = make_scheduler(self._config).runner.run, str(told.job)
+        run, job = make_scheduler(self._config).runner.run, str(notice.job)
         account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a").text
         mails = _MAIL.findall(run("scontrol", "show", "job", job).text)
-        mail, words = mails[-1] if mails else ("", "")
-        return account.strip(), sinks.address(mail), words.split(",")
+        mail, kinds = mails[-1] if mails else ("", "")
+        return account.strip(), sinks.address(mail), kinds.split(",")
 
     # --- from the outbox to a sink ---
 
@@ -258,15 +258,19 @@ class Notifier:
         return done
 
 
-def _takes(route: Route, told: Notice, account: str) -> bool:
+def _takes(route: Route, notice: Notice, account: str) -> bool:
     """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
-    if route.kinds and told.kind not in route.kinds:
+    if route.kinds and notice.kind not in route.kinds:
         return False
-    if route.partitions and told.partitions and not set(route.partitions) & set(told.partitions):
+    if (
+        route.partitions
+        and notice.partitions
+        and not set(route.partitions) & set(notice.partitions)
+    ):
         return False
-    return not route.accounts or (told.job is not None and account in ("", *route.accounts))
+    return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
 
 
-def _too_old(told: Notice) -> None:
+def _too_old(notice: Notice) -> None:
     days = notices.KEEP_S / 86400
-    log.warning("notify: not sent after %g days: %s of %s", days, told.kind, told.target)
+    log.warning("notify: not sent after %g days: %s of %s", days, notice.kind, notice.target)

@@ -38,7 +38,7 @@ from hpctl.core.model import (
     SlurmNode,
 )
 from hpctl.core.node_actors import lost
-from hpctl.core.node_recovery import IN_TEST, Phase
+from hpctl.core.node_recovery import IN_TEST, NodePhase
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
@@ -324,7 +324,7 @@ class Observer:
         remedied = {
             node
             for node, rid in state.open_nodes.items()
-            if state.nodes[rid].phase not in (Phase.OPEN, Phase.CORDONED)
+            if state.nodes[rid].phase not in (NodePhase.OPEN, NodePhase.CORDONED)
         }
         return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
 

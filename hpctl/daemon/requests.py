@@ -1,4 +1,4 @@
-"""`POST /v1/requests`: what operators ask for, believed by their MUNGE credentials.
+"""`POST /v1/requests`: what operators ask for, authenticated by MUNGE.
 
 Answers 200 `{"request": id}` once the request is stored for the loop, or `{"error": code,
 "message": ..., "hint": ...}`:
@@ -101,9 +101,9 @@ class RequestDesk:
         with self._lock:
             self._check_pace(uid)
             try:
-                words, at = (asked.verb, asked.target, by), self._clock.now()
+                fields, at = (asked.verb, asked.target, by), self._clock.now()
                 number = self._store.ask(
-                    *words, at, lambda n: munge.encode(_sealed(n, *words, proof), socket)
+                    *fields, at, lambda n: munge.encode(_sealed(n, *fields, proof), socket)
                 )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
@@ -134,11 +134,11 @@ class RequestDesk:
         away. Raises Unavailable, JournalCorrupt."""
         credentials = self._store.proofs()
         for one in requests:
-            words, proof = _sealed(one.id, one.verb, one.target, one.by), b""
+            fields, proof = _sealed(one.id, one.verb, one.target, one.by), b""
             try:
                 made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
-                if made.uid in (0, os.geteuid()) and made.payload.startswith(words):
-                    proof = made.payload[len(words) :]
+                if made.uid in (0, os.geteuid()) and made.payload.startswith(fields):
+                    proof = made.payload[len(fields) :]
             except munge.CredentialError as error:
                 log.warning("request %d: %s", one.id, error)
             except munge.MungeUnavailable as error:

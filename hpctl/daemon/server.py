@@ -322,7 +322,7 @@ class IntakeServer:
     def __init__(
         self,
         app: ASGIApp,
-        host: str = "0.0.0.0",  # noqa: S104 - nodes must reach it; MUNGE decides who is believed
+        host: str = "0.0.0.0",  # noqa: S104 - nodes must reach it; MUNGE decides who is accepted
         port: int = 0,
         bounds: Bounds | None = None,
         tick: Callable[[], None] = lambda: None,

@@ -108,9 +108,9 @@ def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
     runner = Runner()
     inside = passed_on(environ) | {"SLURM_JOB_ID": str(job)}
     began = time.monotonic()
-    found, said = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
+    found, error = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
     if not found:
-        say(f"preflight: no test could be run, going ahead: {said or 'srun said nothing'}")
+        say(f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}")
         return "go"
     bad = bad_nodes(nodes, found)
     line, text = verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)

@@ -199,10 +199,10 @@ def _directory(option: OptionValue, cwd: str) -> str:
 
 
 def _fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
-    told = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
-    where = told.pop("fast-dir", None)
+    options = {name: each[-1] for name, each in given.items() if name.startswith("fast-") and each}
+    where = options.pop("fast-dir", None)
     if where is None:
-        for other in told.values():
+        for other in options.values():
             raise HpctlError(f"{other.place} is of use with --fast-dir alone", "Add --fast-dir.")
         return None
     kind, _, directory = where.value.partition(":")
@@ -223,11 +223,11 @@ def _fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
             f"{where.place} is the checkpoint directory, which the nodes share",
             "Name a directory on each node's own disk.",
         )
-    if kind == "mem" and "fast-size" not in told:
+    if kind == "mem" and "fast-size" not in options:
         raise HpctlError(
             f"{where.place}: the saves count for the job's memory", "Add --fast-size 64G."
         )
-    values = {name[5:]: _fast_value(name, one) for name, one in told.items()}
+    values = {name[5:]: _fast_value(name, one) for name, one in options.items()}
     flush_s = values.pop("flush", 900)
     keep = bool(values.pop("keep", 0))
     return FastSaves(directory, memory=kind == "mem", flush_s=flush_s, keep=keep, **values)

@@ -77,8 +77,8 @@ def _process(pid: int, uid: int | None, job: str) -> _Process | None:
         if uid is not None and place.stat().st_uid != uid:
             return None
         with (place / "environ").open("rb") as file:
-            words = file.read(1 << 20).decode(errors="replace").split("\0")
-        env = dict(word.split("=", 1) for word in words if "=" in word)
+            fields = file.read(1 << 20).decode(errors="replace").split("\0")
+        env = dict(word.split("=", 1) for word in fields if "=" in word)
         stat = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
         python = "python" in (place / "exe").readlink().name
     except (OSError, ValueError):
@@ -143,8 +143,8 @@ def _dump(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
         except OSError as error:
             return [], f"cannot start {error.filename}: {error.strerror}"
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()
-            return [], _HOW_TO_PERMIT if _PTRACE.search(said) else f"py-spy: {said[-200:]}"
+            text = done.stderr.decode(errors="replace").strip()
+            return [], _HOW_TO_PERMIT if _PTRACE.search(text) else f"py-spy: {text[-200:]}"
         out.seek(0)
         try:
             return _frames(json.loads(out.read())), ""
@@ -258,9 +258,9 @@ def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -
     with ThreadPoolExecutor(AT_ONCE) as pool:
         ras = pool.submit(_ras, found) if native else None
         stacks = tuple(pool.map(partial(_rank, native), found.items()))
-        said = ras.result() if ras else ""
+        text = ras.result() if ras else ""
     error = "" if found else "no Python process of the job runs on the node"
-    return NodeStacks(node, max(sizes, default=0), stacks, error, said)
+    return NodeStacks(node, max(sizes, default=0), stacks, error, text)
 
 
 def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
@@ -313,25 +313,25 @@ def collect(
     return answers
 
 
-def _refused(said: str) -> str:
-    if "ccess" in said and "denied" in said:
+def _refused(text: str) -> str:
+    if "ccess" in text and "denied" in text:
         return "Ask as the job's owner or as root."
-    if "No module named" in said or "No such file" in said:
+    if "No module named" in text or "No such file" in text:
         return f"hpctl must be installed on the nodes at the same place: {sys.executable}"
     return "Does the job run? `squeue -j JOB` says."
 
 
 def main() -> None:
     """On a node: as a task of srun (no arguments), or the agent's (`--job`, `--uid`, `--node`)."""
-    words = argparse.ArgumentParser()
-    words.add_argument("--job", default=os.environ.get("SLURM_JOB_ID", ""))
-    words.add_argument("--uid", type=int, default=os.geteuid())
-    words.add_argument("--node", default=os.environ.get("SLURMD_NODENAME", os.uname().nodename))
-    words.add_argument("--no-native", action="store_true")
-    asked = words.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", default=os.environ.get("SLURM_JOB_ID", ""))
+    parser.add_argument("--uid", type=int, default=os.geteuid())
+    parser.add_argument("--node", default=os.environ.get("SLURMD_NODENAME", os.uname().nodename))
+    parser.add_argument("--no-native", action="store_true")
+    asked = parser.parse_args()
     own_step = os.environ.get("SLURM_STEP_ID", "")
-    said = look(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
-    print(printable("\n".join(lines(said)), lines=True))
+    found = look(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
+    print(printable("\n".join(lines(found)), lines=True))
 
 
 if __name__ == "__main__":

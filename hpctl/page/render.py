@@ -27,10 +27,10 @@ from hpctl.cli.tables import STYLES
 from hpctl.cli.views import chosen
 from hpctl.clusters import names
 from hpctl.core.bounds import natural, printable
-from hpctl.core.job_recovery import JobRecovery, Signal
+from hpctl.core.job_recovery import JobRecovery, JobSignal
 from hpctl.core.journal import State
 from hpctl.core.model import Assessment, JobId, NodeName, RecoveryId, SlurmJob
-from hpctl.core.node_recovery import NodeRecovery, Phase
+from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.timeline import duration, headline
 from hpctl.daemon.observe import RunPolicies
 from hpctl.page.follow import Follower
@@ -246,7 +246,7 @@ def _cell(w: World, name: NodeName, job: JobId | None, leaf: str) -> Cell:
     says += [f"job {job}"] if job else []
     closed = node is not None and not node.in_service
     is_so = {
-        "person": closed and last is not None and w.state.nodes[last].phase is Phase.ESCALATED,
+        "person": closed and last is not None and w.state.nodes[last].phase is NodePhase.ESCALATED,
         "held": hold is not None,
         "healing": rec is not None,
         "closed": closed,
@@ -273,7 +273,7 @@ MOST = 500
 """Jobs on the page."""
 WIDTH, SEEN = 1000, 4
 """Of a strip, and the least of a part of it: a minute is to be seen in a month."""
-_GOES_ON = (Signal.RUNNING_SEEN, Signal.WENT_ON, Signal.FINISHED, Signal.CALLED_OFF)
+_GOES_ON = (JobSignal.RUNNING_SEEN, JobSignal.WENT_ON, JobSignal.FINISHED, JobSignal.CALLED_OFF)
 
 Span = tuple[datetime, datetime, str, str]
 """Begin, end, the style sheet's class, and what it tells."""
@@ -365,7 +365,7 @@ def _training(
 
 def _loss(rec: JobRecovery, until: datetime) -> Span:
     """From the fault to the job's next run, or to its owner's hands."""
-    ends = (move.at for move in rec.trail if Signal(move.signal) in _GOES_ON)
+    ends = (move.at for move in rec.trail if JobSignal(move.signal) in _GOES_ON)
     end = next(ends, rec.since if rec.ended else max(until, rec.since))
     begin = min(rec.trouble.at if rec.trouble else rec.opened, end)
     lost = duration((end - begin).total_seconds())

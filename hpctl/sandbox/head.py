@@ -124,7 +124,7 @@ class Head:
         while not serves():
             if process.poll() is not None or time.monotonic() > deadline:
                 raise HpctlError(
-                    f"{service} did not start: {_last_words(log)}",
+                    f"{service} did not start: {_log_tail(log)}",
                     f"Its logs are in {self._spec.layout.logs}.",
                 )
             time.sleep(0.02)
@@ -201,7 +201,7 @@ class Head:
             )
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     """The last two lines that a service wrote: the second often only says that it gave up."""
     for path in (log, log.with_suffix(".log")):
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []

@@ -210,8 +210,8 @@ class CliScheduler(Reader):
             return held
         comment = rules.comment(record.job.comment, why)
         written = self._order("scontrol", "update", f"JobId={record.command_id}", comment)
-        told = written.kind is OutcomeKind.ACCEPTED
-        return held if told else Outcome.accepted(f"held, but not told: {written.detail}")
+        noted = written.kind is OutcomeKind.ACCEPTED
+        return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
 
     def active_controller(self) -> str:
         """The host of the first slurmctld that answers `scontrol ping`; empty where none does."""

@@ -54,7 +54,7 @@ LOOK_SINGLY = 16
 """Up to so many nodes are looked at one by one; for more, all are read at once."""
 
 
-class Answer(msgspec.Struct):
+class ChildAnswer(msgspec.Struct):
     """What the child says: a value, or slurmctld's error text, and whether it was sent."""
 
     nodes: list[SlurmNode] = []
@@ -116,7 +116,7 @@ class PySlurm(CliScheduler):
         """The whole: it costs a fraction of what the commands take for a part."""
         return self.view()
 
-    def _asked(self, question: Question) -> Answer:
+    def _asked(self, question: Question) -> ChildAnswer:
         began = time.monotonic()
         answer = self._child.ask(question)
         if answer is None and time.monotonic() - began < RETRY_WITHIN:
@@ -162,7 +162,7 @@ class _Child:
         # A command that has read Slurm once just ends.
         weakref.finalize(self, _end, self._running)
 
-    def ask(self, question: Question) -> Answer | None:
+    def ask(self, question: Question) -> ChildAnswer | None:
         """The answer, or None where there was none in time; the child is then gone."""
         with self._lock:
             try:
@@ -170,7 +170,7 @@ class _Child:
                 pipe.send_bytes(msgspec.msgpack.encode(question))
                 if not pipe.poll(self._runner.timeout):
                     raise TimeoutError
-                return msgspec.msgpack.decode(pipe.recv_bytes(), type=Answer)
+                return msgspec.msgpack.decode(pipe.recv_bytes(), type=ChildAnswer)
             except (OSError, EOFError, msgspec.DecodeError):
                 _end(self._running)
                 return None
@@ -223,36 +223,36 @@ def _serve(pipe: Connection) -> None:
             return
         answer = walled("ask", question.do, partial(_answered, pyslurm), question)
         if isinstance(answer, Flaw):
-            answer = Answer(error=answer.error)
+            answer = ChildAnswer(error=answer.error)
         pipe.send_bytes(msgspec.msgpack.encode(answer))
 
 
-def _answered(pyslurm: Any, question: Question) -> Answer:
+def _answered(pyslurm: Any, question: Question) -> ChildAnswer:
     try:
         return _answer(pyslurm, question)
     except pyslurm.PyslurmError as error:
-        return Answer(error=str(error) or "error without a text")
+        return ChildAnswer(error=str(error) or "error without a text")
 
 
-def _answer(pyslurm: Any, question: Question) -> Answer:
+def _answer(pyslurm: Any, question: Question) -> ChildAnswer:
     if question.do == "start":
-        return Answer()
+        return ChildAnswer()
     if question.do == "update":
         (names,) = question.names
         changes = pyslurm.Node(state=question.state)
         if question.reason:
             changes.reason = question.reason
         pyslurm.Node(names).modify(changes)
-        return Answer()
+        return ChildAnswer()
     if question.do == "nodes" and question.names:
-        return Answer(nodes=[n for name in question.names for n in _look(pyslurm, name)])
+        return ChildAnswer(nodes=[n for name in question.names for n in _look(pyslurm, name)])
     nodes, flaws = each("parse", pyslurm.Nodes.load().items(), itemgetter(0), _typed(_node))
     if question.do == "nodes":
-        return Answer(nodes=nodes)
+        return ChildAnswer(nodes=nodes)
     hosts = Hostlists()
     job = _typed(partial(_job, hosts))
     jobs = each("parse", pyslurm.Jobs.load().items(), itemgetter(0), job)
-    return Answer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
+    return ChildAnswer(nodes=nodes, jobs=jobs[0], flaws=[*flaws, *jobs[1]])
 
 
 def _look(pyslurm: Any, name: str) -> list[SlurmNode]:

@@ -101,7 +101,7 @@ def load(text: str, path: str, error: type[FileProblems]) -> Any:
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
-        twice = list(_said_twice(root))
+        twice = list(_duplicates(root))
         data = loader.construct_document(root) if root is not None else None
     except yaml.YAMLError as failed:
         mark = getattr(failed, "problem_mark", None)
@@ -116,7 +116,7 @@ def load(text: str, path: str, error: type[FileProblems]) -> Any:
     return data
 
 
-def _said_twice(root: Any) -> Iterator[str]:
+def _duplicates(root: Any) -> Iterator[str]:
     """Of a key that a mapping has twice YAML silently keeps the last: nobody means that."""
     left, visited = [root], set[int]()
     while left:
@@ -318,7 +318,7 @@ def _value(kind: Any, data: Any, place: Place, problems: list[Any]) -> Any:
         indices = tuple(int(i) for i in re.findall(r"\[(\d+)\]", deeper))
         for index in indices:
             data = data[index]
-        problems.append(((*place, *indices), _words(message, kind, data)))
+        problems.append(((*place, *indices), _message(message, kind, data)))
     return None
 
 
@@ -345,7 +345,7 @@ def _path(kind: type, value: Any) -> Any:
     return Path(value)
 
 
-def _words(message: str, kind: Any, given: Any) -> str:
+def _message(message: str, kind: Any, given: Any) -> str:
     """What msgspec says, in the words of the file."""
     if message.startswith("Invalid enum value"):
         known = [str(one) for one in _choices(kind)]

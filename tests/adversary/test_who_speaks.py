@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from hpctl.agent.send import Answer, HeadClient
+from hpctl.agent.send import Delivery, HeadClient
 from hpctl.core.bounds import EARLIEST, LATEST
 from hpctl.core.health import ResetOrder
 from hpctl.core.job_recovery import JobReport
@@ -91,13 +91,13 @@ def test_a_node_that_writes_all_the_time_is_told_to_wait(munges, monkeypatch):
 def test_an_agent_believes_its_daemon_and_nobody_else_on_the_port(head, munges):
     client = HeadClient((At.parse(head.server.url),), munges.n1)
     for seq in (1, 2):  # by credential, and within the session
-        assert client.post(report(seq=seq)).answer is Answer.ACKED
+        assert client.post(report(seq=seq)).answer is Delivery.ACKED
     client.close()
     acknowledged = wire.encode_ack(wire.Ack(1))
     for proof in ("", "MUNGE x", f"MUNGE {munge.encode(b'other', munges.n2)}"):
         with squatter(acknowledged, proof) as url:
             client = HeadClient((At.parse(url),), munges.n1)
-            assert client.post(report(seq=3)).answer is Answer.RETRY
+            assert client.post(report(seq=3)).answer is Delivery.RETRY
             client.close()
 
 

@@ -20,7 +20,7 @@ from hpctl.clusters.progress import (
     NodeProgress,
     Progress,
     Trouble,
-    Verdict,
+    WaitState,
     Where,
     understand,
 )
@@ -86,7 +86,7 @@ def view(command: str, outcome: str, **more) -> ClusterChangeView:
     )
 
 
-FAILED = replace(LOOK, verdict=Verdict.FAILED, why="2 node(s) did not come up")
+FAILED = replace(LOOK, verdict=WaitState.FAILED, why="2 node(s) did not come up")
 CALL = CallView("CreateCluster", {"ClusterName": "llm-prod"})
 VIEWS = {
     "create-failed": view("create", **followed(FAILED)),

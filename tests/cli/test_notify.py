@@ -17,7 +17,7 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
         "  routes: [{to: [ops], kinds: [escalated], partitions: [gpu]}]\n"
     )
     listed = run("notify", "list", "--config", conf)
-    assert "ops (env:HOOK) is told escalated gpu: 0 waiting" in listed.output
+    assert "ops (env:HOOK) receives escalated gpu: 0 waiting" in listed.output
     sent = run("notify", "test", "ops", "--config", conf)
     assert (sent.exit_code, len(hook.got)) == (0, 1)
     assert "Next: hpctl status" in hook.texts[0]

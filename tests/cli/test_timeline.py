@@ -44,12 +44,12 @@ def test_the_live_narration_tells_every_event_once_and_no_plain_acceptance() -> 
 
 def test_every_open_phase_names_what_it_waits_for_until_when_and_what_otherwise() -> None:
     node = replay([node_opened("n-1", healed()[1].generation, 0)]).nodes["n-1"]
-    for phase in node_recovery.Phase:
+    for phase in node_recovery.NodePhase:
         next_ = awaited(replace(node, phase=phase), Policy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (phase in node_recovery.ENDS)
     job = world(healed()).state.jobs[J]
-    for job_phase in job_recovery.Phase:
+    for job_phase in job_recovery.JobPhase:
         next_ = awaited(replace(job, phase=job_phase), Policy(mode=Mode.OWN))
         assert next_.what
         assert (next_.until is None) == (job_phase in job_recovery.ENDS)

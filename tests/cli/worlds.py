@@ -8,7 +8,7 @@ from hpctl.cli.gather import World
 from hpctl.clusters.names import joined_now
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
-from hpctl.core.change import ChangeOpened, Signal
+from hpctl.core.change import ChangeOpened, ChangeSignal
 from hpctl.core.change import Kind as Capacity
 from hpctl.core.compat import UTC
 from hpctl.core.gates import GATES
@@ -201,14 +201,18 @@ def changes() -> list[Event]:
         ChangeOpened(at(-3600), up, Capacity.ADD, GROUP, why, count=2, size=8),
         StepStarted(at(-3600), up, add, 1, GROUP),
         StepResolved(at(-3599), up, add, 1, Outcome.accepted("2 of 2: a,b")),
-        SignalSeen(at(-3599), up, Signal.ORDER_TAKEN, "the service took the order for 2 more"),
-        SignalSeen(at(-3000), up, Signal.ARRIVED, f"8 instances of {GROUP} run"),
+        SignalSeen(
+            at(-3599), up, ChangeSignal.ORDER_TAKEN, "the service took the order for 2 more"
+        ),
+        SignalSeen(at(-3000), up, ChangeSignal.ARRIVED, f"8 instances of {GROUP} run"),
         ChangeOpened(at(10), down, Capacity.REMOVE, GROUP, "idle", node=node, instance=gone),
-        SignalSeen(at(11), down, Signal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason"),
+        SignalSeen(at(11), down, ChangeSignal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason"),
         StepStarted(at(11), down, remove, 1, gone),
         StepResolved(at(12), down, remove, 1, Outcome.accepted()),
-        SignalSeen(at(12), down, Signal.ORDER_TAKEN, f"the service accepted to delete {gone}"),
-        SignalSeen(at(14), down, Signal.GONE, out),
+        SignalSeen(
+            at(12), down, ChangeSignal.ORDER_TAKEN, f"the service accepted to delete {gone}"
+        ),
+        SignalSeen(at(14), down, ChangeSignal.GONE, out),
     ]
 
 

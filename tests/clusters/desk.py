@@ -26,7 +26,7 @@ class Desk:
         fleet = read_fleet(self.bed.aws, CLUSTER, details=False)
         view = self.slurm.view()
         rows = resolve_all(with_slurm(fleet.rows, view), names)
-        return plan(verb, fleet.described, rows, view, by="ana", daemon=daemon)
+        return plan(verb, fleet.description, rows, view, by="ana", daemon=daemon)
 
     def walk(self, order: Plan, *, now: bool = False, wait: bool = True, **more: float) -> Walk:
         return Walk(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hpctl.clusters import apply
 from hpctl.clusters.apply import there
 from hpctl.clusters.node_orders import Verb
-from hpctl.clusters.order_walk import Phase
+from hpctl.clusters.order_walk import OrderPhase
 from hpctl.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
@@ -29,7 +29,7 @@ def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk):
     with pytest.raises(KeyboardInterrupt):
         next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
-    assert (left[idle].phase, left[busy].phase) == (Phase.IN_DOUBT, Phase.LET_GO)
+    assert (left[idle].phase, left[busy].phase) == (OrderPhase.IN_DOUBT, OrderPhase.LET_GO)
     assert left[idle].left_drained == desk.slurm.nodes[idle].reason
     assert desk.slurm.nodes[idle].drained
     assert not desk.slurm.nodes[busy].drained
@@ -70,7 +70,7 @@ def test_a_node_that_came_up_meanwhile_proves_no_order(desk):
     row = replace(order.targets[0].row, status="Pending")
     order = replace(order, targets=(replace(order.targets[0], row=row),))
     (one,) = desk.carry_out(order, timeout_s=5)
-    assert one.phase is Phase.DONE
+    assert one.phase is OrderPhase.DONE
     assert desk.bed.operations().count("BatchDeleteClusterNodes") == 2
 
 
@@ -81,7 +81,7 @@ def test_a_node_is_not_given_back_because_a_second_sending_was_refused(desk):
     walk = desk.walk(desk.plan(Verb.DELETE, desk.workers[0]))
     walk.sleep = lambda _: faults.add("access_denied", operations=only)
     (one,) = next(walk.looks())
-    assert (one.phase, one.code) == (Phase.IN_DOUBT, "AccessDeniedException")
+    assert (one.phase, one.code) == (OrderPhase.IN_DOUBT, "AccessDeniedException")
     assert one.left_drained
     assert desk.slurm.nodes[desk.workers[0]].drained
 

@@ -9,7 +9,7 @@ import pytest
 from hpctl.clusters import failures, node_orders
 from hpctl.clusters.names import NodeRow, node_rows
 from hpctl.clusters.node_orders import Verb, plan
-from hpctl.clusters.order_walk import Phase
+from hpctl.clusters.order_walk import OrderPhase
 from hpctl.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.tables import beside
@@ -88,17 +88,17 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
     name, old = desk.workers[0], desk.bed.worker()
     desk.slurm.run(7, name)
     order = desk.plan(Verb.REPLACE, name)
-    seen: list[tuple[Phase, str, list[str]]] = []
+    seen: list[tuple[OrderPhase, str, list[str]]] = []
 
     def look() -> None:
         node = desk.slurm.nodes[name]
         batches = [op for op, _ in ordered(desk.bed) if op.startswith("Batch")]
-        seen.append((Phase.JOBS, node.reason, batches))
+        seen.append((OrderPhase.JOBS, node.reason, batches))
 
     desk.later(look, look, lambda: desk.slurm.end(7), nothing, nothing, desk.rejoin(name))
     (one,) = desk.carry_out(order)
-    assert one.phase is Phase.DONE
-    assert seen == [(Phase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
+    assert one.phase is OrderPhase.DONE
+    assert seen == [(OrderPhase.JOBS, f"operator:replace:{old}@20260101T000000 by ana", [])] * 2
     assert ("BatchReplaceClusterNodes", (old,)) in ordered(desk.bed)
     assert one.new_instance_id == desk.bed.worker() != old
     node = desk.slurm.nodes[name]
@@ -108,13 +108,13 @@ def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
 def test_a_node_is_not_given_back_before_the_new_slurmd_has_registered(desk):
     name = desk.workers[0]
     looks = desk.walk(desk.plan(Verb.REPLACE, name)).looks()
-    coming = (Phase.ORDERED, Phase.COMING)
+    coming = (OrderPhase.ORDERED, OrderPhase.COMING)
     first = next(one for (one,) in itertools.islice(looks, 500) if one.phase not in coming)
-    assert first.phase is Phase.JOINING
-    assert {one.phase for (one,) in itertools.islice(looks, 20)} == {Phase.JOINING}
+    assert first.phase is OrderPhase.JOINING
+    assert {one.phase for (one,) in itertools.islice(looks, 20)} == {OrderPhase.JOINING}
     assert desk.slurm.nodes[name].drained
     desk.slurm.registers(name)
-    assert next(looks)[0].phase is Phase.DONE
+    assert next(looks)[0].phase is OrderPhase.DONE
     assert not desk.slurm.nodes[name].drained
 
 
@@ -124,7 +124,7 @@ def test_let_go_gives_back_what_was_not_ordered(desk):
     walk = desk.walk(desk.plan(Verb.REPLACE, busy, idle))
     next(walk.looks())
     left = {one.node: one for one in walk.let_go()}
-    assert (left[busy].phase, left[idle].phase) == (Phase.LET_GO, Phase.LEFT)
+    assert (left[busy].phase, left[idle].phase) == (OrderPhase.LET_GO, OrderPhase.LEFT)
     assert not desk.slurm.nodes[busy].drained
     assert desk.slurm.nodes[idle].drained
 
@@ -142,7 +142,7 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
         (one,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
     finally:
         desk.bed.machines.fail_boot.clear()
-    assert one.phase is Phase.FAILED
+    assert one.phase is OrderPhase.FAILED
     assert "mount_fsx" in one.text
     assert read[0].endswith(f"LifecycleConfig/workers/{one.new_instance_id}")
     assert "hpctl lifecycle push" in one.fix
@@ -150,7 +150,7 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
     # The script is fixed: what failed is ordered anew, and not waited for as if it were coming.
     desk.later(nothing, nothing, desk.rejoin(desk.workers[0]))
     (last,) = desk.carry_out(desk.plan(Verb.REPLACE, desk.workers[0]))
-    assert (last.phase, last.instance_id) == (Phase.DONE, one.new_instance_id)
+    assert (last.phase, last.instance_id) == (OrderPhase.DONE, one.new_instance_id)
     assert not desk.slurm.nodes[desk.workers[0]].drained
 
 
@@ -187,7 +187,7 @@ def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
 def test_a_deletion_that_another_command_was_faster_with_is_done(desk):
     ours, theirs = (desk.plan(Verb.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
-    assert {one.phase for one in desk.carry_out(ours)} == {Phase.DONE}
+    assert {one.phase for one in desk.carry_out(ours)} == {OrderPhase.DONE}
 
 
 # --- in doubt ---------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):
     desk.bed.emulator.faults.add("fail_nodes", calls=1, nodes=[old], code="InstanceIdInUse")
     walk = desk.walk(order)
     (one,) = next(walk.looks())
-    assert one.phase is Phase.ORDERED
+    assert one.phase is OrderPhase.ORDERED
 
 
 def test_where_a_node_cannot_be_drained_nothing_is_ordered(desk):

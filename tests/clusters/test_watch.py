@@ -15,7 +15,7 @@ from hpctl.clusters.progress import (
     GroupProgress,
     NodeProgress,
     Progress,
-    Verdict,
+    WaitState,
     Where,
     cause_of,
     understand,
@@ -76,7 +76,7 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
 
 def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed):
     last = followed(bed, progress.deleted, every_s=30.0)[-1]
-    assert (last.verdict, last.waited_s) == (Verdict.FAILED, progress.LAG_S)
+    assert (last.verdict, last.waited_s) == (WaitState.FAILED, progress.LAG_S)
     assert "nobody has ordered" in last.why
 
 
@@ -87,7 +87,7 @@ def test_a_failed_script_is_told_by_node_step_and_line(logs):
         add(bed.emulator, CLUSTER)
         first = followed(bed, progress.in_service(patience_s=30.0))[-1]
         [node] = first.failed_nodes
-        assert first.verdict is Verdict.FAILED
+        assert first.verdict is WaitState.FAILED
         assert node.trouble.unread == "the log has not reached CloudWatch Logs (yet)"
         group, _, stream = node.trouble.log.partition(" ")
         assert group == f"/aws/sagemaker/Clusters/{CLUSTER}/{first.arn.rpartition('/')[2]}"
@@ -129,7 +129,7 @@ def starved(bed: AwsBed, subnet: str, **more) -> str:
     bed.emulator.handle("UpdateCluster", {"ClusterName": CLUSTER, "InstanceGroups": [group]})
     last = followed(bed, progress.in_service(patience_s=60.0))[-1]
     [node] = last.failures
-    assert last.verdict is Verdict.FAILED
+    assert last.verdict is WaitState.FAILED
     assert node.trouble.cause is Cause.CAPACITY
     return f"{node.trouble.meaning}. {node.trouble.fix}"
 
@@ -157,7 +157,7 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever():
         bed.machines.fail_boot.add("workers-2")
         add(bed.emulator, CLUSTER)
         looks = followed(bed, progress.in_service(patience_s=60.0))
-        assert looks[-1].verdict is Verdict.FAILED
+        assert looks[-1].verdict is WaitState.FAILED
         assert looks[-1].waited_s < 200.0
     finally:
         bed.close()
@@ -166,7 +166,7 @@ def test_a_node_that_is_tried_for_ever_does_not_keep_a_wait_for_ever():
 def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
     last = followed(bed, lambda _: progress.WAITING, timeout_s=25.0, every_s=10.0)
     assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
-    assert last[-1].verdict is Verdict.DEADLINE
+    assert last[-1].verdict is WaitState.DEADLINE
 
 
 # --- judgements -------------------------------------------------------------------------------
@@ -190,22 +190,22 @@ def look(status: str = "InService", current: int = 2, target: int = 2, **more) -
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        (look(), Verdict.REACHED), (look(current=1), Verdict.WAITING),
-        (look(nodes=["Running", "DeepHealthCheckInProgress"]), Verdict.WAITING),
-        (look("Creating", 0), Verdict.WAITING), (look("Updating"), Verdict.WAITING),
-        (look("Failed", failure="why"), Verdict.FAILED), (look("Deleting"), Verdict.FAILED),
-        (look("Deleted", 0, 0), Verdict.WAITING),
-        (look("Deleted", 0, 0, seen=["InService"]), Verdict.FAILED),
-        (look("Deleted", 0, 0, waited_s=200.0), Verdict.FAILED),
-        (look(seen=["Updating", "RollingBack"], failure="why"), Verdict.FAILED),
-        (look(target=3, current=3), Verdict.WAITING),
-        (look(target=3, current=3, waited_s=200.0), Verdict.FAILED),
-        (look(current=1, nodes=["Running", "Failure"]), Verdict.WAITING),
-        (look(current=1, nodes=["Running", "Failure"], still_s=1000.0), Verdict.FAILED),
-        (look(current=1, nodes=["Pending", "Failure"], still_s=1000.0), Verdict.WAITING),
+        (look(), WaitState.REACHED), (look(current=1), WaitState.WAITING),
+        (look(nodes=["Running", "DeepHealthCheckInProgress"]), WaitState.WAITING),
+        (look("Creating", 0), WaitState.WAITING), (look("Updating"), WaitState.WAITING),
+        (look("Failed", failure="why"), WaitState.FAILED), (look("Deleting"), WaitState.FAILED),
+        (look("Deleted", 0, 0), WaitState.WAITING),
+        (look("Deleted", 0, 0, seen=["InService"]), WaitState.FAILED),
+        (look("Deleted", 0, 0, waited_s=200.0), WaitState.FAILED),
+        (look(seen=["Updating", "RollingBack"], failure="why"), WaitState.FAILED),
+        (look(target=3, current=3), WaitState.WAITING),
+        (look(target=3, current=3, waited_s=200.0), WaitState.FAILED),
+        (look(current=1, nodes=["Running", "Failure"]), WaitState.WAITING),
+        (look(current=1, nodes=["Running", "Failure"], still_s=1000.0), WaitState.FAILED),
+        (look(current=1, nodes=["Pending", "Failure"], still_s=1000.0), WaitState.WAITING),
         (
             look(current=1, nodes=["Running", "Pending"], again=["i-1"], still_s=1000.0),
-            Verdict.FAILED,
+            WaitState.FAILED,
         ),
     ],
 )  # fmt: skip
@@ -276,7 +276,7 @@ def test_a_look_that_fails_is_told_and_the_wait_goes_on(bed, monkeypatch):
     monkeypatch.setattr(
         type(sagemaker), "read", lambda _self, *args, **kw: second_fails(*args, **kw)
     )
-    verdicts = iter([(Verdict.WAITING, ""), (Verdict.REACHED, "")])
+    verdicts = iter([(WaitState.WAITING, ""), (WaitState.REACHED, "")])
     looks = followed(bed, lambda _: next(verdicts))
     assert [look.unread for look in looks] == ["", "no answer", ""]
     assert looks[1].nodes == looks[0].nodes

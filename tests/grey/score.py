@@ -78,7 +78,7 @@ class Window(Struct, frozen=True):
     """One window of a world: its end, who can be compared, the means, the instance types."""
 
     t: int
-    groups: tuple[peers.Group, ...]
+    groups: tuple[peers.PeerGroup, ...]
     seen: peers.Seen
     kinds: dict[str, str]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpctl.core.change import Kind, Phase
+from hpctl.core.change import ChangePhase, Kind
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
@@ -28,7 +28,7 @@ def test_idle_nodes_leave_and_a_job_that_waits_brings_them_back(sandbox_factory)
 
     def removed() -> int:
         changes = live.state().changes.values()
-        return sum(c.opened.kind is Kind.REMOVE and c.phase is Phase.DONE for c in changes)
+        return sum(c.opened.kind is Kind.REMOVE and c.phase is ChangePhase.DONE for c in changes)
 
     until(lambda: removed() == 2, 40, "both idle nodes left")
     assert live.running(busy)

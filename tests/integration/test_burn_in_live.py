@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hpctl.core.change import Kind, Phase
+from hpctl.core.change import ChangePhase, Kind
 from tests.integration.live import EAGER, FAST, Live, until
 
 pytestmark = pytest.mark.slurm
@@ -31,22 +31,26 @@ def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):
 
     def wait_of_a_job() -> float:
         """How long a user's job waits that comes while the node is tested, in seconds."""
-        until(lambda: changes(Phase.TESTING), 60, "an idle node is tested")
+        until(lambda: changes(ChangePhase.TESTING), 60, "an idle node is tested")
         until(lambda: any(j.running for j in live.scheduler.view().jobs.values()), 10, "it runs")
         job = live.submit("sleep 1", header="#!/bin/sh\n#SBATCH --exclusive\n")
         until(lambda: live.job(job).state == "COMPLETED", 30, "the user's job runs and ends")
-        until(lambda: not changes(Phase.TESTING) and not changes(Phase.LEAVING), 10, "told")
+        until(
+            lambda: not changes(ChangePhase.TESTING) and not changes(ChangePhase.LEAVING),
+            10,
+            "told",
+        )
         found = live.job(job)
         assert found.start is not None
         return (found.start - found.submit).total_seconds()
 
     waits = [wait_of_a_job() for _ in range(3)]
-    assert {c.phase for c in changes()} == {Phase.CANCELLED}
+    assert {c.phase for c in changes()} == {ChangePhase.CANCELLED}
     pace.write_text("0.1")
-    until(lambda: changes(Phase.DONE), 60, "a test ends by itself")
-    (done,) = changes(Phase.DONE)
+    until(lambda: changes(ChangePhase.DONE), 60, "a test ends by itself")
+    (done,) = changes(ChangePhase.DONE)
     assert f"--level quick --id {done.id}" in log.read_text()
     time.sleep(5)
-    assert len(changes(Phase.DONE)) == 1, "it is not tested again before its time"
+    assert len(changes(ChangePhase.DONE)) == 1, "it is not tested again before its time"
     # Slurm tells whole seconds. As slurm.conf comes, the wait for slurmctld's own look is 3 s.
     assert sorted(waits)[1] <= 2.0, waits

@@ -12,7 +12,7 @@ import pytest
 
 from hpctl.agent.check import Machine
 from hpctl.agent.checks import check_host_filesystems, check_host_processes
-from hpctl.agent.probe import Answer, Probes, Waiting
+from hpctl.agent.probe import ProbeResult, Probes, Waiting
 from hpctl.agent.procs import Scan
 from hpctl.agent.runner import load, look
 from hpctl.core.faults import CHECKS
@@ -54,7 +54,7 @@ def test_a_hang_is_known_from_its_first_child_on(probes):
     # The first child was killed on the way: its successor does not make the hang young.
     assert ages == sorted(ages)
     assert ages[-1] > 1.5
-    until(lambda: isinstance(probes.ask({"fsx": ("true",)}, 1.0)["fsx"], Answer))
+    until(lambda: isinstance(probes.ask({"fsx": ("true",)}, 1.0)["fsx"], ProbeResult))
     assert probes.ask({"fsx": NEVER}, 0.0)["fsx"].age_s < 0.3
 
 
@@ -134,7 +134,7 @@ def test_a_child_in_state_d_is_left_alone(probes, frozen):
     subprocess.run(["fsfreeze", "--unfreeze", frozen], check=True, timeout=60)
     try:
         until(lambda: probes.out() == 0)
-        assert isinstance(probes.ask({"disk": write}, 5.0)["disk"], Answer)
+        assert isinstance(probes.ask({"disk": write}, 5.0)["disk"], ProbeResult)
     finally:
         subprocess.run(["fsfreeze", "--freeze", frozen], check=True, timeout=60)
 

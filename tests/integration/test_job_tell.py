@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.journal import JobReported
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.run_policy import Action, Answer
+from hpctl.core.run_policy import Action, RunDecision
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.daemon import job_reports
 from hpctl.daemon.authentication import IntakeSettings
@@ -59,7 +59,7 @@ def report(job: int = 7, restarts: int = 0, **changes) -> JobReport:
 
 
 def test_a_word_is_in_the_journal_before_it_is_acknowledged(head):
-    answer = Answer(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
+    answer = RunDecision(Action.REQUEUE, "no spare is left", 12.0, ("n2",))
     sent = JobReport.of(7, 0, TROUBLE, answer)
     assert sent.wish is Wish.REQUEUE
     assert send_report(sent) == DaemonReply(True, acts=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.agent.outside import reported
-from hpctl.agent.outside.ask import Refused, ask
+from hpctl.agent.outside.ask import AgentRefused, ask
 from hpctl.agent.outside.reported import MAX_PEERS, LocalServer, NodeVerdict, Reported, judge
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
@@ -138,7 +138,7 @@ def test_an_agent_that_no_longer_looks_knows_nothing(node):
 
 def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
     monkeypatch.setattr(reported, "owners", lambda: frozenset({os.geteuid() + 1}))
-    with pytest.raises(Refused, match="may not speak to the agent") as caught:
+    with pytest.raises(AgentRefused, match="may not speak to the agent") as caught:
         node.ask({"op": "verdict"})
     assert caught.value.code == "forbidden"
 
@@ -182,7 +182,7 @@ def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
         raise RuntimeError("a bug")
 
     good, node.server._verdict = node.server._verdict, broken
-    with pytest.raises(Refused, match="RuntimeError: a bug"):
+    with pytest.raises(AgentRefused, match="RuntimeError: a bug"):
         node.ask({"op": "verdict"})
     node.server._verdict = good
     assert "verdict" in node.ask({"op": "verdict"})

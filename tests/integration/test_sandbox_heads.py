@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.errors import HpctlError
 from hpctl.sandbox.api import Sandbox
 from tests.conftest import SandboxFactory
@@ -30,7 +30,7 @@ def test_the_standby_heals_what_breaks_while_nobody_leads(sandbox_factory: Sandb
     until(lambda: live.running(job, 1), 60, "the job runs again")
     print(f"fault to running: {time.monotonic() - began:.2f} s")
     until(lambda: not live.state().open_nodes, 90, "the node is back")
-    assert [rec.phase for rec in live.node_recoveries()] == [Phase.RETURNED]
+    assert [rec.phase for rec in live.node_recoveries()] == [NodePhase.RETURNED]
     assert live.calls("BatchReplaceClusterNodes") == 1
 
 

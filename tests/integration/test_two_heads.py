@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from hpctl.agent.send import Answer, HeadClient
+from hpctl.agent.send import Delivery, HeadClient
 from hpctl.cli import requests
 from hpctl.config import parse
 from hpctl.core.job_recovery import JobReport
@@ -107,14 +107,14 @@ def test_only_heads_that_are_configured_are_followed(pair, munges):
     with mute() as (elsewhere, listener):
         pair.leads(None, f"{elsewhere.host}:{elsewhere.port}")
         client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report()).answer is Answer.RETRY
+        assert client.post(report()).answer is Delivery.RETRY
         pair.leads(1, f"{elsewhere.host}:{elsewhere.port}")
-        assert client.post(report(seq=2)).answer is Answer.ACKED
+        assert client.post(report(seq=2)).answer is Delivery.ACKED
         client.close()
         # Whoever hears a standby name itself asks the next.
         pair.leads(1, pair.urls[0].removeprefix("http://"))
         client = HeadClient(tuple(pair.at), munges.n1)
-        assert client.post(report(seq=3)).answer is Answer.ACKED
+        assert client.post(report(seq=3)).answer is Delivery.ACKED
         client.close()
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -130,12 +130,12 @@ def test_a_frozen_leader_holds_nobody_up_for_long(pair, munges, monkeypatch):
     with mute() as (frozen, _):
         pair.leads(None, f"{frozen.host}:{frozen.port}")
         client = HeadClient((frozen, pair.at[1]), munges.n1)
-        assert client.post(report()).answer is Answer.RETRY
+        assert client.post(report()).answer is Delivery.RETRY
         begun = time.monotonic()
         answers = [client.post(report(seq=n)).answer for n in (2, 3)]
-        assert answers == [Answer.RETRY] * 2
+        assert answers == [Delivery.RETRY] * 2
         pair.leads(1)
-        assert client.post(report(seq=4)).answer is Answer.ACKED
+        assert client.post(report(seq=4)).answer is Delivery.ACKED
         assert time.monotonic() - begun < 0.4  # it was not asked again
         client.close()
         body, end = wire.encode(report(seq=5)), time.monotonic() + 5

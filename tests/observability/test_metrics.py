@@ -30,7 +30,7 @@ from hpctl.core.trouble import Kind, Trouble
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw
 from hpctl.daemon import metrics
-from hpctl.daemon.intake import MOST_CODES, Refused
+from hpctl.daemon.intake import MOST_CODES, RefusalCounter
 from hpctl.daemon.metrics import CLASSES, Metrics, family_of
 from hpctl.daemon.notify import NAMED
 from tests.fakes.values import (
@@ -293,7 +293,7 @@ def test_series_and_time_are_bounded_at_ten_thousand_nodes_with_hostile_names():
 
 def test_the_codes_of_what_is_refused_are_bounded():
     registry = CollectorRegistry()
-    refused = Refused("hpctl_x_refused", "x", registry)
+    refused = RefusalCounter("hpctl_x_refused", "x", registry)
     for code in range(100):
         refused.add(f"code{code}")
     refused.add("code0")

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from hpctl.core.job_recovery import JobReport, Phase, Wish
+from hpctl.core.job_recovery import JobPhase, JobReport, Wish
 from hpctl.core.run_policy import Action
 from hpctl.core.trouble import Kind, Trouble
 from tests.fakes.slurmctld import Job
@@ -108,7 +108,9 @@ class JobRules(RuleBasedStateMachine):
     def _watched(self) -> list[Job]:
         """The jobs whose own supervisors are to go on without a node."""
         state, jobs = self.daemon.loop.state, self.world.slurm.jobs
-        watched = [i for i, r in state.open_jobs.items() if state.jobs[r].phase is Phase.WATCHING]
+        watched = [
+            i for i, r in state.open_jobs.items() if state.jobs[r].phase is JobPhase.WATCHING
+        ]
         return [jobs[i] for i in watched if jobs[i].running]
 
     @precondition(lambda self: bool(self._supervised()))

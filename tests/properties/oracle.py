@@ -38,7 +38,7 @@ END_SIGNALS = {
 ENDS_TEST = {
     s
     for (p, s), q in node_recovery.TRANSITIONS.items()
-    if (p, q) == (node_recovery.Phase.ACCEPTING, node_recovery.Phase.UNRESERVING)
+    if (p, q) == (node_recovery.NodePhase.ACCEPTING, node_recovery.NodePhase.UNRESERVING)
 }
 """Of a node under test they end the test alone: its reservation is taken away first."""
 
@@ -229,19 +229,19 @@ class Oracle(Watcher):
         answer = self.told[e.recovery]
         _require(not answer.ended, 6, f"{e.recovery} moves ({e.signal}) after {answer.ended}")
         self.signals.add((answer.kind, str(e.signal)))
-        if e.signal == job_recovery.Signal.PROVED and answer.job is not None:
+        if e.signal == job_recovery.JobSignal.PROVED and answer.job is not None:
             job = self.world.slurm.jobs[answer.job]
             word = self.words.get((answer.job, job.restarts))
             asks = word is not None and word.report.wish is not Wish.NONE
             _require(not asks, 8, f"{e.recovery} calls a run proved that asks for something")
         if e.generation is not None:
             answer.generation = e.generation
-        if e.signal == node_recovery.Signal.ACCEPTANCE_DUE:
+        if e.signal == node_recovery.NodeSignal.ACCEPTANCE_DUE:
             answer.test = answer.in_test = True
         elif answer.in_test and e.signal in ENDS_TEST:
             answer.in_test = False
             return
-        if e.signal == node_recovery.Signal.RETURN_SEEN and answer.test:
+        if e.signal == node_recovery.NodeSignal.RETURN_SEEN and answer.test:
             # UNTESTED and a node that is given back all the same are not among these policies.
             tested = answer.generation in self.world.passed
             _require(tested, 9, f"{e.recovery} gave {answer.node} back, which passed no test")

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.job_recovery import JobPhase
 from hpctl.core.marks import MARKS
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.core.policy import Mode, Policy
 from tests.properties.daemon import Daemon
 from tests.properties.oracle import Oracle
@@ -23,7 +23,7 @@ class Interrupted(Story):
         super().__init__(VARIANTS[0])
         self._go(1.0)
 
-    def until(self, phase: Phase, step_s: float = 1.0) -> None:
+    def until(self, phase: NodePhase, step_s: float = 1.0) -> None:
         """Go on until the first node's recovery is in a phase."""
         for _ in range(1000):
             self._go(step_s)
@@ -31,7 +31,7 @@ class Interrupted(Story):
                 return
         raise AssertionError(f"never {phase}: {self.phase()}")
 
-    def phase(self) -> Phase | None:
+    def phase(self) -> NodePhase | None:
         state = self.daemon.loop.state
         rid = state.last_of_node.get(self.world.names[0])
         return None if rid is None else state.nodes[rid].phase
@@ -48,7 +48,7 @@ class Interrupted(Story):
         return [order.kind for order in self.world.provider.orders]
 
 
-@pytest.mark.parametrize("phase", [Phase.REMEDYING, Phase.VERIFYING])
+@pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.VERIFYING])
 def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase):
     """In its first seconds no agent has been heard, and each deadline is long past."""
     story = Interrupted()
@@ -62,7 +62,7 @@ def test_a_head_node_that_was_off_for_hours_goes_on_where_it_was(phase):
     assert story.phase() is phase
     story.agents(silent=False)
     story.goes_on(300)
-    assert story.phase() is Phase.RETURNED
+    assert story.phase() is NodePhase.RETURNED
     assert story.orders() == ["reboot"], "the machine that came back well is not replaced"
 
 
@@ -73,7 +73,7 @@ def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
     story.world.breaks(story.world.names[0], CURED)
     story.daemon.scheduler.mishaps.lost_before = 1
     story.daemon.run()
-    assert story.phase() is Phase.OPEN
+    assert story.phase() is NodePhase.OPEN
     (job,) = story.daemon.loop.state.jobs.values()
     assert job.phase is JobPhase.HIT
     if away == "slurm":
@@ -87,7 +87,7 @@ def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
         story.daemon.ask("resume")
     story.daemon.kill_switch.on = False
     story.goes_on(600)
-    assert story.phase() is Phase.RETURNED
+    assert story.phase() is NodePhase.RETURNED
     (job,) = story.daemon.loop.state.jobs.values()
     assert job.phase is JobPhase.RESUMED
     assert slurm.jobs[story.job].restarts == 1
@@ -96,33 +96,35 @@ def test_what_waited_while_nothing_could_be_done_goes_on_after_it(away):
 def test_a_deadline_still_comes_when_everybody_had_time_to_speak():
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
-    story.until(Phase.VERIFYING)
+    story.until(NodePhase.VERIFYING)
     story.world.machines[story.world.names[0]].agent_silent = True
     story.world.passes(HOURS)
     story.daemon.start()
     story.goes_on(300)
-    assert story.phase() is Phase.ESCALATED
+    assert story.phase() is NodePhase.ESCALATED
 
 
-@pytest.mark.parametrize("phase", [Phase.OPEN, Phase.CORDONED, Phase.VACATED, Phase.VERIFYING])
+@pytest.mark.parametrize(
+    "phase", [NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED, NodePhase.VERIFYING]
+)
 def test_what_is_open_when_mode_observe_is_set_is_left_alone_until_it_is_taken_back(phase):
     story = Interrupted()
     story.world.breaks(story.world.names[0], CURED)
-    if phase is Phase.OPEN:
+    if phase is NodePhase.OPEN:
         story.daemon.scheduler.mishaps.lost_before = 1
         story.daemon.run()
         assert story.phase() is phase
     else:
-        story.until(phase, 0.05 if phase is Phase.CORDONED else 1.0)
+        story.until(phase, 0.05 if phase is NodePhase.CORDONED else 1.0)
     own, story.daemon.policy = story.daemon.policy, replace(POLICY, mode=Mode.OBSERVE)
     before = story.effects()
     for _ in range(int(HOURS / 60)):
         story._go(60.0)
     assert story.effects() == before
-    assert story.phase() in (phase, Phase.VACATED), "a phase that only looks may end"
+    assert story.phase() in (phase, NodePhase.VACATED), "a phase that only looks may end"
     story.daemon.policy = own
     story.goes_on(600)
-    assert story.phase() is Phase.RETURNED
+    assert story.phase() is NodePhase.RETURNED
     assert story.orders() == ["reboot"]
 
 
@@ -143,6 +145,6 @@ def test_a_mark_that_comes_just_before_our_drain_stays_and_the_service_acts(mark
         daemon.run()
     assert not daemon.scheduler.mishaps.mark, "our drain came"
     (recovery,) = daemon.loop.state.nodes.values()
-    assert recovery.phase is Phase.RETURNED
+    assert recovery.phase is NodePhase.RETURNED
     assert world.provider.instance_of(sick) != born, "by the service"
     assert sick not in world.slurm.jobs[job].nodes

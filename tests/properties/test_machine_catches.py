@@ -5,9 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.core import gates, job_advance, node_advance, plan, plan_runs, view
 from hpctl.core.advance import Due
-from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.job_recovery import Phase as JobPhase
-from hpctl.core.job_recovery import Signal as JobSignal
+from hpctl.core.job_recovery import JobPhase, JobReport, JobSignal, Wish
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble

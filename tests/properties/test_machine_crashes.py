@@ -9,7 +9,7 @@ import copy
 import pytest
 
 from hpctl.core.journal import Event, NodeRecoveryOpened, replay
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.core.recovery import StepKind
 from hpctl.store.sql import Store
 from tests.fakes.journal import Disk, MemoryJournal
@@ -108,7 +108,7 @@ def _crashing_twice(variant: Variant, number: int, gap: int) -> Story:
 
 def _reboots_in_doubt(story: Story) -> int:
     (rec,) = story.daemon.loop.state.nodes.values()
-    escalated = rec.phase is Phase.ESCALATED
+    escalated = rec.phase is NodePhase.ESCALATED
     reboots = [s for s in rec.steps if s.kind is StepKind.REBOOT]
     return sum(s.in_doubt for s in reboots) if escalated else 0
 

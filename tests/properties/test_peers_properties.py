@@ -14,8 +14,8 @@ window = st.dictionaries(st.sampled_from(NAMES), gauges)
 nodes = st.lists(st.sampled_from(NAMES), min_size=1, unique=True).map(tuple)
 
 
-def group(names: tuple[str, ...]) -> peers.Group:
-    return peers.Group(1, names, (names,))
+def group(names: tuple[str, ...]) -> peers.PeerGroup:
+    return peers.PeerGroup(1, names, (names,))
 
 
 def run(names: tuple[str, ...], lines: list[dict[str, dict[str, float]]]) -> peers.Memory:

@@ -14,10 +14,10 @@ from hpctl.core.run_policy import (
     RESTARTS,
     UNPLANNED,
     Action,
-    Answer,
     Backoff,
     Means,
     Past,
+    RunDecision,
     RunPolicy,
     Treatment,
     decide,
@@ -79,7 +79,7 @@ def all_means(draw: st.DrawFn) -> Means:
     )  # fmt: skip
 
 
-def room(means: Means, answer: Answer) -> int:
+def room(means: Means, answer: RunDecision) -> int:
     if means.names:
         return len(set(means.names) - set(answer.exclude))
     return means.nodes - len(answer.exclude)

@@ -10,7 +10,7 @@ from hpctl.core.journal import NodeRecoveryOpened, RequestTaken, SignalSeen, Sta
 from hpctl.core.model import TEST_SUMMARY, Finding, Health, Outcome, Remedy, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of
-from hpctl.core.node_recovery import NodeRecovery, Phase, Signal
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.plan import plan
 from hpctl.core.policy import AcceptancePolicy
 from hpctl.core.recovery import Do, StepKind, StepRecord, Wait
@@ -44,8 +44,8 @@ ISOLATE, SUBMIT = step(StepKind.ISOLATE), step(StepKind.TEST, detail="17")
 
 
 def in_test(*steps: StepRecord, **changes) -> NodeRecovery:
-    verifying = replace(BASE, phase=Phase.VERIFYING, generation=BOOTED, steps=(DRAIN, *steps))
-    return replace(verifying.on(Signal.ACCEPTANCE_DUE, at(0), "quick"), **changes)
+    verifying = replace(BASE, phase=NodePhase.VERIFYING, generation=BOOTED, steps=(DRAIN, *steps))
+    return replace(verifying.on(NodeSignal.ACCEPTANCE_DUE, at(0), "quick"), **changes)
 
 
 def facts(node=DRAINED, **changes) -> NodeFacts:
@@ -83,9 +83,9 @@ def test_what_was_done_chooses_the_level(rule, now, level):
 
 
 def test_a_healthy_node_is_tested_before_it_serves():
-    verified = replace(BASE, phase=Phase.VERIFYING, generation=BOOTED, steps=(DRAIN,))
+    verified = replace(BASE, phase=NodePhase.VERIFYING, generation=BOOTED, steps=(DRAIN,))
     heard = replace(facts(), assessment=replace(faulty(), condition="healthy"))
-    assert moves(advance(verified, heard, TESTED, at(31))).signal is Signal.ACCEPTANCE_DUE
+    assert moves(advance(verified, heard, TESTED, at(31))).signal is NodeSignal.ACCEPTANCE_DUE
     assert does(advance(verified, heard, OWN, at(31))).kind is StepKind.RETURN
 
 
@@ -116,32 +116,35 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
 @pytest.mark.parametrize(
     ("seen", "signal"),
     [
-        (told(result()), Signal.TEST_PASSED),
-        (told(result(), result(Verdict.UNKNOWN, name="acceptance.efa")), Signal.TEST_PASSED),
-        (told(result(Verdict.UNKNOWN)), Signal.UNTESTED),
-        (told(), Signal.UNTESTED),
-        (told(result(Verdict.FAIL)), Signal.TEST_FAILED),
-        (told(result(Verdict.FAIL, "reset")), Signal.TEST_ASKS_RESET),
-        (told(result(Verdict.FAIL, "reboot"), result()), Signal.TEST_ASKS_REBOOT),
+        (told(result()), NodeSignal.TEST_PASSED),
+        (told(result(), result(Verdict.UNKNOWN, name="acceptance.efa")), NodeSignal.TEST_PASSED),
+        (told(result(Verdict.UNKNOWN)), NodeSignal.UNTESTED),
+        (told(), NodeSignal.UNTESTED),
+        (told(result(Verdict.FAIL)), NodeSignal.TEST_FAILED),
+        (told(result(Verdict.FAIL, "reset")), NodeSignal.TEST_ASKS_RESET),
+        (told(result(Verdict.FAIL, "reboot"), result()), NodeSignal.TEST_ASKS_REBOOT),
         (
             told(result(Verdict.FAIL, "reboot"), result(Verdict.FAIL, "replace")),
-            Signal.TEST_ASKS_REPLACE,
+            NodeSignal.TEST_ASKS_REPLACE,
         ),
-        (replace(INSIDE, heard=generation(boot=3)), Signal.TEST_FAILED),
-        (replace(INSIDE, slurm=slurm_node(1, state="DOWN")), Signal.TEST_FAILED),
-        (replace(INSIDE, assessment=replace(faulty(), generation=BOOTED)), Signal.FAULT_AGAIN),
-        (replace(INSIDE, test=job("TIMEOUT", end=at(100))), Signal.TEST_FAILED),
-        (replace(INSIDE, test=job("NODE_FAIL", end=at(100))), Signal.TEST_FAILED),
-        (replace(INSIDE, test=job("CANCELLED", end=at(100))), Signal.UNTESTED),
-        (INSIDE, Signal.UNTESTED),
-        (replace(INSIDE, test=job("PENDING")), Signal.UNTESTED),
-        (facts(slurm_node(1, flags=frozenset({"DRAIN"}), reason="fan")), Signal.OPERATOR_TOOK_OVER),
+        (replace(INSIDE, heard=generation(boot=3)), NodeSignal.TEST_FAILED),
+        (replace(INSIDE, slurm=slurm_node(1, state="DOWN")), NodeSignal.TEST_FAILED),
+        (replace(INSIDE, assessment=replace(faulty(), generation=BOOTED)), NodeSignal.FAULT_AGAIN),
+        (replace(INSIDE, test=job("TIMEOUT", end=at(100))), NodeSignal.TEST_FAILED),
+        (replace(INSIDE, test=job("NODE_FAIL", end=at(100))), NodeSignal.TEST_FAILED),
+        (replace(INSIDE, test=job("CANCELLED", end=at(100))), NodeSignal.UNTESTED),
+        (INSIDE, NodeSignal.UNTESTED),
+        (replace(INSIDE, test=job("PENDING")), NodeSignal.UNTESTED),
+        (
+            facts(slurm_node(1, flags=frozenset({"DRAIN"}), reason="fan")),
+            NodeSignal.OPERATOR_TOOK_OVER,
+        ),
     ],
 )
 def test_each_end_of_a_test_is_a_signal(seen, signal):
     answer = moves(advance(OPEN, seen, TESTED, at(400)))
     assert answer.signal is signal
-    assert OPEN.on(answer.signal, at(400), answer.why).phase is Phase.UNRESERVING
+    assert OPEN.on(answer.signal, at(400), answer.why).phase is NodePhase.UNRESERVING
 
 
 def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
@@ -150,21 +153,21 @@ def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
     assert isinstance(advance(OPEN, ended, TESTED, at(150)), Wait)
     assert isinstance(advance(OPEN, replace(INSIDE, test=job("PENDING")), TESTED, at(290)), Wait)
     late = moves(advance(OPEN, replace(INSIDE, test=job()), TESTED, deadline_of(OPEN, TESTED)))
-    assert late.signal is Signal.DEADLINE
+    assert late.signal is NodeSignal.DEADLINE
 
 
-def ended(signal: Signal, rec: NodeRecovery = OPEN) -> NodeRecovery:
+def ended(signal: NodeSignal, rec: NodeRecovery = OPEN) -> NodeRecovery:
     return rec.on(signal, at(10), "because")
 
 
 @pytest.mark.parametrize(
     ("signal", "last"),
     [
-        (Signal.TEST_FAILED, Signal.UNRESERVED),
-        (Signal.FAULT_AGAIN, Signal.UNRESERVED),
-        (Signal.UNTESTED, Signal.NEEDS_HUMAN),
-        (Signal.DEADLINE, Signal.NEEDS_HUMAN),
-        (Signal.OPERATOR_CANCELLED, Signal.OPERATOR_CANCELLED),
+        (NodeSignal.TEST_FAILED, NodeSignal.UNRESERVED),
+        (NodeSignal.FAULT_AGAIN, NodeSignal.UNRESERVED),
+        (NodeSignal.UNTESTED, NodeSignal.NEEDS_HUMAN),
+        (NodeSignal.DEADLINE, NodeSignal.NEEDS_HUMAN),
+        (NodeSignal.OPERATOR_CANCELLED, NodeSignal.OPERATOR_CANCELLED),
     ],
 )
 def test_a_node_that_has_not_passed_is_drained_before_anything_is_let_go(signal, last):
@@ -181,7 +184,7 @@ def test_a_node_that_has_not_passed_is_drained_before_anything_is_let_go(signal,
 
 def test_a_job_in_doubt_is_ended_by_its_name_before_its_reservation_goes():
     doubt = replace(SUBMIT, outcome=Outcome.ambiguous("timeout"))
-    rec = ended(Signal.OPERATOR_CANCELLED, in_test(ISOLATE, RESUME, doubt, DRAIN))
+    rec = ended(NodeSignal.OPERATOR_CANCELLED, in_test(ISOLATE, RESUME, doubt, DRAIN))
     seen = facts(held=True)
     assert does(advance(rec, seen, TESTED, at(11))).kind is StepKind.END_TEST
     rec = replace(rec, steps=(*rec.steps, step(StepKind.END_TEST)))
@@ -189,32 +192,34 @@ def test_a_job_in_doubt_is_ended_by_its_name_before_its_reservation_goes():
 
 
 def test_a_node_that_has_passed_serves_as_its_reservation_goes():
-    rec = ended(Signal.TEST_PASSED)
+    rec = ended(NodeSignal.TEST_PASSED)
     assert does(advance(rec, INSIDE, TESTED, at(11))).kind is StepKind.UNRESERVE
     done = moves(advance(rec, replace(INSIDE, held=False), TESTED, at(11)))
-    assert done.signal is Signal.RETURN_SEEN
+    assert done.signal is NodeSignal.RETURN_SEEN
     foreign = slurm_node(1, flags=frozenset({"DRAIN"}), reason="fan")
-    assert moves(advance(rec, facts(foreign), TESTED, at(11))).signal is Signal.OPERATOR_TOOK_OVER
+    assert (
+        moves(advance(rec, facts(foreign), TESTED, at(11))).signal is NodeSignal.OPERATOR_TOOK_OVER
+    )
 
 
 def test_an_untested_node_serves_only_where_the_policy_says_so():
     lenient = replace(TESTED, acceptance=replace(TESTED.acceptance, untested="return"))
     free = replace(INSIDE, held=False)
-    assert moves(advance(ended(Signal.UNTESTED), free, lenient, at(11))).signal is (
-        Signal.RETURN_SEEN
+    assert moves(advance(ended(NodeSignal.UNTESTED), free, lenient, at(11))).signal is (
+        NodeSignal.RETURN_SEEN
     )
 
 
 @pytest.mark.parametrize(
     ("ladder", "rung", "signal", "remedy"),
     [
-        ("reboot replace", 0, Signal.TEST_FAILED, "replace"),
-        ("reset_gpu reboot replace", 0, Signal.TEST_FAILED, "reboot"),
-        ("reset_gpu reboot replace", 0, Signal.TEST_ASKS_REPLACE, "replace"),
-        ("reboot replace", 0, Signal.TEST_ASKS_REBOOT, "replace"),
-        ("replace", 0, Signal.TEST_ASKS_REPLACE, "replace"),
-        ("replace", 0, Signal.TEST_ASKS_REBOOT, None),
-        ("none ask_human", 0, Signal.TEST_ASKS_REPLACE, "ask_human"),
+        ("reboot replace", 0, NodeSignal.TEST_FAILED, "replace"),
+        ("reset_gpu reboot replace", 0, NodeSignal.TEST_FAILED, "reboot"),
+        ("reset_gpu reboot replace", 0, NodeSignal.TEST_ASKS_REPLACE, "replace"),
+        ("reboot replace", 0, NodeSignal.TEST_ASKS_REBOOT, "replace"),
+        ("replace", 0, NodeSignal.TEST_ASKS_REPLACE, "replace"),
+        ("replace", 0, NodeSignal.TEST_ASKS_REBOOT, None),
+        ("none ask_human", 0, NodeSignal.TEST_ASKS_REPLACE, "ask_human"),
     ],
 )
 def test_a_failed_test_climbs_to_what_it_asks_for(ladder, rung, signal, remedy):
@@ -223,7 +228,9 @@ def test_a_failed_test_climbs_to_what_it_asks_for(ladder, rung, signal, remedy):
     rec = ended(signal, replace(in_test(*steps), ladder=rungs, rung=rung))
     assert (rec.ladder[rec.rung] if rec.rung < len(rungs) else None) == remedy
     if ladder == "replace":  # and its replacement not a third time
-        rec = replace(rec, steps=(*rec.steps, step(StepKind.REPLACE, "i-2")), phase=Phase.ACCEPTING)
+        rec = replace(
+            rec, steps=(*rec.steps, step(StepKind.REPLACE, "i-2")), phase=NodePhase.ACCEPTING
+        )
         assert ended(signal, replace(rec, rung=0)).rung == 1
 
 
@@ -294,5 +301,5 @@ def test_a_node_that_passes_and_is_slow_beside_its_peers_fails_its_test() -> Non
         state = State(nodes=peers | {OPEN.id: OPEN}, open_nodes={OPEN.node: OPEN.id})
         view = view_of(state=state, health={OPEN.node: Health(BOOTED, at(3), found)})
         (move,) = advance_all(view, TESTED, at(3)).moves
-        assert move.signal == (Signal.TEST_FAILED if slow else Signal.TEST_PASSED)
+        assert move.signal == (NodeSignal.TEST_FAILED if slow else NodeSignal.TEST_PASSED)
         assert ("85% of the median" in move.why) is slow, move.why

@@ -103,7 +103,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, cap
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode(path.read_bytes())
     assert (found.id, found.failed[0].remedy) == ("r-1", "reboot")
-    assert result.said("site.test", capsys.readouterr().out) == found.results[0]
+    assert result.parse("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err
     for n in range(run.MAX_WAITING):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from hpctl.agent import send
 from hpctl.agent.config import AgentSettings
-from hpctl.agent.send import REPEATS_EVERY, Answer, Pace, Recalled, Reply, Sender, Spool
+from hpctl.agent.send import REPEATS_EVERY, Delivery, Pace, Recalled, Reply, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.model import Clears, Finding, Generation, Report, Verdict
 from hpctl.protocol import reports as wire
@@ -35,12 +35,12 @@ class Line:
     def post(self, answer: Report | wire.Heartbeat) -> Reply:
         self.sent.append(answer)
         if self.away:
-            return Reply(Answer.RETRY, "away")
+            return Reply(Delivery.RETRY, "away")
         if isinstance(answer, Report):
             self.held = wire.digest(answer.findings)
         elif answer.digest != self.held:
-            return Reply(Answer.NEED_FULL)
-        return Reply(Answer.ACKED)
+            return Reply(Delivery.NEED_FULL)
+        return Reply(Delivery.ACKED)
 
     def said(self) -> list[str]:
         kinds = ["full" if isinstance(s, Report) else "brief" for s in self.sent]

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from hpctl.core.autoscale import (
     Direction,
-    Group,
     Hold,
     Idle,
     Past,
+    ScaledGroup,
     ScaleDown,
     ScaleUp,
     ScaleView,
@@ -43,7 +43,7 @@ def idle(count: int, for_s: float | None = 10) -> tuple[Idle, ...]:
 
 
 def group(target=4, idle=(), *, arriving=0, blocked=""):
-    return Group("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
+    return ScaledGroup("w", ("train",), target, target - arriving, arriving, idle, blocked=blocked)
 
 
 def past(direction=Direction.UP, ended_s=60, *, count=1, at_s=900, failed=False):
@@ -90,7 +90,7 @@ def test_nothing_leaves_while_a_job_waits_however_young():
 
 
 def test_nothing_leaves_while_a_job_waits_in_another_partition_of_the_nodes():
-    nodes = Group("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
+    nodes = ScaledGroup("w", ("train",), 4, 4, 0, idle(2, 9000), nodes_in=("train", "dev"))
     assert rule(answer(nodes, Waiting(8, ("dev",), 3, ago(1)))) == "wanted"
     assert isinstance(answer(nodes), ScaleDown)
 
@@ -143,7 +143,7 @@ def test_small_jobs_share_a_node():
 def test_an_array_is_served_as_far_as_there_is_room():
     assert answer(replace(group(4), like=GPUS), small(7, 8, tasks=100)).count == 4
     policy = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 4), "x": GroupLimits(0, 9)})
-    groups = {n: Group(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
+    groups = {n: ScaledGroup(n, ("train",), 2, 2, like=GPUS) for n in ("w", "x")}
     found = decide(ScaleView(groups, [small(7, 8, tasks=8)]), policy, NOW)
     assert [f.count for f in found if isinstance(f, ScaleUp)] == [2, 6]
 
@@ -169,7 +169,7 @@ TWO = AutoscalePolicy(enabled=True, groups={"w": GroupLimits(0, 8), "x": GroupLi
 
 
 def two(history: tuple[Past, ...] = (), **first) -> list[str]:
-    groups = {"w": replace(group(4), **first), "x": Group("x", ("train",), 2, 2)}
+    groups = {"w": replace(group(4), **first), "x": ScaledGroup("x", ("train",), 2, 2)}
     found = decide(ScaleView(groups, [job(7, 2)], history), TWO, NOW)
     return [f.rule if isinstance(f, Hold) else type(f).__name__ for f in found]
 
@@ -185,7 +185,7 @@ def test_a_group_that_gets_no_instances_leaves_its_jobs_to_the_next():
 
 
 def test_what_arrives_in_the_next_group_is_not_ordered_in_the_first_as_well():
-    groups = {"w": group(4), "x": Group("x", ("train",), 4, 2, 2)}
+    groups = {"w": group(4), "x": ScaledGroup("x", ("train",), 4, 2, 2)}
     found = decide(ScaleView(groups, [job(7, 2)]), TWO, NOW)
     assert [rule(f) for f in found] == ["no_demand", "enough"]
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.change import ChangeFacts, ChangeOpened, Kind, Phase, advance
+from hpctl.core.change import ChangeFacts, ChangeOpened, ChangePhase, Kind, advance
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted, replay
 from hpctl.core.model import Finding, Health, Outcome, Verdict, own_reason
 from hpctl.core.plan_capacity import plan_capacity
@@ -141,8 +141,8 @@ def test_its_job_is_submitted_behind_all_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "phase"), [("COMPLETED", Phase.DONE), ("FAILED", Phase.DONE),
-                         ("TIMEOUT", Phase.FAILED), ("CANCELLED", Phase.FAILED)],
+    ("state", "phase"), [("COMPLETED", ChangePhase.DONE), ("FAILED", ChangePhase.DONE),
+                         ("TIMEOUT", ChangePhase.FAILED), ("CANCELLED", ChangePhase.FAILED)],
 )  # fmt: skip
 def test_a_test_that_ran_to_its_end_counts_and_no_other(state, phase) -> None:
     change = begun(taken, answered, runs)
@@ -156,7 +156,7 @@ def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
         move = after(change, job=slurm_job(7), unwanted="job 9 waits for nodes")
         assert isinstance(move, Move)
         leaving = change.on(move.signal, at(2), move.why)
-        assert leaving.phase is Phase.LEAVING
+        assert leaving.phase is ChangePhase.LEAVING
         step = after(leaving, job=slurm_job(7))
         assert isinstance(step, Do)
         assert (step.kind, step.target) == (StepKind.END_TEST, f"hpctl-burn-in-{change.id}")
@@ -170,7 +170,7 @@ def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
     assert again.attempt == 2
     gone = after(ended, 2.5, job=slurm_job(7, state="CANCELLED"))
     assert isinstance(gone, Move)
-    assert ended.on(gone.signal, at(3), "").phase is Phase.CANCELLED
+    assert ended.on(gone.signal, at(3), "").phase is ChangePhase.CANCELLED
 
 
 def test_one_that_lasts_too_long_is_ended() -> None:
@@ -178,4 +178,4 @@ def test_one_that_lasts_too_long_is_ended() -> None:
     late = BURN.acceptance.quick_s + BURN.node.doubt_window_s + 2
     move = after(change, late, job=slurm_job(7))
     assert isinstance(move, Move)
-    assert change.on(move.signal, at(late), "").phase is Phase.LEAVING
+    assert change.on(move.signal, at(late), "").phase is ChangePhase.LEAVING

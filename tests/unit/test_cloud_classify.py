@@ -10,7 +10,7 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
-from hpctl.cloud.classify import of_batch, of_error, words_of
+from hpctl.cloud.classify import error_text, of_batch, of_error
 from hpctl.cloud.none import NoProvider
 from hpctl.core.model import Outcome, OutcomeKind
 
@@ -65,7 +65,7 @@ def test_whole_calls(error, kind, transient):
 def test_a_web_page_is_not_taken_for_the_service_s_words():
     page = {"Error": {"Code": "500", "Message": "<!doctype html>\n<title>no</title>"}}
     error = ClientError(page, "DescribeFileSystems")
-    assert words_of(error) == "the answer is a web page, not the service's (500)"
+    assert error_text(error) == "the answer is a web page, not the service's (500)"
 
 
 def test_no_provider_refuses_and_says_so():

@@ -17,7 +17,7 @@ from hpctl.core.health import fold_report
 from hpctl.core.journal import replay
 from hpctl.core.model import Condition, Finding, Outcome, Remedy, Report, Verdict
 from hpctl.core.node_advance import advance, deadline_of
-from hpctl.core.node_recovery import Phase, Signal
+from hpctl.core.node_recovery import NodePhase, NodeSignal
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import StepKind, StepRecord, Wait
 from hpctl.protocol import munge
@@ -152,7 +152,7 @@ def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch
 
 # --- the core ---------------------------------------------------------------------------------
 
-RESETTING = replace(replay([opened(ladder=LADDER)]).nodes["n-1"], phase=Phase.VACATED)
+RESETTING = replace(replay([opened(ladder=LADDER)]).nodes["n-1"], phase=NodePhase.VACATED)
 STEP = StepRecord(StepKind.RESET, 1, "n1", at(60), Outcome.accepted(), at(60))
 NO_CLOUD = replace(FACTS, slurm=OURS, provider_present=False)
 
@@ -172,19 +172,22 @@ def test_a_reset_is_ordered_once_for_the_boot_and_the_gpus_that_were_sick():
     assert order == reset.ResetOrder("n-1", generation(), until_s, ("0000:3b:00.0",))
     for outcome in (Outcome.accepted(), Outcome.ambiguous("in_doubt"), None):
         doubted = replace(RESETTING, steps=(replace(STEP, outcome=outcome),))
-        assert moves(advance(doubted, NO_CLOUD, OWN, at(61))).signal is Signal.REMEDY_ACCEPTED
+        assert moves(advance(doubted, NO_CLOUD, OWN, at(61))).signal is NodeSignal.REMEDY_ACCEPTED
     booted = replace(NO_CLOUD, heard=generation(boot=2), instance=None)
-    assert moves(advance(RESETTING, booted, OWN, at(61))).signal is Signal.REMEDY_ACCEPTED
+    assert moves(advance(RESETTING, booted, OWN, at(61))).signal is NodeSignal.REMEDY_ACCEPTED
     no = replace(STEP, outcome=Outcome.rejected("no_agents", "nobody"))
     refused = moves(advance(replace(RESETTING, steps=(no,)), NO_CLOUD, OWN, at(61)))
-    assert (refused.signal, refused.why) == (Signal.RESET_IN_VAIN, "not ordered: no_agents nobody")
+    assert (refused.signal, refused.why) == (
+        NodeSignal.RESET_IN_VAIN,
+        "not ordered: no_agents nobody",
+    )
     assist = moves(advance(RESETTING, FACTS, Policy(mode=Mode.ASSIST), at(61)))
     assert "left to HyperPod's own recovery" in assist.why
 
 
 @pytest.mark.parametrize("code", [reset.RESET_DONE, reset.RESET_FAILED, reset.RESET_REFUSED, ""])
 def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
-    waiting = replace(RESETTING, phase=Phase.REMEDYING, steps=(STEP,), since=at(60))
+    waiting = replace(RESETTING, phase=NodePhase.REMEDYING, steps=(STEP,), since=at(60))
     due = deadline_of(waiting, OWN)
     assert (due - at(60)).total_seconds() == OWN.node.reset_deadline_s
     facts = replace(FACTS, reset=said(code) if code else None)
@@ -193,15 +196,15 @@ def test_a_reset_is_verified_and_what_cannot_be_reset_climbs_to_reboot(code):
     move = moves(advance(waiting, facts, OWN, at(61) if code else due))
     after = waiting.on(move.signal, at(71), move.why)
     if code == reset.RESET_DONE:
-        assert (after.phase, after.remedy) == (Phase.VERIFYING, Remedy.RESET_GPU)
+        assert (after.phase, after.remedy) == (NodePhase.VERIFYING, Remedy.RESET_GPU)
     else:
-        assert (after.phase, after.remedy) == (Phase.VACATED, Remedy.REBOOT)
+        assert (after.phase, after.remedy) == (NodePhase.VACATED, Remedy.REBOOT)
         assert does(advance(after, FACTS, OWN, at(72))).kind is StepKind.REBOOT
     assert not code or move.why.endswith("words")
 
 
 def test_a_mark_that_asks_for_replacement_skips_the_reboot():
-    assert RESETTING.on(Signal.REPLACE_ASKED, at(1), "").remedy is Remedy.REPLACE
+    assert RESETTING.on(NodeSignal.REPLACE_ASKED, at(1), "").remedy is Remedy.REPLACE
 
 
 def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
@@ -231,6 +234,6 @@ def test_a_reset_clears_what_its_gpus_said_before_and_nothing_else():
 
 
 def test_what_is_verified_after_a_reset_has_no_old_fault_left():
-    verifying = replace(RESETTING, phase=Phase.VERIFYING, steps=(STEP,), since=at(70))
+    verifying = replace(RESETTING, phase=NodePhase.VERIFYING, steps=(STEP,), since=at(70))
     facts = replace(FACTS, assessment=faulty(seconds=-10))
-    assert moves(advance(verifying, facts, OWN, at(101))).signal is Signal.FAULT_AGAIN
+    assert moves(advance(verifying, facts, OWN, at(101))).signal is NodeSignal.FAULT_AGAIN

@@ -9,7 +9,7 @@ from hpctl.agent.nvml import snapshot as nvml
 from hpctl.core import job_advance
 from hpctl.core.hangs import Activity, Hang, judge, of_node
 from hpctl.core.job_advance import JobFacts
-from hpctl.core.job_recovery import JobRecovery, Phase, Signal
+from hpctl.core.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened
 from hpctl.core.model import Attempt, Outcome
 from hpctl.core.plan_runs import run_decisions
@@ -196,7 +196,7 @@ def test_a_job_that_cannot_run_again_is_not_requeued():
 
 def after(hang, *steps, hangs=True, state="RUNNING", seconds=1.0):
     rec = JobRecovery(
-        "j-1", Attempt(7, JOB.submit, 0), "", (), at(0), Phase.HIT, at(0), hang=hang, steps=steps
+        "j-1", Attempt(7, JOB.submit, 0), "", (), at(0), JobPhase.HIT, at(0), hang=hang, steps=steps
     )
     facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs)
     return job_advance.advance(rec, facts, OWN, at(seconds))
@@ -221,20 +221,20 @@ def test_its_stacks_come_first_and_are_not_waited_for_without_end():
 
 
 def test_then_it_is_left_requeued_or_ended():
-    assert after("dump", STACKS).signal is Signal.CALLED_OFF
+    assert after("dump", STACKS).signal is JobSignal.CALLED_OFF
     assert "could not" in after("dump", FAILED).why
-    assert after("requeue", FAILED).signal is Signal.STOP_WANTED
+    assert after("requeue", FAILED).signal is JobSignal.STOP_WANTED
     kill = after("cancel", STACKS)
     assert (kill.kind, kill.target) == (StepKind.SIGNAL, "KILL")
     assert isinstance(after("cancel", STACKS, KILL), Wait)
-    assert after("cancel", STACKS, KILL, state="FAILED").signal is Signal.ENDED
+    assert after("cancel", STACKS, KILL, state="FAILED").signal is JobSignal.ENDED
 
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_works_again_is_left_alone(hang):
     found = after(hang, STACKS, hangs=False)
     assert isinstance(found, Move)
-    assert found.signal is Signal.CALLED_OFF
+    assert found.signal is JobSignal.CALLED_OFF
 
 
 # --- what an agent counts -----------------------------------------------------------------------

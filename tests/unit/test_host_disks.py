@@ -8,7 +8,7 @@ import pytest
 from hpctl.agent.check import CannotTell, NotHere
 from hpctl.agent.checks import check_host_disks
 from hpctl.agent.checks.check_host_disks import Disk, Health, Sample
-from hpctl.agent.probe import Answer, Probes
+from hpctl.agent.probe import ProbeResult, Probes
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, summary
 
@@ -150,7 +150,7 @@ def test_a_disk_behind_a_network_is_not_this_machine_s(tmp_path):
     ],
 )  # fmt: skip
 def test_what_nvme_cli_prints(out, warning):
-    assert check_host_disks.parse_smart(Answer(0, out, "")) == warning
+    assert check_host_disks.parse_smart(ProbeResult(0, out, "")) == warning
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from hpctl.agent.checks import check_host_filesystems
 from hpctl.agent.checks.check_host_filesystems import LOCAL, NETWORK, Asked, mounts, one_each
-from hpctl.agent.probe import Answer, Probes, Waiting
+from hpctl.agent.probe import ProbeResult, Probes, Waiting
 from hpctl.core.model import Verdict
 from tests.unit.host import limits, machine, summary
 
@@ -73,7 +73,7 @@ TMPFS = "23 22 0:20 / /dev/shm rw - tmpfs tmpfs rw"
 
 FAIL = Verdict.FAIL
 
-WELL = Answer(0, "/\n", "")
+WELL = ProbeResult(0, "/\n", "")
 
 
 @pytest.fixture(autouse=True)
@@ -132,13 +132,16 @@ def test_fstab_says_what_is_meant(tmp_path, options, sign):
 def test_xfs_that_shut_down_answers_with_an_error(tmp_path):
     made = machine(tmp_path, mountinfo(ROOT, DATA))
     error = f"stat: cannot statx '{tmp_path}/opt/my data': Input/output error\n"
-    assert signs(made, Answer(1, "/\n", error)) == {"/": "", "/opt/my data": "Input/output error"}
+    assert signs(made, ProbeResult(1, "/\n", error)) == {
+        "/": "",
+        "/opt/my data": "Input/output error",
+    }
 
 
 def test_a_mount_point_that_went_meanwhile_is_no_fault(tmp_path):
     made = machine(tmp_path, mountinfo(DATA))
     error = f"stat: cannot statx '{tmp_path}/opt/my data': No such file or directory\n"
-    assert signs(made, Answer(1, "", error)) == {"/opt/my data": ""}
+    assert signs(made, ProbeResult(1, "", error)) == {"/opt/my data": ""}
     assert signs(made, Waiting(99)) == {"/opt/my data": ""}
 
 
@@ -167,8 +170,8 @@ def test_what_a_refused_write_says(tmp_path, monkeypatch, own, error, expected):
     class Refused(Probes):
         def ask(self, questions, wait_s):
             reported = super().ask(questions, wait_s)
-            assert isinstance(reported["write"], Answer)
-            return {**reported, "write": Answer(1, "", f"dd: failed to open 'x': {error}\n")}
+            assert isinstance(reported["write"], ProbeResult)
+            return {**reported, "write": ProbeResult(1, "", f"dd: failed to open 'x': {error}\n")}
 
     monkeypatch.setattr(check_host_filesystems, "_probes", Refused(5.0))
     seen = check_host_filesystems.gather_readonly(machine(tmp_path, mountinfo(ROOT, own=own)))

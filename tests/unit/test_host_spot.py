@@ -17,7 +17,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen, replay
 from hpctl.core.model import Finding, Health, Remedy, SlurmNode, Urgency, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
-from hpctl.core.node_recovery import Phase, Signal
+from hpctl.core.node_recovery import NodePhase, NodeSignal
 from hpctl.core.plan import plan
 from hpctl.core.plan_runs import job_decisions
 from hpctl.core.recovery import Move, StepKind
@@ -131,11 +131,11 @@ def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
     reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
     assert assess(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
     log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
-    rec = replace(replay(log).nodes[log[0].recovery], phase=Phase.VACATED)
+    rec = replace(replay(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
     for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
         answer = node_advance.advance(rec, facts, OWN, at(1))
         assert isinstance(answer, Move), "no step: the provider brings the next instance by itself"
-        assert answer.signal is Signal.REMEDY_ACCEPTED
+        assert answer.signal is NodeSignal.REMEDY_ACCEPTED
 
 
 def noticed(ladder, urgency, phase=()):
@@ -169,7 +169,7 @@ def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
     gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
     gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
     progress = advance_all(gone, OWN, at(100))
-    assert [m.signal for m in progress.moves] == [Signal.REMEDY_ACCEPTED]
+    assert [m.signal for m in progress.moves] == [NodeSignal.REMEDY_ACCEPTED]
     assert progress.due == (), "nobody reboots an instance that goes"
 
 

@@ -12,7 +12,7 @@ from benchmarks.past import Past
 from hpctl.core.autoscale import budget_left
 from hpctl.core.capacity import SCALES, past
 from hpctl.core.catalogue import Override, rules
-from hpctl.core.change import ChangeOpened, Kind, Signal
+from hpctl.core.change import ChangeOpened, ChangeSignal, Kind
 from hpctl.core.forecast import forecasts
 from hpctl.core.gates import launch_failures, tally
 from hpctl.core.job_recovery import JobReport
@@ -32,7 +32,7 @@ from hpctl.core.journal import (
     replay,
 )
 from hpctl.core.model import Health, Outcome, SchedulerView, SlurmNode
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.core.plan import plan
 from hpctl.core.policy import AutoscalePolicy, Budgets, Policy
 from hpctl.core.recovery import StepKind
@@ -84,7 +84,7 @@ def test_what_cannot_follow_is_corruption(events: list[Event]) -> None:
 def test_an_answer_after_the_end_is_legal() -> None:
     """A slow cloud answers after an operator has cancelled."""
     state = replay([opened(), STARTED, CANCEL, DONE])
-    assert state.nodes[N].phase is Phase.CANCELLED
+    assert state.nodes[N].phase is NodePhase.CANCELLED
     assert (state.nodes[N].steps[0].outcome, state.open_nodes) == (Outcome.accepted(), {})
 
 
@@ -228,13 +228,13 @@ def add(rid: str, count: int, seconds: float) -> list[Event]:
     opening = ChangeOpened(at(seconds), rid, Kind.ADD, "w", "", count=count)
     order = StepStarted(at(seconds), rid, StepKind.ADD, 1, "w")
     came = StepResolved(at(seconds), rid, StepKind.ADD, 1, Outcome.accepted())
-    signals = (Signal.ORDER_TAKEN, Signal.ARRIVED)
+    signals = (ChangeSignal.ORDER_TAKEN, ChangeSignal.ARRIVED)
     return [opening, order, came, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 
 def remove(rid: str, seconds: float, node: str) -> list[Event]:
     about = ChangeOpened(at(seconds), rid, Kind.REMOVE, "w", "", node=node)
-    signals = (Signal.CLOSED_SEEN, Signal.ORDER_TAKEN, Signal.GONE)
+    signals = (ChangeSignal.CLOSED_SEEN, ChangeSignal.ORDER_TAKEN, ChangeSignal.GONE)
     return [about, *(SignalSeen(at(seconds), rid, s, "") for s in signals)]
 
 

@@ -24,7 +24,7 @@ from hpctl.core.model import (
     SlurmJob,
     Verdict,
 )
-from hpctl.core.node_recovery import Phase
+from hpctl.core.node_recovery import NodePhase
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
@@ -237,9 +237,9 @@ class Restarted(Marked):
 @pytest.mark.parametrize(
     ("phase", "flags", "asked"),
     [
-        (Phase.CORDONED, frozenset(), 1),
-        (Phase.CORDONED, frozenset({"DRAIN"}), 0),
-        (Phase.OPEN, frozenset(), 0),
+        (NodePhase.CORDONED, frozenset(), 1),
+        (NodePhase.CORDONED, frozenset({"DRAIN"}), 0),
+        (NodePhase.OPEN, frozenset(), 0),
     ],
 )
 def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(

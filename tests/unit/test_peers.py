@@ -15,7 +15,7 @@ from tests.fakes.values import at, node_name, slurm_job
 
 NAMES = tuple(node_name(n) for n in range(1, 9))
 N1 = NAMES[0]
-GROUP = peers.Group(1, NAMES, (NAMES,))
+GROUP = peers.PeerGroup(1, NAMES, (NAMES,))
 USUAL = {
     "gpu.busy": 0.95, "gpu.power_w": 600.0, "gpu.throttle_share": 0.0, "gpu.sm_clock_mhz": 1900.0,
     "gpu.pcie_replays_per_minute": 0.0, "efa.retrans_ratio": 2e-6, "efa.remote_events_per_s": 0.0,
@@ -151,7 +151,7 @@ def test_what_was_not_heard_is_no_evidence():
 
 
 def test_clocks_are_compared_within_one_kind_and_throttling_across():
-    group = peers.Group(1, NAMES, (NAMES[:4], NAMES[4:]))
+    group = peers.PeerGroup(1, NAMES, (NAMES[:4], NAMES[4:]))
     slow_kind = {name: {"gpu.sm_clock_mhz": 1400.0} for name in NAMES[4:]}
     assert found(windows(10, lambda _: slow_kind, group)) == {}
     hit = dict.fromkeys(NAMES[4:], BAD["throttle"])
@@ -192,7 +192,7 @@ def test_half_of_a_large_job_that_throttles_takes_no_time_squared():
     nodes = tuple(node_name(n) for n in range(10_000))
     slow = seen(0, dict.fromkeys(nodes[::2], BAD["throttle"]), nodes)
     begun = time.process_time()
-    assert len(peers.judge([peers.Group(1, nodes, (nodes,))], slow, {}, at(0))) == 5000
+    assert len(peers.judge([peers.PeerGroup(1, nodes, (nodes,))], slow, {}, at(0))) == 5000
     assert time.process_time() - begun < 4
 
 

@@ -9,13 +9,13 @@ from hpctl.core.change import (
     TRANSITIONS,
     ChangeFacts,
     ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
     Kind,
-    Phase,
-    Signal,
     advance,
     open_change,
 )
-from hpctl.core.job_recovery import Phase as JobPhase
+from hpctl.core.job_recovery import JobPhase
 from hpctl.core.journal import (
     Corrupt,
     Event,
@@ -120,7 +120,7 @@ ARRIVING = (
     ADD,
     StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
     StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
-    SignalSeen(at(2), ADD.recovery, Signal.ORDER_TAKEN, "x"),
+    SignalSeen(at(2), ADD.recovery, ChangeSignal.ORDER_TAKEN, "x"),
 )
 OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
 
@@ -131,22 +131,22 @@ def ours(log, **more):
 
 
 def closed(*more: Event) -> tuple[Event, ...]:
-    return (REMOVE, SignalSeen(at(1), REMOVE.recovery, Signal.CLOSED_SEEN, "x"), *more)
+    return (REMOVE, SignalSeen(at(1), REMOVE.recovery, ChangeSignal.CLOSED_SEEN, "x"), *more)
 
 
 def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
     (drain,) = steps(cluster(log=(REMOVE,)))
     assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
-    assert moves(ours((REMOVE,))) == [Signal.CLOSED_SEEN]
+    assert moves(ours((REMOVE,))) == [ChangeSignal.CLOSED_SEEN]
     (delete,) = steps(ours(closed()), seconds=2)
     assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
 
 
 def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
     job = slurm_job(5, nodes=(N1,))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
-    assert moves(ours(closed(), jobs=(job,)), seconds=2) == [Signal.IN_USE]
-    back = closed(SignalSeen(at(2), REMOVE.recovery, Signal.IN_USE, "x"))
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
+    assert moves(ours(closed(), jobs=(job,)), seconds=2) == [ChangeSignal.IN_USE]
+    back = closed(SignalSeen(at(2), REMOVE.recovery, ChangeSignal.IN_USE, "x"))
     (give,) = steps(ours(back), seconds=3)
     assert (give.kind, give.target) == (StepKind.RETURN, N1)
 
@@ -154,9 +154,9 @@ def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
 @pytest.mark.parametrize("reason", ["Resources", "None"])
 def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
     job = pending(reason=reason, eligible=at(1))
-    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [Signal.IN_USE]
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
     view = ours(closed(), jobs=(job,))
-    assert moves(view, seconds=2) == [Signal.IN_USE]
+    assert moves(view, seconds=2) == [ChangeSignal.IN_USE]
     elsewhere = pending(partition="dev", eligible=at(1))
     view = ours(closed(), jobs=(elsewhere,))
     assert len(steps(view, seconds=2)) == 1
@@ -164,10 +164,12 @@ def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
 
 
 def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
-    assert moves(cluster(log=closed()), seconds=2) == [Signal.OPERATOR_TOOK_OVER]
+    assert moves(cluster(log=closed()), seconds=2) == [ChangeSignal.OPERATOR_TOOK_OVER]
     hers = {"flags": frozenset({"DRAIN"}), "reason": "disk swap, Ada"}
     for log in ((REMOVE,), closed()):
-        assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [Signal.OPERATOR_TOOK_OVER]
+        assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [
+            ChangeSignal.OPERATOR_TOOK_OVER
+        ]
 
 
 def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
@@ -184,7 +186,7 @@ def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
         assert [s.attempt for s in steps(late, seconds=200)] == [2]
         gone = {i: x for i, x in late.provider.instances.items() if i != "i-n1"}
         seen = replace(late, provider=replace(late.provider, instances=gone))
-        assert moves(seen, seconds=200) == [Signal.GONE]
+        assert moves(seen, seconds=200) == [ChangeSignal.GONE]
 
 
 def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
@@ -197,7 +199,7 @@ def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
             StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
             StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
         )
-    for seconds, moved in ((1100, []), (3700, [Signal.DEADLINE])):
+    for seconds, moved in ((1100, []), (3700, [ChangeSignal.DEADLINE])):
         view = ours(log, seconds=seconds)
         assert moves(view, seconds=seconds) == moved, "a person is told, nothing is given back"
 
@@ -206,24 +208,24 @@ def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_take
     """The cloud was away for an hour; then slurmctld would not resume; then it would."""
     view = ours(closed(), seconds=3700)
     away = replace(view, provider=replace(view.provider, as_of=at(0)))
-    assert moves(away, seconds=3700) == [Signal.REFUSED]
-    log = closed(SignalSeen(at(3700), REMOVE.recovery, Signal.REFUSED, "x"))
-    log += (SignalSeen(at(3900), REMOVE.recovery, Signal.DEADLINE, "x"),)
+    assert moves(away, seconds=3700) == [ChangeSignal.REFUSED]
+    log = closed(SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.REFUSED, "x"))
+    log += (SignalSeen(at(3900), REMOVE.recovery, ChangeSignal.DEADLINE, "x"),)
     quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
     (back,) = opens(cluster(log=log, change={**quiet, N1: OURS}, seconds=4000), SCALE, at(4000))
     assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
-    no = (*log, back, SignalSeen(at(4001), back.recovery, Signal.REFUSED, "no"))
+    no = (*log, back, SignalSeen(at(4001), back.recovery, ChangeSignal.REFUSED, "no"))
     for seconds, tried in ((4002, 0), (4601, 1)):
         seen = cluster(log=no, change={**quiet, N1: OURS}, seconds=seconds)
         assert len(opens(seen, SCALE, at(seconds))) == tried
-    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, Signal.DEADLINE, "x"))
+    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.DEADLINE, "x"))
     unsure = cluster(log=doubt, change={**quiet, N1: OURS}, seconds=4000)
     assert opens(unsure, SCALE, at(4000)) == (), "it may still be deleted"
 
 
 def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() -> None:
     view = ours(deleting(Outcome.rejected("ValidationException", "no")), seconds=10)
-    assert moves(view, seconds=10) == [Signal.REFUSED]
+    assert moves(view, seconds=10) == [ChangeSignal.REFUSED]
     view = ours(deleting(Outcome.rejected("NodeIdInUse", "wait", transient=True)), seconds=20)
     assert [s.attempt for s in steps(view, seconds=20)] == [2]
 
@@ -231,7 +233,7 @@ def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() 
 def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     (order,) = steps(cluster(log=(ADD,)))
     assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
-    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [Signal.ORDER_TAKEN]
+    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [ChangeSignal.ORDER_TAKEN]
     view = cluster(log=ARRIVING, seconds=5)
     ten = {"workers": replace(view.provider.groups["workers"], target=10)}
     assert moves(replace(view, provider=replace(view.provider, groups=ten)), seconds=5) == []
@@ -241,7 +243,7 @@ def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
     assert moves(replace(there, provider=full), seconds=5) == [], "not in Slurm yet"
     old = {i: replace(x, launched=at(-5400)) for i, x in more(2).items()}
     broken = replace(full, instances={**view.provider.instances, **old})
-    assert moves(replace(there, provider=broken), seconds=5) == [Signal.ARRIVED]
+    assert moves(replace(there, provider=broken), seconds=5) == [ChangeSignal.ARRIVED]
 
 
 def more(count: int) -> dict[str, Instance]:
@@ -253,9 +255,9 @@ def more(count: int) -> dict[str, Instance]:
 def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
     """Nor is one ordered twice because the service tells of it a moment later."""
     job = pending(wants=10)
-    for seconds, moved in ((5, []), (182, [Signal.REFUSED])):
+    for seconds, moved in ((5, []), (182, [ChangeSignal.REFUSED])):
         assert moves(cluster(log=ARRIVING, seconds=seconds, jobs=(job,)), seconds=seconds) == moved
-    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, Signal.REFUSED, "x"))
+    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, ChangeSignal.REFUSED, "x"))
     assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
     assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
 
@@ -271,12 +273,12 @@ def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> 
     ids=["off", "observe", "not named", "at the minimum by now"],
 )
 def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
-    assert moves(cluster(log=(REMOVE,)), policy) == [Signal.IN_USE]
-    assert moves(ours(closed()), policy, seconds=2) == [Signal.IN_USE]
+    assert moves(cluster(log=(REMOVE,)), policy) == [ChangeSignal.IN_USE]
+    assert moves(ours(closed()), policy, seconds=2) == [ChangeSignal.IN_USE]
     doubt = ours(deleting(None), seconds=200)
     assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
     if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
-        assert moves(cluster(log=(ADD,)), policy) == [Signal.REFUSED]
+        assert moves(cluster(log=(ADD,)), policy) == [ChangeSignal.REFUSED]
 
 
 def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
@@ -286,7 +288,7 @@ def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() 
             for x in [view.provider.instances[i]]}  # fmt: skip
     fewer = replace(view, provider=replace(view.provider, instances=gone))
     assert [s.target for s in steps(fewer)] == [N1], "one may still go"
-    assert moves(fewer) == [Signal.IN_USE]
+    assert moves(fewer) == [ChangeSignal.IN_USE]
 
 
 def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
@@ -294,7 +296,7 @@ def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
     from hpctl.core.plan import node_candidates
 
     gone = deleting(Outcome.accepted())
-    gone += (SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),)
+    gone += (SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),)
     down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
     sick = faulty(N1, rules().classes["node-lost"])
     view = cluster(log=gone, change=down, sick=[sick])
@@ -305,8 +307,8 @@ def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
 def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
     gone = deleting(Outcome.accepted())
     gone += (
-        SignalSeen(at(4), REMOVE.recovery, Signal.ORDER_TAKEN, "x"),
-        SignalSeen(at(5), REMOVE.recovery, Signal.GONE, "x"),
+        SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),
+        SignalSeen(at(5), REMOVE.recovery, ChangeSignal.GONE, "x"),
     )
     view = ours(gone, idle=0, seconds=10)
     assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
@@ -322,7 +324,7 @@ def test_instances_on_their_way_out_are_gone() -> None:
     going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
     instances = {**view.provider.instances, going.id: going}
     seen = replace(view, provider=replace(view.provider, instances=instances))
-    assert moves(seen, seconds=9) == [Signal.GONE]
+    assert moves(seen, seconds=9) == [ChangeSignal.GONE]
 
 
 NAME = f"{RESERVATION}workers"
@@ -381,7 +383,7 @@ def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
         view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, change=seen)
         change = set_to(view)
         assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
-    done = (change, SignalSeen(at(0), change.recovery, Signal.SET_SEEN, "x"))
+    done = (change, SignalSeen(at(0), change.recovery, ChangeSignal.SET_SEEN, "x"))
     after = cluster(
         idle=5, jobs=(job,), log=(*victim(5), *done), reservations={NAME: (N2,)},
         change={N2: free[N2]},
@@ -407,7 +409,7 @@ def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
 
 def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
-    log = (first, SignalSeen(at(0), first.recovery, Signal.REFUSED, "busy"))
+    log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
     assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31)))
 
@@ -415,16 +417,16 @@ def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
     change = set_to(cluster())
     taken = {change.nodes[0]: {"state": "ALLOCATED"}}
-    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [Signal.REFUSED]
-    log = (change, SignalSeen(at(0), change.recovery, Signal.REFUSED, "x"))
+    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [ChangeSignal.REFUSED]
+    log = (change, SignalSeen(at(0), change.recovery, ChangeSignal.REFUSED, "x"))
     assert change.nodes[0] not in set_to(cluster(log=log, change=taken)).nodes
 
 
 def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
     for kind in Kind:
-        reached = {Phase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
+        reached = {ChangePhase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
         for phase in reached - ENDS:
-            assert (kind, phase, Signal.DEADLINE) in TRANSITIONS
+            assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
             about = replace(REMOVE if kind is not Kind.ADD else ADD, kind=kind, nodes=(N1,))
             change = replace(open_change(about), phase=phase)
             facts = ChangeFacts(cloud_at=at(-9), node=SlurmNode(N1, "IDLE", **OURS))

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.core.change import ChangeOpened, Kind, Signal
+from hpctl.core.change import ChangeOpened, ChangeSignal, Kind
 from hpctl.core.journal import Event, JobRecoveryOpened, RequestTaken, SignalSeen, replay
 from hpctl.core.model import Attempt, JobId, NodeName, RecoveryId, RuleId
 from hpctl.core.recovery import StepKind
@@ -107,7 +107,7 @@ def test_offenders_spares_and_prices_that_nobody_knows() -> None:
     for day, size in ((-2, 5), (-1, 2), (3, 0), (4, 1)):
         rid, names = RecoveryId(f"s-{day}"), tuple(NodeName(f"n{i}") for i in range(size))
         spares.append(ChangeOpened(at(day * DAY), rid, Kind.SPARES, "g1", "", nodes=names))
-        spares.append(SignalSeen(at(day * DAY), rid, Signal.SET_SEEN, ""))
+        spares.append(SignalSeen(at(day * DAY), rid, ChangeSignal.SET_SEEN, ""))
     r = figures(twice, spares, fleet={**FLEET, NodeName("ip-10-1-0-1"): Node(8)})
     assert [(i.node, i.breaks) for i in r.again] == [("ip-10-1-0-1", 2)]
     assert [(s.group, s.fewest, s.most, s.last) for s in r.spares] == [("g1", 0, 2, 1)]

@@ -9,11 +9,11 @@ from hpctl.core.compat import UTC
 from hpctl.core.run_policy import (
     DEFAULTS,
     Action,
-    Answer,
     Backoff,
     Means,
     Past,
     Registration,
+    RunDecision,
     RunPolicy,
     Treatment,
     decide,
@@ -32,7 +32,9 @@ def seen(kind: Kind, minute: float = 0, **more) -> Trouble:
     return Trouble(kind, START + timedelta(minutes=minute), more.pop("why", f"a {kind}"), **more)
 
 
-def run(*troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS) -> list[Answer]:
+def run(
+    *troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS
+) -> list[RunDecision]:
     """The answers to one trouble after the other."""
     past: list[Past] = []
     answers = []

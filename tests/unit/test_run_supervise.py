@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.run_policy import Action, Answer, Past, RunPolicy
+from hpctl.core.run_policy import Action, Past, RunDecision, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply
 from hpctl.jobs.run import trouble_handler
@@ -165,7 +165,7 @@ def test_nothing_is_sent_after_a_wish(monkeypatch):
     one = handler()
     late = JobReport(7, 0, progress=4)
     assert one._send(late) is None
-    one.wish(None, Answer(Action.REQUEUE, "no spare is left"))
+    one.wish(None, RunDecision(Action.REQUEUE, "no spare is left"))
     assert one._send(late) == DaemonReply(ok=False)
     assert [report.wish for report in sent] == [Wish.NONE, Wish.REQUEUE]
 

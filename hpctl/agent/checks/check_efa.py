@@ -260,7 +260,10 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
         lost = max((rise(reading, then, "no_completion_cmds") or 0 for then in earlier), default=0)
         if lost >= limits["no_completion"]:
             yield fail(
-                "no_completion", device, f"{lost} admin commands never completed", _told(reading)
+                "no_completion",
+                device,
+                f"{lost} admin commands never completed",
+                _counter_text(reading),
             )
         failed = max((failures(reading, then)[0] for then in earlier), default=0)
         goes_on = sum(failures(b, a)[0] > 0 for a, b in pairwise([*earlier, reading]))
@@ -269,11 +272,11 @@ def judge_commands(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
                 "failed",
                 device,
                 f"{failed} admin commands failed that no application's call explains",
-                _told(reading),
+                _counter_text(reading),
             )
 
 
-def _told(reading: Reading) -> str:
+def _counter_text(reading: Reading) -> str:
     names = ("submitted_cmds", "completed_cmds", "no_completion_cmds", "cmds_err", *ASKED)
     return " ".join(f"{n}={reading.values[n]}" for n in names if reading.values.get(n))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
-from hpctl.agent.probe import Answer, Probes
+from hpctl.agent.probe import ProbeResult, Probes
 from hpctl.agent.procs import Scan
 
 # --- host.disk ----------
@@ -233,9 +233,9 @@ def gather_smart(machine: Machine) -> tuple[Health, ...]:
     found = [
         Health(name, warning)
         for name, answer in answers.items()
-        if isinstance(answer, Answer) and (warning := parse_smart(answer)) is not None
+        if isinstance(answer, ProbeResult) and (warning := parse_smart(answer)) is not None
     ]
-    if not found and any(isinstance(a, Answer) and refused(a) for a in answers.values()):
+    if not found and any(isinstance(a, ProbeResult) and refused(a) for a in answers.values()):
         # Not allowed, as in hpctl's own unit, is not blind: it would leave the node Unknown.
         raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
     if not found:
@@ -243,12 +243,12 @@ def gather_smart(machine: Machine) -> tuple[Health, ...]:
     return tuple(found)
 
 
-def refused(answer: Answer) -> bool:
+def refused(answer: ProbeResult) -> bool:
     """Whether the kernel did not let nvme-cli ask."""
     return any(word in answer.err for word in ("not permitted", "Permission denied"))
 
 
-def parse_smart(answer: Answer) -> int | None:
+def parse_smart(answer: ProbeResult) -> int | None:
     """The warning in nvme-cli's JSON: a number, or in verbose builds an object with `value`."""
     try:
         warning = json.loads(answer.out)["critical_warning"]

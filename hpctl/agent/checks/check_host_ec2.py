@@ -15,7 +15,7 @@ from msgspec import Struct
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
 from hpctl.agent.checks.check_host_disks import refused
 from hpctl.agent.machine import shape_of
-from hpctl.agent.probe import Answer, Probes
+from hpctl.agent.probe import ProbeResult, Probes
 
 if TYPE_CHECKING:
     from http.client import HTTPConnection
@@ -149,7 +149,7 @@ def _driver(machine: Machine, name: str) -> str:
         return ""
 
 
-def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, Answer]:
+def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
     """Those that answered. Raises CannotTell where none did in time."""
     if not questions:
         return {}
@@ -157,7 +157,7 @@ def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, Answer]:
         replies = _probes.ask(questions, _probes.wait_s(WAIT_S))
     except NotHere:
         return {}  # the program is not installed: the other one may be
-    answers = {name: one for name, one in replies.items() if isinstance(one, Answer)}
+    answers = {name: one for name, one in replies.items() if isinstance(one, ProbeResult)}
     if not answers:
         raise CannotTell(f"{next(iter(questions.values()))[0]} has not answered")
     return {name: one for name, one in answers.items() if not one.exit_code and not refused(one)}

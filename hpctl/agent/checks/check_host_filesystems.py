@@ -7,7 +7,7 @@ from itertools import cycle
 from msgspec import Struct
 
 from hpctl.agent.check import CannotTell, Functions, Judged, Limits, Machine, NotHere, fail, warn
-from hpctl.agent.probe import Answer, Probes, Waiting
+from hpctl.agent.probe import ProbeResult, Probes, Waiting
 
 # --- what the checks below share ----------
 # What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hang can hold up.
@@ -139,10 +139,12 @@ def gather_readonly(machine: Machine) -> Sample:
     )
 
 
-def disks(machine: Machine, local: Iterable[Mount], answer: Answer | Waiting) -> tuple[Disk, ...]:
+def disks(
+    machine: Machine, local: Iterable[Mount], answer: ProbeResult | Waiting
+) -> tuple[Disk, ...]:
     """Each file system with the sign that it is out of service, if there is one."""
     declared = _fstab(machine)
-    errors = answer.err.splitlines() if isinstance(answer, Answer) else []
+    errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
     found = []
     for mount in local:
         options = declared.get(mount.point)
@@ -165,8 +167,8 @@ def _holder(found: Iterable[Mount]) -> Mount:
     return max(reversed(above), key=lambda mount: len(mount.point))
 
 
-def _write_error(answer: Answer | Waiting | None) -> str:
-    if not isinstance(answer, Answer) or not answer.exit_code:
+def _write_error(answer: ProbeResult | Waiting | None) -> str:
+    if not isinstance(answer, ProbeResult) or not answer.exit_code:
         return ""
     return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
 
@@ -250,13 +252,13 @@ def ask(
     return tuple(_asked(mount, answers[point]) for point, mount in chosen.items())
 
 
-def _asked(mount: Mount, answer: Answer | Waiting) -> Asked:
+def _asked(mount: Mount, answer: ProbeResult | Waiting) -> Asked:
     if isinstance(answer, Waiting):
         return Asked(mount.point, mount.kind, silent_s=answer.age_s)
     return Asked(mount.point, mount.kind, error=_error(answer))
 
 
-def _error(answer: Answer) -> str:
+def _error(answer: ProbeResult) -> str:
     return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
 
 

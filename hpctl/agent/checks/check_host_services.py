@@ -17,7 +17,7 @@ from hpctl.agent.check import (
     fail,
     warn,
 )
-from hpctl.agent.probe import Answer, Probes
+from hpctl.agent.probe import ProbeResult, Probes
 from hpctl.core.model import Verdict
 
 # --- host.units ----------
@@ -70,7 +70,7 @@ def gather_units(machine: Machine) -> tuple[Unit, ...]:
     if not machine.path("/run/systemd/system").is_dir():
         raise NotHere("systemd does not run")
     answer = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, ProbeResult):
         raise CannotTell(f"systemctl has not answered for {answer.age_s:.0f} s")
     if answer.exit_code:
         raise CannotTell(f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}")
@@ -192,7 +192,7 @@ def chrony() -> float:
         answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
     except NotHere:
         return 0.0
-    return tracking(answer.out) if isinstance(answer, Answer) and not answer.exit_code else 0.0
+    return tracking(answer.out) if isinstance(answer, ProbeResult) and not answer.exit_code else 0.0
 
 
 def tracking(line: str) -> float:

@@ -168,17 +168,17 @@ def _traffic(machine: Machine) -> int:
         if len(numbers) >= 9 and not name.strip().startswith(_VIRTUAL):
             total += int(numbers[0]) + int(numbers[8])
     for line in _bytes(str(machine.path("/proc/diskstats")), 1 << 16).splitlines():
-        words = line.decode("ascii", "replace").split()
-        if len(words) > 9 and words[2].startswith(_DISKS):
-            total += 512 * (int(words[5]) + int(words[9]))
+        fields = line.decode("ascii", "replace").split()
+        if len(fields) > 9 and fields[2].startswith(_DISKS):
+            total += 512 * (int(fields[5]) + int(fields[9]))
     ports = str(machine.path("/sys/class/infiniband"))
     with suppress(OSError):
         for name in os.listdir(ports)[:64]:
             folder = f"{ports}/{name}/ports/1"
             efa = [f"hw_counters/{c}_bytes" for c in ("tx", "rx", "rdma_read", "rdma_write")]
             total += sum(int(_bytes(f"{folder}/{c}") or 0) for c in efa)
-            words4 = ("counters/port_xmit_data", "counters/port_rcv_data")
-            total += 4 * sum(int(_bytes(f"{folder}/{c}") or 0) for c in words4)
+            counters = ("counters/port_xmit_data", "counters/port_rcv_data")
+            total += 4 * sum(int(_bytes(f"{folder}/{c}") or 0) for c in counters)
     return total
 
 
@@ -228,7 +228,7 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         if process.rank:
             its["ranks"] = its.get("ranks", 0.0) + 1
         its["other"] = max(its.get("other", 0.0), process.other)
-    found, all_said = {"jobs": float(len(jobs))}, len(jobs) <= MOST_JOBS
+    found, complete = {"jobs": float(len(jobs))}, len(jobs) <= MOST_JOBS
     for job, its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))
         its |= {"gpu_busy": busy, "gpu_w": watts, "traffic": float(alone)}
@@ -236,8 +236,8 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         if len(found) + len(mine) <= MOST_NUMBERS:
             found |= mine
         else:
-            all_said = False
-    if not all_said:
+            complete = False
+    if not complete:
         del found["jobs"]
     return found
 

@@ -299,7 +299,7 @@ class Events(threading.Thread):
         self._driver, self._agent = driver, agent
         self._stopping = threading.Event()
         self._places: dict[int, str] = {}
-        self._told: dict[tuple[str, int, int], float] = {}
+        self._last_reported: dict[tuple[str, int, int], float] = {}
         self._ended = False
         self._set = self._register(sweep)
 
@@ -348,10 +348,12 @@ class Events(threading.Thread):
         now = time.monotonic()
         pci = self._places.get(_address(data.device), "")
         event = (pci, data.eventType, data.eventData)
-        if now - self._told.get(event, float("-inf")) < SAME_EVENT_S:
+        if now - self._last_reported.get(event, float("-inf")) < SAME_EVENT_S:
             return
-        self._told = {k: at for k, at in self._told.items() if now - at < SAME_EVENT_S}
-        self._told[event] = now
+        self._last_reported = {
+            k: at for k, at in self._last_reported.items() if now - at < SAME_EVENT_S
+        }
+        self._last_reported[event] = now
         happened = {"at": now, "pci": pci, "kind": data.eventType, "data": data.eventData}
         self._agent.send("event", event=happened)
 

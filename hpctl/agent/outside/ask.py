@@ -16,7 +16,7 @@ TIMEOUT_S = 0.5
 _ANSWER_BYTES = 256 * 1024
 
 
-class Refused(HpctlError):
+class AgentRefused(HpctlError):
     """The agent is there and does not take what was asked. `code` is its word for why."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
@@ -46,7 +46,9 @@ def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) 
     try:
         reply = json.loads(answer)
         if "error" in reply:
-            raise Refused(str(reply["error"]), str(reply["message"]), str(reply.get("hint", "")))
+            raise AgentRefused(
+                str(reply["error"]), str(reply["message"]), str(reply.get("hint", ""))
+            )
         return dict(reply)
     except (ValueError, TypeError, KeyError) as error:
         raise Unavailable(f"what answers at {path} is not an hpctl agent") from error

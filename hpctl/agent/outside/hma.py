@@ -1,6 +1,6 @@
 """Following the log of HyperPod's health monitoring agent: the journal of its unit, or a file.
 
-It is believed where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
+It is trusted where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
 `_UID`) say who logged a line, a file must be root's in directories that are root's. It informs and
 never acts (`hpctl/core/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
 """
@@ -56,7 +56,7 @@ class Line(Struct, frozen=True):
     at: datetime | None = None
 
 
-class NotBelieved(Unavailable):
+class Untrusted(Unavailable):
     """The log is there, and others than root could have written it."""
 
 
@@ -86,7 +86,7 @@ class _Followed:
 
     One that was opened again begins again with this boot's first line. `read` gives the lines that
     were added, LINES at most, and waits for some; it raises Unavailable where there are none to be
-    had, NotBelieved among them.
+    had, Untrusted among them.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class HealthAgentFile(_Followed):
 
     def _open(self) -> None:
         if trouble := why_not_directory(self._path.parent):
-            raise NotBelieved(f"{self._path} is not believed: {trouble}")
+            raise Untrusted(f"{self._path} is not trusted: {trouble}")
         fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(fd)
         trouble = why_not(self._path, status)
@@ -154,7 +154,7 @@ class HealthAgentFile(_Followed):
             trouble = f"{self._path} is no regular file"
         if trouble:
             os.close(fd)
-            raise NotBelieved(f"{self._path} is not believed: {trouble}")
+            raise Untrusted(f"{self._path} is not trusted: {trouble}")
         cut = self._lines.cut
         self._fd, self._inode, self._offset, self._lines = fd, status.st_ino, 0, _Lines()
         self._lines.cut = cut
@@ -277,7 +277,7 @@ class HealthAgentWatch(threading.Thread):
     """Follows a source until stopped. `changed` is called when something new was found.
 
     Records from before `booted` are another boot's and count no more. A source that is not there
-    is no finding: most machines have none. One that is there and not to be believed is.
+    is no finding: most machines have none. One that is there and not to be trusted is.
     """
 
     def __init__(self, source: Source, booted: datetime, changed: Callable[[], None]) -> None:
@@ -310,7 +310,7 @@ class HealthAgentWatch(threading.Thread):
         """Read once. False where there is nothing to read from."""
         try:
             lines = self._source.read(wait_s)
-        except NotBelieved as error:
+        except Untrusted as error:
             self._note("untrusted", str(error))
             return False
         except Unavailable:

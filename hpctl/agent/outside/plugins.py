@@ -340,7 +340,7 @@ class Child:
         environment: Mapping[str, str] = _ENVIRONMENT,
         most: int = MAX_OUTPUT,
     ) -> None:
-        self._words, self._timeout_s = tuple(command), timeout_s
+        self._command, self._timeout_s = tuple(command), timeout_s
         self._environment, self._most = environment, most
         self._stuck: subprocess.Popen[bytes] | None = None
 
@@ -354,7 +354,7 @@ class Child:
             raise CannotTell("still hangs from an earlier run and cannot be killed")
         try:
             child = subprocess.Popen(
-                self._words,
+                self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

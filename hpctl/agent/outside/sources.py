@@ -48,7 +48,7 @@ class StackReader:
         self._lock = threading.Lock()
         self._asked = ""
         self._busy = False
-        self._told: tuple[Finding, ...] = ()
+        self._findings: tuple[Finding, ...] = ()
         self._until = 0.0
 
     def ask(self, ask: StackAsk) -> None:
@@ -62,7 +62,7 @@ class StackReader:
     def findings(self) -> tuple[Finding, ...]:
         """The last answer, for a while. From any thread."""
         with self._lock:
-            return self._told if time.monotonic() < self._until else ()
+            return self._findings if time.monotonic() < self._until else ()
 
     def _read(self, ask: StackAsk) -> None:
         options = [f"--job={ask.job}", f"--uid={ask.uid}", f"--node={self._node}", "--no-native"]
@@ -78,7 +78,7 @@ class StackReader:
         except (OSError, subprocess.SubprocessError) as error:
             log.warning("the stacks of job %s could not be read: %s", ask.job, error)
         now = datetime.now(UTC)
-        told = tuple(
+        fresh = tuple(
             Finding(
                 CHECK, Verdict.OK, now, now, str(at // 2), ask.id, clears=Clears.GONE,
                 evidence="\n".join(lines[at : at + 2]), job=str(ask.job),
@@ -86,7 +86,7 @@ class StackReader:
             for at in range(0, min(len(lines), 2 * MOST), 2)
         )  # fmt: skip
         with self._lock:
-            self._told, self._until, self._busy = told, time.monotonic() + TOLD_S, False
+            self._findings, self._until, self._busy = fresh, time.monotonic() + TOLD_S, False
         self._changed()
 
 
@@ -196,8 +196,8 @@ class Sources:
 
     def findings(self) -> tuple[Finding, ...]:
         """What scripts, plugins and HyperPod's health agent say now. From any thread."""
-        said = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
-        return (*said, *self.stacks.findings())
+        found = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
+        return (*found, *self.stacks.findings())
 
     def verdict(self) -> NodeVerdict:
         """What the agent thinks of this node now."""

@@ -1,4 +1,4 @@
-"""Whether a file can be one that only root has written: the agent is root and believes no other."""
+"""Whether a file can be one that only root has written: the agent is root and trusts no other."""
 
 import os
 import stat
@@ -8,12 +8,12 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def owners() -> frozenset[int]:
-    """Whose files are believed: root's, and the agent's own where it runs as another user."""
+    """Whose files are trusted: root's, and the agent's own where it runs as another user."""
     return frozenset({0, os.geteuid()})
 
 
 def why_not(path: Path, status: os.stat_result) -> str:
-    """Why a file or directory of that status is not believed; empty where it is.
+    """Why a file or directory of that status is not trusted; empty where it is.
 
     `status` must be of the thing itself, not of what a symbolic link points to.
     """
@@ -28,7 +28,7 @@ def why_not(path: Path, status: os.stat_result) -> str:
 
 
 def why_not_directory(directory: Path) -> str:
-    """Why nothing in a directory is believed: it or one above it is another user's to change.
+    """Why nothing in a directory is trusted: it or one above it is another user's to change.
 
     Raises OSError. A sticky directory (/tmp) above is harmless: nobody else can rename there.
     """

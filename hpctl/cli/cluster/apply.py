@@ -66,7 +66,7 @@ def create(
     """
     from hpctl.cli.cluster.validate import before_spending
     from hpctl.clusters import apply, spec
-    from hpctl.clusters.apply import described
+    from hpctl.clusters.apply import describe
     from hpctl.clusters.progress import in_service
     from hpctl.clusters.request import create_request
 
@@ -74,7 +74,7 @@ def create(
     request = create_request(read)
     name = str(request["ClusterName"])
     aws = open_aws(**where)
-    found = described(aws, name)
+    found = describe(aws, name)
     if found is None and validate:
         before_spending(path, read, aws)
     if dry_run:

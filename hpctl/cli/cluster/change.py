@@ -33,7 +33,7 @@ from hpctl.cli.tables import (
     wrapped,
 )
 from hpctl.clusters.diff import Change, Kind
-from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, Verdict
+from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, WaitState
 from hpctl.core.timeline import duration
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ class Lines:
     """Lines on standard error: what changed, with its time."""
 
     def __init__(self) -> None:
-        self._said: tuple[object, ...] = ()
-        self._said_at = 0.0
+        self._printed: tuple[object, ...] = ()
+        self._printed_at = 0.0
         self._nodes: set[tuple[str, str, str]] = set()
 
     def show(self, progress: Progress) -> None:
@@ -222,9 +222,9 @@ class Lines:
             for g in progress.groups
         )
         lines = (progress.status, groups, progress.unread)
-        beat = progress.waited_s - self._said_at >= BEAT_S
-        if lines != self._said or beat or progress.verdict is Verdict.DEADLINE:
-            self._said, self._said_at = lines, progress.waited_s
+        beat = progress.waited_s - self._printed_at >= BEAT_S
+        if lines != self._printed or beat or progress.verdict is WaitState.DEADLINE:
+            self._printed, self._printed_at = lines, progress.waited_s
             line = (
                 f"{progress.cluster} {progress.status}: {groups}"
                 if groups
@@ -333,7 +333,7 @@ def followed(p: Progress | None) -> dict[str, Any]:
     if p is None:
         return {"outcome": "ordered"}
     return {
-        "outcome": p.verdict.value if p.verdict is not Verdict.WAITING else "interrupted",
+        "outcome": p.verdict.value if p.verdict is not WaitState.WAITING else "interrupted",
         "why": p.why,
         "arn": p.arn,
         "status": p.status,

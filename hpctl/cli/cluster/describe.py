@@ -67,7 +67,7 @@ def describe_view(
     fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
 ) -> ClusterDescribeView:
     """The screen as a value; `failed` are the fleet's failed nodes, understood."""
-    answer = fleet.described
+    answer = fleet.description
     vpc = answer.get("VpcConfig", {})
     groups = tuple(_group(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
     return ClusterDescribeView(
@@ -141,7 +141,7 @@ def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any)
     here = place(name or cluster, **where)
     fleet = fleet_of(here)
     at = output.now()
-    view = describe_view(fleet, of_rows(here.aws, fleet.described, fleet.rows, at), at)
+    view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
     output.show("cluster-describe", view, as_json, draw)
     output.leave(Exit.PROBLEM if view.problems else Exit.FINE)
 

@@ -115,7 +115,7 @@ def events(
     fleet = fleet_of(here)
     rows = fleet.rows
     if group:
-        find_group(fleet.described, group)
+        find_group(fleet.description, group)
     levels = LEVELS[LEVELS.index(level) :]
     asked: dict[str, Any] = {"group": group, "instance": _instance(rows, node), "levels": levels}
     found = read(here.aws, here.cluster, after=since, **asked)

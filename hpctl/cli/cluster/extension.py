@@ -102,8 +102,8 @@ def add(
     wanted = {"ExtensionVersion": version} if version else {}
     wanted |= {"ConfigurationValues": extensions.settings(settings)} if settings else {}
     here = place(**where)
-    arn, described = _cluster(here)
-    extensions.fit(described)
+    arn, description = _cluster(here)
+    extensions.fit(description)
     there = extensions.find(here.aws, arn, name)
     status = there["Status"] if there else ""
     # What settings come to, with the defaults that they leave, the service alone can say.

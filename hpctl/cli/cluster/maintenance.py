@@ -135,7 +135,7 @@ def software_update(
     )  # fmt: skip
     following = maintenance.Following(
         aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
-        before=fleet.described,
+        before=fleet.description,
     )  # fmt: skip
     view = _followed(view, following.software()) if wait else _with(view, outcome="ordered")
     return _show(view, as_json)
@@ -194,7 +194,7 @@ def health_check(
     if view.outcome != "interrupted":
         after = fleet_of(here)
         became = checked(rows, after.rows)
-        view = _with(view, nodes=tuple(_told(aws, after, node, ordered) for node in became))
+        view = _with(view, nodes=tuple(_checked(aws, after, node, ordered) for node in became))
     return _show(view, as_json)
 
 
@@ -222,9 +222,9 @@ def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[Checke
     return tuple(results)
 
 
-def _told(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
+def _checked(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
     """The node with what its own log says."""
-    answer = fleet.described
+    answer = fleet.description
     arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
     needs, line = maintenance.health_verdict(aws, arn, name, node.instance_id, since)
     result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
@@ -237,7 +237,7 @@ def _told(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> Checked
 def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]:
     here = place(cluster, **where)
     fleet = fleet_of(here)
-    status = str(fleet.described["ClusterStatus"])
+    status = str(fleet.description["ClusterStatus"])
     if status != "InService":
         raise HpctlError(
             f"the cluster is {status}: the service takes such orders only while InService",
@@ -248,9 +248,9 @@ def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]
 
 def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
     """The groups named, or all. Raises Absent for one that is not there."""
-    every = [str(g["InstanceGroupName"]) for g in fleet.described.get("InstanceGroups", ())]
+    every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
     for group in named:
-        find_group(fleet.described, group)
+        find_group(fleet.description, group)
     return tuple(named or every)
 
 

@@ -65,7 +65,9 @@ def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
 
     alive = answer.world is not None and answer.world.daemon_alive
     rows = [pick.row for pick in picks]
-    order = plan(Verb.DELETE, fleet.described, rows, answer.slurm, by=invoking_user(), daemon=alive)
+    order = plan(
+        Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
+    )
     wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
     if order.refused:
         lines = [line for line in (order.refusal, *wrong) if line]
@@ -375,7 +377,7 @@ def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> t
     rows = resolve_all(answer.join(fleet.rows, here), names)
     alive = answer.world is not None and answer.world.daemon_alive
     by = invoking_user()
-    return answer, plan(verb, fleet.described, rows, answer.slurm, by=by, daemon=alive)
+    return answer, plan(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
 
 
 def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:

@@ -93,21 +93,21 @@ def nodes(
     answer = known(here)
     rows = answer.join(fleet.rows, here)
     for group in groups:
-        find_group(fleet.described, group)
+        find_group(fleet.description, group)
     at = output.now()
     shown = [
         row for row in (resolve_all(rows, names) if names else rows) if matches(row, groups, states)
     ]
     view = ClusterNodesView(
         as_of=at,
-        cluster=str(fleet.described.get("ClusterName", here.cluster)),
-        status=str(fleet.described["ClusterStatus"]),
+        cluster=str(fleet.description.get("ClusterName", here.cluster)),
+        status=str(fleet.description["ClusterStatus"]),
         total=len(rows),
         details=details,
         slurm_error=answer.slurm_error,
         health_error=answer.health_error,
         nodes=tuple(shown),
-        failed_nodes=of_rows(here.aws, fleet.described, shown, at),
+        failed_nodes=of_rows(here.aws, fleet.description, shown, at),
     )
     output.show("cluster-nodes", view, as_json, draw)
     blind = here.slurm and answer.slurm is None

@@ -50,7 +50,7 @@ class _Scale(Struct):
     @property
     def name(self) -> str:
         """The cluster's."""
-        return str(self.fleet.described["ClusterName"])
+        return str(self.fleet.description["ClusterName"])
 
     def up(self, count: int) -> None:
         """More instances, or as many."""
@@ -58,7 +58,7 @@ class _Scale(Struct):
 
         more = count - self.target
         if self.dry_run:
-            orders = apply.grow_orders(self.fleet.described, self.group, count)
+            orders = apply.grow_orders(self.fleet.description, self.group, count)
             views = tuple(CallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
             return self.tell("dry_run" if views else "unchanged", orders=views)
         if more:
@@ -170,7 +170,7 @@ def scale(
 
     here = place(**where)
     fleet = fleet_of(here)
-    target = int(find_group(fleet.described, group).get("TargetCount", 0))
+    target = int(find_group(fleet.description, group).get("TargetCount", 0))
     if names is None and count is None:
         raise click.UsageError("say how many instances the group shall have, or --nodes")
     scaling = _Scale(here, fleet, group, target, now, dry_run, yes, waiting, as_json)

@@ -36,7 +36,7 @@ def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
     fleet = fleet_of(here)
     row = resolve(_named(fleet.rows, here), node)
     args = session_command(
-        target(str(fleet.described["ClusterArn"]), row),
+        target(str(fleet.description["ClusterArn"]), row),
         region=here.aws.region,
         profile=options["profile"] or (here.config.cluster.profile if here.config else None),
         command=command,

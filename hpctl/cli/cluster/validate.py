@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from hpctl.clusters.spec import ClusterSpec, SpecError
-    from hpctl.clusters.validate import Verdict
+    from hpctl.clusters.validate import CheckedFinding
     from hpctl.ports import Aws
 
 
@@ -150,7 +150,7 @@ def exit_of(view: ValidateView, strict: bool) -> Exit:
     return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
 
 
-def shown(verdicts: Sequence[Verdict], text: str) -> tuple[VerdictView, ...]:
+def shown(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
     """Verdicts with their places in the file whose text this is."""
     from hpctl.clusters.validate.wanted import Lines, spoken
 

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
 from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
-from hpctl.clusters.validate.wanted import Level, Verdict, Wanted, of_spec
+from hpctl.clusters.validate.wanted import CheckedFinding, Level, Wanted, of_spec
 from hpctl.ports import Aws
 
-__all__ = ["FAMILIES", "Level", "Verdict", "validate"]
+__all__ = ["FAMILIES", "CheckedFinding", "Level", "validate"]
 
 FAMILIES: tuple[Family, ...] = (
     spec_rules.FAMILY,
@@ -59,7 +59,7 @@ def validate(
     directory: Path | None = None,
     only: Collection[str] = (),
     report: Report = lambda _name, _done, _all: None,
-) -> tuple[Verdict, ...]:
+) -> tuple[CheckedFinding, ...]:
     """What every check says of a spec, in the families' order.
 
     Without `aws` only what needs no credentials is checked, without `model` or the

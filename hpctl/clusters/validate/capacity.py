@@ -17,10 +17,10 @@ from hpctl.clusters.validate.facts import (
 )
 from hpctl.clusters.validate.wanted import (
     Finding,
-    Group,
     Place,
     Unanswered,
     Wanted,
+    WantedGroup,
     fail,
     ok,
     settled,
@@ -217,7 +217,7 @@ def offered(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _usable(group: Group, plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _usable(group: WantedGroup, plan: Plan, facts: Facts) -> Iterator[Finding]:
     place = group.at("TrainingPlanArn")
     status, name = str(plan.get("Status", "")), _name(plan)
     if TARGET not in (plan.get("TargetResources") or (TARGET,)):
@@ -243,7 +243,7 @@ def _usable(group: Group, plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _plans(wanted: Wanted, facts: Facts) -> Iterator[tuple[Group, Plan]]:
+def _plans(wanted: Wanted, facts: Facts) -> Iterator[tuple[WantedGroup, Plan]]:
     for group in wanted.groups:
         plan = facts.capacity.plans.get(group.training_plan)
         if plan is not None and not isinstance(plan, Unanswered):

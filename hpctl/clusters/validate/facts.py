@@ -11,7 +11,14 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct, field
 
-from hpctl.clusters.validate.wanted import Finding, Group, Place, Unanswered, Verdict, Wanted
+from hpctl.clusters.validate.wanted import (
+    CheckedFinding,
+    Finding,
+    Place,
+    Unanswered,
+    Wanted,
+    WantedGroup,
+)
 from hpctl.core.compat import UTC
 from hpctl.errors import Absent, Refused, Unavailable
 from hpctl.ports import Service
@@ -234,11 +241,11 @@ class Facts(Struct, frozen=True):
     capacity: CapacityFacts = field(default_factory=CapacityFacts)
     living: LivingFacts = field(default_factory=LivingFacts)
 
-    def new_nodes(self, group: Group) -> int:
+    def new_nodes(self, group: WantedGroup) -> int:
         """How many instances of a group are not there yet."""
         return max(0, group.count - self.living.count(group.name))
 
-    def has_efa(self, group: Group) -> bool:
+    def has_efa(self, group: WantedGroup) -> bool:
         """Whether the nodes of a group train over EFA."""
         return any(self.network.efa(kind) for kind in group.types)
 
@@ -277,11 +284,13 @@ class Family(Struct, frozen=True):
         """Whether no credentials are needed."""
         return not set(self.needs) - {"model", "scripts"}
 
-    def verdicts(self, wanted: Wanted, facts: Facts) -> Iterator[Verdict]:
+    def verdicts(self, wanted: Wanted, facts: Facts) -> Iterator[CheckedFinding]:
         """What every check says, in the order of the checks."""
         for check in self.checks:
             for found in check.judge(wanted, facts):
-                yield Verdict(self.name, check.id, found.level, found.place, found.what, found.fix)
+                yield CheckedFinding(
+                    self.name, check.id, found.level, found.place, found.what, found.fix
+                )
 
 
 P = ParamSpec("P")

@@ -19,11 +19,11 @@ from hpctl.clusters.validate.facts import (
 )
 from hpctl.clusters.validate.wanted import (
     Finding,
-    Group,
     Network,
     Place,
     Unanswered,
     Wanted,
+    WantedGroup,
     fail,
     ok,
     settled,
@@ -85,9 +85,9 @@ def _dns(ec2: Service, vpc: str) -> bool | Unanswered:
     return answer if isinstance(answer, Unanswered) else bool(answer)
 
 
-def networks(wanted: Wanted) -> dict[Network, list[Group]]:
+def networks(wanted: Wanted) -> dict[Network, list[WantedGroup]]:
     """Each network of the customer's with its groups. Groups in SageMaker's own are left out."""
-    found: dict[Network, list[Group]] = defaultdict(list)
+    found: dict[Network, list[WantedGroup]] = defaultdict(list)
     for group in wanted.groups:
         if group.network.subnets or group.network.security_groups:
             found[group.network].append(group)
@@ -188,7 +188,9 @@ def room(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield _room(network, groups, free, nodes, cards)
 
 
-def _room(network: Network, groups: list[Group], free: int, nodes: int, cards: int) -> Finding:
+def _room(
+    network: Network, groups: list[WantedGroup], free: int, nodes: int, cards: int
+) -> Finding:
     place = (*network.place, "Subnets")
     names = ", ".join(group.name for group in groups)
     have = f"the subnets of {names} have {free} free addresses"
@@ -202,7 +204,7 @@ def _room(network: Network, groups: list[Group], free: int, nodes: int, cards: i
     return ok(f"{names}: {free} free addresses for {nodes} new nodes", place)
 
 
-def _addresses(group: Group, facts: NetworkFacts) -> int:
+def _addresses(group: WantedGroup, facts: NetworkFacts) -> int:
     """What a node of a group takes: one for each network card (HyperPod: 32 for a P5)."""
     if group.raw.get("NetworkInterface", {}).get("InterfaceType") == "efa-only":
         return 1
@@ -494,7 +496,11 @@ def _both_ways(
 
 
 def _verdict(
-    ours: list[Group], theirs: list[Group], here: Network, there: Network, closed: list[str]
+    ours: list[WantedGroup],
+    theirs: list[WantedGroup],
+    here: Network,
+    there: Network,
+    closed: list[str],
 ) -> Finding:
     us, them = (", ".join(group.name for group in groups) for groups in (ours, theirs))
     place = (*here.place, "SecurityGroupIds")

@@ -27,10 +27,10 @@ from hpctl.clusters.validate.facts import (
 )
 from hpctl.clusters.validate.wanted import (
     Finding,
-    Group,
     Place,
     Unanswered,
     Wanted,
+    WantedGroup,
     fail,
     ok,
     settled,
@@ -161,7 +161,7 @@ def of_modes(script: Script, where: str, place: Place) -> Iterator[Finding]:
 
 
 def of_roles(
-    config: Script | None, names: Collection[str], where: str, groups: Sequence[Group]
+    config: Script | None, names: Collection[str], where: str, groups: Sequence[WantedGroup]
 ) -> Iterator[Finding]:
     """A bundle of ours knows who is a login node: on the node nothing else says it."""
     if not {MANIFEST, "lifecycle/node.py"} <= set(names):
@@ -424,7 +424,7 @@ def _read(s3: Service, bucket: str, key: str, name: str, size: int) -> Script:
     return Script(name, size, data, None, syntax_error(name, data))
 
 
-Named = tuple[Prefix, Place, list[Group]]
+Named = tuple[Prefix, Place, list[WantedGroup]]
 
 
 @BUCKET.check("bucket")
@@ -590,7 +590,7 @@ def _has(prefix: Prefix) -> str:
 
 def _named(wanted: Wanted, facts: Facts) -> Iterator[Named]:
     """Each prefix once, with the place that names it first and the groups that do."""
-    groups: dict[str, list[Group]] = {}
+    groups: dict[str, list[WantedGroup]] = {}
     for group in wanted.groups:
         groups.setdefault(group.lifecycle.get("SourceS3Uri", ""), []).append(group)
     for uri, prefix in facts.bucket.items():

@@ -16,9 +16,9 @@ from hpctl.clusters.validate.network import Peers, ports_open_to
 from hpctl.clusters.validate.wanted import (
     FileSystem,
     Finding,
-    Group,
     Unanswered,
     Wanted,
+    WantedGroup,
     fail,
     ok,
     unknown,
@@ -82,7 +82,7 @@ PORTS = {
 }
 """What a file system must let its clients in on."""
 
-Mounted = tuple[FileSystem, Group, Guarded]
+Mounted = tuple[FileSystem, WantedGroup, Guarded]
 
 
 @FAMILY.check("file-system")
@@ -206,7 +206,9 @@ def ports_open(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
         yield _opened(fs, group, guards, shut_in, shut_out)
 
 
-def _opened(fs: FileSystem, group: Group, guards: Any, shut_in: str, shut_out: str) -> Finding:
+def _opened(
+    fs: FileSystem, group: WantedGroup, guards: Any, shut_in: str, shut_out: str
+) -> Finding:
     own = ", ".join(group.network.security_groups)
     if shut_in:
         return fail(
@@ -247,7 +249,7 @@ def _cidrs(guarded: Guarded) -> tuple[str, ...]:
     return blocks(guarded.subnets.values())
 
 
-def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, Group]]:
+def _mounts(wanted: Wanted) -> Iterator[tuple[FileSystem, WantedGroup]]:
     """Each file system once for each network that it is mounted in: its first group's place."""
     met = set()
     for group in wanted.groups:

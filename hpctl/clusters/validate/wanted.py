@@ -50,7 +50,7 @@ class FileSystem(Struct, frozen=True):
         return found[1] if found else ""
 
 
-class Group(Struct, frozen=True):
+class WantedGroup(Struct, frozen=True):
     """One instance group. `role` is SlurmConfig's word, empty where nothing says it."""
 
     place: Place
@@ -112,7 +112,7 @@ class Wanted(Struct, frozen=True):
     """A cluster as it is to be."""
 
     name: str
-    groups: tuple[Group, ...]
+    groups: tuple[WantedGroup, ...]
     request: Mapping[str, Any]
     mode: str = ""
     """What hpctl's daemon is to do: `observe`, `assist` or `own`."""
@@ -164,12 +164,12 @@ def of(request: Mapping[str, Any]) -> Wanted:
     return Wanted(str(request.get("ClusterName", "")), groups, request)
 
 
-def _group(raw: Mapping[str, Any], place: Place, vpc: Network) -> Group:
+def _group(raw: Mapping[str, Any], place: Place, vpc: Network) -> WantedGroup:
     override = raw.get("OverrideVpcConfig")
     types = raw.get("InstanceRequirements", {}).get("InstanceTypes") or ()
     if "InstanceType" in raw:
         types = (raw["InstanceType"], *types)
-    return Group(
+    return WantedGroup(
         place=place,
         name=str(raw.get("InstanceGroupName", "")),
         types=tuple(map(str, types)),
@@ -236,7 +236,7 @@ class Finding(Struct, frozen=True):
     fix: str = ""
 
 
-class Verdict(Struct, frozen=True):
+class CheckedFinding(Struct, frozen=True):
     """A finding with the check that made it."""
 
     family: str

@@ -124,7 +124,7 @@ class Save:
 
     def finish(self, step: int, meta: dict[str, str], wait_s: float) -> None:
         """Sync and describe this rank's files; in rank 0 publish the checkpoint."""
-        files = self._described()
+        files = self._entries()
         if self._ranks > 1:
             part = {"step": step, "ranks": self._ranks, "files": files}
             write(self._part(self._rank), json.dumps(part).encode())
@@ -147,7 +147,7 @@ class Save:
         write(self.temporary / NAME, encode(document))
         publish(self.temporary, self.final)
 
-    def _described(self) -> list[dict[str, Any]]:
+    def _entries(self) -> list[dict[str, Any]]:
         found = {}
         for named in self._named:
             for path in [named, *named.rglob("*")]:

@@ -272,7 +272,7 @@ class NodeLauncher:
         """Until the controller says the end, the step is ended, or the controller is gone."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, self._told_to_end, number)
+            loop.add_signal_handler(number, self._on_end_signal, number)
         loop.add_signal_handler(signal.SIGUSR1, self._ranks.signal_who_catch, signal.SIGUSR1)
         loop.add_signal_handler(signal.SIGUSR2, self._send, {"ask": "SIGUSR2"})
         background: list[asyncio.Task[None]] = []
@@ -404,7 +404,7 @@ class NodeLauncher:
         if self._line is not None:
             self._line.send(message)
 
-    def _told_to_end(self, number: signal.Signals) -> None:
+    def _on_end_signal(self, number: signal.Signals) -> None:
         self._orders.put_nowait({"signal": number.name})
 
     async def _leave(self) -> None:

@@ -229,13 +229,13 @@ def ended_for_good(spec: Spec) -> bool:
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
     requeued has no end and one restart more.
     """
-    said = Runner().run("scontrol", "--oneliner", "show", "job", spec.id).text
-    told = dict(word.split("=", 1) for word in said.split() if "=" in word)
+    shown = Runner().run("scontrol", "--oneliner", "show", "job", spec.id).text
+    fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
     return (
-        told.get("Restarts") == str(spec.restarts)
-        and told.get("EndTime", "Unknown") != "Unknown"
-        and told.get("ExitCode") in ("0:0", "0:15")
-        and told.get("Reason") == "None"
+        fields.get("Restarts") == str(spec.restarts)
+        and fields.get("EndTime", "Unknown") != "Unknown"
+        and fields.get("ExitCode") in ("0:0", "0:15")
+        and fields.get("Reason") == "None"
     )
 
 

@@ -331,9 +331,9 @@ class Node:
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)
             raise
-        told = mark.with_suffix(TEMPORARY)
-        told.write_bytes(msgspec.json.encode(files))
-        told.rename(mark)
+        unfinished = mark.with_suffix(TEMPORARY)
+        unfinished.write_bytes(msgspec.json.encode(files))
+        unfinished.rename(mark)
 
     def _admit(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""

@@ -33,8 +33,8 @@ class Peers:
             answer = self._own.handle({"do": what, **given})
             assert not isinstance(answer, Body)
             return answer
-        told: dict[str, Any] = self._with(host, lambda peer: peer.ask(what, **given))
-        return told
+        remote: dict[str, Any] = self._with(host, lambda peer: peer.ask(what, **given))
+        return remote
 
     def read(self, host: str, **given: Any) -> bytes:
         """Some bytes of a file. Raises PeerError, OSError."""

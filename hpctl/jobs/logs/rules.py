@@ -83,8 +83,8 @@ class LogRule(Struct, frozen=True):
         timed = self.expectedStartCutOffInSeconds or self.expectedRecurringFrequencyInSeconds
         captures = Pattern(self.logPattern).captures
         baseline = kind in ("spike", "slow")
-        shipped = {"window": 100, "minimum": 20, "sigmas": 6.0, "fraction": 0.2, "worse": None}
-        tuned = [name for name, default in shipped.items() if getattr(self, name) != default]
+        defaults = {"window": 100, "minimum": 20, "sigmas": 6.0, "fraction": 0.2, "worse": None}
+        tuned = [name for name, default in defaults.items() if getattr(self, name) != default]
         return [
             (threshold and self.operator is None, "metricThreshold needs an operator"),
             (self.operator is not None and not threshold, "operator needs a metricThreshold"),

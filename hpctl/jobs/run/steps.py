@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from hpctl.core.compat import UTC
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Answer, RunPolicy
+from hpctl.core.run_policy import RunDecision, RunPolicy
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs import elastic
@@ -387,7 +387,7 @@ class Steps:
             again=self._again,
         )
 
-    def found_at_end(self, answer: Answer | None) -> ResumePoint | None:
+    def found_at_end(self, answer: RunDecision | None) -> ResumePoint | None:
         """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
         takes a second to prove. None: look anew."""
         found, self._after = self._after, None

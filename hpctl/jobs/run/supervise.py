@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, Answer, RunPolicy, worth_growing
+from hpctl.core.run_policy import Action, RunDecision, RunPolicy, worth_growing
 from hpctl.core.trouble import STOP_EXIT_CODE, Kind, Trouble
 from hpctl.jobs.daemon_client import DaemonReply
 from hpctl.jobs.resume import NothingWhole, ResumePoint, newest, resume_point
@@ -142,7 +142,7 @@ class Room(Struct, frozen=True):
     restart_s: float | None = None
 
 
-def grown(policy: RunPolicy, wanted: int, room: Room) -> Answer | None:
+def grown(policy: RunPolicy, wanted: int, room: Room) -> RunDecision | None:
     """What to do at the next checkpoint, None for nothing.
 
     A larger step where the allocation has nodes again; else a requeue where as many as it lost
@@ -153,14 +153,14 @@ def grown(policy: RunPolicy, wanted: int, room: Room) -> Answer | None:
     could = min(room.inside, wanted)
     if worth_growing(policy, room.have, could, left, cost):
         why = f"{could} nodes again instead of {room.have}: worth a restart of {cost:.0f} s"
-        return Answer(Action.STEP, why, size=could)
+        return RunDecision(Action.STEP, why, size=could)
     enough = 0 < room.missing <= room.idle
     if enough and worth_growing(policy, room.have, wanted, left, cost + REQUEUE_S):
         why = (
             f"{room.idle} idle nodes outside: {wanted} instead of {room.have} are worth a requeue"
             f" of {cost + REQUEUE_S:.0f} s"
         )
-        return Answer(Action.REQUEUE, why)
+        return RunDecision(Action.REQUEUE, why)
     return None
 
 
@@ -187,7 +187,7 @@ class AttemptOutcome(Struct, frozen=True):
     code: int
     why: str
     trouble: Trouble | None = None
-    answer: Answer | None = None
+    answer: RunDecision | None = None
 
 
 class StepSupervisor:
@@ -219,7 +219,7 @@ class StepSupervisor:
         """Launch steps until the run is over. The exit code."""
         for number in FORWARDED:
             signal.signal(number, self._on_signal)
-        answer: Answer | None = None
+        answer: RunDecision | None = None
         try:
             while True:
                 step = self._launch(answer)
@@ -240,7 +240,7 @@ class StepSupervisor:
         finally:
             self._summary()
 
-    def _launch(self, answer: Answer | None) -> RunningStep | AttemptOutcome:
+    def _launch(self, answer: RunDecision | None) -> RunningStep | AttemptOutcome:
         """Start the next step; an Outcome where there are too few nodes for one."""
         resume = self.steps.found_at_end(answer) or resume_point(
             self.given.resume_directory, self.given.search
@@ -358,7 +358,7 @@ class StepSupervisor:
             answer = self.handler.answer(step.attempt, trouble, fit, stuck=True)
             return AttemptOutcome(evidence.code or 1, why, trouble, answer)
         self.say(f"{why} -> again in {REFUSED_S:g} s")
-        answer = Answer(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
+        answer = RunDecision(Action.STEP, why, after_s=REFUSED_S, size=len(step.nodes))
         return AttemptOutcome(evidence.code, why, None, answer)
 
     def _troubled(self, step: RunningStep, trouble: Trouble) -> AttemptOutcome | None:
@@ -396,7 +396,7 @@ class StepSupervisor:
         if self.timers.due("create") and self.steps.blocked(step):
             why = "Slurm still holds the last step, whose end it missed: the next one overlaps it"
             self.say(why)
-            return AttemptOutcome(1, why, None, Answer(Action.STEP, why, size=len(step.nodes)))
+            return AttemptOutcome(1, why, None, RunDecision(Action.STEP, why, size=len(step.nodes)))
         if self.timers.due("poll", StepTimers.POLL_S) and self.allocation.glance():
             if self.allocation.other or self.allocation.gone(step.nodes):
                 # srun should have ended long ago.

@@ -13,7 +13,7 @@ from hpctl.core.compat import UTC
 from hpctl.core.hostlist import fold
 from hpctl.core.job_recovery import JobReport, Wish
 from hpctl.core.model import NodeName
-from hpctl.core.run_policy import CERTAIN, Action, Answer, Means, Past, RunPolicy, decide
+from hpctl.core.run_policy import CERTAIN, Action, Means, Past, RunDecision, RunPolicy, decide
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.daemon_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 from hpctl.jobs.run.allocation import AllocationState, Fitness
@@ -57,7 +57,7 @@ class TroubleHandler:
         running: bool = False,
         stuck: bool = False,
         inside: Callable[[Trouble, float], str] | None = None,
-    ) -> Answer:
+    ) -> RunDecision:
         """What `decide` says. `running`: the step's ranks live. `stuck`: this allocation has no
         step any more. `inside` has a launcher restart the ranks in their step, after so many
         seconds to save, and returns why it does not."""
@@ -89,7 +89,7 @@ class TroubleHandler:
 
     def restarted(self, attempt: int, trouble: Trouble) -> None:
         """The launcher inside the step has treated this one already."""
-        answer = Answer(Action.PROCESS, "its ranks were restarted inside the step")
+        answer = RunDecision(Action.PROCESS, "its ranks were restarted inside the step")
         self._say(f"{trouble.kind} -> {answer.action}: {trouble.why}")
         self._note(attempt, trouble, answer)
         self._report(JobReport.of(self._given.job, self._given.restart, trouble, answer))
@@ -110,7 +110,7 @@ class TroubleHandler:
         # Where one was trouble before, the daemon may have heard that before it began to watch.
         self._report(JobReport(self._given.job, self._given.restart, why=why))
 
-    def wish(self, trouble: Trouble | None, answer: Answer) -> bool:
+    def wish(self, trouble: Trouble | None, answer: RunDecision) -> bool:
         """Ask the daemon for the requeue or the hold; whether it will act."""
         wish = Wish.HOLD if answer.action is Action.HOLD else Wish.REQUEUE
         report = JobReport(
@@ -124,7 +124,7 @@ class TroubleHandler:
         self._say(f"the daemon was asked for a {wish}" if acts else _no_daemon(reply))
         return acts
 
-    def leave(self, answer: Answer) -> bool:
+    def leave(self, answer: RunDecision) -> bool:
         """Have Slurm requeue or hold this job; False where it does not.
 
         The step has ended, so that no rank writes any more. Never sent for a job that is already
@@ -145,7 +145,7 @@ class TroubleHandler:
             self._say(f"{answer.action} was refused: {ran.message}")
         return ran.ok
 
-    def _note(self, attempt: int, trouble: Trouble, answer: Answer) -> None:
+    def _note(self, attempt: int, trouble: Trouble, answer: RunDecision) -> None:
         self._history.add(TroubleTreated(attempt, trouble, answer.action, answer.why))
         if trouble.node is not None:
             self._allocation.healed.discard(trouble.node)

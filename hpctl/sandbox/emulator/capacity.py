@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from hpctl.sandbox.emulator.faults import ApiError, limit_exceeded, not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, enumeration, paged
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, World
+from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, World
 
 PLENTY = 1000.0
 """The quota of whatever no test has bounded."""
@@ -192,7 +192,7 @@ class Capacity(Struct):
         )
         return total > self._held(plan=plan["TrainingPlanArn"], kind=kind)
 
-    def _held(self, *, group: Group | None = None, kind: str = "", plan: str = "") -> int:
+    def _held(self, *, group: GroupState | None = None, kind: str = "", plan: str = "") -> int:
         """How many instances there are: in a group, of a type, of a training plan by its ARN."""
         return sum(
             bool(node.instance_type)

@@ -17,7 +17,7 @@ from hpctl.sandbox.emulator.shapes import (
     group_of,
     paged,
 )
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
+from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, Software, World
 
 _KEPT_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",
@@ -52,7 +52,7 @@ class DescribeOperation(Struct):
             **failure,
         }
 
-    def _group(self, cluster: Cluster, group: Group) -> dict[str, Any]:
+    def _group(self, cluster: Cluster, group: GroupState) -> dict[str, Any]:
         lag = self.launches.faults.holds(FaultKind.LIST_LAG, operation="DescribeCluster")
         moment = time.monotonic() - (lag.seconds if lag else 0.0)
         states = [n.state_at(moment) for n in cluster.nodes.values() if n.group is group]
@@ -69,7 +69,7 @@ class DescribeOperation(Struct):
             **_patching(group),
         }
 
-    def _software(self, group: Group) -> Body:
+    def _software(self, group: GroupState) -> Body:
         world, software = self.launches.world, group.software
         body: Body = {
             "CurrentImageId": software.image or world.image_of(software.current),
@@ -83,7 +83,7 @@ class DescribeOperation(Struct):
         return body
 
 
-def _types(group: Group) -> Body:
+def _types(group: GroupState) -> Body:
     """A flexible group's types, under the names that a description has for them."""
     if "InstanceRequirements" not in group.spec:
         return {}
@@ -91,7 +91,7 @@ def _types(group: Group) -> Body:
     return {"InstanceRequirements": {"CurrentInstanceTypes": kinds, "DesiredInstanceTypes": kinds}}
 
 
-def _status(cluster: Cluster, group: Group, running: int) -> str:
+def _status(cluster: Cluster, group: GroupState, running: int) -> str:
     """Degraded is a group some of whose instances failed or have gone, not one that still grows."""
     if group.phase:
         return group.phase
@@ -107,7 +107,7 @@ def _status(cluster: Cluster, group: Group, running: int) -> str:
     return "InService" if cluster.status == "SystemUpdating" else cluster.status
 
 
-def _patching(group: Group) -> Body:
+def _patching(group: GroupState) -> Body:
     """AutoPatchConfig comes back as what is in force and what is wanted."""
     given = dict(group.spec.get("AutoPatchConfig", {}))
     if not given:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, paged
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, World, new_operation_id
+from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, World, new_operation_id
 
 KEPT = 500
 """The newest events that ListClusterEvents reaches back to."""
@@ -42,7 +42,7 @@ class Events(Struct):
         description: str,
         *,
         node: Node | None = None,
-        group: Group | None = None,
+        group: GroupState | None = None,
         failure: str = "",
         level: str = "",
         **more: Any,
@@ -123,7 +123,7 @@ def _matches(event: Event, request: Body) -> bool:
     return asked and not ((after and event.at <= after) or (before and event.at >= before))
 
 
-def running(cluster: Cluster, group: Group) -> int:
+def running(cluster: Cluster, group: GroupState) -> int:
     """How many instances of a group are Running."""
     return sum(
         1
@@ -133,7 +133,7 @@ def running(cluster: Cluster, group: Group) -> int:
 
 
 def _metadata(
-    node: Node | None, group: Group | None, failure: str, more: dict[str, Any]
+    node: Node | None, group: GroupState | None, failure: str, more: dict[str, Any]
 ) -> dict[str, Any]:
     known = {**({"FailureMessage": failure} if failure else {}), **more}
     if node:

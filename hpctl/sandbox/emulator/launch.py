@@ -23,7 +23,7 @@ from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from hpctl.sandbox.emulator.history import Events, running
 from hpctl.sandbox.emulator.state import (
     Cluster,
-    Group,
+    GroupState,
     Node,
     NodeState,
     Threads,
@@ -221,7 +221,7 @@ class Launches(Struct):
         self._again(cluster, node)
         return False
 
-    def _tell_shortage(self, cluster: Cluster, group: Group) -> None:
+    def _tell_shortage(self, cluster: Cluster, group: GroupState) -> None:
         self.events.record(
             cluster,
             f"Instance group {group.name} could not be scaled to {group.target}.",
@@ -425,7 +425,7 @@ class Scaling(Struct):
     launches: Launches
     walks: Walks
 
-    def new_nodes(self, cluster: Cluster, group: Group, count: int) -> list[Node]:
+    def new_nodes(self, cluster: Cluster, group: GroupState, count: int) -> list[Node]:
         """Places more in a group, claimed; with an instance each where there is capacity.
 
         The caller holds the lock.

@@ -53,7 +53,7 @@ CALLS = "/_emulator/calls"
 log = logging.getLogger(__name__)
 
 
-class Answer(Struct, frozen=True):
+class HttpAnswer(Struct, frozen=True):
     """What goes back over the wire. `body` None: the connection is closed without a reply."""
 
     request_id: str
@@ -90,9 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
         """The calls so far."""
         path, _, operation = self.path.removeprefix(CALLS).partition("/")
         if not self.path.startswith(CALLS) or path:
-            self._send(Answer("", 404, {"error": f"no route GET {self.path}"}))
+            self._send(HttpAnswer("", 404, {"error": f"no route GET {self.path}"}))
         else:
-            self._send(Answer("", 200, {"calls": self.server.emulator.calls.all(operation)}))
+            self._send(HttpAnswer("", 200, {"calls": self.server.emulator.calls.all(operation)}))
 
     def do_POST(self) -> None:
         """A call of the API."""
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise ApiError("SerializationException", "The body is not a JSON object.")
         return operation, request, SERVICES[prefix]
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         if answer.body is None:
             with contextlib.suppress(OSError):
                 self.connection.shutdown(socket.SHUT_RDWR)
@@ -151,9 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def _refusal(error: ApiError, request_id: str) -> Answer:
+def _refusal(error: ApiError, request_id: str) -> HttpAnswer:
     wire = {"__type": error.code, "message": error.message, "Message": error.message}
-    return Answer(request_id, error.status, wire)
+    return HttpAnswer(request_id, error.status, wire)
 
 
 class Call(Struct):
@@ -438,7 +438,7 @@ class Emulator:
 
     # --- a call over HTTP ---------------------------------------------------------------------
 
-    def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> Answer:
+    def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> HttpAnswer:
         """Answer one call: faults first, then the checks, then the operation."""
         request_id = new_operation_id()
         call = self.calls.add(Call(self.world.now(), operation, request))
@@ -448,7 +448,7 @@ class Emulator:
             call.error = error.code
             return _refusal(error, request_id)
         call.replied = not self.faults.take(FaultKind.DROP_REPLY, operation=operation)
-        return Answer(request_id, 200, call.response if call.replied else None)
+        return HttpAnswer(request_id, 200, call.response if call.replied else None)
 
     def _with_faults(self, operation: str, request: Body, service: str) -> Body:
         if late := self.faults.take(FaultKind.LATENCY, operation=operation):

@@ -22,7 +22,7 @@ from botocore.validate import ParamValidator
 from hpctl.clusters.request import read_back
 from hpctl.core.compat import UTC, iso_time
 from hpctl.sandbox.emulator.faults import validation
-from hpctl.sandbox.emulator.state import Group, Role, Software
+from hpctl.sandbox.emulator.state import GroupState, Role, Software
 
 Body = dict[str, Any]
 
@@ -202,7 +202,7 @@ BOTH_STYLES = (
 """FailureMessage of an update with SlurmConfig that found the file (the migration guide)."""
 
 
-def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> Group:
+def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software) -> GroupState:
     """An instance group of a specification that was checked, with no nodes yet.
 
     A group without SlurmConfig has its role and partition in provisioning_parameters.json;
@@ -217,7 +217,7 @@ def group_of(spec: Mapping[str, Any], parameters: Parameters, software: Software
         role = ROLES[name.capitalize()]
     version = str(spec.get("ImageReleaseVersion", software.desired))
     image = str(spec.get("ImageId", software.image or "default"))
-    return Group(
+    return GroupState(
         dict(spec),
         role,
         target=int(spec["InstanceCount"]),

@@ -69,7 +69,7 @@ class Software(Struct):
     status: str = ""
 
 
-class Group(Struct):
+class GroupState(Struct):
     """An instance group: the specification as the customer gave it, and how many nodes it has."""
 
     spec: dict[str, Any]
@@ -122,7 +122,7 @@ class Node(Struct, eq=False):
     really went wrong last, which the API does not show.
     """
 
-    group: Group
+    group: GroupState
     number: int
     logical_id: LogicalId
     address: str
@@ -204,7 +204,7 @@ class Cluster(Struct, eq=False):
     failure: str = ""
     trouble: str = ""
     """What really went wrong, which the API does not show."""
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, GroupState] = field(default_factory=dict)
     nodes: dict[LogicalId, Node] = field(default_factory=dict)
     deleted: deque[Node] = field(default_factory=lambda: deque(maxlen=_GONE))
     added: dict[str, tuple[float, dict[str, Any], list[LogicalId]]] = field(default_factory=dict)
@@ -296,7 +296,7 @@ class World:
         short = parts[0] + "".join(p[0] for p in parts[1:-1]) + parts[-1]
         return {"AvailabilityZone": zone, "AvailabilityZoneId": f"{short}-az{number}"}
 
-    def zone_of(self, cluster: Cluster, group: Group) -> str:
+    def zone_of(self, cluster: Cluster, group: GroupState) -> str:
         """The availability zone of a group's first subnet."""
         vpc = group.spec.get("OverrideVpcConfig") or cluster.spec.get("VpcConfig") or {}
         subnet = next(iter(vpc.get("Subnets", ())), "")
@@ -310,7 +310,7 @@ class World:
         """The id of HyperPod's own AMI of a release."""
         return f"ami-{zlib.crc32(f'{self.region}/{release}'.encode()):08x}"
 
-    def new_node(self, cluster: Cluster, group: Group, *, launched: bool) -> Node:
+    def new_node(self, cluster: Cluster, group: GroupState, *, launched: bool) -> Node:
         """A node more in a group, Pending, with the lowest free number."""
         taken = {n.number for n in cluster.nodes.values() if n.group is group}
         number = next(n for n in range(1, len(taken) + 2) if n not in taken)

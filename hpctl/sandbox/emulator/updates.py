@@ -19,7 +19,7 @@ from hpctl.sandbox.emulator.shapes import (
     check_orchestrator,
     group_of,
 )
-from hpctl.sandbox.emulator.state import Cluster, Group, Node, Software, World
+from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, Software, World
 
 
 class SoftwareOperation(Struct):
@@ -61,7 +61,7 @@ class SoftwareOperation(Struct):
 
     # --- inside -------------------------------------------------------------------------------
 
-    def _update(self, cluster: Cluster, groups: list[Group], deployment: Body) -> None:
+    def _update(self, cluster: Cluster, groups: list[GroupState], deployment: Body) -> None:
         for group in groups:
             policy = deployment.get("RollingUpdatePolicy", {})
             done: list[Node] = []
@@ -77,7 +77,12 @@ class SoftwareOperation(Struct):
         self.scaling.settle(cluster, "InService")
 
     def _roll(
-        self, cluster: Cluster, group: Group, deployment: Body, size: Body | None, done: list[Node]
+        self,
+        cluster: Cluster,
+        group: GroupState,
+        deployment: Body,
+        size: Body | None,
+        done: list[Node],
     ) -> bool:
         """Update the group's nodes; those that were touched are in `done`. False: one failed."""
         pause_s = float(deployment.get("WaitIntervalInSeconds", 0))
@@ -90,7 +95,7 @@ class SoftwareOperation(Struct):
         return True
 
     def _claim(
-        self, cluster: Cluster, group: Group, size: Body | None, done: list[Node]
+        self, cluster: Cluster, group: GroupState, size: Body | None, done: list[Node]
     ) -> list[Node]:
         """The next nodes to update, claimed; waits until they are free of other operations."""
         with self.world.changed:
@@ -111,7 +116,7 @@ class SoftwareOperation(Struct):
             return batch
 
     def _roll_back(
-        self, cluster: Cluster, group: Group, size: Body | None, done: list[Node]
+        self, cluster: Cluster, group: GroupState, size: Body | None, done: list[Node]
     ) -> None:
         """Give the nodes that were touched their old image; what fails then stays a Failure."""
         software = group.software
@@ -132,13 +137,13 @@ class SoftwareOperation(Struct):
             failure="An instance did not come up with the new image.",
         )
 
-    def _finish(self, group: Group, status: str) -> None:
+    def _finish(self, group: GroupState, status: str) -> None:
         with self.world.changed:
             group.software.status, group.phase = status, ""
             self.world.changed.notify_all()
 
 
-def _image(request: Body, group: Group) -> str:
+def _image(request: Body, group: GroupState) -> str:
     image = request.get("ImageId", group.software.image)
     return "" if image == "default" else str(image)
 
@@ -364,13 +369,13 @@ class UpdateOperation(Struct):
         self.scaling.settle(cluster, "InService", failure, trouble)
 
 
-def _kept(group: Group | None, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(group: GroupState | None, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A restated group, with what stays where a request omits it."""
     before = group.spec if group else {}
     return {**{k: before[k] for k in _KEPT if k in before}, **spec}
 
 
-def _check_change(group: Group, spec: Mapping[str, Any]) -> None:
+def _check_change(group: GroupState, spec: Mapping[str, Any]) -> None:
     """Raise ApiError ValidationException for what cannot be changed of a group that is there.
 
     A NodeType may be given where there was none: the migration to API-driven configuration.

@@ -65,7 +65,7 @@ class Place(Struct, frozen=True):
         )
 
 
-class Group:
+class ProcessGroup:
     """Connected ranks. Use `join`, then `all_reduce`, `gather` and `broadcast`, then `close`."""
 
     def __init__(self, place: Place, nonce: str, peers: list[Connection]) -> None:
@@ -114,7 +114,7 @@ class Group:
             peer.close()
 
 
-def join(place: Place, directory: Path) -> Group:
+def join(place: Place, directory: Path) -> ProcessGroup:
     """Meet the other ranks through a file in a shared directory. Raises PeerLost, OSError."""
     meeting = directory / f"rendezvous-{place.attempt}.json"
     deadline = time.monotonic() + JOIN_S
@@ -128,7 +128,7 @@ def join(place: Place, directory: Path) -> Group:
     raise PeerLost(f"rank 0 did not open its door within {JOIN_S:g} s ({meeting})")
 
 
-def _listen(place: Place, meeting: Path, deadline: float) -> Group:
+def _listen(place: Place, meeting: Path, deadline: float) -> ProcessGroup:
     nonce = secrets.token_hex(8)
     peers: dict[int, Connection] = {}
     with socket.create_server((place.bind, 0)) as server:
@@ -145,7 +145,7 @@ def _listen(place: Place, meeting: Path, deadline: float) -> Group:
             if (rank := _admitted(peer, nonce, place.size)) and rank not in peers:
                 peers[rank] = peer
     meeting.unlink(missing_ok=True)
-    return Group(place, nonce, [peers[rank] for rank in sorted(peers)])
+    return ProcessGroup(place, nonce, [peers[rank] for rank in sorted(peers)])
 
 
 def _admitted(peer: Connection, nonce: str, size: int) -> int:
@@ -159,7 +159,7 @@ def _admitted(peer: Connection, nonce: str, size: int) -> int:
     return 0
 
 
-def _knock(place: Place, meeting: Path) -> Group | None:
+def _knock(place: Place, meeting: Path) -> ProcessGroup | None:
     """One try to reach rank 0; None where the file is missing, stale or nobody answers."""
     try:
         there = json.loads(meeting.read_text())
@@ -167,7 +167,7 @@ def _knock(place: Place, meeting: Path) -> Group | None:
         peer = _connection(socket.create_connection(address, timeout=5.0))
         peer.send_bytes(f"{there['nonce']} {place.rank}".encode())
         peer.recv_bytes(1)
-        return Group(place, there["nonce"], [peer])
+        return ProcessGroup(place, there["nonce"], [peer])
     except (OSError, EOFError, ValueError, KeyError):
         return None
 

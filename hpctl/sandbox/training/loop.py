@@ -20,7 +20,7 @@ from hpctl.jobs.checkpoints.files import Defect
 from hpctl.jobs.checkpoints.hpctl_checkpoint import NAME, publish
 from hpctl.jobs.checkpoints.manifest import ManifestFile
 from hpctl.sandbox.training import model
-from hpctl.sandbox.training.group import Group, Place, join
+from hpctl.sandbox.training.group import Place, ProcessGroup, join
 from hpctl.sandbox.training.model import Floats, Recorder, State
 
 VECTORS = ("weights", "mean", "square")
@@ -32,7 +32,7 @@ class CannotResume(Exception):
 
 
 def save(
-    group: Group, directory: Path, state: State, meta: dict[str, str], *, shared: bool = True
+    group: ProcessGroup, directory: Path, state: State, meta: dict[str, str], *, shared: bool = True
 ) -> Path:
     """Write this step's checkpoint, all ranks together. Returns its directory.
 
@@ -113,7 +113,7 @@ def train(options: Options, place: Place, save_asked: Callable[[], bool]) -> Non
         group.close()
 
 
-def _train(options: Options, group: Group, save_asked: Callable[[], bool]) -> None:
+def _train(options: Options, group: ProcessGroup, save_asked: Callable[[], bool]) -> None:
     data, vocabulary = model.corpus()
     shape = model.Shape(vocabulary)
     meta = {"model": repr(shape), "seed": str(options.seed), "batch": str(options.batch)}

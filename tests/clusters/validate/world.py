@@ -25,7 +25,7 @@ from hpctl.clusters.validate.facts import (
     ScriptFacts,
     Simulated,
 )
-from hpctl.clusters.validate.wanted import Level, Unanswered, Verdict, Wanted, of_spec
+from hpctl.clusters.validate.wanted import CheckedFinding, Level, Unanswered, Wanted, of_spec
 from tests import tables
 
 SCRIPT = b"#!/bin/sh\nset -eu\n"
@@ -118,7 +118,7 @@ def _script(name: str, data=SCRIPT, vouches=(), executable=None) -> Script:
     return Script(name, len(data), data, executable)
 
 
-def trouble(file: Mapping[str, Any] = {}, account: Mapping[str, Any] = {}) -> list[Verdict]:
+def trouble(file: Mapping[str, Any] = {}, account: Mapping[str, Any] = {}) -> list[CheckedFinding]:
     """All that the checks say of the two but OK."""
     wants, found = wanted(file), facts(account)
     every = (v for family in FAMILIES for v in family.verdicts(wants, found))
