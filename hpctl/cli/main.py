@@ -102,7 +102,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
         "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
-        "notify": ("hpctl.cli.notify:notify", "Who is told what: sinks, and a test message."),
+        "notify": ("hpctl.cli.notify:notify", "Which sink receives what, and a test message."),
         "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
         "journal": ("hpctl.cli.journal:journal", "Check, back up, restore and export the journal."),
         "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),

@@ -80,8 +80,8 @@ def test_a_line_that_is_cut_into_two_names_makes_no_fault(template: str) -> None
     ],
 )  # fmt: skip
 def test_a_process_s_name_says_nothing_of_the_severity(text: str, code: str) -> None:
-    from hpctl.core.assess import told_by
+    from hpctl.core.assess import fault_classes
     from hpctl.core.catalogue import rules
 
     finding = Kernel(lambda _pid, _at: "").findings([Record(0, 1, NOON, text)])
-    assert [fault.rule for fault in told_by(finding, rules())] == [code]
+    assert [fault.rule for fault in fault_classes(finding, rules())] == [code]

@@ -3,7 +3,7 @@
 import pytest
 
 from hpctl.clusters import spec as specs
-from hpctl.clusters.validate import Verdict, validate
+from hpctl.clusters.validate import CheckedFinding, validate
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Bed, denied
 from tests.contract.provider.beds import cluster
@@ -35,7 +35,7 @@ def file(bed, group=None, gpu=None, **more):
 
 
 def said(aws, spec, level=Level.FAIL, **more):
-    found: tuple[Verdict, ...] = validate(aws, spec, **more)
+    found: tuple[CheckedFinding, ...] = validate(aws, spec, **more)
     return {f"{v.family}.{v.check}": v.what for v in found if v.level is level}
 
 
