@@ -212,6 +212,20 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert "flushed step 4" in nodes.log()
 
 
+def test_a_newest_step_that_is_lost_does_not_keep_the_one_before_it_from_the_last_flush(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        for number in (10, 20):
+            name, _ = saved(nodes, number)
+            nodes.safe(name)
+        for lost in nodes.place.glob("n*/**/step-20/__0_0.distcp"):
+            lost.unlink()
+        nodes.end()
+        assert "flushed step 10" in nodes.log()
+        assert isinstance(judge(nodes.shared / "step-10"), Checkpoint)
+        assert not (nodes.shared / "step-20").exists()
+
+
 def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_path):
     _, name, make = WHOLE["megatron-legacy"]
     with Nodes(tmp_path, 2, flush_s=1) as nodes:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hpctl.jobs.fast.spec import META
 from tests.integration.live import EAGER, FAST, Live, until
 from tests.integration.test_training import ROOT
 
@@ -98,3 +99,4 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
         until(lambda: not job.left(), 30, "nothing stays on the nodes")
     except AssertionError:
         raise AssertionError(job.left(), job.text()) from None
+    until(lambda: not [*(job.saves / META).glob("*.json")], 10, "nor beside the checkpoints")

@@ -26,7 +26,7 @@ from hpctl.core.hostlist import expand, fold
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.fast import spec as specs
-from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead
+from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead, forget
 from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.peer import Server
 from hpctl.jobs.fast.spec import ENVIRONMENT, FastSaves, Spec, read
@@ -85,7 +85,7 @@ def start(environ: Mapping[str, str]) -> str:
         id=job,
         restarts=natural(environ.get("SLURM_RESTART_COUNT", "")),
     )
-    path = Path(shared) / specs.META / f"{key}.json"
+    path = specs.path_of(spec)
     specs.write(spec, path)
     _launch(hosts, path, environ)
     return str(path)
@@ -210,6 +210,9 @@ class Helper:
                 flushed = False
             over = flushed and not self._spec.saves.keep and ended_for_good(self._spec)
             self._peers.each("bye", over=over)
+            if over:
+                with suppress(OSError):
+                    forget(self._spec)
         self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
         if self._node.over:
             self._node.remove()

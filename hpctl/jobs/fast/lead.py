@@ -26,7 +26,7 @@ from hpctl.jobs.checkpoints.files import Remote
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.jobs.checkpoints.search import Checkpoint, Search
 from hpctl.jobs.fast.node import Node
-from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
+from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, path_of, store
 from hpctl.jobs.fast.union import Part, Peers, Union, union
 
 FLUSH_LIMIT_S = 3600.0
@@ -165,12 +165,18 @@ class Lead:
     # --- flush ----------------------------------------------------------------------------------
 
     def flush(self, limit_s: float) -> bool:
-        """Bring the newest whole step into the shared directory, by its proof there. Whether
-        nothing newer is left."""
-        rows = sorted(self._node.rows.values(), key=lambda row: row.order)
-        if not rows or rows[-1] == self._flushed:
-            return True
-        row, shared = rows[-1], Path(self._spec.shared)
+        """Bring the newest whole step into the shared directory, by its proof there; where that is
+        lost, the one before it. Whether nothing newer is left."""
+        last, deadline = self._flushed, time.monotonic() + limit_s
+        newer = (r for r in self._node.rows.values() if last is None or r.order > last.order)
+        rows = sorted(newer, key=lambda row: row.order, reverse=True)
+        for row in rows:
+            if self._flush(row, max(0.0, deadline - time.monotonic())):
+                return row == rows[0]
+        return not rows
+
+    def _flush(self, row: SavedStep, limit_s: float) -> bool:
+        shared = Path(self._spec.shared)
         room = shared / META / f"flush-{self._spec.job}"
         try:
             if not isinstance(search.judge(shared / row.name), Checkpoint):
@@ -211,6 +217,12 @@ class Lead:
             self._peers.ask(host, "flush", **given)
         if errors := self._peers.finish(tasks, limit_s):
             raise OSError("; ".join(errors[:3]))
+
+
+def forget(spec: Spec) -> None:
+    """Remove what lies beside the shared checkpoints of a job that is over. Raises OSError."""
+    for path in (_shared_ledger(spec), path_of(spec)):
+        path.unlink(missing_ok=True)
 
 
 def _point(row: SavedStep, directory: Path) -> None:

@@ -82,6 +82,11 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
         return dict(zip(self.hosts, self.addresses, strict=False)).get(host, host)
 
 
+def path_of(spec: Spec) -> Path:
+    """Where a job's Spec lies: beside its shared checkpoints."""
+    return Path(spec.shared) / META / f"{spec.job}.json"
+
+
 def read(path: Path) -> Spec:
     """Raises HpctlError where the file is not this user's alone, or no Spec."""
     try:
