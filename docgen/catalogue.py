@@ -8,7 +8,7 @@ from hpctl.core.faults import SECTIONS, FaultRow, stem
 from hpctl.core.model import Urgency
 
 WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
-SAME = "\u3003"
+SAME = "\u2033"
 FROM = {"reset, reboot, replace": "reset", "reboot, replace": "reboot"}
 """The usual ladders, by their first rung."""
 ABOUT = {"hma": "HyperPod's health agent "}
@@ -30,7 +30,7 @@ Manager it needs refuse it. What is not reset is rebooted; `hpctl explain` says 
 
 **Remedy**: where the ladder begins: *reset* the GPU, then reboot, then replace; another ladder is
 written out. The same rule on the same instance within 7 days, or the time in the row, climbs one
-rung. \u3003: as above. \\*: hpctl waits 3 s, or as in the row, for a message that says more. Jobs
+rung. \u2033: as above. \\*: hpctl waits 3 s, or as in the row, for a message that says more. Jobs
 are stopped and started elsewhere; †: the node is treated when its jobs have ended. *watch*:
 it is shown as Suspect. Empty: counted only.
 """
