@@ -343,12 +343,14 @@ def summary(kills: list[Kill], *, both: bool) -> tuple[bool, str]:
     good = sum(not kill.trouble for kill in kills)
     false = sum(kill.false_whole for kill in kills)
     back = [kill.saved - kill.resumed.step for kill in kills if kill.resumed is not None]
+    alone = [kill.saved - kill.flushed for kill in kills if kill.resumed is not None]
     took = sorted(kill.took_s for kill in kills if kill.resumed is not None) or [0.0]
     bar = len(kills) if both else BAR * len(kills)
     what = "fell back to the flushed step and said so" if both else "lost one step at most"
     text = (
         f"fast kills: {len(kills)} kills{' of both partners' * both}, {good} {what};"
         f" {sum(back)} steps lost, at most {max(back, default=0)};"
+        f" with the flushed ones alone {sum(alone)};"
         f" {took[len(took) // 2]:.1f} s to resume (median), {took[-1]:.1f} s (most);"
         f" false 'whole': {false}"
     )
