@@ -29,10 +29,10 @@ from hpctl.core.policy import (
     JobPolicy,
     Mode,
     NodePolicy,
+    NoticeKind,
     Policy,
     Seconds,
     SecondsOrNone,
-    Told,
 )
 from hpctl.policies import PolicyFile
 from hpctl.yaml import FileProblems
@@ -146,7 +146,7 @@ class Route(Struct, frozen=True):
     """Which notices go to which sinks; what is empty takes all."""
 
     to: Annotated[tuple[str, ...], Meta(min_length=1)]
-    kinds: tuple[Told, ...] = ()
+    kinds: tuple[NoticeKind, ...] = ()
     partitions: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
 

@@ -328,7 +328,7 @@ class State(Struct):
         kept[rec.id] = replace(rec, steps=steps)
 
     def _report(self, e: JobReported) -> None:
-        """Told is told: the same word twice is one."""
+        """The same report twice is one."""
         known = self.reports.get(e.report.job, ())
         if e not in known:
             self.reports[e.report.job] = (*known, e)[-REPORTS_KEPT:]

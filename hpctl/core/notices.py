@@ -24,7 +24,7 @@ from hpctl.core.model import JobId, NodeName, SchedulerView
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.plan import ESCALATED, GATE
 from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE
-from hpctl.core.policy import Policy, Told
+from hpctl.core.policy import NoticeKind, Policy
 from hpctl.core.timeline import Subject, awaited, headline, lifted_by, sentence
 
 HOUR: Final = timedelta(hours=1)
@@ -42,18 +42,18 @@ NAMED: Final = 10
 MAX_LINE: Final = 500
 """Characters of a line of a message."""
 
-_ENDS: Final[Mapping[str, Told]] = {
+_ENDS: Final[Mapping[str, NoticeKind]] = {
     "escalated": "escalated", "returned": "node_back", "resumed": "job_resumed",
     "held": "job_gave_up", "gave_up": "job_gave_up",
 }  # fmt: skip
 """The ends of recoveries, by phase."""
-_BY_GATE: Final[Mapping[str, Told]] = {
+_BY_GATE: Final[Mapping[str, NoticeKind]] = {
     "correlated": "mass_event", "budget": "budget", "launch_breaker": "breaker",
     GATE: "quarantined", HANG_GATE: "job_hung",
 }  # fmt: skip
 _PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts", OTHERS_GATE})
 """Gates that pass by themselves within a reading of Slurm or of the cloud; and what others tell."""
-_DOES: Final[Mapping[Told, str]] = {
+_DOES: Final[Mapping[NoticeKind, str]] = {
     "escalated": "takes no further step on this node",
     "node_back": "has resumed the node; Slurm gives it work again",
     "job_resumed": "has nothing more to do for this job",
@@ -73,7 +73,7 @@ class Notice(Struct, frozen=True):
     not known. `job`: the job that it is about.
     """
 
-    kind: Told
+    kind: NoticeKind
     target: str
     key: str
     at: datetime

@@ -22,7 +22,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 """What a file may say; a struct that is made in Python is not checked."""
 
 
-Told = Literal[
+NoticeKind = Literal[
     "escalated", "held", "breaker", "budget", "mass_event", "node_back", "job_resumed",
     "job_gave_up", "job_hung", "spares_used_up", "standby_lost", "quarantined",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
-READ_S, TOLD_S = 30.0, 120.0
+READ_S, KEPT_S = 30.0, 120.0
 """How long the reading may take, and for how long its findings are told. In seconds."""
 MOST = 64
 """Findings of one answer, of two lines each: an eighth of what a report holds."""
@@ -86,7 +86,7 @@ class StackReader:
             for at in range(0, min(len(lines), 2 * MOST), 2)
         )  # fmt: skip
         with self._lock:
-            self._findings, self._until, self._busy = fresh, time.monotonic() + TOLD_S, False
+            self._findings, self._until, self._busy = fresh, time.monotonic() + KEPT_S, False
         self._changed()
 
 
