@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from unittest.mock import Mock
@@ -210,6 +211,19 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert content(nodes.shared / "step-4") == files
         assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
         assert "flushed step 4" in nodes.log()
+
+
+def test_a_helper_that_is_launched_only_the_second_time_is_waited_for(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 10)[0])
+        nodes.kill("n1")
+        late = threading.Timer(3.5, nodes.start, ["n1"])
+        late.start()
+        found = nodes.resume(wait_s=3.0).found
+        late.join()
+        assert found is not None
+        assert found.step == 10
 
 
 def test_a_newest_step_that_is_lost_does_not_keep_the_one_before_it_from_the_last_flush(tmp_path):

@@ -252,8 +252,9 @@ def holders(
     return held
 
 
-HELPERS_S = 10.0
-"""How long a start waits for the helpers of all its nodes."""
+HELPERS_S, ROUNDS = 10.0, 3
+"""How long, and how often, a start waits for the helpers of all nodes that run ranks: where srun
+cannot launch one at once, on a node that has just come back, all are launched again."""
 ASSEMBLE_S = 3600.0
 _OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
 """Files of DeepSpeed that, on as many nodes, only the rank reads that wrote them. In the other
@@ -318,9 +319,12 @@ def restore(
     """
     peers = Peers(spec, retry_s=0.0)
     try:
-        steps, answered = held_steps(peers, spec.hosts, wait_s)
-        silent = [h for h in spec.hosts if h not in answered]
-        missing = [h for h in silent if h not in gone(silent)]
+        for _ in range(ROUNDS):
+            steps, answered = held_steps(peers, spec.hosts, wait_s)
+            silent = [h for h in spec.hosts if h not in answered]
+            missing = [h for h in silent if h not in gone(silent)]
+            if not missing:
+                break
         if silent:
             say(f"no helper answers on {', '.join(silent)}")
         least = -1 if others.found is None or others.found.step is None else others.found.step
