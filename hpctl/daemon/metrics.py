@@ -228,7 +228,9 @@ class Metrics:
         self.leader, self.notifications = self._counts.leader, self._counts.notifications
         self._recoveries = _Recoveries(self._counts)
         self._sampler = _Sampler(self._counts)
-        self._api_calls, self._api_counted = calls or {}, Counted[tuple[str, str]]()
+        # Empty at first, and the same mapping as it fills.
+        self._api_calls = {} if calls is None else calls
+        self._api_counted = Counted[tuple[str, str]]()
         self._built: tuple[str, ...] = ()
 
     def begin(self, state: State) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -299,6 +300,15 @@ def test_the_codes_of_what_is_refused_are_bounded():
     refused.add("code0")
     assert registry.get_sample_value("hpctl_x_refused_total", {"code": "code0"}) == 2
     assert registry.get_sample_value("hpctl_x_refused_total", {"code": "other"}) == 100 - MOST_CODES
+
+
+def test_calls_are_counted_that_are_made_after_the_start():
+    calls = Counter[tuple[str, str]]()
+    made = Metrics(calls)
+    calls["DescribeCluster", "throttled"] += 2
+    made.cycle(0.1, view_of(nodes=1), Policy())
+    labels = {"operation": "DescribeCluster", "result": "throttled"}
+    assert made.registry.get_sample_value("hpctl_api_calls_total", labels) == 2
 
 
 def test_what_cannot_be_counted_never_ends_the_loop():
