@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from hpctl.core.compat import SAFE_PATH
-from hpctl.protocol.heads import AGENT_METRICS_PORT
 from hpctl.sandbox import hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
@@ -93,7 +92,7 @@ def _agent(spec: Spec, machine: Machine, directory: Path, sock: Path) -> list[st
         "socket": directory / "agent.sock",
         "plugins": spec.plugins or directory / "checks.d",
         "hma-log": directory / "hma.log",
-        "metrics": f"{machine.address}:{AGENT_METRICS_PORT}",
+        "metrics": f"{machine.address}:{spec.ports.metrics}",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     return [sys.executable, *SAFE_PATH, "hpctl", "agent", "run", *arguments]

@@ -283,6 +283,7 @@ def daemon_config(spec: Spec, head: int = 1) -> dict[str, Any]:
             "munge_socket": str(layout.munge_socket),
             "allowed_uids": [os.getuid()],
         },
+        "metrics": {"agent_port": spec.ports.metrics},
     }
     if spec.heads > 1:
         ours |= {"database_url": choose_database(spec).url, "heads": spec.head_urls}

@@ -35,12 +35,14 @@ _PORTS = range(12000, 32000)
 
 
 class Ports(msgspec.Struct, frozen=True, kw_only=True):
-    """TCP ports of one sandbox; node N's slurmd has `slurmd + N`."""
+    """TCP ports of one sandbox; node N's slurmd has `slurmd + N`. `metrics` is that of all agents,
+    as the instances of several sandboxes on one host have the same addresses."""
 
     slurmctld: int
     intake: int
     emulator: int
     moto: int
+    metrics: int
     slurmd: int
 
 
@@ -303,7 +305,7 @@ def new_id(name: str) -> str:
 
 def free_ports(nodes: int) -> Ports:
     """A run of free TCP ports, tried by binding them. Raises HpctlError."""
-    wanted = nodes + 5
+    wanted = nodes + 6
     for _ in range(50):
         first = random.randrange(_PORTS.start, _PORTS.stop - wanted)  # noqa: S311
         if all(_is_free(port) for port in range(first, first + wanted)):
@@ -312,7 +314,8 @@ def free_ports(nodes: int) -> Ports:
                 intake=first + 1,
                 emulator=first + 2,
                 moto=first + 3,
-                slurmd=first + 4,
+                metrics=first + 4,
+                slurmd=first + 5,
             )
     raise HpctlError(f"no {wanted} free TCP ports in a row between {_PORTS[0]} and {_PORTS[-1]}")
 
