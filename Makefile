@@ -84,6 +84,7 @@ durations: test-packages ## Record how long each file of tests takes: they run i
 # TIERS names some of them: TIERS="slurm soak".
 .PHONY: nightly
 nightly: test-packages ## The long tiers, and one page of results (8 h on 2 cores; needs root)
+	@.ci/setup prometheus-alertmanager
 	@.ci/nightly $(TIERS)
 
 # INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
