@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,3 +41,16 @@ def room():
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def ended(pid: int) -> bool:
+    """Killed by us; a zombie that init has not yet reaped is dead too."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False

@@ -74,9 +74,11 @@ class FastJob:
 
 
 def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
+    # Slurm's default: the last flush may take 20 s, and a busy machine's disk takes its time.
+    slurm = f"{EAGER}KillWait=30\n"
     pytest.importorskip("torch")
     sandbox = sandbox_factory(
-        nodes=4, mode="own", daemon=True, config=FAST, slurm_conf=EAGER, disks=True
+        nodes=4, mode="own", daemon=True, config=FAST, slurm_conf=slurm, disks=True
     )
     job = FastJob(sandbox, shared, 3, "24", "3s")
     job.wait("saved 6")

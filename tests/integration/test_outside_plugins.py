@@ -11,6 +11,7 @@ from hpctl.agent.check import CannotTell, Machine, Observation
 from hpctl.agent.outside import plugins as children
 from hpctl.agent.outside.plugins import Plugin, PluginDirectory, specs_and_checks
 from hpctl.core.model import Clears, Verdict
+from tests.process import ended
 
 MACHINE = Machine()
 
@@ -127,19 +128,6 @@ def test_a_grandchild_that_keeps_the_output_open_delays_nothing(checks_d, tmp_pa
     assert seen(plugin) == []
     assert time.monotonic() - begun < 2
     assert ended(int((tmp_path / "pid").read_text()))
-
-
-def ended(pid: int) -> bool:
-    """Killed by us; a zombie that init has not yet reaped is dead too."""
-    for _ in range(100):
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except FileNotFoundError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_one_that_cannot_be_killed_is_not_run_twice(checks_d, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from hpctl.acceptance import result, run
 from hpctl.acceptance.result import Result, Results
 from hpctl.errors import HpctlError
+from tests.process import ended
 from tests.waiting import until
 
 LINE = "HEALTH_CHECK_RESULT:n1:{}:{}:{}"
@@ -133,8 +134,7 @@ def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
     until(lambda: mark.exists() and mark.read_text(), 20)
     child.send_signal(signal.SIGTERM)
     assert child.wait(10) == 128 + signal.SIGTERM
-    # A zombie until whoever adopted it waits for it.
-    until(lambda: not Path(f"/proc/{int(mark.read_text())}").exists(), 10)
+    assert ended(int(mark.read_text()))
 
 
 @pytest.mark.parametrize(
