@@ -182,6 +182,9 @@ class ByHand(Protocol):
         Rejected("not_responding", transient) while its slurmd does not answer.
         """
 
+    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+        """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
+
 
 class Provider(Protocol):
     """The cloud that owns the instances."""

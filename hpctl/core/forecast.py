@@ -561,6 +561,18 @@ def error(bands: Sequence[Band]) -> float:
     return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
 
 
+def weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
+    """The nodes by Slurm's Weight: one more for each 5 % of the chance to break within a week, so
+    that slurmctld gives jobs the nodes that will last. Without a history it is 1, the default.
+
+    https://slurm.schedmd.com/slurm.conf.html#OPT_Weight
+    """
+    by: dict[int, list[NodeName]] = {}
+    for one in found:
+        by.setdefault(1 + math.floor(20 * one.week), []).append(one.node)
+    return dict(sorted(by.items()))
+
+
 def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
     """So many spares are enough for the breaks of one day, with that certainty: the quantile of
     the Poisson distribution of their sum."""

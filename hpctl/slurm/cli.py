@@ -155,7 +155,7 @@ class CliScheduler(Reader):
         refusal = rules.signal(record, attempt)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        return self._order("scancel", "--full", f"--signal={signal}", record.command_id)
+        return self.order("scancel", "--full", f"--signal={signal}", record.command_id)
 
     def requeue(self, attempt: Attempt) -> Outcome:
         """`scontrol requeue`, by the rules of `hpctl.slurm.rules`."""
@@ -165,7 +165,7 @@ class CliScheduler(Reader):
         send = rules.requeue(record, attempt)
         if isinstance(send, Outcome):
             return send
-        return rules.requeue_answer(self._order("scontrol", "requeue", send))
+        return rules.requeue_answer(self.order("scontrol", "requeue", send))
 
     def start_now(
         self,
@@ -192,9 +192,9 @@ class CliScheduler(Reader):
         if send.tasks is not None:
             args.append(f"NumTasks={send.tasks}")
         args.append(rules.start_time(after_s))
-        sent = self._order("scontrol", "update", *args)
+        sent = self.order("scontrol", "update", *args)
         if send.release and sent.kind is OutcomeKind.ACCEPTED:
-            return self._order("scontrol", "release", send.command_id)
+            return self.order("scontrol", "release", send.command_id)
         return sent
 
     def hold(self, job: JobId, why: str) -> Outcome:
@@ -205,11 +205,11 @@ class CliScheduler(Reader):
         refusal = rules.hold(record)
         if refusal is not None or record is None:
             return refusal or rules.NO_SUCH_JOB
-        held = self._order("scontrol", "uhold", record.command_id)
+        held = self.order("scontrol", "uhold", record.command_id)
         if held.kind is not OutcomeKind.ACCEPTED:
             return held
         comment = rules.comment(record.job.comment, why)
-        written = self._order("scontrol", "update", f"JobId={record.command_id}", comment)
+        written = self.order("scontrol", "update", f"JobId={record.command_id}", comment)
         noted = written.kind is OutcomeKind.ACCEPTED
         return held if noted else Outcome.accepted(f"held, but not told: {written.detail}")
 
@@ -233,10 +233,10 @@ class CliScheduler(Reader):
             return Outcome.accepted("it holds them already")
         this, none = f"ReservationName={name}", Outcome.accepted("there is none")
         if not nodes:
-            sent = none if held is None else self._order("scontrol", "delete", this)
+            sent = none if held is None else self.order("scontrol", "delete", this)
             return none if sent.code == _GONE else sent
         if held is not None:
-            sent = self._order("scontrol", "update", this, f"Nodes={fold(nodes)}")
+            sent = self.order("scontrol", "update", this, f"Nodes={fold(nodes)}")
         else:
             args = [
                 this,
@@ -244,7 +244,7 @@ class CliScheduler(Reader):
                 "Duration=UNLIMITED",
                 f"Users={_me() if own else NOBODY}",
             ]
-            sent = self._order("scontrol", "create", "reservation", *args, f"Nodes={fold(nodes)}")
+            sent = self.order("scontrol", "create", "reservation", *args, f"Nodes={fold(nodes)}")
         if sent.kind is OutcomeKind.REJECTED and sent.code == _GONE:
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
@@ -275,9 +275,9 @@ class CliScheduler(Reader):
 
     def end_test(self, name: str) -> Outcome:
         """`scancel` by name, of our own jobs alone."""
-        return self._order("scancel", f"--name={name}", f"--user={_me()}")
+        return self.order("scancel", f"--name={name}", f"--user={_me()}")
 
-    def _order(self, *args: str) -> Outcome:
+    def order(self, *args: str) -> Outcome:
         """Send one command, once."""
         return outcome(self.runner.run(*args)) if self.may_act() else NOT_LEADING
 
@@ -305,7 +305,7 @@ class CliScheduler(Reader):
 
         def send(names: Sequence[str], reason: str) -> Outcome:
             args = [f"NodeName={fold(names)}", f"State={state}"]
-            return self._order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
+            return self.order("scontrol", "update", *args, *([f"Reason={reason}"] * bool(reason)))
 
         return update(wanted, seen, rule, send, with_reason=state != "RESUME")
 
@@ -335,6 +335,10 @@ class SlurmByHand:
     def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
         """See ports.ByHand."""
         return self._cli.update(nodes, "RESUME", reopen)
+
+    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+        """See ports.ByHand."""
+        return self._cli.order("scontrol", "update", f"NodeName={fold(nodes)}", f"Weight={weight}")
 
 
 def close(node: SlurmNode | None, reason: str) -> Outcome | None:
