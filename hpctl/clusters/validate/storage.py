@@ -109,8 +109,8 @@ def exists(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
             yield ok(f"{fs.id} is {found.entry['Lifecycle']}", place)
 
 
-@FAMILY.check("as-said")
-def as_said(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
+@FAMILY.check("as-declared")
+def as_declared(wanted: Wanted, facts: Facts) -> Iterator[Finding]:
     """Its kind, DNS name and mount name are as the file says."""
     for fs, _, guarded in _found(wanted, facts):
         entry = guarded.entry
