@@ -76,10 +76,8 @@ def _draw(out: Console, view: NotifyView) -> None:
     for row in view.sinks:
         since = f" since {row.oldest:%Y-%m-%d %H:%M} UTC" if row.oldest else ""
         sent = f", last sent {row.sent:%H:%M} UTC" if row.sent else ""
-        events = (
-            f"{row.name} ({row.source}) receives {row.events}: {row.waiting} waiting{since}{sent}"
-        )
-        out.print(events, soft_wrap=True)
+        line = f"{row.name} ({row.source}) receives {row.events}: {row.waiting} waiting"
+        out.print(f"{line}{since}{sent}", soft_wrap=True)
 
 
 @notify.command()

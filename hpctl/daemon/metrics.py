@@ -445,11 +445,9 @@ def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
         and e.report.progress is not None
         and e.report.restarts == rec.attempt.restarts
     ]
-    return (
-        _s(min(at for at, progress in reports if progress == reports[-1][1]), line)
-        if reports
-        else 0.0
-    )
+    if not reports:
+        return 0.0
+    return _s(min(at for at, progress in reports if progress == reports[-1][1]), line)
 
 
 class _Sampler:

@@ -39,3 +39,6 @@ def test_a_job_goes_to_a_node_that_has_not_broken(sandbox_factory):
     assert first() == sound
     live.sandbox.scontrol("update", f"NodeName={sound}", "Weight=100")
     assert first() == broken, "it is the weight that decides"
+    live.sandbox.scontrol("reconfigure")
+    weighed = " Weight=100 "
+    until(lambda: weighed not in live.sandbox.scontrol("show", "node", sound), 10, "as configured")
