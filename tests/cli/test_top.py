@@ -135,6 +135,9 @@ class Terminal:
         ioctl(child, termios.TIOCSWINSZ, pack("HHHH", 24, 80, 0, 0))
         self.before = termios.tcgetattr(child)
         self.child, self.text = child, ""
+        # select() takes no descriptor above 1023, and other tests of this process hold many.
+        self._ready = select.poll()
+        self._ready.register(self.main, select.POLLIN)
         env = {**os.environ, "HPCTL_CONFIG": str(head.config), "TERM": "xterm-256color"}
         env.pop("COLUMNS", None)
         command = [sys.executable, "-m", "hpctl", "top", "--view", "recoveries"]
@@ -147,7 +150,7 @@ class Terminal:
         until = time.monotonic() + 30
         while not all(word in self.text for word in words):
             assert time.monotonic() < until, (words, self.text)
-            if select.select([self.main], [], [], 0.2)[0]:
+            if self._ready.poll(200):
                 found = os.read(self.main, 65536).decode(errors="replace")
                 self.text += re.sub(r"\x1b\[[0-9;]*m", "", found)
         found, self.text = self.text, ""
