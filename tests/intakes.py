@@ -34,6 +34,18 @@ def post(port, path, body, headers, peer="127.0.0.1"):
     return response.status, answer
 
 
+def announced(port: int, path: str, size: int, authorization: str = "") -> int:
+    """The status that an intake answers to the size of a body of which nothing is sent."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.putrequest("POST", path)
+    connection.putheader("Content-Length", str(size))
+    connection.putheader("Authorization", authorization)
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
 def get(port: int, path: str) -> str:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)

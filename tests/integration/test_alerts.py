@@ -29,7 +29,7 @@ from hpctl.daemon.node_health import NodeHealthStore, without
 from hpctl.daemon.server import IntakeServer
 from hpctl.errors import Unavailable
 from tests.fakes.values import Clock
-from tests.intakes import Rows, post
+from tests.intakes import Rows, announced, post
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -358,5 +358,5 @@ def test_what_is_no_notification_is_told_its_place(head, body, status, says):
 
 
 def test_too_much_is_refused_before_it_is_read(head):
-    status, answer = head.post(b" " * (alerts.MAX_BODY + 1))
-    assert (status, answer["error"]) == (413, "too_large")
+    size = alerts.MAX_BODY + 1
+    assert announced(head.server.port, "/v1/alerts", size, f"Bearer {TOKEN}") == 413

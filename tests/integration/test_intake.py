@@ -18,7 +18,7 @@ from hpctl.daemon import intake
 from hpctl.errors import Unavailable
 from hpctl.protocol import munge
 from hpctl.protocol import reports as wire
-from tests.intakes import NOON, Head, credential, report
+from tests.intakes import NOON, Head, announced, credential, report
 from tests.munged import ADDRESSES, Realm
 
 pytestmark = pytest.mark.slurm
@@ -122,13 +122,7 @@ def test_an_ordinary_user_of_the_node(head: Head) -> None:
 
 
 def test_too_large_as_announced(head: Head) -> None:
-    with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
-        size = wire.MAX_BODY + 1
-        client.sendall(
-            f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: {size}\r\n\r\n".encode()
-        )
-        # Nothing of the body was sent: it was refused by its announcement.
-        assert b"413" in client.recv(4096).partition(b"\r\n")[0]
+    assert announced(head.server.port, wire.PATH, wire.MAX_BODY + 1) == 413
     assert head.refused() == {"too_large": 1}
 
 
