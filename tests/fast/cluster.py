@@ -21,13 +21,13 @@ from hpctl.jobs.fast.spec import FastSaves, SavedFile, Spec
 from hpctl.jobs.fast.union import Peers
 
 ROOT = Path(__file__).resolve().parents[2]
-HELPER = """
+LOOK_OFTEN = "helpers.LOOK_S = 0.1\n"
+HELPER = f"""
 import sys
 from pathlib import Path
 from hpctl.jobs.fast import helpers, spec
 from msgspec.structs import replace
-helpers.LOOK_S = 0.1
-given = spec.read(Path(sys.argv[1]))
+{LOOK_OFTEN}given = spec.read(Path(sys.argv[1]))
 helpers.serve(replace(given, saves=replace(given.saves, dir=sys.argv[3])), sys.argv[2])
 """
 

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
@@ -60,6 +61,37 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
             assert content(nodes.disk(host) / name) == files
             assert isinstance(judge(nodes.disk(host) / name), Checkpoint)
         assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
+
+
+def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        for number in (1, 2):
+            name, files = saved(nodes, number)
+            nodes.safe(name)
+        (copy,) = tmp_path.glob(f"n*/{META}/copies/n1/step-2/*")
+        status, raw = copy.stat(), copy.read_bytes()
+        copy.write_bytes(raw[:99] + bytes([raw[99] ^ 1]) + raw[100:])
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        nodes.lose("n1")
+        nodes.start("n1")
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 1, nodes.said
+        assert any("disk has damaged" in line for line in nodes.said), nodes.said
+        for host in nodes.spec.hosts:
+            assert content(nodes.disk(host) / "step-1") == files
+
+
+def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
+    files = tuple(SavedFile("x", 1, 1, 1, host) for host in ("n1", "n2"))
+    row = SavedStep("step-1", 1, "torch-dcp", ("n1", "n2"), files, seen_s=1e12)
+    moved = lead._moved(row, ("n2", "n3"))
+    spec = Spec("1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",))
+    node = Node(spec, "n2")
+    for each in (row, moved, row):
+        node.handle({"do": "row", "row": msgspec.to_builtins(each), "living": ["n2"]})
+    assert node.rows == {"step-1": moved}
 
 
 def test_of_deepspeed_each_node_gets_its_ranks_share(tmp_path):

@@ -140,6 +140,10 @@ def given(environ: Mapping[str, str] = os.environ) -> Spec | None:
 
 
 LOOK_S = 1.0
+"""How often a helper looks at what lies on its own node."""
+BEAT_LOOKS = 20
+"""After so many looks the leader asks all nodes, and each of them asks who leads: what happens
+between saves costs next to nothing."""
 NICE = 19
 
 
@@ -157,6 +161,8 @@ class Helper:
         self._peers = Peers(spec, self._node)
         self._lead = Lead(self._node, self._peers, say)
         self._ending = threading.Event()
+        self._looks = 0
+        self._leads = False
         self._troubles: dict[str, float] = {}
 
     def run(self) -> None:
@@ -173,16 +179,22 @@ class Helper:
         server.close()
         self._peers.close()
 
-    def leads(self) -> bool:
-        """Whether no host before this one answers."""
+    def leads(self, what: str = "ping") -> bool:
+        """Whether no host before this one answers. The first that does hears `what`."""
         before = self._spec.hosts[: self._spec.hosts.index(self._host)]
-        return not any(self._peers.each("ping", [host]) for host in before)
+        return not any(self._peers.each(what, [host], by=self._host) for host in before)
 
     def _turn(self) -> None:
         try:
-            self._node.look()
-            if self.leads():
-                self._lead.turn()
+            changed, beat = self._node.look(), self._looks % BEAT_LOOKS == 0
+            self._looks += 1
+            led = self._leads
+            if beat or led or self._node.changed:  # who tells of a change takes this node to lead
+                self._leads = self.leads("changed" if changed else "ping")
+            if self._leads:
+                self._lead.turn(everyone=beat or not led)
+            else:
+                self._node.changed.clear()
         except (OSError, ValueError, KeyError, TypeError) as error:
             self._trouble(f"{self._host}: {error}")
 
@@ -203,7 +215,7 @@ class Helper:
         if self.leads():
             self._node.look()
             try:
-                self._lead.turn()
+                self._lead.turn(everyone=True)
                 flushed = self._lead.flush(LAST_FLUSH_S)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._trouble(f"the last flush failed: {error}")

@@ -59,57 +59,73 @@ class Clocks:
 
 
 class Lead:
-    """The leader's memory. `turn` is called once a second."""
+    """The leader's memory."""
 
     def __init__(self, node: Node, peers: Peers, say: Callable[[str], None]) -> None:
         self._node, self._peers, self._say = node, peers, say
         self._spec = node.spec
-        self._versions: object = None
+        self._found: dict[str, dict[str, Any]] = {}
+        """What each living node holds."""
         self._judged: dict[str, tuple[Part, ...]] = {}
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
-        self._unsettled = True
+        self._sure = False
         self._waiting = False
         """The newest step has not all its copies yet."""
         self._living: tuple[str, ...] = self._spec.hosts
         self._clocks = Clocks()
         self._ahead: dict[str, int] = {}
 
-    def turn(self) -> None:
-        """Look at all nodes; do what is due. A node that does not answer is left out."""
-        pings: dict[str, dict[str, Any]] = {}
+    def turn(self, *, everyone: bool) -> None:
+        """Look at all nodes, or at those that have told of a change; do what is due. A node that
+        does not answer is left out."""
+        told = set()
+        while self._node.changed:
+            told.add(self._node.changed.popleft())
         for host in self._spec.hosts:
-            before = time.time_ns()
-            pings |= (answer := self._peers.each("ping", [host]))
-            if host in answer:
-                self._clocks.sample(host, before, int(answer[host]["now"]), time.time_ns())
-        ahead = {host: self._clocks.ahead_ns(host) for host in pings}
-        versions = {host: answer["version"] for host, answer in pings.items()}
-        if self._living != tuple(pings) or self._waiting:
-            self._living = tuple(pings)
+            if (everyone or host in told) and not self._look(host) and not everyone:
+                self._node.changed.append(host)  # asked again until all are
+        ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
+        living = tuple(host for host in self._spec.hosts if host in self._found)
+        again = living != self._living or (everyone and self._waiting)
+        self._living = living
+        if again:
             self._again()
-        if versions != self._versions or ahead != self._ahead or self._unsettled:
-            found = self._peers.each("inventory", pings)
-            proved = self._prove(found, ahead)
-            self._waiting = not self._keep(found)
-            self._unsettled = self._waiting or not proved
-            self._versions, self._ahead = versions, ahead
+        if again or ahead != self._ahead or not self._sure:
+            self._sure = self._prove(ahead)
+            self._waiting = not self._keep(self._found)
+            self._ahead = ahead
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             self.flush(FLUSH_LIMIT_S)
 
+    def _look(self, host: str) -> bool:
+        """Whether the node answers. Its connection may be one to a helper that is gone."""
+        for _ in range(2):
+            asked = time.time_ns()
+            ping = self._peers.each("ping", [host]).get(host)
+            if ping is not None:
+                self._clocks.sample(host, asked, int(ping["now"]), time.time_ns())
+                if self._found.get(host, {}).get("version") == ping["version"]:
+                    return True
+                break
+        self._sure = False
+        self._found.pop(host, None)
+        self._found |= self._peers.each("inventory", [host]) if ping else {}
+        return host in self._found
+
     # --- proof ----------------------------------------------------------------------------------
 
-    def _prove(self, found: dict[str, dict[str, Any]], ahead: dict[str, int]) -> bool:
+    def _prove(self, ahead: dict[str, int]) -> bool:
         """Whether every step that changed could be judged."""
-        whole = union(self._peers, found, ahead)
+        whole = union(self._peers, self._found, ahead)
         sure = True
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
             result = search.judge(Remote(whole, step).fresh())
             if isinstance(result, Checkpoint):
-                self._note(step, result, whole, found)
+                self._note(step, result, whole)
             elif result.unreadable:
                 sure = False
                 continue
@@ -117,16 +133,18 @@ class Lead:
         self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
         return sure
 
-    def _note(
-        self, name: str, proved: Checkpoint, whole: Union, found: dict[str, dict[str, Any]]
-    ) -> None:
+    def _note(self, name: str, proved: Checkpoint, whole: Union) -> None:
         files = tuple(
             SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
             for p in whole.also[name]
         )
-        row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, time.time())
-        living = list(found)
-        self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
+        known = self._node.rows.get(name)
+        seen_s = time.time() if known is None else later(known)
+        row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
+        living = list(self._found)
+        answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
+        for host in set(living) - set(answers):
+            del self._found[host]
         with suppress(OSError):  # what says so are the nodes: here it tells what was lost with them
             store(self._node.rows, _shared_ledger(self._spec))
 
@@ -137,7 +155,6 @@ class Lead:
         for row in rows[-1:]:
             given = msgspec.to_builtins(row)
             self._peers.each("row", self._living, row=given, living=self._living)
-        self._unsettled = True
 
     # --- retention ------------------------------------------------------------------------------
 
@@ -403,4 +420,9 @@ def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep:
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))
     files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
-    return replace(row, hosts=tuple(hosts), files=files, seen_s=time.time())
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=later(row))
+
+
+def later(row: SavedStep) -> float:
+    """The time, and after a row's in any case: the later one of a step is what nodes keep."""
+    return max(time.time(), row.seen_s + 1e-3)

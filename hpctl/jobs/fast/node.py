@@ -11,19 +11,21 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import io
 import os
 import shutil
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 import msgspec
+from xxhash import xxh3_64
 
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
@@ -91,6 +93,13 @@ File = tuple[str, int, int, int]
 """Path within its step, size, mtime in ns, inode."""
 
 
+class CopiedFile(msgspec.Struct, frozen=True):
+    """A copy of another node's file, and the XXH3 of what was written."""
+
+    file: SavedFile
+    digest: int
+
+
 class Node:
     """One node's share. Its methods run on the helper's threads."""
 
@@ -116,7 +125,10 @@ class Node:
             raise PeerError(f"another job's helper uses {self.root}") from error
         self.rows = load(self._ledger)
         self.living: tuple[str, ...] = spec.hosts
-        self.version = 0
+        self.version = time.time_ns()
+        """Another one whenever what `_inventory` answers has changed, also of another process."""
+        self.changed: deque[str] = deque()
+        """Hosts that have told of a change, this one too: for the leader to look at."""
         self.begun_ns = 0
         self.news = threading.Event()
         """Set where there is something to copy."""
@@ -127,7 +139,9 @@ class Node:
         self._lock = threading.Lock()
         self._pace = Pace(spec.saves.rate)
         self._task: tuple[threading.Thread, list[str]] | None = None
-        self._last: object = None
+        self._seen: object = None
+        self._touched = object()
+        """Another one whenever hpctl itself has changed what lies here."""
         start = hashlib.sha256(spec.secret.encode()).hexdigest()
         mark = self.meta / "start"
         if mark.is_file() and mark.read_text() == start:  # this helper has been started again
@@ -145,12 +159,16 @@ class Node:
         mark = self.meta / "start"
         os.utime(mark)
         self.begun_ns = mark.stat().st_mtime_ns
+        self._touched = object()
 
-    def look(self) -> None:
-        """See whether the saves have changed."""
-        seen = self.live()
-        if seen != self._last:
-            self._last, self.version = seen, self.version + 1
+    def look(self) -> bool:
+        """Whether the saves or the copies have changed since the last look."""
+        seen = self._touched, self.live()
+        if seen == self._seen:
+            return False
+        self._seen, self.version = seen, self.version + 1
+        self.changed.append(self.host)
+        return True
 
     def live(self) -> dict[str, list[File]]:
         """The files of each step that lies here."""
@@ -169,11 +187,19 @@ class Node:
         """Whole copies of other nodes' files, by origin and step."""
         found: dict[str, dict[str, list[File]]] = {}
         for mark in self.copies.glob("*/*.json"):
-            with suppress(OSError, msgspec.MsgspecError):
-                rows = msgspec.json.decode(mark.read_bytes(), type=list[SavedFile])
+            step, origin = mark.name.removesuffix(".json"), mark.parent.name
+            if rows := self._copies_of(step, origin):
                 files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
-                found.setdefault(mark.parent.name, {})[mark.name.removesuffix(".json")] = files
+                found.setdefault(origin, {})[step] = files
         return found
+
+    def _copies_of(self, step: str, origin: str) -> dict[SavedFile, int]:
+        """The files of a whole copy with their digests; none where there is no such copy."""
+        with suppress(OSError, msgspec.MsgspecError):
+            mark = self.copies / _name(origin) / f"{_name(step)}.json"
+            rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
+            return {row.file: row.digest for row in rows}
+        return {}
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -183,6 +209,11 @@ class Node:
 
     def _ping(self, _request: dict[str, Any]) -> Answer:
         return {"version": self.version, "now": time.time_ns()}
+
+    def _changed(self, request: dict[str, Any]) -> Answer:
+        """Another node has saved or copied something."""
+        self.changed.append(str(request["by"]))
+        return {}
 
     def _inventory(self, _request: dict[str, Any]) -> Answer:
         rows = msgspec.to_builtins(list(self.rows.values()))
@@ -197,24 +228,27 @@ class Node:
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
             length = min(int(request["length"]), 16 << 20)
             raw = os.pread(file.fileno(), length, int(request["offset"]))
-        return Body(io.BytesIO(raw), len(raw))
+        return Body(raw)
 
     def _get(self, request: dict[str, Any]) -> Answer:
         """A whole file, this node's own or a copy."""
         wanted = msgspec.convert(request["file"], SavedFile)
-        file = self.open(str(request["step"]), wanted.path, str(request.get("origin") or ""))
+        step, origin = str(request["step"]), str(request.get("origin") or "")
+        file = self.open(step, wanted.path, origin)
         status = os.fstat(file.fileno())
         if not wanted.same(status.st_size, status.st_mtime_ns):
             file.close()
             raise OSError(errno.ESTALE, f"{wanted.path} has changed")
-        return Body(file, status.st_size)
+        return Body(file, status.st_size, self._digest(step, wanted, origin))
 
     def _row(self, request: dict[str, Any]) -> Answer:
         """The leader has proved a step."""
         row = msgspec.convert(request["row"], SavedStep)
         with self._lock:
-            self.rows[_name(row.name)] = row
-            store(self.rows, self._ledger)
+            known = self.rows.get(_name(row.name), row)
+            if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
+                self.rows[row.name] = row
+                store(self.rows, self._ledger)
         self.living = tuple(map(str, request["living"]))
         self.news.set()
         return {}
@@ -234,6 +268,7 @@ class Node:
                         (origin / f"{name}.json").unlink(missing_ok=True)
                         shutil.rmtree(origin / name, ignore_errors=True)
             store(self.rows, self._ledger)
+        self._touched = object()
 
     def _assemble(self, request: dict[str, Any]) -> Answer:
         """Gather a step here, of what lies here and what others send."""
@@ -274,7 +309,8 @@ class Node:
         def work() -> None:
             for file, origin in files:
                 with self.open(name, file.path, origin) as source:
-                    _place(source, into / _path(file.path), file)
+                    digest = self._digest(name, file, origin)
+                    _place(source, into / _path(file.path), file, digest)
 
         self._start(work)
         return {}
@@ -315,6 +351,10 @@ class Node:
             raise OSError(errno.EPERM, f"{path} is no file of this user")
         return open(handle, "rb")
 
+    def _digest(self, step: str, file: SavedFile, origin: str) -> int | None:
+        """A copy's, None for this node's own file."""
+        return self._copies_of(step, origin).get(file) if origin else None
+
     def copy(self, row: SavedStep, origin: str, peer: Peer) -> None:
         """Bring one node's files of a step here, whole or not at all. Raises OSError."""
         files, home = row.of(origin), self.copies / _name(origin)
@@ -323,8 +363,10 @@ class Node:
         shutil.rmtree(made, ignore_errors=True)
         self._admit(sum(file.size for file in files))
         try:
-            for file in files:
-                self._pull(peer, row.name, file, "", made / _path(file.path))
+            copied = [
+                CopiedFile(file, self._pull(peer, row.name, file, "", made / _path(file.path)))
+                for file in files
+            ]
             mark.unlink(missing_ok=True)
             shutil.rmtree(home / row.name, ignore_errors=True)
             made.rename(home / row.name)
@@ -332,8 +374,9 @@ class Node:
             shutil.rmtree(made, ignore_errors=True)
             raise
         unfinished = mark.with_suffix(TEMPORARY)
-        unfinished.write_bytes(msgspec.json.encode(files))
+        unfinished.write_bytes(msgspec.json.encode(copied))
         unfinished.rename(mark)
+        self._touched = object()
 
     def _admit(self, size: int) -> None:
         """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
@@ -390,12 +433,7 @@ class Node:
 
     def holds(self, row: SavedStep, origin: str) -> bool:
         """Whether a whole copy of that node's files of the step lies here."""
-        with suppress(OSError, msgspec.MsgspecError):
-            mark = self.copies / _name(origin) / f"{row.name}.json"
-            return msgspec.json.decode(mark.read_bytes(), type=tuple[SavedFile, ...]) == row.of(
-                origin
-            )
-        return False
+        return tuple(self._copies_of(row.name, origin)) == row.of(origin)
 
     def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
         """Gather a step beside the others. Raises OSError."""
@@ -421,7 +459,7 @@ class Node:
                     status = os.fstat(source.fileno())
                     if file.same(status.st_size, status.st_mtime_ns):
                         if origin:  # a rank may write over the file: the copy must stay
-                            _place(source, to, file)
+                            _place(source, to, file, self._digest(step, file, origin))
                         else:
                             _link(source, self.root / step / file.path, to, file)
                         return
@@ -438,12 +476,15 @@ class Node:
         to: Path,
         *,
         restored: bool = False,
-    ) -> None:
+    ) -> int:
+        """Bring a file here; its digest. What a rank reads soon goes through the page cache."""
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(to, "wb") as target:
-            given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
-            peer.pull(target, (lambda _: None) if restored else self._pace, "get", **given)
+        given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
+        with open(to, "wb", 0, opener=None if restored else _uncached) as target:
+            pace = (lambda _: None) if restored else self._pace
+            digest = peer.pull(lambda piece: _write(target, piece), pace, "get", **given)
             _settle(target, file, restored=restored)
+        return digest
 
     def peer(self, host: str) -> Peer:
         """A new connection to a helper. Raises PeerError."""
@@ -467,10 +508,12 @@ class Node:
             if copied not in self.rows and copied != name:
                 mark.unlink()
                 shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+        self._touched = object()
 
 
 _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "ping": Node._ping,
+    "changed": Node._changed,
     "inventory": Node._inventory,
     "read": Node._read,
     "get": Node._get,
@@ -536,14 +579,42 @@ def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
         _place(source, to, file)
 
 
-def _place(source: BinaryIO, to: Path, file: SavedFile) -> None:
+def _place(source: BinaryIO, to: Path, file: SavedFile, digest: int | None = None) -> None:
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = xxh3_64()
     with open(to, "wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
+        while piece := source.read(1 << 20):
+            found.update(piece)
+            target.write(piece)
+        if digest not in (None, found.intdigest()):
+            raise OSError(errno.EIO, f"the disk has damaged the copy of {file.path}")
         _settle(target, file, restored=True)
 
 
-def _settle(target: BinaryIO, file: SavedFile, *, restored: bool) -> None:
+def _uncached(path: str, flags: int) -> int:
+    """Past the page cache, where the file system can: nobody reads a copy soon, its pages would
+    count against the job's memory, and writing them takes twice the processor time."""
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags, 0o600)
+
+
+def _write(target: FileIO, piece: memoryview) -> None:
+    """All of it. O_DIRECT takes whole blocks alone: the last one goes the usual way."""
+    while piece:
+        try:
+            piece = piece[target.write(piece) :]
+        except OSError as error:
+            flags = fcntl.fcntl(target, fcntl.F_GETFL)
+            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
+                raise
+            fcntl.fcntl(target, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+
+
+def _settle(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:
     """On the disk, of the right size, with its time. Raises OSError."""
     target.flush()
     if os.fstat(target.fileno()).st_size != file.size:

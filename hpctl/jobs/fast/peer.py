@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
+import mmap
+import os
 import secrets
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any, BinaryIO, TypeAlias
 
 from msgspec import MsgspecError
+from xxhash import xxh3_64
 
 from hpctl.jobs.elastic.wire import PORTS, first_port
 
@@ -29,6 +30,7 @@ HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
 PING_S = 5.0
 """A helper that does not answer a ping for so long is left out until it does."""
+_QUICK = "ping", "changed"
 DEAD_S = 10
 """A node without power closes no connection: its kernel is asked, and given up after this."""
 PIECE = 1 << 20
@@ -42,10 +44,36 @@ Handler: TypeAlias = Callable[[dict[str, Any]], Answer]
 
 
 class Body:
-    """An answer that is bytes: the next `size` of an open file, which is closed after."""
+    """An answer that is bytes: of a file, which is closed after, or of memory.
 
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self.file, self.size = file, size
+    `digest` is what the file's must be, where it is known: a disk may have damaged it since.
+    """
+
+    def __init__(
+        self, content: BinaryIO | bytes, size: int | None = None, digest: int | None = None
+    ) -> None:
+        self.content, self.digest = content, digest
+        self.size = len(content) if isinstance(content, bytes) else size or 0
+
+    def send(self, connection: socket.socket) -> int:
+        """All of it; its digest. Raises OSError, and PeerError where the file ends too early."""
+        if isinstance(self.content, bytes):
+            connection.sendall(self.content)
+            return xxh3_64(self.content).intdigest()
+        digest, at = xxh3_64(), 0
+        with self.content as file:
+            buffer = memoryview(bytearray(min(self.size, PIECE)))
+            while at < self.size:
+                piece = buffer[: os.preadv(file.fileno(), [buffer[: self.size - at]], at)]
+                digest.update(piece)
+                end = at + len(piece)
+                while at < end:  # what is in the page cache goes out without another copy
+                    if not (sent := os.sendfile(connection.fileno(), file.fileno(), at, end - at)):
+                        break
+                    at += sent
+                if not piece or at < end:
+                    raise PeerError("the file has become shorter")
+        return digest.intdigest()
 
 
 class PeerError(OSError):
@@ -106,13 +134,12 @@ class Server:
         if isinstance(answer, dict):
             _send(connection, answer)
             return
-        with answer.file:
-            _send(connection, {"size": answer.size})
-            checksum = 0
-            for piece in _pieces(answer.file, answer.size):
-                checksum = zlib.crc32(piece, checksum)
-                connection.sendall(piece)
-            _send(connection, {"crc32": checksum})
+        _send(connection, {"size": answer.size})
+        digest = answer.send(connection)
+        if answer.digest not in (None, digest):
+            _send(connection, {"error": "the disk has damaged it"})
+        else:
+            _send(connection, {"digest": digest})
 
 
 class Peer:
@@ -129,20 +156,33 @@ class Peer:
 
     def read(self, what: str, **given: Any) -> bytes:
         """The bytes that it sends. Raises PeerError."""
-        buffer = io.BytesIO()
-        self.pull(buffer, lambda _: None, what, **given)
-        return buffer.getvalue()
+        content = bytearray()
+        self.pull(content.extend, lambda _: None, what, **given)
+        return bytes(content)
 
-    def pull(self, into: BinaryIO, pace: Callable[[int], None], what: str, **given: Any) -> None:
-        """Write the file that it sends. Raises PeerError, OSError of the disk."""
+    def pull(
+        self,
+        write: Callable[[memoryview], object],
+        pace: Callable[[int], None],
+        what: str,
+        **given: Any,
+    ) -> int:
+        """Hand the file that it sends to `write`, in page-aligned pieces; its digest.
+
+        Raises PeerError, and what `write` does.
+        """
         with self._lock:
-            size, checksum = int(self._ask(what, given)["size"]), 0
+            size, digest = int(self._ask(what, given)["size"]), xxh3_64()
             for piece in _pieces(self._lines, size):
-                checksum = zlib.crc32(piece, checksum)
-                into.write(piece)
+                digest.update(piece)
+                write(piece)
                 pace(len(piece))
-            if _receive(self._lines, 4096).get("crc32") != checksum:
+            answer = _receive(self._lines, 4096)
+            if "error" in answer:
+                raise PeerError(str(answer["error"]))
+            if answer.get("digest") != digest.intdigest():
                 raise PeerError("the file was damaged on its way")
+            return digest.intdigest()
 
     def close(self) -> None:
         """End the connection."""
@@ -152,7 +192,7 @@ class Peer:
 
     def _ask(self, what: str, given: dict[str, Any]) -> dict[str, Any]:
         try:
-            self._socket.settimeout(PING_S if what == "ping" else ANSWER_S)
+            self._socket.settimeout(PING_S if what in _QUICK else ANSWER_S)
             _send(self._socket, {"do": what, **given})
             answer = _receive(self._lines, _LINE)
         except (OSError, ValueError) as error:
@@ -164,7 +204,7 @@ class Peer:
 
 def _pieces(source: BinaryIO, size: int) -> Iterator[memoryview]:
     """So many bytes, in one buffer that is filled again and again. Raises PeerError."""
-    buffer = memoryview(bytearray(min(size, PIECE)))
+    buffer = memoryview(mmap.mmap(-1, min(size, PIECE) or 1))
     while size:
         try:
             count = source.readinto(buffer[: min(size, PIECE)])  # type: ignore[attr-defined]

@@ -41,7 +41,8 @@ class Peers:
         if self._own is not None and host == self._own.host:
             answer = self._own.handle({"do": "read", **given})
             assert isinstance(answer, Body)
-            return answer.file.read()
+            assert isinstance(answer.content, bytes)
+            return answer.content
         raw: bytes = self._with(host, lambda peer: peer.read("read", **given))
         return raw
 
