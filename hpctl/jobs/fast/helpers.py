@@ -140,7 +140,9 @@ def given(environ: Mapping[str, str] = os.environ) -> Spec | None:
 
 
 LOOK_S = 1.0
-"""How often a helper looks at what lies on its own node."""
+"""How often a helper looks at what lies on its own node; four times as often for QUICK_LOOKS after
+a change, so that a save is copied soon after its end."""
+QUICK_LOOKS = 12
 BEAT_LOOKS = 20
 """After so many looks the leader asks all nodes, and each of them asks who leads: what happens
 between saves costs next to nothing."""
@@ -161,7 +163,8 @@ class Helper:
         self._peers = Peers(spec, self._node)
         self._lead = Lead(self._node, self._peers, say)
         self._ending = threading.Event()
-        self._looks = 0
+        self._quick = 0
+        self._beat_at = 0.0
         self._leads = False
         self._troubles: dict[str, float] = {}
 
@@ -173,7 +176,7 @@ class Helper:
             self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
         )
         threading.Thread(target=self._copy, daemon=True).start()
-        while not self._ending.wait(LOOK_S):
+        while not self._ending.wait(LOOK_S / 4 if self._quick else LOOK_S):
             self._turn()
         self._end()
         server.close()
@@ -186,9 +189,10 @@ class Helper:
 
     def _turn(self) -> None:
         try:
-            changed, beat = self._node.look(), self._looks % BEAT_LOOKS == 0
-            self._looks += 1
-            led = self._leads
+            changed, beat, led = self._node.look(), time.monotonic() >= self._beat_at, self._leads
+            if beat:
+                self._beat_at = time.monotonic() + BEAT_LOOKS * LOOK_S
+            self._quick = QUICK_LOOKS if self._node.changed else max(0, self._quick - 1)
             if beat or led or self._node.changed:  # who tells of a change takes this node to lead
                 self._leads = self.leads("changed" if changed else "ping")
             if self._leads:

@@ -402,10 +402,13 @@ class Node:
             self.root.rmdir()
 
     def replicate(self) -> list[str]:
-        """Copy what this node is a partner for, newest step first; what went wrong."""
-        errors = []
+        """Copy what this node is a partner for, newest step first, until there is a newer one yet;
+        what went wrong."""
+        errors: list[str] = []
         for row in sorted(self.rows.values(), key=lambda row: row.order, reverse=True):
             for origin in row.origins():
+                if self.news.is_set():
+                    return errors
                 if self._wanted(row, origin):
                     try:
                         with closing(self.peer(origin)) as peer:
