@@ -40,6 +40,7 @@ NAMES = (
     "failover",
     "hma",
     "restart",
+    "in_process",
     "reset",
     "attack",
     "page",

@@ -146,7 +146,7 @@ def make_provider(config: Config) -> Provider:
     """The cloud, or the lack of one."""
     cluster = config.cluster
     if cluster.provider == "none":
-        from hpctl.cloud.none import NoProvider
+        from hpctl.cloud import NoProvider
 
         return NoProvider()
     from hpctl.cloud.sagemaker import SageMakerProvider

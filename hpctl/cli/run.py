@@ -42,6 +42,9 @@ _FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is 
 @click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
 @click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
 @click.option("--nproc", type=int, default=0, metavar="N", help="With --torch: ranks a node.")
+@click.option(
+    "--in-process", is_flag=True, help="With --torch: after an exception keep the processes."
+)
 @click.option("--slurm-bin", type=_FILE, metavar="DIR", help="Where srun is.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
 def run(
@@ -52,6 +55,7 @@ def run(
     log: tuple[Path, ...],
     torch: bool,
     nproc: int,
+    in_process: bool,
     slurm_bin: Path | None,
     arguments: tuple[str, ...],
 ) -> None:
@@ -62,11 +66,13 @@ def run(
     nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
     """
     from hpctl.jobs.crash import classify
-    from hpctl.jobs.run.settings import settings
+    from hpctl.jobs.run.settings import TorchRanks, settings
     from hpctl.jobs.run.srun import StepLauncher, parse_srun
     from hpctl.jobs.run.supervise import StepSupervisor
     from hpctl.policies import merged
 
+    if in_process and not torch:
+        raise click.UsageError("--in-process needs --torch.")
     with as_typed():
         asked, own = parse_srun(arguments), _policy(policy)
         watched = _rules((*merged(own).log_rules, *log_rules))
@@ -78,7 +84,7 @@ def run(
         spares=spares,
         rules=watched,
         logs=log,
-        torch=(nproc or _ranks_a_node()) if torch else None,
+        torch=TorchRanks(nproc or _ranks_a_node(), in_process) if torch else None,
         search=_search(os.environ),
     )
     where = os.environ.get("HPCTL_SLURM_BIN")

@@ -15,18 +15,18 @@ from tests.integration.chaos import Chaos
 from tests.integration.test_training import ROOT, Run
 
 STEP_S = 0.15
-CHECKPOINT_EVERY = 10
-WORDS = ("--checkpoint-every", str(CHECKPOINT_EVERY))
 TRAIN = f"{sys.executable} -m hpctl.sandbox.training"
 
 
 class Shape(Struct, frozen=True):
-    """A way to run: how many ranks, how it is submitted, and what its script does."""
+    """A way to run: how many ranks, how it is submitted, what its script does, and after how many
+    steps it saves. `@disk@` in an option is a directory of the node's own."""
 
     name: str
     ranks: int
     body: str
     options: tuple[str, ...] = ()
+    every: int = 10
 
 
 SHAPES = (
@@ -34,6 +34,19 @@ SHAPES = (
     Shape("supervised", 2, f"{sys.executable} -m hpctl run -- @train@", ("--spares=1",)),
     Shape("alone", 1, "srun @train@"),
 )
+SHARED, FAST = 400, 10
+BESIDE = (
+    Shape("shared", 2, "srun @train@", every=SHARED),
+    Shape(
+        "fast",
+        2,
+        "srun @train@",
+        ("--fast-dir=local:@disk@/run", f"--fast-flush={SHARED * STEP_S:.0f}s"),
+        every=FAST,
+    ),
+)
+"""One job saves to the shared directory every minute, the other to its nodes' disks forty times as
+often: what a fault costs each."""
 
 
 class Job(Struct):
@@ -48,6 +61,11 @@ class Job(Struct):
     state: str = ""
     final: dict[str, Any] = field(default_factory=dict)
     attempts: int = 0
+
+    @property
+    def lost(self) -> list[int]:
+        """Steps that each attempt but the first trained again."""
+        return self.final.get("steps_lost", [])
 
     @property
     def useful_s(self) -> float:
@@ -76,13 +94,15 @@ class Job(Struct):
 def submit(live: Chaos, base: Path, shape: Shape, steps: int, turn: int) -> Job:
     """Hand a job to Slurm through `hpctl sbatch`."""
     directory = base / f"{shape.name}-{turn}"
-    train = f"{TRAIN} --steps {steps} --step-s {STEP_S} {' '.join(WORDS)}"
+    train = f"{TRAIN} --steps {steps} --step-s {STEP_S} --checkpoint-every {shape.every}"
+    disk = str(live.sandbox.spec.layout.disk)
     script = base / f"{directory.name}.sh"
     script.write_text(f"#!/bin/sh\nset -e\n{shape.body.replace('@train@', train)}\n")
     arguments = [
         sys.executable, "-m", "hpctl", "sbatch", "--parsable", f"--checkpoint-dir={directory}",
         f"--nodes={shape.ranks}", "--ntasks-per-node=1", "--gres=gpu:8",
-        f"--output={base}/%x-%j.log", *shape.options, str(script),
+        f"--output={base}/%x-%j.log", *(o.replace("@disk@", disk) for o in shape.options),
+        str(script),
     ]  # fmt: skip
     env = {"PYTHONPATH": os.pathsep.join([ROOT, os.environ.get("PYTHONPATH", "")])}
     done = live.sandbox.run(arguments, env=env)
@@ -106,7 +126,7 @@ def ran_twice(directory: Path) -> list[str]:
 def undisturbed(base: Path, ranks: int, steps: int) -> str:
     """The digest of the weights that a run which nobody disturbs ends with."""
     directory = base / f"calm-{ranks}"
-    calm = Run(directory, ranks, "--steps", str(steps), *WORDS)
+    calm = Run(directory, ranks, "--steps", str(steps))
     try:
         codes, output = calm.wait(120)
     finally:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from hpctl.errors import HpctlError
 from tests.integration.chaos import ROOMY, Chaos, cluster, merged
 from tests.soak.faults import FAULTS, Scene
-from tests.soak.jobs import SHAPES, Job, Shape, ran_twice, submit, undisturbed
+from tests.soak.jobs import BESIDE, SHAPES, Job, Shape, ran_twice, submit, undisturbed
 from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict
 
 RETRIED = ("crash", "killed", "hang", "network", "no_progress", "storage")
@@ -71,10 +71,27 @@ class Account(Struct):
         there = sum(job.ended - job.submitted for job in self.jobs)
         return sum(job.useful_s for job in self.jobs) / there if there else 0.0
 
+    def cost(self, shape: Shape) -> float:
+        """Steps that a fault costs jobs of a shape, on average over their restarts."""
+        lost = [steps for job in self.jobs if job.shape == shape for steps in job.lost]
+        return sum(lost) / len(lost) if lost else 0.0
+
+    @property
+    def fast_ratio(self) -> float:
+        """What a fault costs with fast saves, by what it costs without. 0 where nothing was lost
+        without them, or they were not on."""
+        without, beside = (self.cost(shape) for shape in BESIDE)
+        return beside / without if without else 0.0
+
     def lines(self) -> list[str]:
         """The account for a person."""
         attempts = sum(job.attempts for job in self.jobs)
-        lost = sum(sum(job.final.get("steps_lost", [])) for job in self.jobs)
+        lost = sum(sum(job.lost) for job in self.jobs)
+        costs = [
+            f"soak: {s.name}: {self.cost(s):.1f} steps lost a restart,"
+            f" of {sum(len(j.lost) for j in self.jobs if j.shape == s)}"
+            for s in sorted({job.shape for job in self.jobs}, key=lambda s: s.name)
+        ]
         faults = ", ".join(f"{name} {n}" for name, n in sorted(self.struck.items()))
         return [
             f"soak: seed {self.seed}, {self.minutes:g} min,"
@@ -84,13 +101,14 @@ class Account(Struct):
             f" other weights than undisturbed: {len(self.other_weights)}",
             f"soak: effective training time ratio {self.effective:.3f}"
             f" at one fault in {self.minutes * 60 / max(1, sum(self.struck.values())):.1f} s",
+            *costs,
             *(f"soak: handed over to a person: {line}" for line in self.handed_over),
             f"soak: what `hpctl status` named; missed: {len(self.status.misses)}",
             *self.status.text(),
         ]
 
 
-def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S):
+def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S, shapes=SHAPES):
     """Break things for `minutes`, then let every job end. Raises AssertionError where one does not.
 
     `steps` is each job's length; `pause_s` the least and the most seconds between two faults;
@@ -100,9 +118,10 @@ def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S):
     with tempfile.TemporaryDirectory(prefix="hpctl-soak-") as name:
         base = Path(name)
         base.chmod(0o755)
-        calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in SHAPES}}
-        with cluster(SITE, slurm_conf=SLURM, **HMA) as live, StatusWatch(live, named_s) as status:
-            soaker = _Soaker(live, base, steps, account, status, say)
+        calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in shapes}}
+        how = {**HMA, "disks": shapes is not SHAPES}
+        with cluster(SITE, slurm_conf=SLURM, **how) as live, StatusWatch(live, named_s) as status:
+            soaker = _Soaker(live, base, steps, account, status, say, shapes)
             try:
                 soaker.storm(random.Random(seed), time.time() + minutes * 60, pause_s)
                 soaker.calm()
@@ -147,6 +166,7 @@ class _Soaker(Struct):
     _account: Account
     _status: StatusWatch
     _say: Say
+    _shapes: Sequence[Shape]
     _running: dict[str, Job] = field(default_factory=dict)
     _struck: list[Struck] = field(default_factory=list)
 
@@ -156,7 +176,7 @@ class _Soaker(Struct):
         while time.time() < until:
             self._end_faults(time.time())
             self._operate()
-            for shape in SHAPES:
+            for shape in self._shapes:
                 self._keep_going(shape)
             if time.time() >= following and self._running:
                 self._strike(chance)

@@ -10,8 +10,8 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 
+from hpctl.cloud import NoProvider
 from hpctl.cloud.classify import error_text, of_batch, of_error
-from hpctl.cloud.none import NoProvider
 from hpctl.core.model import Outcome, OutcomeKind
 
 A, B, C = "i-a", "i-b", "i-c"

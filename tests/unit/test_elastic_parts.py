@@ -53,6 +53,22 @@ def test_what_command_gives_is_what_the_parser_reads():
     assert (read.limits.max_restarts, read.limits.final_exit_codes) == (3, {93, 5})
 
 
+def test_a_program_is_begun_again_in_its_process_where_it_is_python():
+    line = elastic.command(["-m", "train", "--lr=1"], 2, in_process=True)
+    argv = parse(line[4:], {}).program.argv
+    assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
+    with pytest.raises(HpctlError, match="takes a Python program"):
+        parse(elastic.command(["./train"], in_process=True)[4:], {})
+
+
+def test_without_nvidia_s_library_nothing_is_started_again_and_again():
+    # -S: nothing that is installed.
+    command = [sys.executable, "-S", options.IN_PROCESS, "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 93
+    assert "pip install nvidia-resiliency-ext" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("environment", "count"),
     [

@@ -18,16 +18,26 @@ RESULT = "HPCTL_ELASTIC_RESULT"
 """The file that the first node's launcher keeps its account in (`controller.read_account`)."""
 
 
+PYTHON = "HPCTL_PYTHON"
+"""The interpreter that has hpctl, for a rank whose own need not."""
+
+
 def command(
-    program: Sequence[str], nproc: int = 0, *, final_exit_codes: Sequence[int] = (93, 16, 17)
+    program: Sequence[str],
+    nproc: int = 0,
+    *,
+    in_process: bool = False,
+    final_exit_codes: Sequence[int] = (93, 16, 17),
 ) -> list[str]:
     """What srun starts, one task a node, to run `program` as a group of ranks.
 
     `program` is a script with its arguments, `-m module ...`, or any command. `nproc` ranks a node;
-    0 asks Slurm (GPUs of the step, else 1). The environment must hold what `environment` gives.
+    0 asks Slurm (GPUs of the step, else 1). `in_process`: see in_process.py. The environment must
+    hold what `environment` gives.
     """
     codes = ",".join(str(code) for code in final_exit_codes)
     options = [f"--nproc-per-node={nproc or 'auto'}", f"--final-exit-codes={codes}"]
+    options += ["--in-process"] * in_process
     return [sys.executable, *SAFE_PATH, "hpctl.jobs.elastic", *options, "--", *program]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from hpctl.core.bounds import printable
-from hpctl.jobs.elastic import RESULT, SECRET, group, wire
+from hpctl.jobs.elastic import PYTHON, RESULT, SECRET, group, wire
 from hpctl.jobs.elastic.controller import say
 from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, Program
@@ -236,6 +236,7 @@ def rank_environment(
         "TORCHELASTIC_RUN_ID": place.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": str(error_file),
+        PYTHON: sys.executable,
     }
     fresh.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if locals_ > 1:

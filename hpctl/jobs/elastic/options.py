@@ -52,6 +52,19 @@ def program(command: Sequence[str]) -> Program:
     return Program(tuple(command))
 
 
+IN_PROCESS = str(Path(__file__).with_name("in_process.py"))
+
+
+def in_process(found: Program) -> Program:
+    """The same Python program, begun again within its process. Raises HpctlError for any other."""
+    if found.argv[1:2] != ("-u",):
+        raise HpctlError(
+            "--in-process takes a Python program", "Give `script.py ...` or `-m module ...`."
+        )
+    interpreter, _, *rest = found.argv
+    return Program((interpreter, "-u", IN_PROCESS, *rest), found.script)
+
+
 def _python(interpreter: str, rest: tuple[str, ...]) -> Program:
     if rest == ("-m",):
         raise HpctlError("-m without a module", "Give the module's name after -m.")
@@ -88,8 +101,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> LauncherO
     command = parsed.command[1:] if parsed.command[:1] == ["--"] else parsed.command
     codes = frozenset(int(code) for code in parsed.final_exit_codes.split(",") if code)
     result = environment.get(RESULT, "")
+    found = program(command)
     return LauncherOptions(
-        program=program(command),
+        program=in_process(found) if parsed.in_process else found,
         nproc=_nproc(parsed.nproc_per_node, environment),
         limits=RestartLimits(parsed.max_restarts, final_exit_codes=codes),
         timing=GroupTiming(silence_s=parsed.silence),
@@ -130,6 +144,8 @@ def _parser() -> argparse.ArgumentParser:
         help="from SIGTERM to SIGKILL before a restart (2)")  # fmt: skip
     add("--silence", type=_number(float, LEAST_SILENCE_S), default=15.0, metavar="S",
         help="a launcher that says nothing for so long is gone (15)")  # fmt: skip
+    add("--in-process", action="store_true",
+        help="after an exception keep the processes (nvidia-resiliency-ext)")  # fmt: skip
     add("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core.hostlist import expand
@@ -19,6 +20,14 @@ from hpctl.jobs.ras_report import Address, address, address_of_job
 from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.policies import PolicyFile, merged
+
+
+class TorchRanks(Struct, frozen=True):
+    """What a launcher on each node starts. `count`: on a node, 0 for as many as GPUs. `in_process`:
+    after an exception they begin the program again in the same processes."""
+
+    count: int = 0
+    in_process: bool = False
 
 
 @dataclass(slots=True)
@@ -42,8 +51,8 @@ class RunSettings:
     logs: tuple[Path, ...] = ()
     scratch: bool = False
     save_signal: int = signal.SIGUSR1
-    torch: int | None = None
-    """Ranks that a launcher starts on each node, 0 for as many as GPUs; None: no launcher."""
+    torch: TorchRanks | None = None
+    """None: no launcher."""
     search: Callable[[], Search] | None = field(default=None, repr=False)
     """Looks for the newest whole checkpoint in all tiers; None: in `directory` alone."""
     own: tuple[PolicyFile, ...] = ()
@@ -101,7 +110,7 @@ def settings(
     spares: int | None = None,
     rules: RuleSet | None = None,
     logs: tuple[Path, ...] = (),
-    torch: int | None = None,
+    torch: TorchRanks | None = None,
     search: Callable[[], Search] | None = None,
 ) -> RunSettings:
     """Put them together. Raises HpctlError where we are in no job, or the numbers do not fit."""

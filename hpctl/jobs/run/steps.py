@@ -29,7 +29,7 @@ from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.resume import ResumePoint, beside, newest
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.output import OutputReader, RankProgress
-from hpctl.jobs.run.settings import RunSettings
+from hpctl.jobs.run.settings import RunSettings, TorchRanks
 from hpctl.jobs.run.srun import (
     ENDING,
     RunningStep,
@@ -50,11 +50,13 @@ ASK_S = 5.0
 
 
 def wrapped(
-    srun: SrunCommand, nproc: int, policy: RunPolicy, path: Path | None
+    srun: SrunCommand, ranks: TorchRanks, policy: RunPolicy, path: Path | None
 ) -> tuple[SrunCommand, Mapping[str, str]]:
     """The srun command with a launcher before the command, and what its environment needs."""
     codes = (*policy.final_exit_codes, *policy.corruption_exit_codes)
-    command = elastic.command(srun.command, nproc, final_exit_codes=codes)
+    command = elastic.command(
+        srun.command, ranks.count, in_process=ranks.in_process, final_exit_codes=codes
+    )
     # One task a node would else be bound to one task's share of its cores.
     bind = () if "cpu-bind" in srun.given else ("--cpu-bind=none",)
     srun = replace(srun, options=(*srun.options, *bind), command=tuple(command))

@@ -1,0 +1,167 @@
+"""A rank that begins its program again inside its own process, by NVIDIA's in-process restart.
+
+`python in_process.py script.py ... | -m module ...`, in the program's own interpreter, which has
+torch and nvidia-resiliency-ext and need not have hpctl. Where the program raises on any rank, all
+ranks abort their collectives and begin it anew at once: without a new interpreter, its imports
+and its CUDA context. Rank 0 has hpctl look for the newest complete checkpoint, and finds a port
+for the program's store, which must not meet the last one's keys.
+
+A rank that ends, a CUDA error that stays, and the MOST-th exception end all ranks: the launcher
+then starts new processes, as without this.
+"""
+
+import gc
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import traceback
+import warnings
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+MOST = 3
+"""Programs that are begun in one process. What fails more often may lie in the process."""
+STOP = 93
+"""The exit code at which hpctl starts nothing any more."""
+FOREVER = timedelta(days=365)
+"""hpctl finds hangs: to load a checkpoint may take longer than any limit of the wrapper's."""
+SOON = timedelta(seconds=0.25)
+PLACE_S = 3600
+
+
+def say(text: str) -> None:
+    """Into the job's log."""
+    print(f"hpctl in-process: {text}", file=sys.stderr, flush=True)
+
+
+def newest(began: bool) -> str:
+    """Where to resume, "" for the beginning. Raises OSError where there is no such place."""
+    get = os.environ.get
+    if not (directory := get("HPCTL_CHECKPOINT_DIR")):
+        return get("HPCTL_RESUME_FROM", "")
+    command = [os.environ["HPCTL_PYTHON"], "-m", "hpctl", "checkpoint", "last", "--export"]
+    command += [directory, *json.loads(get("HPCTL_TIERS") or "[]")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PLACE_S, check=False)
+    verdict, _, place = done.stdout.strip().partition(" ")
+    if verdict == "found":
+        return place
+    # What a first start has begun to write is no reason to stop.
+    if verdict == "none" or (verdict == "incomplete" and began):
+        return ""
+    raise OSError(done.stdout.strip() or "hpctl checkpoint last printed nothing")
+
+
+def agreed(store: Any, state: Any, began: bool) -> dict[str, Any]:
+    """What rank 0 says of this beginning: `resume`, `port`, `error`."""
+    key = f"hpctl-{state.iteration}"
+    if state.rank == 0:
+        with socket.create_server(("", 0)) as free:
+            found = {"resume": "", "port": free.getsockname()[1], "error": ""}
+        try:
+            first = os.environ.get("HPCTL_RESUME_FROM", "")
+            found["resume"] = newest(began) if state.iteration else first
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            found["error"] = str(error)
+        store.set(key, json.dumps(found))
+    store.wait([key], timedelta(seconds=PLACE_S))
+    told: dict[str, Any] = json.loads(store.get(key))
+    return told
+
+
+def begin(store: Any, state: Any, began: bool) -> None:
+    """Before the program, each time: what it finds in its environment."""
+    told = agreed(store, state, began)
+    if told["error"]:
+        if state.rank == 0:
+            say(f"nothing to resume from: {told['error']}")
+        sys.exit(STOP)
+    os.environ["MASTER_PORT"] = str(told["port"])
+    os.environ.pop("HPCTL_RESUME_FROM", None)
+    if told["resume"]:
+        os.environ["HPCTL_RESUME_FROM"] = told["resume"]
+    if state.iteration and state.rank == 0:
+        whence = told["resume"] or "the beginning"
+        say(f"restart {state.iteration} in the same processes, from {whence}")
+
+
+def program(arguments: list[str]) -> None:
+    """Run it as Python would. An exit with 0 is an end as any other; with another code the process
+    ends at once, for the wrapper would wait for ranks that wait for this one."""
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(arguments)
+            sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+            runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            if not isinstance(end.code, int):
+                print(end.code, file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+    except Exception as error:
+        # Its frames hold the model, and that the process group: others wait for its sockets.
+        traceback.print_exc()
+        traceback.clear_frames(error.__traceback__)
+        gc.collect()
+        raise
+
+
+def wrapper(inprocess: Any, *, cuda: bool) -> Any:
+    """NVIDIA's, for this rank."""
+    began = not os.environ.get("HPCTL_RESUME_FROM")
+    stores: list[Any] = []
+
+    class Store(inprocess.store.TCPStore):  # type: ignore[misc]
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            stores.append(self)
+
+    class Begin(inprocess.initialize.Initialize):  # type: ignore[misc]
+        def __call__(self, state: Any) -> Any:
+            begin(stores[-1], state, began)
+            return state
+
+    # A world that is smaller is the launchers' matter: they start all ranks anew.
+    world = os.environ["WORLD_SIZE"]
+    limit = inprocess.initialize.RetryController(
+        max_iterations=MOST, min_world_size=json.loads(world)
+    )
+    return inprocess.Wrapper(
+        store_factory=Store,
+        store_kwargs={"port": json.loads(os.environ["MASTER_PORT"])},
+        initialize=inprocess.Compose(Begin(), limit),
+        health_check=inprocess.health_check.CudaHealthCheck() if cuda else None,
+        monitor_thread_interval=SOON,
+        last_call_wait=SOON,
+        soft_timeout=FOREVER,
+        hard_timeout=2 * FOREVER,
+        barrier_timeout=3 * FOREVER,
+        completion_timeout=3 * FOREVER,
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Until the program has ended on all ranks."""
+    # Else its C++ warns of every quarter of a second in which nobody has failed.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    warnings.filterwarnings("ignore", "logging not initialized")
+    try:
+        torch = import_module("torch")
+        inprocess = import_module("nvidia_resiliency_ext.inprocess")
+    except ImportError as error:
+        say(f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process")
+        return STOP
+    wrapper(inprocess, cuda=torch.cuda.is_available())(program)(arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
