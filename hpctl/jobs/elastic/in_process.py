@@ -2,7 +2,7 @@
 
 `python in_process.py script.py ... | -m module ...`, in the program's own interpreter, which has
 torch and nvidia-resiliency-ext and need not have hpctl. Where the program raises on any rank, all
-ranks abort their collectives and begin it anew at once: without a new interpreter, its imports
+ranks abort their collectives and start it again at once: without a new interpreter, its imports
 and its CUDA context. Rank 0 has hpctl look for the newest complete checkpoint, and finds a port
 for the program's store, which must not meet the last one's keys.
 
@@ -45,7 +45,10 @@ def newest(began: bool) -> str:
         return get("HPCTL_RESUME_FROM", "")
     command = [os.environ["HPCTL_PYTHON"], "-m", "hpctl", "checkpoint", "last", "--export"]
     command += [directory, *json.loads(get("HPCTL_TIERS") or "[]")]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PLACE_S, check=False)
+    env = {**os.environ, "PYTHONSAFEPATH": "1"}  # what lies where the job runs is no part of hpctl
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, timeout=PLACE_S, check=False, env=env
+    )
     verdict, _, place = done.stdout.strip().partition(" ")
     if verdict == "found":
         return place
@@ -159,7 +162,8 @@ def main(arguments: list[str]) -> int:
     except ImportError as error:
         say(f"{sys.executable}: {error}. pip install nvidia-resiliency-ext, or omit --in-process")
         return STOP
-    wrapper(inprocess, cuda=torch.cuda.is_available())(program)(arguments)
+    # No arguments: the wrapper looks at their annotations, and trips over those of today.
+    wrapper(inprocess, cuda=torch.cuda.is_available())(lambda: program(arguments))()
     return 0
 
 
