@@ -26,6 +26,7 @@ from hpctl.jobs.fast.peer import Peer, PeerError, _ports
 from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
 from tests.cli.test_json_contract import holds
+from tests.fast import cluster
 from tests.fast.cluster import Nodes, children, content, save, wait_for
 from tests.unit.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.waiting import until
@@ -311,6 +312,19 @@ def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
         name, _ = saved(nodes, 1)
         nodes.safe(name)
         nodes.signal("n0", signal.SIGSTOP)
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
+
+
+def test_nodes_tell_of_what_they_save_and_nobody_is_asked(tmp_path, monkeypatch):
+    seldom = f"{cluster.LOOK_OFTEN}helpers.BEAT_LOOKS = 100_000\n"
+    monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, seldom))
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.kill("n0")  # it leads: the next is told, and finds that it does now
         files = dcp_files()
         save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
         nodes.safe("step-2")
