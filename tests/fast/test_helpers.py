@@ -317,6 +317,25 @@ def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
         nodes.safe("step-2")
 
 
+@pytest.mark.parametrize(("state", "launches"), [("RUNNING", 5), ("COMPLETING", 1)])
+def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, state, launches):
+    programs = {
+        "srun": 'echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
+        "scontrol": f"echo JobId=1 JobState={state}",
+        "sleep": ":",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(helpers.subprocess, "Popen", made := Mock())
+        helpers._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+    ((command,), _) = made.call_args
+    subprocess.run(command, env=env, timeout=20, check=False)
+    assert (tmp_path / "srun.calls").read_text().count("\n") == launches
+
+
 def test_nodes_tell_of_what_they_save_and_nobody_is_asked(tmp_path, monkeypatch):
     seldom = f"{cluster.LOOK_OFTEN}helpers.BEAT_LOOKS = 100_000\n"
     monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, seldom))
@@ -487,16 +506,3 @@ def test_a_stranger_reads_nothing(tmp_path):
             good.ask("flush", name="step-1", into="/tmp", files=[])
         good.close()
         assert nodes.resume().verdict == "none"
-
-
-def test_helpers_that_cannot_be_launched_are_launched_again(tmp_path, monkeypatch):
-    srun, tried = tmp_path / "srun", tmp_path / "tried"
-    srun.write_text(f"#!/bin/sh\necho x >> {tried}\ntest $(wc -l < {tried}) -gt 1\n")
-    srun.chmod(0o755)
-    with monkeypatch.context() as patch:
-        patch.setattr(helpers.subprocess, "Popen", made := Mock())
-        helpers._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
-    ((command,), _) = made.call_args
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    subprocess.run(command, env={"PATH": path}, check=True, timeout=20)
-    assert tried.read_text() == "x\n" * 2

@@ -36,14 +36,16 @@ from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 
 AGAIN = """
-for pause in 1 2 4; do
+for pause in 1 2 4 8 16 32 64; do
     begun=$(date +%s)
     "$@" && exit
     [ $(($(date +%s) - begun)) -lt 30 ] || exit
     sleep $pause
+    scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING || exit
 done
 """
-"""Where a task cannot be launched, srun ends them all: a moment later it may work."""
+"""Where a task cannot be launched, srun ends them all: a moment later it may work. A node that has
+just come back may refuse for half a minute."""
 
 
 class TooLarge(HpctlError):
