@@ -119,7 +119,8 @@ def soak(minutes, seed, steps, pause_s, say, named_s=NAMED_S, shapes=SHAPES):
         base = Path(name)
         base.chmod(0o755)
         calm = {ranks: undisturbed(base, ranks, steps) for ranks in {s.ranks for s in shapes}}
-        how = {**HMA, "disks": shapes is not SHAPES}
+        disks = any("@disk@" in option for shape in shapes for option in shape.options)
+        how = {**HMA, "disks": disks}
         with cluster(SITE, slurm_conf=SLURM, **how) as live, StatusWatch(live, named_s) as status:
             soaker = _Soaker(live, base, steps, account, status, say, shapes)
             try:

@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -197,8 +198,8 @@ class Node:
         """The files of a whole copy with their digests; none where there is no such copy."""
         with suppress(OSError, msgspec.MsgspecError):
             mark = self.copies / _name(origin) / f"{_name(step)}.json"
-            rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
-            return {row.file: row.digest for row in rows}
+            status = mark.stat()
+            return _marked(mark, (status.st_ino, status.st_mtime_ns))
         return {}
 
     # --- requests -------------------------------------------------------------------------------
@@ -529,6 +530,13 @@ _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "task": Node._task_state,
     "bye": Node._bye,
 }
+
+
+@lru_cache(maxsize=8)
+def _marked(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
+    """Read once while it stays the same: each file of a copy asks for its own digest."""
+    rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
+    return {row.file: row.digest for row in rows}
 
 
 def _files(step: Path, inside: str = "") -> Iterator[File]:
