@@ -9,11 +9,8 @@ import time
 
 from tests.soak.jobs import BESIDE, SHAPES
 from tests.soak.run import soak
-from tests.soak.status import NAMED_S
 
 FAST_BAR = 0.1
-FOUND_S = 180.0
-"""Within which a hang is found that no `hpctl run` watches, as here."""
 
 
 def main() -> int:
@@ -26,9 +23,9 @@ def main() -> int:
     parser.add_argument("--fast-saves", action="store_true")
     given = parser.parse_args()
     least, most = given.pause
-    shapes, named_s = (BESIDE, FOUND_S) if given.fast_saves else (SHAPES, NAMED_S)
+    shapes = BESIDE if given.fast_saves else SHAPES
     pause = (least, most)
-    account = soak(given.minutes, given.seed, given.steps, pause, _say, named_s, shapes)
+    account = soak(given.minutes, given.seed, given.steps, pause, _say, shapes=shapes)
     wrong = [*account.twice, *account.other_weights, *account.status.misses]
     if given.fast_saves:
         text = f"fast saves: {account.fast_ratio:.3f} of what a fault costs without them"

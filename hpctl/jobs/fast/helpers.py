@@ -45,7 +45,7 @@ for pause in 1 2 4 8 16 32 64; do
 done
 """
 """Where a task cannot be launched, srun ends them all: a moment later it may work. A node that has
-just come back may refuse for half a minute."""
+just come back may refuse for half a minute; this tries for two minutes."""
 
 
 class TooLarge(HpctlError):
