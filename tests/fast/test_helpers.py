@@ -38,11 +38,10 @@ def owners(nodes, files, last=".metadata"):
     return {name: nodes.spec.hosts[n % len(nodes.spec.hosts)] for n, name in enumerate(names)}
 
 
-def saved(nodes, number, make=dcp_files, last=".metadata"):
-    files = make()
-    files = {name: files[name] for name in sorted(files, key=lambda n: n == last)}
-    name = f"step-{number}"
-    save(nodes, name, files, owners(nodes, files, last))
+def saved(nodes, number):
+    """A step whose files differ from every other's; its name and its files."""
+    files, name = dcp_files(step=number), f"step-{number}"
+    save(nodes, name, files, owners(nodes, files))
     return name, files
 
 
@@ -67,9 +66,9 @@ def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
 def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
-        for number in (1, 2):
-            name, files = saved(nodes, number)
-            nodes.safe(name)
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.safe(saved(nodes, 2)[0])
         (copy,) = tmp_path.glob(f"n*/{META}/copies/n1/step-2/*")
         status, raw = copy.stat(), copy.read_bytes()
         copy.write_bytes(raw[:99] + bytes([raw[99] ^ 1]) + raw[100:])

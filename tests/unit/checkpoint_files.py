@@ -55,12 +55,12 @@ def dcp_metadata(items: list[tuple[str, int, int]]) -> bytes:
 
 
 def torch_save(saved, tensors: int = 1) -> bytes:
-    out = io.BytesIO()
+    out, parts = io.BytesIO(), {"data.pkl": pickle_of(saved)}
+    parts |= {f"data/{number}": bytes(range(1, 65)) for number in range(tensors)}
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("archive/data.pkl", pickle_of(saved))
-        for number in range(tensors):
-            archive.writestr(f"archive/data/{number}", bytes(range(1, 65)))
-        archive.writestr("archive/version", b"3\n")
+        for name, raw in {**parts, "version": b"3\n"}.items():
+            # Without a ZipInfo the time would be in it, and no two files alike.
+            archive.writestr(zipfile.ZipInfo(f"archive/{name}"), raw)
     return out.getvalue()
 
 
@@ -92,8 +92,8 @@ def generic(root: Path, name: str, step: int) -> Path:
 # --- checkpoints: every file of each is needed ----------------------------------------------------
 
 
-def dcp_files(ranks: int = 3) -> dict[str, bytes]:
-    item = torch_save({"x": 1})
+def dcp_files(ranks: int = 3, step: int = 1) -> dict[str, bytes]:
+    item = torch_save({"x": step})
     rows = [(f"__{r}_0.distcp", at * len(item), len(item)) for r in range(ranks) for at in (0, 1)]
     data = {f"__{rank}_0.distcp": item + item for rank in range(ranks)}
     return {**data, ".metadata": dcp_metadata(rows)}

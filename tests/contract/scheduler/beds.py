@@ -41,7 +41,7 @@ class Bed(Protocol):
     def stop_controller(self) -> None: ...
     def set_topology(self, leaves: dict[str, str]) -> None: ...
     def start_controller(self) -> None: ...
-    def wait_for_a_second_to_begin(self) -> None: ...
+    def wait_for_a_second_to_begin(self, after_s: float = 0.0) -> None: ...
     def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float: ...
 
 
@@ -110,8 +110,9 @@ class FakeBed:
     def start_controller(self) -> None:
         self.scheduler.away = False
 
-    def wait_for_a_second_to_begin(self) -> None:
+    def wait_for_a_second_to_begin(self, after_s: float = 0.0) -> None:
         self.until("a second begins", lambda: self._time.microsecond == 0)
+        self.until("a part of it", lambda: self._time.microsecond >= after_s * 1e6)
 
     def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float:
         begin = self._time
@@ -251,8 +252,8 @@ class RealBed:
     def start_controller(self) -> None:
         self.sandbox.start_slurmctld()
 
-    def wait_for_a_second_to_begin(self) -> None:
-        time.sleep(1 - time.time() % 1)
+    def wait_for_a_second_to_begin(self, after_s: float = 0.0) -> None:
+        time.sleep(1 - time.time() % 1 + after_s)
 
     def until(self, what: str, done: Callable[[], object], timeout: float = 20.0) -> float:
         begin = time.monotonic()

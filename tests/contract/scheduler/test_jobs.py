@@ -1,5 +1,7 @@
 """What every Scheduler promises about jobs: requeue, start_now, signal, hold."""
 
+import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
@@ -117,22 +119,25 @@ def test_nodes_that_ended_a_job_take_it_back_in_the_next_second(bed: Bed) -> Non
 def test_nodes_that_ended_a_job_kill_it_when_it_comes_back_in_the_same_second(bed: Bed) -> None:
     """But from 25.11 on, where each run has an id of its own, they take it."""
     bed.slow_epilog(False)
-    killed, harmless = False, slurm_of(bed) >= (25, 11, 0)
-    # A machine that is busy misses the second now and then.
-    for _ in range(10 if harmless else 20):
+    killed, harmless, tries = False, slurm_of(bed) >= (25, 11, 0), 0
+    # slurmctld starts jobs at its own times within a second, which may miss the one that is meant:
+    # so each try begins later. And the job is seen to run before slurmd has refused it.
+    until = time.monotonic() + 150
+    while not killed and (tries < 10 if harmless else time.monotonic() < until):
+        tries += 1
         job = running(bed, 4)
         attempt = job_of(bed, job).attempt
-        bed.wait_for_a_second_to_begin()
+        bed.wait_for_a_second_to_begin(0.15 * tries % 1)
         requeued(bed, job, attempt)
         send_start(bed, job)
         bed.until("run or killed", lambda j=job: job_of(bed, j).state != "PENDING")
-        killed = job_of(bed, job).state == "FAILED"
+        with suppress(AssertionError):
+            bed.until("killed", lambda j=job: job_of(bed, j).state == "FAILED", 0.5)
+            killed = True
         bed.cancel(job)
         bed.until(
             "idle", lambda: all(n.state == "IDLE" for n in bed.scheduler.view().nodes.values())
         )
-        if killed:
-            break
     assert killed is not harmless, "then the wait for the next second can go, or is needed"
 
 
