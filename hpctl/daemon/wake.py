@@ -40,16 +40,21 @@ class Waker:
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until poked or the time is over; True when poked."""
-        ready, _, _ = select.select([self._fd], [], [], max(0.0, timeout_s))
+        ready = self._ready(max(0.0, timeout_s))
         if ready:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._fd, 4096):
                     pass
-        return bool(ready)
+        return ready
 
     def poked(self) -> bool:
         """Whether the next `wait` returns at once."""
-        return bool(select.select([self._fd], [], [], 0)[0])
+        return self._ready(0.0)
+
+    def _ready(self, timeout_s: float) -> bool:
+        poll = select.poll()  # select() takes no descriptor from 1,024 on
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(1e3 * timeout_s))
 
     def close(self) -> None:
         """Stop listening."""

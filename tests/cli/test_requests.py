@@ -1,6 +1,9 @@
 """Requests: written down, answered by whoever consumes them, or left queued. Nothing else acts."""
 
+import fcntl
 import json
+import os
+import resource
 import threading
 from contextlib import contextmanager
 
@@ -42,6 +45,23 @@ def consumer(head):
         waker.poke()
         thread.join(10)
         waker.close()
+
+
+def test_a_daemon_with_many_connections_is_woken(head):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waker = Waker(head.dir)
+    low = waker._fd
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    try:
+        waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
+        waker.poke()
+        assert waker.poked()
+        assert waker.wait(5)
+        assert not waker.poked()
+        waker.close()
+    finally:
+        os.close(low)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture
