@@ -112,7 +112,7 @@ fuzz: test-packages ## Feed every decoder with what nobody would write, 10 minut
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS_EACH),600)
 
 .PHONY: bench
-bench: setup ## Measure the figures that the README states
+bench: setup ## Measure the figures of benchmarks/README.md
 	$(BIN)/python -m benchmarks
 
 # SLURM_INCLUDE names the directory of another Slurm's slurm/spank.h. Headers that are here are used.

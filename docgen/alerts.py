@@ -25,10 +25,10 @@ _APPROVABLE = "|".join(gate.name for gate in GATES if gate.approvable)
 
 ALERTS = (
     Alert("HpctlDown", 'up{job="hpctl"} == 0', "2m", "page",
-          "No daemon answers at {{ $labels.instance }}: nothing heals.",
+          "No daemon answers at {{ $labels.instance }}: nothing is recovered.",
           "systemctl status hpctl-daemon"),
     Alert("HpctlNoLeader", "sum(hpctl_leader) == 0", "1m", "page",
-          "No daemon leads: nothing heals.", "hpctl status"),
+          "No daemon leads: nothing is recovered.", "hpctl status"),
     Alert("HpctlStuck", "rate(hpctl_cycle_seconds_count[5m]) == 0 and hpctl_leader == 1", "5m",
           "page", "The daemon's loop stands still.", "journalctl -u hpctl-daemon"),
     Alert("HpctlCyclesFail", "increase(hpctl_cycles_failed_total[15m]) > 2", "0m", "page",

@@ -415,7 +415,7 @@ def culprit(
 
     suspects, healthy = _nodes(names), _nodes(partners)
     if len({*suspects, *healthy}) < 2:
-        raise click.UsageError("one node alone tells nothing: name --healthy partners")
+        raise click.UsageError("one node is not enough: add partners with --healthy")
     places = {"reservation": reservation, "partition": partition}
     options = [f"--{name}={value}" for name, value in places.items() if value]
     tester = _Tester(

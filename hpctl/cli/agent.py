@@ -167,7 +167,7 @@ def run(
 def check(as_json: bool, **given: Any) -> None:
     """Run every check once on this machine and say what it sees.
 
-    Works on any machine: what it has not is told as absent. Rates need two looks, and what must
+    Works on any machine: what it lacks is shown as absent. Rates need two looks, and what must
     last a while needs the agent itself: both are not seen here. Exit code: 0 fine or only
     warnings, 1 a check failed, 3 a check cannot tell.
     """

@@ -97,12 +97,12 @@ def report(for_s: float | None, socket: str, strict: bool, **found: str) -> None
         output.echo(f"hpctl: {stays} clears them", err=True)
 
 
-@click.command(short_help="What the agent thinks of this node, from what it knows.")
+@click.command(short_help="Print the agent's verdict on this node; probe nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md).")
 @_socket
 @_strict
 def verdict(as_json: bool, socket: str, strict: bool) -> None:
-    """What the agent thinks of this node, from what it knows.
+    """Print the agent's verdict on this node; probe nothing.
 
     For prologs and epilogs: nothing is probed. Exits 1 where the node is faulty, that is, about to
     be drained; 0 where it is not, where the agent cannot tell, and where no agent answers.

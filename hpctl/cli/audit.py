@@ -85,7 +85,7 @@ def _draw(out: Console, view: AuditView) -> None:
         line = f"{e.at:%Y-%m-%d %H:%M:%S}  {e.by}{proof}  {e.what}{refused}{answer}"
         out.print(line, soft_wrap=True)
     if not view.entries:
-        out.print("Nobody has asked for anything yet.")
+        out.print("There are no requests yet.")
 
 
 def _trail(config: str) -> list[AuditRow]:
@@ -96,12 +96,12 @@ def _trail(config: str) -> list[AuditRow]:
 
 
 @click.group(invoke_without_command=True)
-@click.option("--since", type=output.SinceType(), help="What was asked since (30min, 7d, ISO).")
+@click.option("--since", type=output.SinceType(), help="Requests since (30min, 7d, ISO).")
 @output.json_option
 @output.config_option
 @click.pass_context
 def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool) -> None:
-    """Who asked what, and by which configuration the daemon acted."""
+    """Operators' requests and changes of the daemon's configuration."""
     if ctx.invoked_subcommand is not None:
         return
     rows = [e for e in entries(_trail(config)) if since is None or e.at >= since]
@@ -113,10 +113,10 @@ def audit(ctx: click.Context, since: datetime | None, config: str, as_json: bool
 @output.json_option
 @output.config_option
 def verify(expect: str | None, config: str, as_json: bool) -> None:
-    """Prove that no row was changed, removed or put in between.
+    """Verify that no row was changed, removed or inserted.
 
     Whoever may write to the database can make the whole chain anew: compare with a digest that
-    the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 whole, 1 not.
+    the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
     from hpctl.store.sql import FIRST, broken
 
@@ -142,6 +142,6 @@ def _draw_verify(out: Console, view: AuditVerifyView) -> None:
             " there. Compare with a backup of the journal and the daemon's log (digest=)."
         )
     elif view.expected is False:
-        out.print("The chain is whole, but has no such digest: it was made anew or cut short.")
+        out.print("The chain is intact but lacks this digest: it was rebuilt or truncated.")
     else:
         out.print(f"{view.rows} rows, each follows from the one before. Newest: {view.digest}")

@@ -94,7 +94,7 @@ def ls(
     as_json: bool,
     **aws: str | None,
 ) -> None:
-    """List PLACE's checkpoints, newest first, and what keeps others from being one.
+    """List PLACE's checkpoints, newest first, and why others are incomplete.
 
     With --job, those in the directory that the job was submitted with, and the steps that its
     nodes hold where it has --fast-dir: which nodes, and how many copies of each file.
@@ -149,7 +149,7 @@ def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
 @click.argument("path", shell_complete=complete_file)
 @_looking
 def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
-    """Prove one checkpoint (a directory, a prefix or a .ckpt file), or say what is wrong."""
+    """Verify one checkpoint (a directory, a prefix or a .ckpt file)."""
     try:
         place = Aws(**aws).place(path)
         if isinstance(place, Remote):
@@ -235,7 +235,7 @@ def helper(shell: bool) -> None:
     type=click.IntRange(min=1),
     envvar=["SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
     default=1,
-    help="How many nodes the job has: on several, what is on one's own disk does not count.",
+    help="How many nodes the job has: with several, checkpoints on a node's own disk are ignored.",
 )
 @_looking
 @click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
@@ -364,7 +364,7 @@ def _line(result: search.Search) -> str:
     where = ", ".join(sorted({str(each.path.parent) for each in claimed}))
     return {
         "none": "none",
-        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them whole",
+        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them complete",
         "unreadable": f"unreadable {unseen or f'{where}: some checkpoints there cannot be read'}",
     }[result.verdict]
 

@@ -110,7 +110,7 @@ class AdviceView(Struct, frozen=True):
     type=click.IntRange(2, 1000),
     default=8,
     show_default=True,
-    help="How many of the newest whole checkpoints to measure.",
+    help="How many of the newest complete checkpoints to measure.",
 )
 @output.json_option
 @output.config_option
@@ -296,7 +296,7 @@ def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
         return max(reported, 0.01), f"median of {count} as the program told hpctl run"
     measured = saves.save_s
     if measured is None:
-        why = "each is a single file" if saves.saves else "there is no whole checkpoint"
+        why = "each is a single file" if saves.saves else "there is no complete checkpoint"
         raise click.UsageError(
             f"What a save costs cannot be measured in {saves.directory} ({why}): say --save-cost."
         )

@@ -304,7 +304,7 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
     good = credential.payload == payload and credential.uid == os.geteuid()
     verdict = "ok" if good else "fail"
     what = f"a credential of uid {credential.uid} from {credential.address}"
-    hint = "" if good else "restart munged: it answers with what was not asked"
+    hint = "" if good else "restart munged: it returned a different payload"
     yield CheckView("munge", verdict, what, hint)
 
 
@@ -316,8 +316,8 @@ def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     with contextlib.closing(open_store(config)) as store:
         info = leader(store, now, wait=config.database_url is not None)
         state = fold(store.events())
-    yield CheckView("journal", "ok", f"{state.events} events, all of them legal", "")
-    hint = "systemctl start hpctl (or: hpctl daemon run); its log says why it stopped"
+    yield CheckView("journal", "ok", f"{state.events} events, all valid", "")
+    hint = "systemctl start hpctl-daemon (or: hpctl daemon run); see its log for the cause"
     if info is None:
         yield CheckView("daemon", "fail", "none has ever run on this state directory", hint)
     elif now > info.until:
@@ -572,9 +572,9 @@ def clock() -> Iterator[CheckView]:
     max_error_us = struct.unpack_from(_TIMEX, buffer)[3]
     if state == TIME_ERROR:
         hint = "run chrony or systemd-timesyncd: credentials of skewed hosts are refused"
-        yield CheckView("clock", "warn", "nobody keeps this host's clock right", hint)
+        yield CheckView("clock", "warn", "no time service synchronizes this host's clock", hint)
     else:
-        what = f"synchronised, at most {max_error_us / 1000:.0f} ms off"
+        what = f"synchronized, at most {max_error_us / 1000:.0f} ms off"
         yield CheckView("clock", "ok", what, "")
 
 

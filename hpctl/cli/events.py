@@ -118,11 +118,11 @@ def _print(view: JournalEvent, as_json: bool) -> None:
 
 @click.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_any)
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Print new events until Ctrl-C.")
 @click.option(
     "--since",
     type=output.SinceType(),
-    help="Events since then (30min, 7d, ISO). Default: a day; with TARGET all that is not past.",
+    help="Events since then (30min, 7d, ISO). Default: a day; with TARGET all except retired ones.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object a line (docs/cli-json.md)."

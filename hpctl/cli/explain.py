@@ -238,7 +238,7 @@ def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> Exp
         as_of=w.now,
         target=target,
         kind="job",
-        headline=f"Job {target} is in its own supervisor's hands. The newest word: {what}.",
+        headline=f"Job {target} is handled by its own supervisor. Newest report: {what}.",
         story=tuple(map(report_line, reports)),
         next=Awaited("nothing, unless its supervisor asks or its run ends"),
         trouble=trouble_view(last.trouble),
@@ -310,7 +310,7 @@ def _of_node(judged: model.Assessment | None, slurm: model.SlurmNode | None) -> 
     """Whether it is over for a node that nothing is done to, and what a person must do."""
     if slurm is not None and slurm.closed:
         how = "hpctl return" if model.reason_owner(slurm.reason) else "scontrol update State=RESUME"
-        return f"a person: it is closed, and hpctl does not open it by itself (`{how}`)"
+        return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
     if judged is None:
         return "a person: install or start the agent there (`hpctl doctor`)"
     if judged.condition is model.Condition.HEALTHY:
@@ -387,7 +387,7 @@ def everything(w: World) -> list[str]:
 @output.json_option
 @output.config_option
 def explain(target: str, config: str, as_json: bool) -> None:
-    """Why hpctl did, or did not do, a thing.
+    """Explain why hpctl acted or did not act.
 
     ID is the id of a recovery or of a change of capacity (s-...), a node, a job, an instance group
     that autoscaling or spares have changed, or whatever `hpctl status` lists as held.
@@ -607,7 +607,7 @@ def checkpoint_text(
     path = found.found.path
     saved = at_stamp(os.stat(str(path)).st_mtime)
     when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
-    return f"its newest whole checkpoint is {path}{when}{torn}"
+    return f"its newest complete checkpoint is {path}{when}{torn}"
 
 
 def _would(
@@ -618,7 +618,7 @@ def _would(
 ) -> str:
     """What its policy answers to a crash now."""
     if w.policy.mode is Mode.OBSERVE:
-        return "nothing, for hpctl only observes"
+        return "nothing: hpctl is in mode observe"
     trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
     means = Means(
         process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)

@@ -259,7 +259,7 @@ def _consistent() -> Iterator[None]:
         yield
     except Corrupt as error:
         raise JournalCorrupt(
-            f"the journal contradicts itself: {error}",
+            f"the journal is inconsistent: {error}",
             "keep a copy for the maintainers and restore the newest good one",
         ) from error
 

@@ -80,7 +80,7 @@ def _view(found: Checked) -> JournalView:
 
 
 def _draw(out: Console, view: JournalView) -> None:
-    out.print(f"{view.journal}: {'whole' if view.ok else 'NOT WHOLE'}", soft_wrap=True)
+    out.print(f"{view.journal}: {'whole' if view.ok else 'DAMAGED'}", soft_wrap=True)
     if view.rows:
         counts = ", ".join(f"{count} {name}" for name, count in view.rows.items() if count)
         out.print(f"  schema {view.schema_version}; rows: {counts or 'none'}", soft_wrap=True)
@@ -111,7 +111,7 @@ def journal() -> None:
 def check_command(file: Path | None, config: str, as_json: bool) -> None:
     """Read and replay all of it; name the first wrong row.
 
-    FILE: a backup, in place of the configured journal. Exit code: 0 whole, 1 not, 3 not reached.
+    FILE: a backup, in place of the configured journal. Exit code: 0 intact, 1 not, 3 not reachable.
     """
     from hpctl.store.copies import file_url
     from hpctl.wiring import readable_url
@@ -127,7 +127,7 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
 @output.json_option
 @output.config_option
 def backup(file: Path, config: str, as_json: bool) -> None:
-    """Copy it into FILE, while daemons write it, and check.
+    """Copy the journal to FILE while daemons run, and check it.
 
     FILE is a SQLite file whatever the database is, for root and the daemon alone. Exit code: 0
     whole, 1 not.
@@ -182,7 +182,7 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
 
 def _draw_restore(out: Console, view: RestoreView) -> None:
     _draw(out, view.backup)
-    there = f"{view.events} events, of which {view.lost} are younger than the backup and get lost"
+    there = f"{view.events} events, of which {view.lost} are newer than the backup and will be lost"
     out.print(f"{view.journal}: {there if view.events else 'empty'}", soft_wrap=True)
     if view.done:
         out.print("Restored. Start the daemons.")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     cls=LazyGroup, epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell."
 )
 def lifecycle() -> None:
-    """Make, try and send what runs on a node at birth."""
+    """Build, test and upload lifecycle scripts."""
 
 
 FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
@@ -118,7 +118,7 @@ def bundle(
     python: Path | None,
     as_json: bool,
 ) -> None:
-    """Pack what nodes run at birth, and check it.
+    """Build and check a bundle of lifecycle scripts.
 
     Without --wheels, --installed or --wheelhouse the nodes get everything but hpctl itself. A
     bundle with a problem is not kept.
@@ -220,7 +220,7 @@ class PushView(Struct, frozen=True):
 @lifecycle.command()
 @_bundle
 @click.argument("target", metavar="S3://BUCKET/PREFIX", type=PrefixType())
-@click.option("--prune", is_flag=True, help="Delete what lies in the prefix and in no bundle.")
+@click.option("--prune", is_flag=True, help="Delete objects under the prefix that no bundle has.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask before --prune deletes.")
 @aws_options
@@ -236,7 +236,7 @@ def push(
 ) -> None:
     """Upload a bundle to S3, what changed of it.
 
-    MANIFEST goes last: a node that comes up meanwhile refuses what it does not vouch for. Nodes
+    MANIFEST goes last: a node that starts meanwhile rejects files that it does not list. Nodes
     that are up are not touched; new and replaced ones run the new scripts.
     """
     from hpctl.cli.cluster.waiting import confirm
@@ -293,7 +293,7 @@ class TestView(Struct, frozen=True):
 @click.option("--no-slurm", is_flag=True, help="Start no Slurm: run the scripts alone.")
 @json_option
 def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
-    """Run a bundle before a node is paid for it.
+    """Test a bundle on this machine.
 
     As a node of each role, below a directory; then as a sandbox's instance, which must join a real
     Slurm. What needs systemd, mounts or accounts is left out: hpctl lifecycle show says so.
@@ -351,7 +351,7 @@ def _with_slurm(directory: Path) -> str:
 )
 @json_option
 def show(root: Path, as_json: bool) -> None:
-    """What became of each step on this node."""
+    """Show the result of each step on this node."""
     from hpctl.clusters.bundle_checks import state_of
 
     run = state_of(root)

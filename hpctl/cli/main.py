@@ -26,16 +26,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Watch": {
         "status": ("hpctl.cli.status:status", "The cluster and the daemon in one screen."),
         "top": ("hpctl.cli.top:top", "Nodes, jobs and recoveries, live."),
-        "nodes": (
-            "hpctl.cli.nodes:nodes",
-            "Every node: what is known of it and what is done to it.",
-        ),
-        "jobs": (
-            "hpctl.cli.recoveries:jobs",
-            "Jobs that were hit, and where their recovery stands.",
-        ),
+        "nodes": ("hpctl.cli.nodes:nodes", "Every node: its health and its recovery."),
+        "jobs": ("hpctl.cli.recoveries:jobs", "Affected jobs and the state of their recovery."),
         "recoveries": ("hpctl.cli.recoveries:recoveries", "Open and ended recoveries."),
-        "explain": ("hpctl.cli.explain:explain", "Why hpctl did, or did not do, a thing."),
+        "explain": ("hpctl.cli.explain:explain", "Explain why hpctl acted or did not act."),
         "events": (
             "hpctl.cli.events:events",
             "What hpctl saw, decided and did, one line an event.",
@@ -44,7 +38,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "forecast": ("hpctl.cli.forecast:forecast", "How likely nodes break in the next days."),
         "audit": (
             "hpctl.cli.audit:audit",
-            "Who asked what, and by which configuration the daemon acted.",
+            "Operators' requests and changes of the daemon's configuration.",
         ),
         "page": (
             "hpctl.cli.daemon:page",
@@ -59,7 +53,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Act": {
         "pause": ("hpctl.cli.requests:pause", "Stop opening recoveries and taking steps."),
         "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
-        "approve": ("hpctl.cli.requests:approve", "Let a held recovery go ahead."),
+        "approve": ("hpctl.cli.requests:approve", "Approve a blocked recovery."),
         "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
         "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
         "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
@@ -77,7 +71,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
         "stacks": (
             "hpctl.cli.stacks:stacks",
-            "What each rank of a job does now, and who holds it up.",
+            "Show each rank's stack, and which ranks the others wait for.",
         ),
         "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
     },
@@ -86,10 +80,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
         "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
         "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),
-        "lifecycle": (
-            "hpctl.cli.lifecycle:lifecycle",
-            "Make, try and send what runs on a node at birth.",
-        ),
+        "lifecycle": ("hpctl.cli.lifecycle:lifecycle", "Build, test and upload lifecycle scripts."),
         "storage": (
             "hpctl.cli.storage:storage",
             "Link file systems to S3, and load files ahead of use.",
@@ -145,7 +136,7 @@ def cli() -> None:
         # A prolog that calls it must not pay for the agent's imports.
         "verdict": (
             "hpctl.cli.agent_report:verdict",
-            "What the agent thinks of this node, from what it knows.",
+            "Print the agent's verdict on this node; probe nothing.",
         ),
         "report": (
             "hpctl.cli.agent_report:report",

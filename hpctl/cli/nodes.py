@@ -111,7 +111,7 @@ def _instance_status(w: World, status: str) -> str:
 @output.json_option
 @output.config_option
 def nodes(names: tuple[str, ...], no_cloud: bool, config: str, as_json: bool) -> None:
-    """Every node: what is known of it and what is done to it.
+    """Every node: its health and its recovery.
 
     Exit code: 0, or 3 where Slurm or the cloud could not be asked.
     """

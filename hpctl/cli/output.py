@@ -224,4 +224,4 @@ def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> s
 def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
     """The error for a name that nothing has, with the nearest ones that something has."""
     hint = nearest(name, known, f"`hpctl {what}` lists what there is")
-    return HpctlError(f"nothing is known of {name!r}", hint)
+    return HpctlError(f"hpctl does not know {name!r}", hint)

@@ -50,7 +50,7 @@ def recoveries_view(
 _which = output.together(
     click.option("--all", "ended", is_flag=True, help="Show ended recoveries too."),
     click.option(
-        "--since", type=output.SinceType(), help="Those that moved since (30min, 7d, ISO)."
+        "--since", type=output.SinceType(), help="Only those that changed since (30min, 7d, ISO)."
     ),
     output.json_option,
     output.config_option,
@@ -118,7 +118,7 @@ def _reports(w: World, since: datetime) -> tuple[views.JobReportView, ...]:
 @click.command()
 @_which
 def jobs(ended: bool, since: datetime | None, config: str, as_json: bool) -> None:
-    """Jobs that were hit, and where their recovery stands."""
+    """Affected jobs and the state of their recovery."""
     world = _world(config, ended, since)
     output.show("jobs", jobs_view(world, ended=ended, since=since), as_json, draw_jobs)
 
@@ -136,7 +136,7 @@ def draw_jobs(out: Console, view: JobsView) -> None:
 def _report_table(out: Console, rows: Sequence[views.JobReportView], now: datetime) -> None:
     if not rows:
         return
-    heading(out, "Told by supervisors, the newest of each job")
+    heading(out, "Newest report of each job's supervisor")
     cells = []
     for r in rows:
         why = (r.trouble.why if r.trouble else "") or r.why or None

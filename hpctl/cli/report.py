@@ -94,7 +94,7 @@ def read(
 
 
 _SINCE = "Where the period begins (12h, 30d, ISO); it ends now."
-_BY_HAND = "After what time a person would have repaired a node without hpctl."
+_BY_HAND = "Time in which a person would repair a node without hpctl."
 _PRICES = "A YAML file: gpu_hour, currency, partitions. Without it costs are GPU-hours."
 _HTML = "Write one HTML file with plots, which loads nothing else."
 _FILE = click.Path(dir_okay=False)
@@ -148,7 +148,7 @@ def summary(view: ReportView) -> list[tuple[str, str]]:
     return [
         ("fleet", f"{r.nodes} nodes, {r.gpus} GPUs, {r.node_days:,.1f} node-days"),
         ("failures", f"{r.all.failures}, {r.all.per_1000:.2f} per 1,000 node-days"),
-        ("jobs hit", f"{r.idle.count}; they stood still for {spent(r.idle, money)}"),
+        ("jobs hit", f"{r.idle.count}; they waited for {spent(r.idle, money)}"),
         ("nodes out", f"{r.out.count}; out of service for {spent(r.out, money)}"),
         ("saved: jobs", f"{r.restarts.count} restarts; {spent(r.restarts, money)}"),
         ("saved: nodes", f"{r.kept.count} repaired without a person; {spent(r.kept, money)}"),

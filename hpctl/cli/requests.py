@@ -311,12 +311,12 @@ def resume(no_wait: bool, config: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_hold)
-@click.option("--rule", help="All that are held for this rule of the catalogue, such as xid-79.")
+@click.option("--rule", help="Everything blocked for this catalogue rule, such as xid-79.")
 @request_options
 def approve(
     targets: tuple[str, ...], rule: str | None, no_wait: bool, config: str, as_json: bool
 ) -> None:
-    """Let a held recovery go ahead.
+    """Approve a blocked recovery.
 
     TARGET is what `hpctl status` lists as held back; nodes may be a hostlist. Only budgets, the
     correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
@@ -439,6 +439,6 @@ def reboot(names: tuple[str, ...], **options: Any) -> None:
 def give_back(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
     """Give a node that hpctl drained back to Slurm.
 
-    Only nodes whose Reason says hpctl: another's drain is theirs to lift.
+    Only nodes whose Reason begins with hpctl:. Other drains are not changed.
     """
     _ask(config, "return", list(dict.fromkeys(names)), no_wait, as_json)

@@ -45,7 +45,7 @@ class RunningJob(Struct, frozen=True):
     nodes: tuple[str, ...]
 
 
-@click.command(short_help="What each rank of a job does now, and who holds it up.")
+@click.command(short_help="Show each rank's stack, and which ranks the others wait for.")
 @click.argument("job", metavar="JOB")
 @output.json_option
 def stacks(job: str, as_json: bool) -> None:

@@ -272,7 +272,7 @@ def _unknowns(w: World) -> list[str]:
         silent = duration((w.now - w.daemon.heartbeat).total_seconds())
         found.append(
             f"the daemon on {w.daemon.host} (pid {w.daemon.pid}) has been silent for {silent}: "
-            "systemctl status hpctl"
+            "systemctl status hpctl-daemon"
         )
     if w.slurm is None:
         found.append(f"Slurm cannot be read: {w.slurm_error}")

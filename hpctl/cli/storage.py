@@ -68,7 +68,7 @@ class LinkView(Struct, frozen=True):
     show_default=True,
     help="Write what is written there to S3.",
 )
-@click.option("--wait/--no-wait", "waits", default=True, show_default=True, help="Until it serves.")
+@click.option("--wait/--no-wait", "waits", default=True, show_default=True, help="Until available.")
 @click.option(
     "--timeout",
     "timeout_s",

@@ -81,13 +81,13 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         (Action.STEP, Action.REQUEUE),
         exclude=1,
         save_first=True,
-        why="The program is innocent and the node is out: nothing is gained by waiting.",
+        why="The node failed, not the program: waiting does not help.",
     ),
     Kind.CRASH: Treatment(
         _ALL,
         backoff=True,
         hold_same=True,
-        why="Most crashes pass; the same one again from the same checkpoint is a bug.",
+        why="Most crashes are transient; a repeat from the same checkpoint is a bug.",
     ),
     Kind.GPU_MEMORY: Treatment(
         _ONCE_MORE,
@@ -108,7 +108,7 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         _ONCE_MORE,
         backoff=True,
         exclude=2,
-        why="The rank that complains is often not the culprit: a node goes when named again.",
+        why="The reporting rank is often not the cause: a second report excludes the node.",
     ),
     Kind.HANG: Treatment(
         _ALL,
@@ -120,37 +120,35 @@ DEFAULTS: Final[Mapping[Kind, Treatment]] = {
         _ONCE_MORE,
         hold_same=True,
         why="Once it may be a bad GPU or batch; twice from the same checkpoint is the model."
-        " Never saved first: the weights are spoilt.",
+        " Never saved first: the weights are corrupt.",
     ),
-    Kind.SPIKE: Treatment((Action.NOTIFY,), why="Most losses come back by themselves."),
+    Kind.SPIKE: Treatment((Action.NOTIFY,), why="Most spikes recover without action."),
     Kind.SLOW: Treatment((Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."),
-    Kind.UPLOAD: Treatment((Action.NOTIFY,), why="The run is well, and tiers hold the checkpoint."),
+    Kind.UPLOAD: Treatment((Action.NOTIFY,), why="Training goes on; tiers hold the checkpoint."),
     Kind.STORAGE: Treatment(
         (Action.REQUEUE,),
         backoff=True,
         exclude=2,
-        why="File systems fix in minutes; the nodes can serve others meanwhile. A stale mount is"
+        why="File systems recover in minutes; other jobs can use the nodes. A stale mount is"
         " one node's.",
     ),
     Kind.CORRUPTION: Treatment(
         (Action.REQUEUE,),
         exclude=1,
-        why="Wrong numbers are worse than none: not one more step on that node.",
+        why="Wrong results are worse than none: exclude the node at once.",
     ),
     Kind.NO_PROGRESS: Treatment(
         _ONCE_MORE,
         backoff=True,
-        why="An end that saved nothing may be a lost node's echo; the third is a finished or"
+        why="An exit without progress may follow a lost node; the third is a finished or"
         " broken program.",
     ),
     Kind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
     Kind.TIME_LIMIT: Treatment(
-        (Action.REQUEUE,), save_first=True, why="It goes on in its next turn from what it saves."
+        (Action.REQUEUE,), save_first=True, why="The next run continues from the checkpoint."
     ),
     Kind.KILLED: Treatment(
-        _ONCE_MORE,
-        backoff=True,
-        why="Whoever killed it once by mistake gets it back; who kills it again means it.",
+        _ONCE_MORE, backoff=True, why="One kill may be a mistake; a second is intended."
     ),
     Kind.FINAL: Treatment((Action.NONE,), why="It asked not to be run again."),
 }

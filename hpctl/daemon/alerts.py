@@ -260,7 +260,7 @@ def routes(
     """
     if token_file is None:
         return []
-    taken = Counter("hpctl_alerts", "Notifications of alerts taken whole.", registry=registry)
+    taken = Counter("hpctl_alerts", "Alert notifications accepted.", registry=registry)
     refused = RefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
 
     async def alerts(request: Request) -> Response:
@@ -311,7 +311,7 @@ def read_token(path: Path, key: str) -> bytes:
     except OSError as error:
         raise Refusal(503, "token_unusable", f"{key} cannot be read: {error.strerror}") from error
     if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
-        message = f"{key} is open to everybody"
+        message = f"{key} is open to other users"
         raise Refusal(503, "token_unusable", message, f"chmod 0640 {path}")
     if len(token) < 16:
         message = f"{key} holds no token of 16 characters or more"

@@ -86,7 +86,7 @@ async def read_body(
     try:
         return await asyncio.wait_for(_collect(receive, most, over), within_s)
     except asyncio.TimeoutError as error:
-        text = f"the body was not here within {within_s:.0f} s"
+        text = f"the body did not arrive within {within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
 
 
@@ -96,7 +96,7 @@ async def _collect(receive: Receive, most: int, over: Refusal) -> bytes:
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Refusal(400, "disconnected", "the client left in mid-body")
+            raise Refusal(400, "disconnected", "the client disconnected before the body ended")
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > most:
@@ -308,9 +308,7 @@ class Authenticator:
         """What was sent within a session. Raises Refusal."""
         message = self._read(body)
         if message.content.node != session.node:
-            text = (
-                f"the session is that of {session.node}, the body speaks of {message.content.node}"
-            )
+            text = f"the session is that of {session.node}, the body names {message.content.node}"
             raise Refusal(403, "forged_node", text)
         if self._slurm_address(session.node) != session.address:
             text = f"Slurm has {session.node} at another address now than {session.address}"
@@ -333,7 +331,7 @@ class Authenticator:
         message = readable(wire.read, body)
         start = message.content.agent_start
         if start.timestamp() > time.time() + AHEAD_S:
-            text = f"the agent says that it started at {start.isoformat()}, which is yet to come"
+            text = f"the agent says that it started at {start.isoformat()}, which is in the future"
             raise Refusal(403, "future_start", text, "Compare the clocks of both hosts.")
         return message
 

@@ -89,7 +89,7 @@ def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegi
         await run_in_threadpool(copies.make)
         return b"{}"
 
-    refusals = ("hpctl_copies_refused", "Asked-for copies of the journal that were not made.")
+    refusals = ("hpctl_copies_refused", "Requested journal copies refused.")
     return proved_route(wire.COPY_PATH, 64, settings, copied, refusals, registry)
 
 
@@ -249,7 +249,7 @@ def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorR
 def count(crowd: Connections, registry: CollectorRegistry) -> None:
     """Show how many connections there are."""
     Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
-    dropped = Gauge("hpctl_intake_dropped", "Ended for want of room or time.", registry=registry)
+    dropped = Gauge("hpctl_intake_dropped", "Closed for lack of space or time.", registry=registry)
     dropped.set_function(lambda: crowd.dropped)
 
 

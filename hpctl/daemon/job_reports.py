@@ -93,7 +93,7 @@ class _Jobs:
     async def _event(self, report: JobReport, size: int, uid: int) -> job_wire.Taken:
         """Taken in; a job that has just begun is waited for, until Slurm was read again."""
         if not self._reports.take(uid) or not self._bytes.take(uid, size):
-            hint = "The supervisor sees to its job itself."
+            hint = "The supervisor handles its job itself."
             raise Refusal(429, "too_many", f"too many reports of uid {uid}", hint)
         asked, patience = self._clock.now(), time.monotonic() + PATIENCE_S
         while True:

@@ -255,7 +255,7 @@ class Leadership:
         chosen = [one for one in ready if target in ("", one.host, one.address)]
         ok, answer = False, f"no standby is ready there; ready: {names_of(ready)}"
         if not request.proof:
-            answer = f"nothing proves that {by!r} asked: ask while a daemon runs"
+            answer = f"{by!r} is not authenticated: repeat while a daemon runs"
         elif not chosen and target in (self._me.host, self._me.address):
             answer = f"{target} leads already"
         elif chosen:

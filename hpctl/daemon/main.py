@@ -100,7 +100,7 @@ def lock_state_dir(state_dir: Path) -> IO[str]:
         holder = handle.read().strip() or "another process"
         handle.close()
         raise AlreadyRunning(
-            f"{state_dir} is in use by {holder}", "one daemon a state directory; stop that one"
+            f"{state_dir} is in use by {holder}", "one daemon per state directory; stop the other"
         ) from None
     handle.truncate(0)
     handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
@@ -133,7 +133,7 @@ class ClusterLock:
             raise AlreadyRunning(
                 f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
                 " with another state_dir",
-                f"one daemon a cluster; see what it is: ps -fp {daemon}",
+                f"only one daemon per cluster; inspect it: ps -fp {daemon}",
             )
 
     @property

@@ -49,7 +49,7 @@ def url_of(name: str, source: str) -> str:
             fix = f"write the sink's URL into it; chmod 0640 {source}"
             raise Unusable(f"sink {name}: {source}: {error.strerror}", fix) from error
         if mode & (stat.S_IROTH | stat.S_IWOTH):
-            raise Unusable(f"sink {name}: {source} is open to everybody", f"chmod 0640 {source}")
+            raise Unusable(f"sink {name}: {source} is open to other users", f"chmod 0640 {source}")
     url = url.strip()
     if not re.fullmatch(r"\w+://[!-~]+", url):
         fix = "write one URL of Apprise there, as json://host/path or slack://..."

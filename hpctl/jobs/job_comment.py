@@ -54,7 +54,7 @@ def encode(registration: JobRegistration, user_comment: str = "") -> str:
             f"what is registered in the job's Comment has {size} characters{own};"
             f" Slurm takes {LONGEST}",
             "Leave to the cluster's or the partition's policy file what all jobs share"
-            " (docs/jobs.md), or shorten the paths.",
+            " (docs/policy-guide.md), or shorten the paths.",
         )
     return comment
 

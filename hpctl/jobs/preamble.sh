@@ -25,7 +25,7 @@ hpctl_preamble() {
     case $hpctl_line in
     /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
     stop) return @STOP@ ;;
-    *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: what is saved there dies with its node" >&2 ;;
+    *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: saves there are lost with their node" >&2 ;;
     esac
 #@ make
     for hpctl_pause in 2 5 10 0; do

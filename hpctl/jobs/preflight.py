@@ -44,7 +44,7 @@ def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
     known = limits(runs)
     for node in nodes:
         if node not in found:
-            bad[node] = "told no result of its tests"
+            bad[node] = "reported no test result"
         elif why := worst(found[node]):
             bad[node] = why
         else:

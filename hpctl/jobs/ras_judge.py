@@ -97,7 +97,7 @@ def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> R
     names = _names(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
     if not second.report.communicators and not second.report.dead:
-        return RasFinding(HangCause.NOTHING, "NCCL tells of no communicator", sure=sure)
+        return RasFinding(HangCause.NOTHING, "NCCL reports no communicator", sure=sure)
     twice = _absent(first.report) & _absent(second.report)
     return (
         _missing(second.report, twice, sure, names)
@@ -141,7 +141,7 @@ def _missing(
             why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
             return RasFinding(HangCause.MISSING, why, gone, communicator, sure)
     if report.dead:
-        why = f"NCCL's RAS gave up for dead: {names(report.dead, None)}"
+        why = f"NCCL's RAS considers dead: {names(report.dead, None)}"
         return RasFinding(HangCause.MISSING, why, report.dead, None, sure)
     return None
 

@@ -203,7 +203,7 @@ def _fast(given: OptionValues, shared: OptionValue | None) -> FastSaves | None:
     where = options.pop("fast-dir", None)
     if where is None:
         for other in options.values():
-            raise HpctlError(f"{other.place} is of use with --fast-dir alone", "Add --fast-dir.")
+            raise HpctlError(f"{other.place} needs --fast-dir", "Add --fast-dir.")
         return None
     kind, _, directory = where.value.partition(":")
     if kind not in ("local", "mem") or not os.path.isabs(directory):

@@ -491,7 +491,7 @@ def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) ->
         found.append(
             f"--time={options.value('time')} is shorter than a node's replacement"
             f" ({REPLACEMENT_S / 60:g} min): where no spare node is idle, the job may end before"
-            " it is whole again; allow more, or add --spares K"
+            " a replacement arrives; allow more, or add --spares K"
         )
     return found
 

@@ -161,17 +161,18 @@ class Siege:
 
 
 def memory_mb(pid: int) -> float:
-    """Resident memory of a process and of all below it, in MB."""
+    """Resident memory of a process and of all below it, in MB; what they share counts once, for a
+    child that is to run a program is its parent's copy for a moment."""
     total, below = 0.0, [pid]
     while below:
         one = below.pop()
         try:
-            status = Path(f"/proc/{one}/status").read_text()
+            shares = Path(f"/proc/{one}/smaps_rollup").read_text()
             for children in Path(f"/proc/{one}/task").glob("*/children"):
                 below += [int(child) for child in children.read_text().split()]
         except OSError:  # one that has ended meanwhile holds nothing
             continue
-        held = status.partition("VmRSS:")[2].split()
+        held = shares.partition("Pss:")[2].split()
         total += int(held[0]) / 1024 if held else 0.0
     return total
 

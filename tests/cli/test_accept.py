@@ -64,4 +64,4 @@ def test_the_history_names_every_test_and_a_node_without_one_is_an_error(head) -
     assert [r["id"] for r in rows] == [f"{RID}-1"]
     wrong = head.run("accept", "show", "ip-10-1-0-3")
     assert wrong.exception is not None
-    assert "nothing is known" in str(wrong.exception)
+    assert "hpctl does not know" in str(wrong.exception)

@@ -41,7 +41,7 @@ def test_elsewhere_the_cluster_must_be_named_and_slurm_is_not_at_hand(history, m
     assert "no cluster is named" in result.stderr
     result = history.run("cluster", "nodes", "--cluster", "llm-prod", width=200)
     assert result.exit_code == 0
-    assert "neither Slurm nor hpctl's daemon is at hand" in result.stdout
+    assert "neither Slurm nor hpctl's daemon is reachable" in result.stdout
     assert "SLURM" not in result.stdout
     monkeypatch.setenv("HPCTL_CLUSTER", "llm-prod")
     result = history.run("cluster", "replace", "ip-10-1-0-3", "--yes")

@@ -30,7 +30,7 @@ def test_sinks_are_listed_tested_and_checked(tmp_path, monkeypatch):
     )  # type: ignore[union-attr]
     checked = run("config", "check", conf)
     assert checked.exit_code == 1
-    assert f"{tmp_path}/open is open to everybody: chmod 0640" in checked.output
+    assert f"{tmp_path}/open is open to other users: chmod 0640" in checked.output
     (check,) = doctor.notifications(load(conf), doctor.output.now())
     assert check.verdict == "warn"
     assert "sink old: " in check.what

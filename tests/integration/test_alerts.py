@@ -301,7 +301,7 @@ def test_the_token_may_be_changed_while_the_daemon_runs(head):
     [
         (lambda path: path.unlink(), "cannot be read"),
         (lambda path: path.write_text("\n"), "no token of 16 characters"),
-        (lambda path: path.chmod(0o644), "is open to everybody"),
+        (lambda path: path.chmod(0o644), "is open to other users"),
     ],
 )
 def test_a_token_file_that_is_no_secret_lets_nobody_in(head, spoil, says):

@@ -212,7 +212,7 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     head.sink("dead", "json://u:hunter2hunter2@127.0.0.1:9/t0kent0ken")
     first = head.start()
     until(lambda: len(first.trouble.split("; ")) == 2)
-    assert f"sink ops: {path} is open to everybody: chmod 0640 {path}" in first.trouble
+    assert f"sink ops: {path} is open to other users: chmod 0640 {path}" in first.trouble
     assert "sink dead: nobody answers on port 9: " in first.trouble
     head.happens(*escalated(1))
     until(lambda: "A Connection error occurred" in first.trouble, 20)
@@ -344,7 +344,7 @@ def test_mail_program(head: Head) -> None:
     ("url", "mode", "why", "fix"),
     [
         (None, 0o600, "No such file or directory", "write the sink's URL into it; chmod 0640"),
-        ("json://x", 0o604, "is open to everybody", "chmod 0640"),
+        ("json://x", 0o604, "is open to other users", "chmod 0640"),
         ("nothing", 0o600, "does not hold one URL", "json://host/path"),
         ("jsom://127.0.0.1/secretsecret", 0o600, "Unparseable URL ", "wiki"),
         ("json://x\0y", 0o640, "does not hold one URL", "json://host/path"),

@@ -217,7 +217,8 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
         row.sooner += 1
         return [f"{fault.line}: never named in {open_s:.0f} s"] if open_s > named_s else []
     row.named += 1
-    took = named.at - fault.began
+    blind = [a for a in _between(answers, fault.began, named.began) if a.cannot_tell]
+    took = named.at - fault.began - sum(max(EVERY_S, a.at - a.began) for a in blind)
     row.longest_s = max(row.longest_s, took)
     while_open = _between(answers, named.began, fault.last_open)
     silent = [a for a in silent if a.began > named.began]

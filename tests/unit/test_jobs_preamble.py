@@ -203,4 +203,4 @@ def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")
     assert out[-1] == f'{job.tmp}/nvme {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
     assert "hpctl: fast saves: off: this is no job of hpctl sbatch with --fast-dir" in err
-    assert "dies with its node" in err
+    assert "lost with their node" in err

@@ -37,7 +37,7 @@ def test_a_node_is_bad_that_fails_is_silent_or_is_slow_beside_the_others() -> No
     bad = preflight.bad_nodes(NODES, found)
     assert (list(bad), bad[NODES[2]]) == ([NODES[2], NODES[5], NODES[7]], "disk: slow; x: failed")
     assert "88 is under" in bad[NODES[5]]
-    assert "told no result" in bad[NODES[7]]
+    assert "reported no test result" in bad[NODES[7]]
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_table_tells_each_attempt() -> None:
     assert "step-7" in lines[1]
     assert lines[1].endswith("node n2 is lost -> step")
     assert "the beginning" in lines[2]
-    assert "no end was written" in lines[2]
+    assert "no end was recorded" in lines[2]
 
 
 def test_of_what_saves_took_the_first_of_each_attempt_are_kept(tmp_path) -> None:

@@ -39,6 +39,9 @@ def started(unit):
         if not key.startswith("Exec"):
             continue
         program, *args = shlex.split(value)
+        if key == "ExecReload":
+            assert [program, *args] == ["/bin/kill", "-HUP", "$MAINPID"]
+            continue
         assert program == PROGRAM
         command: click.Command = cli
         context = click.Context(cli)
@@ -70,6 +73,21 @@ def test_what_a_unit_starts_takes_these_options(unit: Path) -> None:
         reported = set(re.findall(r"HPCTL_[A-Z_]*[A-Z]\b(?!_)", unit.read_text()))
         assert needed <= reported, f"{unit.name} does not say that {needed - reported} must be set"
         assert reported - {"HPCTL_AGENT"} <= environment
+
+
+def test_what_texts_say_to_systemctl_it_can_do() -> None:
+    house = UNITS.parents[1]
+    files = [house / "README.md", *house.glob("docs/*.md"), *house.glob("hpctl/**/*.py")]
+    asked = {
+        found
+        for file in files
+        for found in re.findall(r"systemctl ([a-z]+) (hpctl[\w.-]*\w)", file.read_text())
+    }
+    assert ("reload", "hpctl-daemon") in asked
+    for verb, name in sorted(asked):
+        unit = UNITS / (name if name.endswith(".socket") else f"{name}.service")
+        assert unit.exists(), f"{verb} {name}"
+        assert verb != "reload" or "ExecReload" in dict(rows(unit)), f"{verb} {name}"
 
 
 def test_the_agents_folders_are_where_it_looks_for_them() -> None:

@@ -121,7 +121,7 @@ def update(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Make a cluster as its spec says, after showing the difference.
+    """Update a cluster to match its spec, after showing the difference.
 
     FILE is the cluster file. It grows first and shrinks last, by named nodes as `scale` does. Exit
     code: 0 done (or ordered), 1 failed or refused, 3 not done in time, 130 interrupted by Ctrl-C.
@@ -220,7 +220,7 @@ class _Run(Struct):
                 text = f"{file} is removed from S3 and kept in {self.migration.backup}/."
                 output.echo(output.folded(text), err=True)
             about = " There is no way back; submit no jobs meanwhile."
-        confirm(f"Change cluster {self.changes.cluster} so?{about}", yes)
+        confirm(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
 
     def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
         """Grow and change, then shrink; each part is followed before the next begins."""

@@ -35,7 +35,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 """HyperPod's list of the instances of a cluster, on each of its nodes."""
 
-ELSEWHERE = "neither Slurm nor hpctl's daemon is at hand: they are on the cluster's head node"
+ELSEWHERE = "neither Slurm nor hpctl's daemon is reachable: they are on the cluster's head node"
 
 
 class Place(Struct, frozen=True):

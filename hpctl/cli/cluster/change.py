@@ -104,8 +104,8 @@ def screen(
     parts += failures(progress.failures, in_full)
     parts += [_event(event) for event in events]
     if progress.unread:
-        parts.append(styled(f"cannot look just now: {progress.unread}", WARN))
-    parts.append(styled("Ctrl-C stops the looking; the work goes on", DIM))
+        parts.append(styled(f"cannot read the state now: {progress.unread}", WARN))
+    parts.append(styled("Ctrl-C stops the wait; the operation continues", DIM))
     return Group(*parts)
 
 
@@ -232,7 +232,7 @@ class Lines:
             )
             self._write(progress, line)
             if progress.unread:
-                self._write(progress, f"cannot look just now: {progress.unread}")
+                self._write(progress, f"cannot read the state now: {progress.unread}")
         for event in progress.events:
             # What befalls an instance is told with the node, and with what it means.
             if event.level in _LEVELS and not event.instance_id:

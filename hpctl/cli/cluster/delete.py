@@ -63,7 +63,7 @@ class _ByShape(click.Command):
 @click.option(
     "--if-exists",
     is_flag=True,
-    help="A cluster that is not there is deleted: exit code 0, for scripts that repeat themselves.",
+    help="Exit with 0 if the cluster does not exist, for scripts that repeat.",
 )
 @dry_run_option
 @yes_option
@@ -124,7 +124,7 @@ def lost(first: Progress, here: Place) -> list[str]:
     lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
     answer = known(here)
     if answer.slurm is None:
-        return [*lines, f"Running jobs: nobody knows ({answer.slurm_error})"]
+        return [*lines, f"Running jobs: unknown ({answer.slurm_error})"]
     jobs = [job for job in answer.slurm.jobs.values() if job.running]
     lines.append(f"Running jobs, which end: {len(jobs) or 'none'}")
     for job in jobs[:JOBS_SHOWN]:

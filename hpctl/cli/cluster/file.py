@@ -198,7 +198,7 @@ class ClusterImportView(Struct, frozen=True):
     yaml: str
 
 
-@click.command("import", short_help="Write cluster.yaml from a living cluster or a request.")
+@click.command("import", short_help="Write cluster.yaml from an existing cluster or a request.")
 @cluster_argument
 @click.option(
     "--from-json",
@@ -223,7 +223,7 @@ def import_(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Write cluster.yaml from a living cluster; `hpctl cluster update` with it changes nothing.
+    """Write cluster.yaml from an existing cluster; `hpctl cluster update` with it changes nothing.
 
     Or from a request that would create one. What nobody tells stands as a comment at the top.
     """

@@ -174,12 +174,12 @@ def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
         left, going = phases.count("let_go"), phases.count("left") + phases.count("done")
         why = f"{going} node(s) go; {left} were not ordered and are given back"
         if doubt := phases.count("in_doubt"):
-            why += f"; of {doubt} nobody can say, and they stay drained"
+            why += f"; {doubt} in doubt stay drained"
         return "interrupted", why
     if bad := sum(phase in ("refused", "failed") for phase in phases):
         return "failed", f"{bad} of {len(phases)} node(s) did not go"
     if doubt := phases.count("in_doubt"):
-        return "in_doubt", f"nobody can say whether {doubt} of {len(phases)} node(s) go"
+        return "in_doubt", f"it is unknown whether {doubt} of {len(phases)} node(s) go"
     return "", ""
 
 

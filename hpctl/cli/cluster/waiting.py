@@ -105,7 +105,7 @@ def looking_options(command: F) -> F:
             output.echo(output.folded(text), err=True)
             raise click.exceptions.Exit(INTERRUPTED) from None
 
-    patience = "How long only failed nodes may be missing before this gives up on them."
+    patience = "How long to wait for failed nodes when only these are missing."
     return all_of(
         duration_option("timeout", "3h", GIVE_UP),
         duration_option("patience", "15min", patience),

@@ -77,7 +77,7 @@ def _fetch(
         candidate = claim_of(copy)
         row = candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)
         if isinstance(row, PassedOver):
-            raise NotWhole(f"the copy is not whole: {row.why}")
+            raise NotWhole(f"the copy is incomplete: {row.why}")
         if (row.step, row.format) != (found.step, found.format):
             raise NotWhole("another checkpoint took its place meanwhile")
         place = into / source.name

@@ -228,7 +228,7 @@ class Lead:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
         if missing := {f.path for f in row.files} - done:
-            raise OSError(f"nobody holds {min(missing)} any more")
+            raise OSError(f"no node holds {min(missing)} any more")
         for host, files in tasks.items():
             given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
             self._peers.ask(host, "flush", **given)
@@ -279,7 +279,7 @@ formats any rank may read any file: a rank of DCP reads what the planner of its 
 
 
 class HeldStep(Struct, frozen=True):
-    """A step of the ledger, and which nodes hold each of its files. `lost`: what nobody holds."""
+    """A step of the ledger, and which nodes hold each of its files. `lost`: what no node holds."""
 
     row: SavedStep
     held: dict[SavedFile, list[tuple[str, str]]]
@@ -351,7 +351,7 @@ def restore(
                 break
             if held.lost:
                 with_whom = ", ".join(sorted({file.origin for file in held.lost}))
-                say(f"step {row.step} is lost with {with_whom}: no living node holds all of it")
+                say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
             elif _gathered(peers, held, [h for h in spec.hosts if h in answered], say):

@@ -195,7 +195,7 @@ def summary(records: Sequence[Record]) -> list[str]:
         end = ends.get(start.attempt)
         ran = duration((end.at - start.at).total_seconds()) if end else "?"
         place = "the beginning" if start.resume is None else start.resume.rpartition("/")[2]
-        why = end.why if end else "no end was written: the supervisor itself was lost"
+        why = end.why if end else "no end was recorded: the supervisor was lost"
         rows.append((str(start.attempt), stamp(start.at), ran, start.nodes, place, _short(why)))
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     return [

@@ -280,7 +280,7 @@ class StepSupervisor:
         try:
             return self._attend(step)
         except Exception as error:  # noqa: BLE001 -- a fault of ours must not end a run that is well
-            self.say(f"hpctl run is out of order, the step runs on without it: {error!r}")
+            self.say(f"hpctl run failed; the step continues without it: {error!r}")
             for number in FORWARDED:
                 signal.signal(number, lambda number, _: step.process.send_signal(number))
             code = step.process.wait()

@@ -197,5 +197,5 @@ def offenders(past: Sequence[Past], policy: RunPolicy, now: datetime) -> set[Nod
 
 def _no_daemon(reply: DaemonReply | None) -> str:
     if reply is None:
-        return "no daemon was reached: by Slurm's own means"
+        return "no daemon was reached: using scontrol"
     return f"the daemon does not act ({reply.text}): by Slurm's own means"

@@ -30,7 +30,7 @@ from hpctl.sandbox.training.model import Floats
 JOIN_S = 60.0
 """How long the ranks wait for each other at the start: srun may launch them seconds apart."""
 
-PEER_S = 60.0
+PEER_S = 30.0
 """How long a silent peer is waited for. A frozen node closes no sockets."""
 
 

@@ -95,7 +95,7 @@ def test_the_first_row_that_is_wrong_is_named_with_its_fix(in_file, tampering, t
     assert problem["row"] == (node if row is None else row)
     assert why in problem["why"]
     assert problem["fix"]
-    assert "NOT WHOLE" in journal.run("check").stdout
+    assert "DAMAGED" in journal.run("check").stdout
 
 
 def test_a_copy_of_a_journal_that_is_written_is_of_one_moment(journal):

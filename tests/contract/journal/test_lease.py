@@ -216,7 +216,7 @@ def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
         ("head-3:8470", "MUNGE", True, "head-1 hands over to head-3"),
         ("head-1", "MUNGE", False, "head-1 leads already"),
         ("head-9", "MUNGE", False, "no standby is ready there; ready: head-2, head-3"),
-        ("", "", False, "nothing proves that 'anna' asked"),
+        ("", "", False, "'anna' is not authenticated"),
     ],
 )
 def test_an_operator_names_the_next_leader(target, proof, ok, answer, hosts):
