@@ -257,6 +257,13 @@ UPDATED: Final = FaultClass(
     _HANDLING,
     source="acceptance.software_update",
 )
+BURNED: Final = FaultClass(
+    RuleId("burn-in-failed"),
+    "the idle node failed its burn-in",
+    Urgency.AFTER_JOBS,
+    (Remedy.ASK_HUMAN,),
+    source="idle",
+)
 
 _FAILED: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
 _REMEDIES: Final = {
@@ -304,9 +311,9 @@ def job_of(rec: NodeRecovery) -> JobId | None:
     return JobId(natural(step.outcome.detail))
 
 
-def results_of(rec: NodeRecovery, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """What the node's agent tells of the newest test; nothing until it tells all."""
-    mine = tuple(f for f in findings if f.device == rec.test and f.check.startswith(TEST))
+def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What the node's agent tells of a test; nothing until it tells all."""
+    mine = tuple(f for f in findings if f.device == test and f.check.startswith(TEST))
     return mine if any(f.check == TEST_SUMMARY for f in mine) else ()
 
 

@@ -9,7 +9,7 @@ distinct errors, and hundreds of Xid 45 from ordinary job churn: what counts is 
 which code when, never how often.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -219,16 +219,19 @@ def _all_ok(health: Health) -> bool:
 def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
     """The rows that stand after companions and the driver's word have been heard."""
     drivers = _driver_rules(incidents)
+    words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
+    xids = {(i.code, i.device): i for i in incidents if i.check == XID}
     cases: list[_Case] = []
     covered: dict[int, list[FaultClass]] = {}
     for incident in incidents:
         if incident.check == XID and incident.code == _DRIVER:
             continue
-        rule = _rule_of(incident, incidents, rules)
+        rule = _rule_of(incident, xids, rules)
         if rule is None:
             continue
         fault = rules.classes[rule]
-        driver = _authority(incident, drivers, rules.fold) if rule in rules.follows else None
+        mine = [words[d] for d in {incident.device, ""} if d in words]
+        driver = _authority(incident, drivers, mine, rules.fold) if rule in rules.follows else None
         if driver is not None:
             covered.setdefault(driver, []).append(fault)
         else:
@@ -261,35 +264,43 @@ def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]
 
 
 def _authority(
-    incident: Incident, drivers: Sequence[tuple[Incident, RuleId]], fold: timedelta
+    incident: Incident,
+    drivers: Sequence[tuple[Incident, RuleId]],
+    mine: Iterable[int],
+    fold: timedelta,
 ) -> int | None:
-    """Index of the driver's word on this incident: of its device, and not older than it.
+    """Index of the driver's word on this incident, of those (`mine`) that are on its device and of
+    none: one that is not older than it.
 
     Xid 154 reports a change of state, so one that comes later speaks for all that went before.
     A fault that goes on for longer than `fold` after it is judged by its own row; one that
     follows a `None` even sooner, for what was all right may just have broken.
     """
     heard = []
-    for number, (driver, rule) in enumerate(drivers):
+    for number in mine:
+        driver, rule = drivers[number]
         reach = _NO_ACTION_LOOKBACK if rule == _NO_ACTION else fold
-        mine = driver.device in (incident.device, "")
-        if rule != "xid-154" and mine and incident.last - driver.last <= reach:
+        if rule != "xid-154" and incident.last - driver.last <= reach:
             heard.append((driver.last, number))
     return max(heard)[1] if heard else None
 
 
-def _rule_of(incident: Incident, incidents: Sequence[Incident], rules: Rules) -> RuleId | None:
+_Xids = Mapping[tuple[str, str], Incident]
+"""The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
+
+
+def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
     """The catalogue row for an incident, or None where a companion has absorbed it."""
     if incident.check == SXID:
         return _sxid_rule(incident, rules)
     if incident.check != XID:
         return _check_rule(incident, rules)
     code = incident.code
-    if code in ("171", "172") and _near("48", incident, incidents, rules):
+    if code in ("171", "172") and _near("48", incident, xids, rules):
         return None
-    if code == "163" and _cancelled(incident, incidents):
+    if code == "163" and _cancelled(incident, xids):
         return None
-    if code == "48" and _near("94", incident, incidents, rules):
+    if code == "48" and _near("94", incident, xids, rules):
         return _CONTAINED
     if code in _NVLINK5:
         return _strongest(
@@ -306,23 +317,19 @@ def _rule_of(incident: Incident, incidents: Sequence[Incident], rules: Rules) ->
     return rule if rule in rules.classes else RuleId("xid-unknown")
 
 
-def _near(code: str, incident: Incident, incidents: Iterable[Incident], rules: Rules) -> bool:
+def _near(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
     """Whether an Xid of that code belongs to the same event."""
-    return any(
-        other.check == XID and other.code == code and together(incident, other, rules.fold)
-        for other in incidents
-    )
+    if incident.device:
+        found = [xids.get((code, incident.device)), xids.get((code, ""))]
+    else:
+        found = [other for (its, _), other in xids.items() if its == code]
+    return any(other and together(incident, other, rules.fold) for other in found)
 
 
-def _cancelled(incident: Incident, incidents: Iterable[Incident]) -> bool:
+def _cancelled(incident: Incident, xids: _Xids) -> bool:
     """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
-    return any(
-        other.check == XID
-        and other.code == "162"
-        and other.device == incident.device
-        and other.last >= incident.last
-        for other in incidents
-    )
+    again = xids.get(("162", incident.device))
+    return again is not None and again.last >= incident.last
 
 
 def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:

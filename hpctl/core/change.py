@@ -21,6 +21,9 @@ from hpctl.core.bounds import later, natural
 from hpctl.core.compat import StrEnum
 from hpctl.core.model import (
     ENDED,
+    TEST,
+    TEST_SUMMARY,
+    Finding,
     Instance,
     InstanceGroup,
     InstanceId,
@@ -31,6 +34,7 @@ from hpctl.core.model import (
     RecoveryId,
     SlurmJob,
     SlurmNode,
+    Verdict,
     reason_owner,
 )
 from hpctl.core.policy import Policy
@@ -177,6 +181,8 @@ class Change(Struct, frozen=True):
     since: datetime
     steps: tuple[StepRecord, ...] = ()
     trail: tuple[Trail, ...] = ()
+    tests: tuple[Finding, ...] = ()
+    """What failed in its burn-in."""
 
     @property
     def id(self) -> RecoveryId:
@@ -226,7 +232,8 @@ class ChangeFacts(Struct, frozen=True):
     `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
     serve yet. `busy`: why the node is not idle, empty where it is. `unwanted`: why the change is
     wanted no more. `reserved`: what the reservation holds. `job`: that of its
-    test. `able_since`: see `View`.
+    test, and `results` what the node's agent tells of it, once it tells all. `able_since`: see
+    `View`.
     """
 
     cloud_at: datetime
@@ -239,6 +246,7 @@ class ChangeFacts(Struct, frozen=True):
     unwanted: str = ""
     reserved: frozenset[NodeName] = frozenset()
     job: SlurmJob | None = None
+    results: tuple[Finding, ...] = ()
     able_since: datetime | None = None
 
 
@@ -265,7 +273,8 @@ def deadline_of(change: Change, policy: Policy) -> datetime:
 def _deadline_s(change: Change, policy: Policy) -> float:
     scale, node = policy.autoscale, policy.node
     if change.opened.kind is Kind.BURN_IN and change.phase is not ChangePhase.OPEN:
-        return policy.acceptance.limit_s(policy.idle.level) + node.doubt_window_s
+        test = policy.acceptance
+        return test.limit_s(policy.idle.level) + test.result_s + node.doubt_window_s
     return {
         ChangePhase.OPEN: RESERVE_DEADLINE_S
         if change.opened.kind is Kind.SPARES
@@ -429,6 +438,7 @@ def _spares(c: _Case) -> Next:
 
 TEST_NAME: Final = "hpctl-burn-in-"
 """How the name of a burn-in's job begins; the change's id follows."""
+_SHOWN: Final = 3
 
 
 def test_job(change: Change) -> JobId | None:
@@ -463,15 +473,32 @@ def _burn_in(c: _Case) -> Next:
 def _testing(c: _Case) -> Next:
     job, taken = c.facts.job, c.last(StepKind.TEST)
     since = taken.resolved if taken and taken.resolved else c.rec.since
-    if job is not None and job.state in ENDED:
-        if job.state in ("COMPLETED", "FAILED"):  # what failed is in the agent's findings
-            return Move(ChangeSignal.TESTED, f"job {job.id} {job.state}")
-        return Move(ChangeSignal.REFUSED, f"job {job.id} ended as {job.state}")
-    if job is None and c.now >= later(since, c.policy.node.step_retry_s):
-        return Move(ChangeSignal.TESTED, "slurmctld has forgotten its job")
+    tests = [f for f in c.facts.results if f.check != TEST_SUMMARY]
+    if failed := tuple(f for f in tests if f.verdict is Verdict.FAIL):
+        texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
+        return Move(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
+    forgotten = job is None and c.now >= later(since, c.policy.node.step_retry_s)
+    if forgotten or (job is not None and job.state in ENDED):
+        return _ended(c, since)
     if c.facts.unwanted:
         return Move(ChangeSignal.IN_USE, c.facts.unwanted)
     return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
+
+
+def _ended(c: _Case, since: datetime) -> Next:
+    """Its job has ended: its result may be on its way. A command of the site's may tell none."""
+    job = c.facts.job
+    how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
+    if c.facts.results:
+        return Move(ChangeSignal.TESTED, f"nothing failed; {how}")
+    if job is not None and job.state not in ("COMPLETED", "FAILED"):
+        return Move(ChangeSignal.REFUSED, how)
+    end = max(since, job.end) if job is not None and job.end is not None else since
+    if c.now < later(end, c.policy.acceptance.result_s):
+        return c.wait(f"{how}; its node's agent has told no result", Look.SLOWLY)
+    done = job is not None and job.state == "COMPLETED"
+    signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
+    return Move(signal, f"{how}, and its node's agent told no result")
 
 
 def _ending(c: _Case) -> Next:

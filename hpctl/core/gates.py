@@ -18,6 +18,7 @@ from hpctl.core.journal import State
 from hpctl.core.marks import mark_of
 from hpctl.core.model import (
     FaultClass,
+    Finding,
     Generation,
     InstanceStatus,
     NodeName,
@@ -42,6 +43,8 @@ class Candidate(Struct, frozen=True):
     why: str
     heard: datetime | None = None
     by: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What speaks against it beside what it is assessed by."""
 
     @property
     def manual(self) -> bool:

@@ -8,14 +8,14 @@ given again, and the next rung of the ladder is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.core.model import Clears, Finding, Generation, Health, RecoveryId, Report
+from hpctl.core.model import Clears, Finding, Generation, Health, RecoveryId, Report, Verdict
 
 RESET_CHECK: Final = "gpu.reset"
 RESET_DONE, RESET_FAILED, RESET_REFUSED = "done", "failed", "refused"
@@ -23,6 +23,8 @@ ORDER_S: Final = 60.0
 """An agent asks every 10 s; a credential of this age is worth nothing to whoever finds it."""
 MOST_GPUS: Final = 32
 _OF_GPUS: Final = ("gpu.", "kernel.xid")
+MOST_FINDINGS: Final = 512
+"""What is kept of one node, and what one report may hold."""
 
 _Word = Annotated[str, Meta(max_length=64)]
 
@@ -80,14 +82,15 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
     the boot, save what only an operator clears. Within a generation nothing seen is forgotten
     but what clears by being gone, of which the agent's list is the whole truth, and a job that
     the agent now tells together with others: a node that runs thousands of jobs in one boot would
-    otherwise be remembered by each that had an error; and what a reset of its GPU has cleared.
-    Counts are the agent's own.
+    otherwise be remembered by each that had an error; what a reset of its GPU has cleared; and
+    what is too much (`bounded`). Counts are the agent's own.
     """
     findings = tuple(_not_later(f, heard) for f in report.findings)
+    reported = {key(f) for f in findings}
     if known is None or known.generation != report.generation:
         kept = _outlives_boot(known, report)
-        return Health(report.generation, heard, uncleared(_merged(kept, findings))), True
-    reported = {key(f) for f in findings}
+        fresh = Health(report.generation, heard, uncleared(_merged(kept, findings)))
+        return bounded(fresh, reported), True
     folded = {key(f): f for f in known.findings if _still_known(f, reported)}
     new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
     for finding in findings:
@@ -103,7 +106,36 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
                 last=max(before.last, finding.last),
                 count=max(before.count, finding.count),
             )
-    return Health(known.generation, heard, uncleared(tuple(folded.values()))), new
+    health = Health(known.generation, heard, uncleared(tuple(folded.values())))
+    return bounded(health, reported), new
+
+
+_DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
+"""The finding that says that a node told more; `count`: how many were not kept."""
+
+
+def bounded(health: Health, reported: Container[Key] = ()) -> Health:
+    """The node with MOST_FINDINGS at most, and one that counts those that were dropped.
+
+    A node that tells ever new things, by a broken check or by malice, must cost the others neither
+    time nor memory. What fails is kept first, of that what the agent still tells, then what only an
+    operator clears, then the newest: a flood hides nothing that fails and is still told.
+    """
+    others = [f for f in health.findings if key(f) != _DROPPED]
+    if len(others) <= MOST_FINDINGS:
+        return health
+
+    def rank(f: Finding) -> tuple[bool, bool, bool, datetime, Key]:
+        fails, lasting = f.verdict is Verdict.FAIL, f.clears is Clears.OPERATOR
+        return (fails, key(f) in reported, lasting, f.last, key(f))
+
+    others.sort(key=rank, reverse=True)
+    dropped, at = len(others) - MOST_FINDINGS, health.last_heard
+    check, _, _, detail, _ = _DROPPED
+    note = Finding(check, Verdict.WARN, at, at, detail=detail, count=dropped)
+    for before in (f for f in health.findings if key(f) == _DROPPED):
+        note = replace(note, first=before.first, count=before.count + dropped)
+    return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 
 def _still_known(finding: Finding, reported: set[Key]) -> bool:

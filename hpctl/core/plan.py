@@ -16,7 +16,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from hpctl.core.acceptance import ADDED, UPDATED
+from hpctl.core.acceptance import ADDED, BURNED, UPDATED
 from hpctl.core.bounds import later, natural
 from hpctl.core.catalogue import OWN_HARDWARE, Rules
 from hpctl.core.change import ChangePhase
@@ -108,6 +108,8 @@ def plan(
     candidates, flaws = node_candidates(view, rules, now)
     candidates += _restored(view, {*view.state.open_nodes, *(c.node.name for c in candidates)}, now)
     taken = {*view.state.open_nodes, *(c.node.name for c in candidates)}
+    candidates += _burned(view, taken)
+    taken = {*view.state.open_nodes, *(c.node.name for c in candidates)}
     candidates += _untested(view, policy, taken, now)
     counts = tally(view, candidates, policy, now)
 
@@ -188,7 +190,7 @@ def _open(
         rung=0 if c.manual else _rung(c, view, now),
         logical_id=instance.logical_id if instance else None,
         by=c.by,
-        findings=judged.findings if judged and not c.manual else (),
+        findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
         passed=passed,
     )
 
@@ -271,6 +273,35 @@ def _untested(
             found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
         elif rebooted and not new and wanted.software_update != "off":
             found.append(Candidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
+    return found
+
+
+def _burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
+    """Nodes whose instance has failed its newest burn-in, and that nobody has treated since.
+
+    By every gate, as of any fault: a test that is broken must not take the cluster.
+    """
+    state, found = view.state, list[Candidate]()
+    newest = {
+        change.opened.node: change
+        for change in state.changes.values()
+        if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
+    }
+    for name, change in newest.items():
+        if name is None or not change.tests or name in treated or view.aside(name):
+            continue
+        node, health = view.scheduler.nodes.get(name), view.health.get(name)
+        if node is None or health is None or health.generation.instance != change.opened.instance:
+            continue
+        last = state.nodes[state.last_of_node[name]] if name in state.last_of_node else None
+        if last is not None and last.since >= change.since and not last.withdrawn:
+            continue
+        found.append(
+            Candidate(
+                health.generation, node, BURNED, change.since, change.trail[-1].why,
+                heard=health.last_heard, findings=change.tests,
+            )
+        )  # fmt: skip
     return found
 
 

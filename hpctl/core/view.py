@@ -176,7 +176,7 @@ def node_facts(
         reset=reset_answer(rec.id, health.findings) if health else None,
         held=rec.node in view.reservations.get(acceptance.name_of(rec), ()),
         test=_test(rec, view),
-        results=acceptance.results_of(rec, health.findings if health else ()),
+        results=acceptance.results_of(rec.test, health.findings if health else ()),
     )
 
 

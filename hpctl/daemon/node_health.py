@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.core.health import fold_report
+from hpctl.core.health import bounded, fold_report
 from hpctl.core.model import Finding, Generation, Health, NodeName, Report
 from hpctl.ports import Clock
 from hpctl.protocol import reports as wire
@@ -54,7 +54,7 @@ class NodeHealthStore:
         clock: Clock,
     ) -> None:
         """Start from what a former daemon knew; `poke` wakes the loop."""
-        self._health = dict(known)
+        self._health = {node: bounded(health) for node, health in known.items()}
         self._sources: tuple[FindingsSource, ...] = ()
         self._digests: dict[NodeName, tuple[Generation, str]] = {}
         self._unsaved: set[NodeName] = set()
@@ -68,7 +68,7 @@ class NodeHealthStore:
     def take_over(self, known: Mapping[NodeName, Health]) -> None:
         """Start from what another daemon knew."""
         with self._lock:
-            self._health = dict(known)
+            self._health = {node: bounded(health) for node, health in known.items()}
             self._digests.clear()
 
     def add_sources(self, *sources: FindingsSource) -> None:

@@ -27,7 +27,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hpctl.core.bounds import in_utc
-from hpctl.core.health import key
+from hpctl.core.health import MOST_FINDINGS, key
 from hpctl.core.model import (
     BootId,
     Clears,
@@ -54,7 +54,7 @@ MAX_BODY = 256 * 1024
 """Bytes of one report's body."""
 MAX_REQUEST = 4096
 """Bytes of one operator's request."""
-MAX_FINDINGS = 512
+MAX_FINDINGS = MOST_FINDINGS
 MAX_EVIDENCE = 2048
 """Characters of one finding's evidence."""
 MAX_GAUGES = 64

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.core.assess import assess, incidents_of, repeated
+from hpctl.core.assess import assess, incidents_of, repeated, together
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
 from tests.fakes.values import T0, at
@@ -211,6 +211,25 @@ def test_94_contains_48():
     assert (found.fault.rule, found.fault.urgency) == ("xid-48-contained", Urgency.AFTER_JOBS)
     assert rule(xid(48), xid(94, device=OTHER)) == "xid-48"
     assert rule(xid(48), xid(94), xid(95)) == "xid-95"
+
+
+def test_many_incidents_are_not_each_compared_with_all_others(monkeypatch):
+    compared = []
+
+    def counted(a, b, fold):
+        compared.append((a, b))
+        return together(a, b, fold)
+
+    monkeypatch.setattr("hpctl.core.assess.together", counted)
+    many = [xid(171, device=f"gpu-{n}") for n in range(500)]
+    assert judge(*many, *(xid(48, device=f"gpu-{n}") for n in range(500))).fault is not None
+    assert len(compared) <= 1000
+
+
+def test_a_companion_without_a_device_is_of_every_device():
+    assert rule(xid(48), xid(94, device="")) == rule(xid(48, device=""), xid(94))
+    assert rule(xid(48), xid(94, device="")) == "xid-48-contained"
+    assert rule(xid(48), xid(94, device=OTHER)) == rule(xid(48))
 
 
 def test_162_cancels_163():

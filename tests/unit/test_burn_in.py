@@ -3,13 +3,17 @@
 import pytest
 from msgspec.structs import replace
 
+from hpctl.core.capacity import change_facts
+from hpctl.core.catalogue import rules
 from hpctl.core.change import ChangeFacts, ChangeOpened, ChangePhase, Kind, advance
+from hpctl.core.forecast import forecasts
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted, replay
-from hpctl.core.model import Finding, Health, Outcome, Verdict, own_reason
+from hpctl.core.model import Finding, Health, Outcome, Remedy, Urgency, Verdict, own_reason
+from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import IdlePolicy, Mode, NodePolicy, Policy
-from hpctl.core.recovery import Do, Move, StepKind
-from tests.fakes.capacity import N1, N2, N3, cluster, pending
+from hpctl.core.recovery import Do, Move, StepKind, Wait
+from tests.fakes.capacity import N1, N2, N3, cluster, moves, pending, steps
 from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_job
 from tests.unflawed import unflawed
 
@@ -141,14 +145,116 @@ def test_its_job_is_submitted_behind_all_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "phase"), [("COMPLETED", ChangePhase.DONE), ("FAILED", ChangePhase.DONE),
-                         ("TIMEOUT", ChangePhase.FAILED), ("CANCELLED", ChangePhase.FAILED)],
+    ("state", "phase"), [("COMPLETED", ChangePhase.DONE), ("FAILED", ChangePhase.FAILED),
+                         ("TIMEOUT", ChangePhase.FAILED), ("CANCELLED", ChangePhase.FAILED),
+                         ("", ChangePhase.FAILED)],
 )  # fmt: skip
-def test_a_test_that_ran_to_its_end_counts_and_no_other(state, phase) -> None:
+def test_without_a_result_only_a_test_that_passed_counts(state, phase) -> None:
     change = begun(taken, answered, runs)
-    move = after(change, job=slurm_job(7, state=state), unwanted="job 9 waits for nodes")
+    job = slurm_job(7, state=state) if state else None
+    move = after(change, BURN.acceptance.result_s + 1, job=job, unwanted="job 9 waits for nodes")
     assert isinstance(move, Move)
     assert change.on(move.signal, at(2), move.why).phase is phase
+
+
+RAN = Finding("acceptance.run", Verdict.OK, at(2), at(2))
+PASSED = Finding("acceptance.hbm", Verdict.OK, at(2), at(2))
+BROKEN = Finding("acceptance.gemm", Verdict.FAIL, at(2), at(2), code="replace", detail="GPU 3")
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_a_job_that_has_ended_waits_for_its_result_and_then_counts(state) -> None:
+    change, job = begun(taken, answered, runs), slurm_job(7, state=state, end=at(2))
+    assert isinstance(after(change, 10, job=job), Wait)
+    move = after(change, 10, job=job, results=(PASSED, RAN))
+    assert isinstance(move, Move)
+    assert (change.on(move.signal, at(2), "").phase, move.tests) == (ChangePhase.DONE, ())
+
+
+def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
+    for job in (slurm_job(7), slurm_job(7, state="FAILED"), None):
+        move = after(begun(taken, answered, runs), job=job, results=(PASSED, BROKEN, RAN))
+        assert isinstance(move, Move)
+        assert (move.signal, move.why) == ("tested", "failed: gemm: GPU 3")
+        assert move.tests == (BROKEN,)
+
+
+def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
+    change = begun(taken, answered, runs)
+    mine = [replace(f, device=change.id) for f in (PASSED, BROKEN, RAN)]
+
+    def results(*findings, of=N1):
+        fast = replace(PASSED, evidence='{"hbm_gbs": 3000.0}')
+        other = SignalSeen(at(0), "n-1", "operator_cancelled", "", tests=(fast,))
+        view = cluster(log=(opened(node=N2), other))
+        health = {**view.health, of: Health(generation(of), at(0), findings)}
+        return change_facts(change, replace(view, health=health), BURN, at(2)).results
+
+    assert results(*mine) == tuple(mine)
+    assert results(*mine[:2]) == results(*mine, of=N2) == results(PASSED, RAN) == ()
+    slow = replace(mine[0], evidence='{"hbm_gbs": 100.0}')
+    assert [f.verdict for f in results(slow, mine[2])] == [Verdict.FAIL, Verdict.OK]
+
+
+# --- one that failed ----------------------------------------------------------------------------
+
+
+def failed(node, day=-0.01, **more):
+    """A burn-in of a node that failed on a day."""
+    *first, last = past(node, day, **more)
+    return [*first, replace(last, why="failed: gemm: GPU 3", tests=(BROKEN,))]
+
+
+def treated(log, policy=BURN, **more):
+    """What is opened of the nodes, and which gates hold what is not."""
+    found = plan(cluster(log=log, **more), policy, rules(), {}, at(0))
+    assert not found.flaws
+    return list(found.opens), [(h.target, h.gate) for h in found.holds]
+
+
+def test_a_node_that_failed_is_drained_for_a_person_with_its_evidence() -> None:
+    (rec,), _ = treated(failed(N1))
+    assert (rec.generation, rec.rule) == (generation(N1), "burn-in-failed")
+    assert (rec.ladder, rec.urgency) == ((Remedy.ASK_HUMAN,), Urgency.AFTER_JOBS)
+    assert (rec.why, rec.findings) == ("failed: gemm: GPU 3", (BROKEN,))
+    view = cluster(log=[*failed(N1), rec])
+    assert [(s.kind, s.target) for s in steps(view, BURN)] == [(StepKind.DRAIN, N1)]
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(rec.recovery, "x")}
+    log = [*failed(N1), rec]
+    for signal in ("cordon_seen", "jobs_gone"):
+        log.append(SignalSeen(at(1), rec.recovery, signal, ""))
+    assert moves(cluster(log=log, change={N1: shut}), BURN) == ["needs_human"]
+
+
+def test_it_tells_in_the_forecast() -> None:
+    (rec,), _ = treated(failed(N1))
+    state = replay([*failed(N1), rec])
+    (one,) = forecasts(state, [N1, N2], cluster().health, at(DAY), of=[N1])
+    assert (one.breaks, dict(one.rules)) == (1, {"burn-in-failed": 1})
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        past(N1, -0.01), failed(N1, instance="i-before"), [*failed(N1, -2), *past(N1, -0.5)],
+        [*failed(N1), opened("n-1"), SignalSeen(at(0), "n-1", "operator_cancelled", "eve")],
+    ],
+)  # fmt: skip
+def test_what_passed_since_or_was_treated_since_or_is_another_machine_is_left_alone(log) -> None:
+    assert treated(log) == ([], [])
+
+
+def test_a_node_that_failed_after_it_was_treated_is_treated_again() -> None:
+    old = [opened("n-1", seconds=-DAY), SignalSeen(at(-DAY), "n-1", "operator_cancelled", "eve")]
+    assert len(treated([*old, *failed(N1)])[0]) == 1
+
+
+def test_a_broken_test_does_not_take_the_cluster() -> None:
+    log = [e for n in range(1, 7) for e in failed(node_name(n))]
+    opens, holds = treated(log)
+    assert (opens, {gate for _, gate in holds}) == ([], {"correlated"})
+    one, held = treated(failed(N1), replace(BURN, mode=Mode.OBSERVE))
+    assert (one, held) == ([], [(N1, "observing")])
 
 
 def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
@@ -175,7 +281,7 @@ def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
 
 def test_one_that_lasts_too_long_is_ended() -> None:
     change = begun(taken, answered, runs)
-    late = BURN.acceptance.quick_s + BURN.node.doubt_window_s + 2
+    late = BURN.acceptance.quick_s + BURN.acceptance.result_s + BURN.node.doubt_window_s + 2
     move = after(change, late, job=slurm_job(7))
     assert isinstance(move, Move)
     assert change.on(move.signal, at(late), "").phase is ChangePhase.LEAVING

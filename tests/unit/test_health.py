@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from hpctl.agent.findings import MAX_JOBS, Findings
-from hpctl.core.health import fold_report, standing
-from hpctl.core.model import Clears, Finding, Report, Verdict
+from hpctl.core.health import MOST_FINDINGS, fold_report, standing
+from hpctl.core.model import Clears, Finding, Health, Report, Verdict
 from tests.fakes.values import T0, at
 
 LATER = at(10)
@@ -114,3 +114,54 @@ def test_a_job_is_remembered_while_nothing_stands_for_it() -> None:
     assert "12" in {f.job for f in later.findings}
     later, _ = fold_report(health, report(hit("")), T0)
     assert [f.job for f in later.findings] == [""]
+
+
+def flood(number: int, verdict: Verdict = Verdict.WARN) -> Report:
+    """A report full of what was never told before."""
+    new = (finding(number, code=f"{number}-{n}") for n in range(MOST_FINDINGS))
+    return report(*(replace(f, verdict=verdict) for f in new))
+
+
+def told(health: Health) -> list[Finding]:
+    return [f for f in health.findings if f.check != "agent.dropped"]
+
+
+def test_a_flood_is_bounded_and_says_how_many_were_dropped() -> None:
+    health, _ = fold_report(None, flood(0), T0)
+    assert len(health.findings) == MOST_FINDINGS
+    for number in (1, 2):
+        health, _ = fold_report(health, flood(number), at(number))
+    (note,) = set(health.findings) - set(told(health))
+    assert (len(told(health)), {f.last for f in told(health)}) == (MOST_FINDINGS, {at(2)})
+    dropped = (Verdict.WARN, at(1), at(2), 2 * MOST_FINDINGS)
+    assert (note.verdict, note.first, note.last, note.count) == dropped
+    health, _ = fold_report(health, report(boot="b2"), at(3))
+    assert health.findings == ()
+
+
+def test_a_flood_hides_no_fault_and_whoever_comes_first_the_same_is_kept() -> None:
+    old = replace(finding(), last=T0)
+    health, _ = fold_report(None, report(old), T0)
+    for number in (1, 2):
+        health, _ = fold_report(health, flood(number), at(number))
+    assert old in health.findings
+    # Where all of it fails, what the agent still tells stays, then what an operator must clear.
+    lasting = operators(finding(code="48"))
+    health, _ = fold_report(health, report(lasting), at(3))
+    for number in (4, 5):
+        full = flood(number, Verdict.FAIL)
+        some = replace(full, findings=(old, *full.findings[: MOST_FINDINGS // 2]))
+        health, _ = fold_report(health, some, at(number))
+        assert {old, lasting} <= set(health.findings)
+        turned, _ = fold_report(
+            replace(health, findings=health.findings[::-1]), flood(6, Verdict.FAIL), at(6)
+        )
+        again, _ = fold_report(health, flood(6, Verdict.FAIL), at(6))
+        assert set(turned.findings) == set(again.findings)
+
+
+def test_the_head_nodes_own_note_is_no_way_around_the_bound() -> None:
+    notes = [replace(finding(code=str(n)), check="agent.dropped") for n in range(MOST_FINDINGS)]
+    health, _ = fold_report(None, report(*notes), T0)
+    health, _ = fold_report(health, flood(1), at(1))
+    assert len(health.findings) == MOST_FINDINGS + 1

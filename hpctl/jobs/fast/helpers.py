@@ -25,8 +25,9 @@ from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.core.hostlist import expand, fold
 from hpctl.core.model import NodeName
 from hpctl.errors import HpctlError, Unavailable
+from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.fast import spec as specs
-from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead, forget
+from hpctl.jobs.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
 from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.peer import Server
 from hpctl.jobs.fast.spec import ENVIRONMENT, FastSaves, Spec, read
@@ -89,7 +90,10 @@ def start(environ: Mapping[str, str]) -> str:
     )
     path = specs.path_of(spec)
     specs.write(spec, path)
+    tidy(spec)
     _launch(hosts, path, environ)
+    if environ.get("HPCTL_RESUME") == "scratch":
+        restore(spec, Search(None), say, gone, scratch=True)
     return str(path)
 
 
@@ -164,6 +168,8 @@ class Helper:
         self._node = Node(spec, host)
         self._peers = Peers(spec, self._node)
         self._lead = Lead(self._node, self._peers, say)
+        if self._node.stranger:
+            say(f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside")
         self._ending = threading.Event()
         self._quick = 0
         self._beat_at = 0.0
@@ -221,19 +227,28 @@ class Helper:
         if self.leads():
             self._node.look()
             try:
-                self._lead.turn(everyone=True)
-                flushed = self._lead.flush(LAST_FLUSH_S)
+                nothing_left = self._lead.end(LAST_FLUSH_S, gone)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 self._trouble(f"the last flush failed: {error}")
-                flushed = False
-            over = flushed and not self._spec.saves.keep and ended_for_good(self._spec)
-            self._peers.each("bye", over=over)
+                nothing_left = False
+            over = nothing_left and not self._spec.saves.keep and ended_for_good(self._spec)
+            self._release(over, begun + LAST_FLUSH_S + 4)
             if over:
                 with suppress(OSError):
                     forget(self._spec)
         self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
         if self._node.over:
             self._node.remove()
+
+    def _release(self, over: bool, deadline: float) -> None:
+        """Tell all, those too that do not answer at once."""
+        left = {*self._spec.hosts}
+        while left:
+            self._peers.again()
+            left -= {*self._peers.each("bye", left, over=over)}
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2 if left else 0.0)
 
     def _trouble(self, text: str) -> None:
         """Say it, the same at most once a minute."""

@@ -6,15 +6,17 @@ newest whole step that the nodes still hold is gathered on each of them.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -22,7 +24,7 @@ from msgspec.structs import replace
 
 from hpctl.jobs.checkpoints import megatron, search
 from hpctl.jobs.checkpoints.fetch import aside
-from hpctl.jobs.checkpoints.files import Remote
+from hpctl.jobs.checkpoints.files import Remote, step_in
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
 from hpctl.jobs.checkpoints.search import Checkpoint, Search
 from hpctl.jobs.fast.node import Node
@@ -67,8 +69,12 @@ class Lead:
         self._found: dict[str, dict[str, Any]] = {}
         """What each living node holds."""
         self._judged: dict[str, tuple[Part, ...]] = {}
+        self._odd: dict[str, str] = {}
+        """Steps in no known format, and what they hold."""
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
+        self._flushing: threading.Thread | None = None
+        self._halt = threading.Event()
         self._sure = False
         self._waiting = False
         """The newest step has not all its copies yet."""
@@ -85,6 +91,7 @@ class Lead:
         for host in self._spec.hosts:
             if (everyone or host in told) and not self._look(host) and not everyone:
                 self._node.changed.append(host)  # asked again until all are
+        self._catch_up()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
         again = living != self._living or (everyone and self._waiting)
@@ -97,7 +104,26 @@ class Lead:
             self._ahead = ahead
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
-            self.flush(FLUSH_LIMIT_S)
+            if self._flushing is None or not self._flushing.is_alive():
+                self._flushing = threading.Thread(target=self._flush_beside, daemon=True)
+                self._flushing.start()
+
+    def _catch_up(self) -> None:
+        """A node that was silent at the last restore holds files of the start before it: they make
+        no step with those of this one."""
+        newest = max(self._found, key=lambda host: self._found[host]["epoch"], default="")
+        for host in tuple(self._found):
+            last = self._found[newest]
+            if self._found[host]["epoch"] >= last["epoch"]:
+                continue
+            mine = self._peers.each("inventory", [host]).get(host)
+            if mine is not None and mine["epoch"] < last["epoch"]:
+                begun = last["begun"] - self._clocks.ahead_ns(newest) + self._clocks.ahead_ns(host)
+                given = {"epoch": last["epoch"], "above": last["above"], "begun": begun}
+                heard = self._peers.each("missed", [host], **given)
+                mine = self._peers.each("inventory", [host]).get(host) if heard else None
+            self._found.pop(host)
+            self._found |= {host: mine} if mine is not None else {}
 
     def _look(self, host: str) -> bool:
         """Whether the node answers. Its connection may be one to a helper that is gone."""
@@ -124,13 +150,17 @@ class Lead:
             if self._judged.get(step) == whole.also[step]:
                 continue
             result = search.judge(Remote(whole, step).fresh())
+            self._odd.pop(step, None)
             if isinstance(result, Checkpoint):
                 self._note(step, result, whole)
             elif result.unreadable:
                 sure = False
                 continue
+            elif result.format is None and result.holds:
+                self._odd[step] = result.holds
             self._judged[step] = whole.also[step]
         self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
+        self._odd = {step: self._odd[step] for step in whole.also if step in self._odd}
         return sure
 
     def _note(self, name: str, proved: Checkpoint, whole: Union) -> None:
@@ -181,25 +211,66 @@ class Lead:
 
     # --- flush ----------------------------------------------------------------------------------
 
-    def flush(self, limit_s: float) -> bool:
+    def _flush_beside(self) -> None:
+        """Steps are proved and copied meanwhile."""
+        peers = Peers(self._spec, self._node)
+        try:
+            self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)
+        finally:
+            peers.close()
+
+    def end(self, limit_s: float, gone: Callable[[Sequence[str]], Sequence[str]]) -> bool:
+        """The last flush, of what the nodes hold now: one that is under way is given up. Whether
+        nothing is left on them that is to be kept. `gone`: which of the silent nodes are."""
+        deadline = time.monotonic() + limit_s
+        self._halt.set()
+        if self._flushing is not None:
+            self._flushing.join(limit_s / 4)
+        self._flush_at = math.inf
+        self._peers.again()
+        self._found.clear()
+        self.turn(everyone=True)
+        left = max(0.0, deadline - time.monotonic())
+        flushed = self._flush_newest(self._peers, left, threading.Event())
+        silent = [host for host in self._spec.hosts if host not in self._found]
+        last = -1 if self._flushed is None else self._flushed.order[0]
+        odd = [name for name in self._odd if (step_in(name) or 0) > last]
+        for name in odd:
+            self._say(f"{self._odd[name]} of {name} stay on the nodes: no known format")
+        lost = not silent or set(silent) <= set(gone(silent))
+        return flushed and self._sure and not odd and lost
+
+    def _flush_newest(self, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
         """Bring the newest whole step into the shared directory, by its proof there; where that is
         lost, the one before it. Whether nothing newer is left."""
         last, deadline = self._flushed, time.monotonic() + limit_s
-        newer = (r for r in self._node.rows.values() if last is None or r.order > last.order)
+        known = tuple(self._node.rows.values())
+        newer = (row for row in known if last is None or row.order > last.order)
         rows = sorted(newer, key=lambda row: row.order, reverse=True)
         for row in rows:
-            if self._flush(row, max(0.0, deadline - time.monotonic())):
+            if halt.is_set():
+                return False
+            if self._flush(row, peers, max(0.0, deadline - time.monotonic()), halt):
                 return row == rows[0]
         return not rows
 
-    def _flush(self, row: SavedStep, limit_s: float) -> bool:
+    def _flushed_before(self, row: SavedStep) -> bool:
+        """Whether it is in the shared directory. What an earlier run left there under its name is
+        not it; what the program itself saves there may be."""
+        place = Path(self._spec.shared) / row.name
+        if not isinstance(search.judge(place), Checkpoint):
+            return False
+        times = [path.lstat().st_mtime_ns for path in (place, *place.rglob("*")) if path.is_file()]
+        began = self._node.begun_ns
+        return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
+
+    def _flush(self, row: SavedStep, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
         shared = Path(self._spec.shared)
-        room = shared / META / f"flush-{self._spec.job}"
+        room = _rooms(self._spec) / str(time.monotonic_ns())
         try:
-            if not isinstance(search.judge(shared / row.name), Checkpoint):
-                shutil.rmtree(room, ignore_errors=True)
+            if not self._flushed_before(row):
                 room.mkdir(mode=0o700, parents=True)
-                self._write(row, room / row.name, limit_s)
+                self._write(row, peers, room / row.name, limit_s, halt)
                 _point(row, room)
                 result = search.judge(room / row.name)
                 if not isinstance(result, Checkpoint) or result.step != row.step:
@@ -213,14 +284,18 @@ class Lead:
                 self._say(f"flushed step {row.step} to {shared / row.name}")
             self._flushed = row
         except OSError as error:
-            self._say(f"step {row.step} was not flushed to {shared}: {error.strerror or error}")
+            if not halt.is_set():
+                why = f"not flushed to {shared}: {error.strerror or error}"
+                self._say(f"step {row.step} was {why}")
             return False
         finally:
             shutil.rmtree(room, ignore_errors=True)
         return True
 
-    def _write(self, row: SavedStep, into: Path, limit_s: float) -> None:
-        found = self._peers.each("inventory")
+    def _write(
+        self, row: SavedStep, peers: Peers, into: Path, limit_s: float, halt: threading.Event
+    ) -> None:
+        found = peers.each("inventory")
         tasks: dict[str, list[tuple[SavedFile, str]]] = {}
         done = set()
         for file, held in holders(row, found).items():
@@ -231,13 +306,24 @@ class Lead:
             raise OSError(f"no node holds {min(missing)} any more")
         for host, files in tasks.items():
             given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
-            self._peers.ask(host, "flush", **given)
-        if errors := self._peers.finish(tasks, limit_s):
+            peers.ask(host, "flush", **given)
+        if errors := peers.finish(tasks, "flush", limit_s, halt):
             raise OSError("; ".join(errors[:3]))
+
+
+def _rooms(spec: Spec) -> Path:
+    """Where steps lie until they are proved."""
+    return Path(spec.shared) / META / f"flush-{spec.job}"
+
+
+def tidy(spec: Spec) -> None:
+    """Remove what a flush has left that was ended in its midst."""
+    shutil.rmtree(_rooms(spec), ignore_errors=True)
 
 
 def forget(spec: Spec) -> None:
     """Remove what lies beside the shared checkpoints of a job that is over. Raises OSError."""
+    tidy(spec)
     for path in (_shared_ledger(spec), path_of(spec)):
         path.unlink(missing_ok=True)
 
@@ -295,12 +381,13 @@ class HeldStep(Struct, frozen=True):
         return tuple(file for file, where in self.held.items() if not where)
 
 
-def held_steps(
-    peers: Peers, hosts: Sequence[str], wait_s: float
-) -> tuple[list[HeldStep], set[str]]:
-    """The ledger's steps, newest first, and the hosts that answered."""
+Found: TypeAlias = dict[str, dict[str, Any]]
+
+
+def held_steps(peers: Peers, hosts: Sequence[str], wait_s: float) -> tuple[list[HeldStep], Found]:
+    """The ledger's steps, newest first, and what each host answered that did."""
     deadline = time.monotonic() + wait_s
-    found: dict[str, dict[str, Any]] = {}
+    found: Found = {}
     while True:
         found |= peers.each("inventory", [h for h in hosts if h not in found])
         if len(found) == len(hosts) or time.monotonic() >= deadline:
@@ -313,7 +400,7 @@ def held_steps(
     for row in (*known, *load(_shared_ledger(peers.spec)).values()):
         rows.setdefault((row.name, row.files), row)
     steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
-    return [HeldStep(row, holders(row, found)) for row in steps], set(found)
+    return [HeldStep(row, holders(row, found)) for row in steps], found
 
 
 def _shared_ledger(spec: Spec) -> Path:
@@ -326,13 +413,16 @@ def restore(
     say: Callable[[str], None],
     gone: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
     wait_s: float = HELPERS_S,
+    *,
+    scratch: bool = False,
 ) -> Search:
     """The better of `others` (the shared directory and further tiers) and the nodes' own saves.
 
     Where the latter is newer it is gathered on every host, and its path is the same on each. What
-    lies there and is newer than the answer is set aside. `gone`: which of the hosts whose helpers
-    do not answer run no rank any more; another that is silent rules the saves out, for its ranks
-    would not find them. Never raises for a helper that does not answer.
+    lies there and is newer than the answer is set aside, where the job starts with it. `gone`:
+    which of the hosts whose helpers do not answer run no rank any more; another that is silent
+    rules the saves out, for its ranks would not find them. `scratch`: all saves are. Never raises
+    for a helper that does not answer.
     """
     peers = Peers(spec, retry_s=0.0)
     try:
@@ -344,8 +434,9 @@ def restore(
                 break
         if silent:
             say(f"no helper answers on {', '.join(silent)}")
+        epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
         least = -1 if others.found is None or others.found.step is None else others.found.step
-        for held in steps:
+        for held in () if scratch else steps:
             row = held.row
             if row.step is None or row.step < least:
                 break
@@ -354,58 +445,60 @@ def restore(
                 say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
             elif missing:
                 say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
-            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], say):
+            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
                 path = Path(spec.saves.dir) / row.name
                 return Search(Checkpoint(path, row.step, None, row.format, deep=False))
-        if answered:
-            peers.each("aside", answered, above=least)
+        if answered and others.verdict in ("found", "none"):
+            peers.each("aside", answered, above=least, epoch=epoch)
         return others
     finally:
         peers.close()
 
 
 def _gathered(
-    peers: Peers, held: HeldStep, hosts: Sequence[str], say: Callable[[str], None]
+    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
 ) -> bool:
     """Whether a step was put on every host; tried twice, for a helper that has ended starts again
     within moments, and an older step costs more."""
-    if _assemble(peers, held, hosts, say):
+    if _assemble(peers, held, hosts, epoch, say):
         return True
     steps, answered = held_steps(peers, hosts, HELPERS_S)
     anew = next((each for each in steps if each.row == held.row and not each.lost), None)
-    return anew is not None and answered == set(hosts) and _assemble(peers, anew, hosts, say)
+    return (
+        anew is not None
+        and set(answered) == set(hosts)
+        and _assemble(peers, anew, hosts, epoch, say)
+    )
 
 
 def _assemble(
-    peers: Peers, held: HeldStep, hosts: Sequence[str], say: Callable[[str], None]
+    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
 ) -> bool:
-    row = held.row
-    given = msgspec.to_builtins(row)
-    same = row.format == "deepspeed" and len(hosts) == len(row.hosts)
-    begun = []
+    row, begun = held.row, []
+    moved = _moved(row, hosts)
+    peers.finish(hosts, "gather", ASSEMBLE_S)  # of a start that was given up
     for at, host in enumerate(hosts):
         # Of a name that several nodes wrote, each node gets its predecessor's.
         slot = row.hosts[at] if at < len(row.hosts) else ""
         chosen: dict[str, SavedFile] = {}
         for file in row.files:
-            if same and file.origin != slot and _OWN.search(file.path):
+            if moved and file.origin != slot and _OWN.search(file.path):
                 continue
             if file.path not in chosen or file.origin == slot:
                 chosen[file.path] = file
         plan = [(msgspec.to_builtins(f), held.held[f]) for f in chosen.values()]
         try:
-            peers.ask(host, "assemble", row=given, plan=plan)
+            peers.ask(host, "assemble", row=msgspec.to_builtins(row), plan=plan)
             begun.append(host)
         except OSError as error:
             say(f"step {row.step} is not gathered on {host}: {error}")
-    errors = peers.finish(begun, ASSEMBLE_S)
+    errors = peers.finish(begun, "gather", ASSEMBLE_S)
     for why in errors[:3]:
         say(f"step {row.step} is not gathered: {why}")
     if errors or len(begun) < len(hosts):
         return False
-    if same:
-        given = msgspec.to_builtins(_moved(row, hosts))
-    if len(peers.each("adopt", begun, row=given)) < len(begun):
+    given = msgspec.to_builtins(moved or row)
+    if len(peers.each("adopt", begun, row=given, epoch=epoch)) < len(begun):
         say(f"step {row.step} is not in its place on every node")
         return False
     copies = {f"{h}'s copy of {o}" for where in held.held.values() for h, o in where[:1] if o}
@@ -414,8 +507,13 @@ def _assemble(
     return True
 
 
-def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep:
-    """The step once each host has its predecessor's share, so that partners copy what has moved."""
+def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+    """The step once each host has its predecessor's share, so that partners copy what has moved;
+    None where each is given all of it. A node that wrote nothing was a spare: which of the nodes
+    the ranks run on next is not known here."""
+    wrote = {file.origin for file in row.files if _OWN.search(file.path)}
+    if row.format != "deepspeed" or len(hosts) != len(row.hosts) or wrote != set(row.hosts):
+        return None
     if row.hosts == tuple(hosts):
         return row
     heirs = dict(zip(row.hosts, hosts, strict=True))

@@ -101,6 +101,26 @@ class CopiedFile(msgspec.Struct, frozen=True):
     digest: int
 
 
+class Start(msgspec.Struct, frozen=True):
+    """What this node knows of the job's start, in a file whose time is when the ranks' began.
+
+    `job`: a digest of the Spec's secret. `epoch` grows with each restore within it; `above`: what
+    was newer than this step then was set aside.
+    """
+
+    job: str
+    epoch: int = 0
+    above: int | None = None
+
+
+class Task(msgspec.Struct):
+    """Work for a request, of which each kind goes on by itself. `errors`: what went wrong."""
+
+    errors: list[str]
+    thread: threading.Thread
+    given_up: threading.Event
+
+
 class Node:
     """One node's share. Its methods run on the helper's threads."""
 
@@ -125,6 +145,12 @@ class Node:
             os.close(lock)
             raise PeerError(f"another job's helper uses {self.root}") from error
         self.rows = load(self._ledger)
+        self._touched = object()
+        """Another one whenever hpctl itself has changed what lies here."""
+        self._lock = threading.Lock()
+        self.stranger = ""
+        """Whose saves lay here: another run's checkpoint directory."""
+        self._settle_in()
         self.living: tuple[str, ...] = spec.hosts
         self.version = time.time_ns()
         """Another one whenever what `_inventory` answers has changed, also of another process."""
@@ -137,29 +163,40 @@ class Node:
         """Set where the leader needs this node no more."""
         self.over = False
         """The job does not start again."""
-        self._lock = threading.Lock()
         self._pace = Pace(spec.saves.rate)
-        self._task: tuple[threading.Thread, list[str]] | None = None
+        self._tasks: dict[str, Task] = {}
         self._seen: object = None
-        self._touched = object()
-        """Another one whenever hpctl itself has changed what lies here."""
-        start = hashlib.sha256(spec.secret.encode()).hexdigest()
-        mark = self.meta / "start"
-        if mark.is_file() and mark.read_text() == start:  # this helper has been started again
+        job, mark = hashlib.sha256(spec.secret.encode()).hexdigest(), self.meta / "start"
+        self.start = Start("")
+        with suppress(OSError, msgspec.MsgspecError):
+            self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
             self.begun_ns = mark.stat().st_mtime_ns
-        else:
-            mark.write_text(start)
-            self.begin()
+        if self.start.job != job:  # else this helper has been started again
+            self.begin(Start(job))
 
     @property
     def _ledger(self) -> Path:
         return self.meta / "ledger.json"
 
-    def begin(self) -> None:
-        """A start of the job begins: what lies here was written before it."""
+    def _settle_in(self) -> None:
+        """What another run left here is not this one's to resume."""
+        mark, mine = self.meta / "run", os.fsencode(f"{self.spec.shared}\n")
+        with suppress(FileNotFoundError):
+            if (theirs := mark.read_bytes()) == mine:
+                return
+            self.set_aside(None, None)
+            self.stranger = os.fsdecode(theirs).strip()
+        mark.write_bytes(mine)
+
+    def begin(self, start: Start, when_ns: int = 0) -> None:
+        """The ranks begin, now or at that time: what lies here was written before it."""
         mark = self.meta / "start"
-        os.utime(mark)
-        self.begun_ns = mark.stat().st_mtime_ns
+        made = mark.with_suffix(TEMPORARY)
+        made.write_bytes(msgspec.json.encode(start))
+        if when_ns:
+            os.utime(made, ns=(when_ns, when_ns))
+        made.rename(mark)
+        self.start, self.begun_ns = start, mark.stat().st_mtime_ns
         self._touched = object()
 
     def look(self) -> bool:
@@ -219,7 +256,8 @@ class Node:
     def _inventory(self, _request: dict[str, Any]) -> Answer:
         rows = msgspec.to_builtins(list(self.rows.values()))
         mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
-        return {**mine, "begun": self.begun_ns, "now": time.time_ns(), "version": self.version}
+        start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
+        return {**mine, **start, "now": time.time_ns(), "version": self.version}
 
     def _read(self, request: dict[str, Any]) -> Answer:
         """Some bytes of a file that is as it was listed."""
@@ -278,7 +316,7 @@ class Node:
             (msgspec.convert(file, SavedFile), [(str(h), str(o)) for h, o in sources])
             for file, sources in request["plan"]
         ]
-        self._start(lambda: self.assemble(row, plan))
+        self._work("gather", lambda _: self.assemble(row, plan))
         return {}
 
     def _adopt(self, request: dict[str, Any]) -> Answer:
@@ -290,15 +328,26 @@ class Node:
         with self._lock:
             self.rows[row.name] = row
             store(self.rows, self._ledger)
-        self.begin()
+        self._restored(int(request["epoch"]), row.step)
         return {}
 
     def _aside(self, request: dict[str, Any]) -> Answer:
-        """No step here is to be resumed but, maybe, one: what is newer is set aside."""
-        kept = request.get("name")
-        self.set_aside(request.get("above"), None if kept is None else str(kept))
-        self.begin()
+        """No step here is to be resumed: what is newer than the one that is, is set aside."""
+        above = request.get("above")
+        self.set_aside(above, None)
+        self._restored(int(request["epoch"]), above)
         return {}
+
+    def _missed(self, request: dict[str, Any]) -> Answer:
+        """There was a restore while this helper was silent. Ranks may write here by now: what is
+        older than their start does not count, and nothing of theirs is moved."""
+        above = request.get("above")
+        self._forget(above, None)
+        self._restored(int(request["epoch"]), above, int(request["begun"]))
+        return {}
+
+    def _restored(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
+        self.begin(Start(self.start.job, epoch, above), when_ns)
 
     def _flush(self, request: dict[str, Any]) -> Answer:
         """Write files into the shared directory."""
@@ -307,37 +356,47 @@ class Node:
         if not into.is_relative_to(self.spec.shared):
             raise ValueError("not in the checkpoint directory")
 
-        def work() -> None:
+        def work(given_up: threading.Event) -> None:
             for file, origin in files:
                 with self.open(name, file.path, origin) as source:
                     digest = self._digest(name, file, origin)
-                    _place(source, into / _path(file.path), file, digest)
+                    _place(source, into / _path(file.path), file, digest, given_up)
 
-        self._start(work)
+        if before := self._tasks.get("flush"):  # into another directory
+            before.given_up.set()
+        self._work("flush", work, beside=True)
         return {}
 
-    def _task_state(self, _request: dict[str, Any]) -> Answer:
-        task = self._task
-        return {"running": bool(task and task[0].is_alive()), "errors": task[1] if task else []}
+    def _task_state(self, request: dict[str, Any]) -> Answer:
+        task = self._tasks.get(str(request["kind"]))
+        return {
+            "running": bool(task and task.thread.is_alive()),
+            "errors": task.errors if task else [],
+        }
 
     def _bye(self, request: dict[str, Any]) -> Answer:
         self.over = request.get("over") is True
         self.released.set()
         return {}
 
-    def _start(self, work: Callable[[], None]) -> None:
-        if self._task is not None and self._task[0].is_alive():
+    def _work(
+        self, kind: str, work: Callable[[threading.Event], None], *, beside: bool = False
+    ) -> None:
+        before = self._tasks.get(kind)
+        if before is not None and before.thread.is_alive() and not beside:
             raise OSError(errno.EBUSY, "it is at work for another request")
         errors: list[str] = []
+        given_up = threading.Event()
 
         def run() -> None:
             try:
-                work()
+                work(given_up)
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        self._task = threading.Thread(target=run, daemon=True), errors
-        self._task[0].start()
+        task = Task(errors, threading.Thread(target=run, daemon=True), given_up)
+        self._tasks[kind] = task
+        task.thread.start()
 
     # --- files ----------------------------------------------------------------------------------
 
@@ -504,6 +563,10 @@ class Node:
             step = step_in(found)
             if found == name or (step is not None and not _at_most(step, above)):
                 (self.root / found).rename(aside / found)
+        self._forget(above, name)
+
+    def _forget(self, above: int | None, name: str | None) -> None:
+        """Know nothing of what is newer than a step, but of copies under that name."""
         with self._lock:
             self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
             store(self.rows, self._ledger)
@@ -526,6 +589,7 @@ _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "assemble": Node._assemble,
     "adopt": Node._adopt,
     "aside": Node._aside,
+    "missed": Node._missed,
     "flush": Node._flush,
     "task": Node._task_state,
     "bye": Node._bye,
@@ -590,11 +654,19 @@ def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
         _place(source, to, file)
 
 
-def _place(source: BinaryIO, to: Path, file: SavedFile, digest: int | None = None) -> None:
+def _place(
+    source: BinaryIO,
+    to: Path,
+    file: SavedFile,
+    digest: int | None = None,
+    given_up: threading.Event | None = None,
+) -> None:
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = xxh3_64()
     with open(to, "wb") as target:
         while piece := source.read(1 << 20):
+            if given_up is not None and given_up.is_set():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
             found.update(piece)
             target.write(piece)
         if digest not in (None, found.intdigest()):

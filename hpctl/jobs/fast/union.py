@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from threading import Event
 from typing import Any
 
 from msgspec import Struct, field
@@ -54,14 +55,23 @@ class Peers:
                 answers[host] = self.ask(host, what, **given)
         return answers
 
-    def finish(self, hosts: Iterable[str], limit_s: float) -> list[str]:
-        """Wait for the tasks that were begun on these hosts; what went wrong."""
-        waiting, errors = list(hosts), []
+    def again(self) -> None:
+        """Ask those too that have just not answered."""
+        self._silent.clear()
+
+    def finish(
+        self, hosts: Iterable[str], kind: str, limit_s: float, halt: Event | None = None
+    ) -> list[str]:
+        """Wait for the tasks of a kind that were begun on these hosts; what went wrong."""
+        waiting = list(hosts)
+        errors: list[str] = []
         deadline = time.monotonic() + limit_s
         while waiting:
+            if halt is not None and halt.is_set():
+                return [*errors, "given up"]
             for host in tuple(waiting):
                 try:
-                    state = self.ask(host, "task")
+                    state = self.ask(host, "task", kind=kind)
                 except OSError as error:
                     state = {"running": False, "errors": [f"{host}: {error}"]}
                 if not state["running"]:
