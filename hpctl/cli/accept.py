@@ -24,7 +24,7 @@ from hpctl.core.culprit import Group, NextRound, Round, failed, most_rounds, sea
 from hpctl.core.culprit import SearchResult as Found
 from hpctl.core.hostlist import HostlistError, expand, fold
 from hpctl.core.model import TEST, TEST_SUMMARY, NodeName, RecoveryId, Verdict
-from hpctl.core.node_recovery import TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
+from hpctl.core.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.errors import HpctlError, Unavailable
 
 if TYPE_CHECKING:
@@ -158,9 +158,10 @@ def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
     begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
     found = []
     for number, i in enumerate(begun, 1):
-        moves = rec.trail[i + 1 :]
-        end = next((move for move in moves if move.phase == NodePhase.UNRESERVING), None)
         newest = number == len(begun)
+        moves = rec.trail[i + 1 : None if newest else begun[number]]
+        ends = [m for m in moves if m.phase == NodePhase.UNRESERVING and m.signal not in MARKS]
+        end = ends[-1] if ends else None
         found.append(_test(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
     return tuple(found)
 

@@ -39,8 +39,8 @@ from hpctl.core.model import (
     Urgency,
     Verdict,
 )
-from hpctl.core.node_actors import NodeCase, moved, since_drain
-from hpctl.core.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
+from hpctl.core.node_actors import NodeCase, let_go, moved, since_drain
+from hpctl.core.node_recovery import TEST_ASKS, NodeRecovery, NodeSignal
 from hpctl.core.policy import Policy
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
 
@@ -411,6 +411,9 @@ def _results(c: NodeCase) -> Next | None:
         return Move(signal, _listed(failed), found)
     if c.facts.test is not None and c.facts.test.running:
         return c.wait("it passed; its job is about to end", Look.SOON)
+    judged = c.facts.assessment
+    if judged and judged.condition is not Condition.HEALTHY and since_opening(judged, c.rec):
+        return c.wait(f"its test is over; {judged.condition}: {judged.why}", Look.SLOWLY)
     passed = [f for f in tests if f.verdict is Verdict.OK]
     if not passed:
         return Move(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
@@ -451,8 +454,10 @@ def _silent(c: NodeCase) -> Move | None:
 
 def unreserving(c: NodeCase) -> Next:
     """Drain the node unless it passed, end its job, delete its reservation, and move on."""
-    verdict, why = _verdict(c.rec)
-    node, serves = c.facts.slurm, _serves(verdict, c.policy)
+    verdict, why = c.rec.verdict
+    node, serves = c.facts.slurm, let_go(c.rec, c.policy)
+    if serves and (ill := _ill_after_all(c)):
+        return Move(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (node.closed or serves or taken):
         return _drain(c, why)
@@ -475,6 +480,15 @@ def unreserving(c: NodeCase) -> Next:
     return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
 
 
+def _ill_after_all(c: NodeCase) -> str:
+    """Why a node that was to serve must not, as long as its reservation keeps others off it."""
+    judged = c.facts.assessment
+    if not c.facts.held or judged is None:
+        return ""
+    faulty = judged.condition is Condition.FAULTY and since_opening(judged, c.rec)
+    return f"faulty after its test: {judged.why}" if faulty else ""
+
+
 def _may_run(c: NodeCase) -> bool:
     """Whether the job of the test is there, or may be: one in doubt is ended by its name."""
     if c.facts.test is not None:
@@ -482,19 +496,6 @@ def _may_run(c: NodeCase) -> bool:
     submitted, ended = c.last(StepKind.TEST), c.last(StepKind.END_TEST)
     doubt = submitted is not None and submitted.target == name_of(c.rec) and submitted.in_doubt
     return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
-
-
-def _verdict(rec: NodeRecovery) -> tuple[NodeSignal, str]:
-    """What ended the test, and why."""
-    for move in reversed(rec.trail):
-        if move.phase == NodePhase.UNRESERVING and NodeSignal(move.signal) not in MARKS:
-            return NodeSignal(move.signal), move.why
-    return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
-
-
-def _serves(verdict: NodeSignal, policy: Policy) -> bool:
-    untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
-    return verdict is NodeSignal.TEST_PASSED or untested
 
 
 def _drain(c: NodeCase, why: str) -> Next:

@@ -242,6 +242,13 @@ def returning(rec: NodeRecovery) -> bool:
     return last_step(since_drain(rec), StepKind.RETURN) is not None
 
 
+def let_go(rec: NodeRecovery, policy: Policy) -> bool:
+    """Whether its newest test ended so that the node serves again."""
+    verdict, _ = rec.verdict
+    untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
+    return verdict is NodeSignal.TEST_PASSED or untested
+
+
 def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
     """The steps since we last closed the node."""
     kinds = [step.kind for step in rec.steps]

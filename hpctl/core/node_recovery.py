@@ -128,6 +128,8 @@ TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
             *_ENDING,
         )
     },
+    # What comes to light of a node that has passed, before it is let out of its reservation.
+    (NodePhase.UNRESERVING, NodeSignal.FAULT_AGAIN): NodePhase.UNRESERVING,
     (NodePhase.UNRESERVING, NodeSignal.UNRESERVED): NodePhase.VACATED,
     (NodePhase.UNRESERVING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
     # A mass event, seen before any instance felt anything: the node was given back.
@@ -217,6 +219,14 @@ class NodeRecovery(Struct, frozen=True):
     def test(self) -> str:
         """The id of its newest acceptance test, which its job and its reservation bear."""
         return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
+
+    @property
+    def verdict(self) -> tuple[NodeSignal, str]:
+        """What ended its newest test, and why."""
+        for move in reversed(self.trail):
+            if move.phase == NodePhase.UNRESERVING and NodeSignal(move.signal) not in MARKS:
+                return NodeSignal(move.signal), move.why
+        return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
 
     @property
     def withdrawn(self) -> bool:

@@ -40,12 +40,13 @@ from hpctl.core.model import (
     Urgency,
     reason_owner,
 )
-from hpctl.core.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.core.node_actors import since_drain
+from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
 from hpctl.core.plan_runs import job_decisions, job_of, run_decisions
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import left_alone
-from hpctl.core.recovery import recovery_id
+from hpctl.core.recovery import StepKind, recovery_id
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
 
@@ -373,7 +374,19 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
         # It merely lasts: since when is forgotten whenever nobody looks for a while.
         return last.rule == c.fault.rule
     newest = max((_news(f) for f in judged.findings), default=judged.since)
-    return newest <= last.since
+    return newest <= _looked_until(last)
+
+
+def _looked_until(last: NodeRecovery) -> datetime:
+    """Until when a recovery went by what was held against its node.
+
+    What came between the last look and the end of one that gave its node back is new.
+    """
+    if last.phase is not NodePhase.RETURNED:
+        return last.since
+    if last.trail[-2].phase == NodePhase.UNRESERVING:
+        return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
+    return next((s.started for s in since_drain(last) if s.kind is StepKind.RETURN), last.since)
 
 
 def _news(finding: Finding) -> datetime:

@@ -3,17 +3,34 @@
 import pytest
 from msgspec.structs import replace
 
+from hpctl.cli import accept
 from hpctl.core.acceptance import ADDED, job_of, level_of, name_of
 from hpctl.core.advance import advance_all
 from hpctl.core.catalogue import rules
-from hpctl.core.journal import NodeRecoveryOpened, RequestTaken, SignalSeen, State, replay
-from hpctl.core.model import TEST_SUMMARY, Finding, Health, Outcome, Remedy, Verdict, own_reason
+from hpctl.core.journal import (
+    NodeRecoveryOpened,
+    RequestTaken,
+    SignalSeen,
+    State,
+    StepStarted,
+    replay,
+)
+from hpctl.core.model import (
+    TEST_SUMMARY,
+    Condition,
+    Finding,
+    Health,
+    Outcome,
+    Remedy,
+    Verdict,
+    own_reason,
+)
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of
 from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.plan import plan
 from hpctl.core.policy import AcceptancePolicy
-from hpctl.core.recovery import Do, StepKind, StepRecord, Wait
+from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.requests import take
 from hpctl.core.view import Request
 from tests.fakes.values import (
@@ -156,6 +173,18 @@ def test_no_result_is_waited_for_and_no_running_job_is_cut_short():
     assert late.signal is NodeSignal.DEADLINE
 
 
+@pytest.mark.parametrize("condition", [Condition.SUSPECT, Condition.UNKNOWN])
+def test_no_result_counts_while_the_node_itself_is_in_doubt(condition):
+    doubted = replace(faulty(seconds=5), generation=BOOTED, condition=condition)
+    for found in (result(), result(Verdict.UNKNOWN)):
+        seen = replace(told(found), assessment=doubted)
+        assert isinstance(advance(OPEN, seen, TESTED, at(6)), Wait)
+        proven = replace(seen, assessment=replace(doubted, condition=Condition.FAULTY))
+        assert moves(advance(OPEN, proven, TESTED, at(9))).signal is NodeSignal.FAULT_AGAIN
+        well = replace(seen, assessment=replace(doubted, condition=Condition.HEALTHY))
+        assert isinstance(advance(OPEN, well, TESTED, at(9)), Move)
+
+
 def ended(signal: NodeSignal, rec: NodeRecovery = OPEN) -> NodeRecovery:
     return rec.on(signal, at(10), "because")
 
@@ -200,6 +229,38 @@ def test_a_node_that_has_passed_serves_as_its_reservation_goes():
     assert (
         moves(advance(rec, facts(foreign), TESTED, at(11))).signal is NodeSignal.OPERATOR_TOOK_OVER
     )
+
+
+def failed_after_all(seen: NodeFacts) -> None:
+    rec = ended(NodeSignal.TEST_PASSED)
+    move = moves(advance(rec, seen, TESTED, at(11)))
+    assert move.signal is NodeSignal.FAULT_AGAIN
+    again = rec.on(move.signal, at(11), move.why)
+    assert (again.phase, again.rung) == (NodePhase.UNRESERVING, rec.rung + 1)
+    assert does(advance(again, seen, TESTED, at(12))).kind is StepKind.DRAIN
+    assert [t.result for t in accept.tests_of(again)] == ["failed"]
+    again = replace(again, steps=(*again.steps, replace(DRAIN, attempt=2)))
+    free = replace(seen, slurm=DRAINED, held=False)
+    assert moves(advance(again, free, TESTED, at(13))).signal is NodeSignal.UNRESERVED
+
+
+def test_a_node_that_turns_out_faulty_before_its_reservation_goes_does_not_serve():
+    failed_after_all(replace(INSIDE, assessment=replace(faulty(), generation=BOOTED)))
+
+
+@pytest.mark.parametrize("end", [("acceptance_due", "test_passed"), ()])
+@pytest.mark.parametrize(("seconds", "opens"), [(13, False), (17, True), (20, True)])
+def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
+    state = replay([opened()])
+    for number, signal in enumerate(["cordon_seen", "jobs_gone", "nothing_to_remedy"], 1):
+        state.fold(SignalSeen(at(number), "n-1", signal, ""))
+    if not end:
+        state.fold(StepStarted(at(15), "n-1", StepKind.RETURN, 1, "n1"))
+    for number, signal in enumerate(end):
+        state.fold(SignalSeen(at(15 + 3 * number), "n-1", signal, ""))
+    state.fold(SignalSeen(at(19), "n-1", "return_seen", ""))
+    view = view_of(state=state, sick=[faulty(seconds=seconds)], seconds=25)
+    assert bool(plan(view, OWN, rules(), {}, at(25)).opens) is opens
 
 
 def test_an_untested_node_serves_only_where_the_policy_says_so():
