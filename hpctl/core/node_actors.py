@@ -99,6 +99,10 @@ def marked(c: NodeCase) -> Next | None:
         return None
     if mark and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING) and not spent(node):
         return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    if mark and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy) and not spent(node):
+        # In its reservation it has failed after all; out of it, it serves, and is treated anew.
+        signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
+        return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")
     drain = c.last(StepKind.DRAIN)
     if mark and not _noted(rec):
         return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")

@@ -248,6 +248,29 @@ def test_a_node_that_turns_out_faulty_before_its_reservation_goes_does_not_serve
     failed_after_all(replace(INSIDE, assessment=replace(faulty(), generation=BOOTED)))
 
 
+MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Reboot")
+
+
+def test_a_mark_on_a_node_that_has_passed_is_not_lost_with_its_reservation():
+    rec, seen = ended(NodeSignal.TEST_PASSED), replace(INSIDE, slurm=MARKED)
+    move = moves(advance(rec, seen, TESTED, at(11)))
+    assert (move.signal, "Action:Reboot" in move.why) == (NodeSignal.FAULT_AGAIN, True)
+    rec = rec.on(move.signal, at(11), move.why)
+    move = moves(advance(rec, seen, TESTED, at(12)))
+    rec = rec.on(move.signal, at(12), move.why)
+    assert (move.signal, rec.phase) == (NodeSignal.MARKED, NodePhase.UNRESERVING)
+    assert does(advance(rec, seen, TESTED, at(13))).kind is StepKind.DRAIN
+    rec = replace(rec, steps=(*rec.steps, replace(DRAIN, attempt=2)))
+    free = replace(seen, slurm=DRAINED, held=False)
+    assert moves(advance(rec, free, TESTED, at(14))).signal is NodeSignal.UNRESERVED
+
+
+def test_a_mark_on_a_node_that_serves_already_opens_a_recovery_of_its_own():
+    # Jobs may be on it by now, which only a recovery that begins anew makes room for.
+    move = moves(advance(ended(NodeSignal.TEST_PASSED), facts(MARKED), TESTED, at(11)))
+    assert move.signal is NodeSignal.RETURN_SEEN
+
+
 @pytest.mark.parametrize("end", [("acceptance_due", "test_passed"), ()])
 @pytest.mark.parametrize(("seconds", "opens"), [(13, False), (17, True), (20, True)])
 def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
