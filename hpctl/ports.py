@@ -67,10 +67,10 @@ class Scheduler(Protocol):
         """DRAIN each node with its Reason. Convergent.
 
         Looks at each node first: one that is drained with a Reason which is not hpctl's is
-        Rejected("foreign_drain") and left alone. One that HyperPod's health agent marked is
-        taken over: its Reason becomes ours, and its FAIL is cleared. With `spare_marks` it is
-        Rejected("marked", transient) and left alone, and each node is looked at directly before
-        its own update.
+        Rejected("foreign_drain") and left alone. One that slurmctld drained by itself, or that
+        HyperPod's health agent marked, is taken over: its Reason becomes ours, and its FAIL is
+        cleared. With `spare_marks` a marked one is Rejected("marked", transient) and left alone,
+        and each node is looked at directly before its own update.
         """
 
     def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:

@@ -42,6 +42,7 @@ from hpctl.core.model import (
 from hpctl.core.node_actors import NodeCase, let_go, moved, since_drain
 from hpctl.core.node_recovery import TEST_ASKS, NodeRecovery, NodeSignal
 from hpctl.core.policy import Policy
+from hpctl.core.reach import closed_by_slurm
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
 
 PEERS: Final = 5
@@ -322,7 +323,7 @@ def results_of(test: str, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
 def accepting(c: NodeCase) -> Next:
     """Reserve the node, resume it inside, submit the job, wait for the result."""
-    ended = _lost(c) or _taken(c) or _results(c) or _silent(c)
+    ended = _lost(c) or _failed(c) or _taken(c) or _results(c) or _silent(c)
     if ended is not None:
         return ended
     node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
@@ -383,6 +384,8 @@ def _taken(c: NodeCase) -> Move | None:
     if node is not None and node.in_service:
         ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
         how = "" if ours else "somebody resumed the node"
+    elif node is not None and closed_by_slurm(node):
+        return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
     elif node is not None:
         how = taken_over(node, c.rec.id)
     return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
@@ -398,17 +401,22 @@ def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
     return any(f.last > rec.opened for f in judged.findings)
 
 
+def _failed(c: NodeCase) -> Move | None:
+    """The tests that failed, by the word of the node's agent."""
+    failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
+    if not failed:
+        return None
+    asked = {f.code for f in failed}
+    signal = next((s for word, s in _REMEDIES.items() if word in asked), NodeSignal.TEST_FAILED)
+    return Move(signal, _listed(failed), c.facts.results)
+
+
 def _results(c: NodeCase) -> Next | None:
-    """What the node's agent told; None while it has told nothing."""
+    """What the node's agent told, where nothing failed; None while it has told nothing."""
     found = c.facts.results
     tests = [f for f in found if f.check != TEST_SUMMARY]
-    failed = [f for f in tests if f.verdict is Verdict.FAIL]
     if not found:
         return None
-    if failed:
-        asked = {f.code for f in failed}
-        signal = next((s for word, s in _REMEDIES.items() if word in asked), NodeSignal.TEST_FAILED)
-        return Move(signal, _listed(failed), found)
     if c.facts.test is not None and c.facts.test.running:
         return c.wait("it passed; its job is about to end", Look.SOON)
     judged = c.facts.assessment
@@ -459,7 +467,7 @@ def unreserving(c: NodeCase) -> Next:
     if serves and (ill := _ill_after_all(c)):
         return Move(NodeSignal.FAULT_AGAIN, ill)
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
-    if node is not None and not (node.closed or serves or taken):
+    if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
         return _drain(c, why)
     if _may_run(c):
         return _settled(c, StepKind.END_TEST, "the job of its test")
@@ -482,8 +490,12 @@ def unreserving(c: NodeCase) -> Next:
 
 def _ill_after_all(c: NodeCase) -> str:
     """Why a node that was to serve must not, as long as its reservation keeps others off it."""
-    judged = c.facts.assessment
-    if not c.facts.held or judged is None:
+    judged, node = c.facts.assessment, c.facts.slurm
+    if not c.facts.held:
+        return ""
+    if node is not None and closed_by_slurm(node):
+        return f"slurmctld drained it after its test: {node.reason}"
+    if judged is None:
         return ""
     faulty = judged.condition is Condition.FAULTY and since_opening(judged, c.rec)
     return f"faulty after its test: {judged.why}" if faulty else ""

@@ -79,6 +79,12 @@ def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
     return theirs and (node.closed or node.down)
 
 
+def closed_by_slurm(node: SlurmNode) -> bool:
+    """Whether slurmctld drained the node by itself, for which no person has to answer."""
+    reasons = (*SLURMCTLD_REASONS, *_CLOSED_BY_SLURM, "Prolog error")
+    return node.drained and node.reason.startswith(reasons)
+
+
 def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
     """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
     if left_alone(node, instance):

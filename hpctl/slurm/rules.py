@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from hpctl.core.marks import MARKS, mark_of, spent
 from hpctl.core.model import ENDED, Attempt, NodeName, Outcome, RecoveryId, SlurmNode, reason_owner
-from hpctl.core.reach import SLURMCTLD_REASONS
+from hpctl.core.reach import SLURMCTLD_REASONS, closed_by_slurm
 from hpctl.slurm.records import JobRecord
 
 COMPLETING = Outcome.rejected(
@@ -220,7 +220,8 @@ NO_SUCH_NODE = Outcome.rejected("no_such_node", "slurmctld has no node of this n
 def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     """A node that somebody else closed (DRAIN, FAIL, or DOWN by hand) is left to them.
 
-    HyperPod's health agent is nobody: one that it marked is taken over. DRAIN clears its FAIL.
+    HyperPod's health agent is nobody, and so is slurmctld: one that either closed is taken over.
+    DRAIN clears a FAIL.
     """
     if node is None:
         return NO_SUCH_NODE
@@ -228,7 +229,8 @@ def drain(node: SlurmNode | None, reason: str) -> Outcome | None:
     if bad is not None:
         return bad
     owner = reason_owner(node.reason)
-    if owner is None and (node.closed or downed_by_hand(node)) and not mark_of(node):
+    nobodys = mark_of(node) or closed_by_slurm(node)
+    if owner is None and (node.closed or downed_by_hand(node)) and not nobodys:
         return Outcome.rejected("foreign_drain", f"{node.name} is closed: {node.reason}")
     if node.drained and owner is not None and owner == reason_owner(reason):
         return Outcome.accepted("it is drained already")

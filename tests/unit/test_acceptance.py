@@ -85,6 +85,10 @@ def job(state: str = "RUNNING", **changes):
     return slurm_job(17, state=state, nodes=("n1",), **changes)
 
 
+def by_slurm(reason: str):
+    return slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason)
+
+
 @pytest.mark.parametrize(
     ("rule", "now", "level"),
     [
@@ -155,6 +159,14 @@ def test_an_order_in_doubt_is_given_again_by_its_name():
         (
             facts(slurm_node(1, flags=frozenset({"DRAIN"}), reason="fan")),
             NodeSignal.OPERATOR_TOOK_OVER,
+        ),
+        (replace(INSIDE, slurm=by_slurm("Prolog error")), NodeSignal.TEST_FAILED),
+        (replace(told(result()), slurm=by_slurm("Kill task failed")), NodeSignal.TEST_FAILED),
+        (
+            replace(
+                told(result(Verdict.FAIL, "reboot")), slurm=by_slurm("gres/gpu count reported")
+            ),
+            NodeSignal.TEST_ASKS_REBOOT,
         ),
     ],
 )
@@ -246,6 +258,12 @@ def failed_after_all(seen: NodeFacts) -> None:
 
 def test_a_node_that_turns_out_faulty_before_its_reservation_goes_does_not_serve():
     failed_after_all(replace(INSIDE, assessment=replace(faulty(), generation=BOOTED)))
+
+
+def test_a_node_that_slurmctld_drains_is_drained_in_our_name_before_it_is_treated():
+    failed_after_all(replace(INSIDE, slurm=by_slurm("Kill task failed")))
+    rec, seen = ended(NodeSignal.TEST_FAILED), replace(INSIDE, slurm=by_slurm("Prolog error"))
+    assert does(advance(rec, seen, TESTED, at(11))).kind is StepKind.DRAIN
 
 
 MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Reboot")

@@ -125,6 +125,8 @@ def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
         (node("MIXED", "Action:Reboot : Not responding", "DRAIN"), "send", "not_ours", "not_ours"),
         (node("DOWN", "Action:Replace"), "send", "not_ours", "not_ours"),
         (node("IDLE", "action: replace please", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "Prolog error", "DRAIN"), "send", "not_ours", "not_ours"),
+        (node("IDLE", "Kill task failed", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
         (node("DOWN", "taken out by Ada"), "foreign_drain", "not_ours", "not_ours"),
         (node("DOWN", "Not responding"), "send", "not_ours", "not_ours"),
         (node("DOWN", OURS, "DRAIN"), "accepted", "accepted", "send"),
