@@ -39,8 +39,8 @@ from hpctl.core.model import (
     Urgency,
     Verdict,
 )
-from hpctl.core.node_actors import NodeCase, let_go, moved, since_drain
-from hpctl.core.node_recovery import TEST_ASKS, NodeRecovery, NodeSignal
+from hpctl.core.node_actors import NodeCase, attempt, let_go, moved, since_drain
+from hpctl.core.node_recovery import TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
 from hpctl.core.policy import Policy
 from hpctl.core.reach import closed_by_slurm
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
@@ -274,11 +274,21 @@ _REMEDIES: Final = {
 }
 """What a failed test may ask for (a finding's `code`), the strongest first."""
 _SHOWN: Final = 3
+_PATIENCE_S: Final = 30
+"""At most so long after a refusal what must take effect is asked for again: a second longer each
+time."""
 
 
 def name_of(rec: NodeRecovery) -> str:
     """The name of the reservation and of the job of its newest test."""
     return PREFIX + rec.test
+
+
+def left(rec: NodeRecovery) -> str:
+    """The reservation that a recovery may have left behind as it ended; "" where it did not."""
+    before = [move.phase for move in rec.trail[-2:-1]]
+    stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
+    return name_of(rec) if stuck else ""
 
 
 def is_test(rec: NodeRecovery, job_name: str) -> bool:
@@ -469,17 +479,20 @@ def unreserving(c: NodeCase) -> Next:
     taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
     if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
         return _drain(c, why)
+    if serves and c.facts.held and c.now >= c.deadline and node is not None and node.in_service:
+        # A person is called: without a drain the node would be lost there, as healthy as it looks.
+        return _drain(c, "its test is over, and its reservation does not go")
     if _may_run(c):
-        return _settled(c, StepKind.END_TEST, "the job of its test")
+        return _settled(c, StepKind.END_TEST, name_of(c.rec), "the job of its test")
     if c.facts.held:
-        return _settled(c, StepKind.UNRESERVE, "its reservation")
+        return _settled(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
     if serves:
         if node is not None and node.in_service:
             return Move(NodeSignal.RETURN_SEEN, why)
         if node is not None and node.closed:
-            return Move(
-                NodeSignal.OPERATOR_TOOK_OVER, taken_over(node, c.rec.id) or "it is drained"
-            )
+            if how := taken_over(node, c.rec.id):
+                return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
+            return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
         return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
     if verdict in _FAILED:
         return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
@@ -521,13 +534,19 @@ def _drain(c: NodeCase, why: str) -> Next:
     return answer
 
 
-def _settled(c: NodeCase, kind: StepKind, what: str) -> Next:
+def let_out(c: NodeCase) -> Next:
+    """Delete the reservation that an earlier recovery could not delete."""
+    return _settled(c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test")
+
+
+def _settled(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
     """A step that must take effect, however long: the phase's deadline calls a person."""
-    last, name = c.last(kind), name_of(c.rec)
+    last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
-        if c.now < later(last.resolved, 1.0 if refused else c.policy.node.step_retry_s):
+        pause = min(last.attempt, _PATIENCE_S) if refused else c.policy.node.step_retry_s
+        if c.now < later(last.resolved, pause):
             text = answer_text(last.outcome) if last.outcome else ""
             return c.wait(f"waiting for {what} to go: {text}".removesuffix(": "), Look.SOON)
-    attempt = last.attempt + 1 if last is not None and last.target == name else 1
-    return Do(kind, name, attempt, nodes=(c.rec.node,))
+    number = last.attempt + 1 if last is not None and last.target == name else 1
+    return Do(kind, name, number, nodes=(c.rec.node,))

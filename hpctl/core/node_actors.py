@@ -55,7 +55,8 @@ class NodeFacts(Struct, frozen=True):
     `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
     `reset`: what the agent answered to the recovery's order to reset GPUs.
     `held`: the reservation of its newest test holds the node. `test`: that test's job, where
-    slurmctld knows it; `results`: what the agent tells of it.
+    slurmctld knows it; `results`: what the agent tells of it. `left_in`: the reservation of an
+    earlier recovery's test, which holds the node still.
     """
 
     slurm: SlurmNode | None = None
@@ -77,6 +78,7 @@ class NodeFacts(Struct, frozen=True):
     held: bool = False
     test: SlurmJob | None = None
     results: tuple[Finding, ...] = ()
+    left_in: str = ""
 
     @property
     def mark(self) -> str:

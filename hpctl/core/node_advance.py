@@ -325,6 +325,8 @@ def _verifying(c: NodeCase) -> Next:
         healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
         if c.now < healthy:
             return Wait(healthy, "healthy so far", Look.SLOWLY)
+        if c.facts.left_in:
+            return acceptance.let_out(c)
         if level := acceptance.level_of(c.rec, c.policy):
             return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
     return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")

@@ -384,7 +384,7 @@ def _looked_until(last: NodeRecovery) -> datetime:
     """
     if last.phase is not NodePhase.RETURNED:
         return last.since
-    if last.trail[-2].phase == NodePhase.UNRESERVING:
+    if [move.phase for move in last.trail[-2:-1]] == [NodePhase.UNRESERVING]:
         return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
     return next((s.started for s in since_drain(last) if s.kind is StepKind.RETURN), last.since)
 

@@ -177,7 +177,17 @@ def node_facts(
         held=rec.node in view.reservations.get(acceptance.name_of(rec), ()),
         test=_test(rec, view),
         results=acceptance.results_of(rec.test, health.findings if health else ()),
+        left_in=_left_in(rec, view),
     )
+
+
+def _left_in(rec: NodeRecovery, view: View) -> str:
+    """The reservation in which an earlier recovery of the node has left it."""
+    holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
+    if not holding or rec.phase is not NodePhase.VERIFYING:
+        return ""
+    earlier = (r for r in view.state.nodes.values() if r.node == rec.node)
+    return next((name for r in earlier if (name := acceptance.left(r)) in holding), "")
 
 
 def _test(rec: NodeRecovery, view: View) -> SlurmJob | None:

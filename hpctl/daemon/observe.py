@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from hpctl.clusters.names import NEVER as LONG_AGO
 from hpctl.clusters.names import Joiner
 from hpctl.config import Config
+from hpctl.core.acceptance import left
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
 from hpctl.core.health import standing
@@ -274,8 +275,9 @@ class Observer:
     def _read_capacity(self, state: State) -> None:
         """The reservations, and the topology, which changes with slurmctld's configuration, where
         capacity is managed or a node is tested. Raises Unavailable."""
-        tested = any(state.nodes[rid].phase in IN_TEST for rid in state.open_nodes.values())
-        if not (self._capacity or state.changes or tested):
+        phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
+        back = NodePhase.VERIFYING in phases and any(map(left, state.nodes.values()))
+        if not (self._capacity or state.changes or back or phases & {*IN_TEST}):
             return
         self._reserved = self._scheduler.reservations()
         if time.monotonic() - self._leaves_at > LEAVES_S:

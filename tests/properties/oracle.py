@@ -280,7 +280,10 @@ class Oracle(Watcher):
                 held = self.world.slurm.reserved.get(name, ())
                 _require(target in held, 9, f"{rid} resumes {target} outside {name}")
         if kind in ("isolate", "test", "end_test", "unreserve"):
-            _require(target.startswith(f"{PREFIX}{rid}-"), 9, f"{kind} {target} by {rid}")
+            old = self.told.get(target.removeprefix(PREFIX).rpartition("-")[0])
+            left = kind == "unreserve" and old and old.ended and old.node == answer.node
+            mine = target.startswith(f"{PREFIX}{rid}-")
+            _require(mine or left, 9, f"{kind} {target} by {rid}")
         elif kind in ("drain", "down", "return"):
             _require(answer.node == target, 1, f"{kind} of {target} by {rid} of {answer.node}")
         elif kind in ("reboot", "replace"):

@@ -304,6 +304,52 @@ def test_what_befell_a_node_while_it_was_given_back_is_new(end, seconds, opens):
     assert bool(plan(view, OWN, rules(), {}, at(25)).opens) is opens
 
 
+def test_a_reservation_that_does_not_go_is_asked_for_less_often_and_shows_in_the_end():
+    rec, now = ended(NodeSignal.TEST_PASSED), 11.0
+    refused = Outcome.rejected("busy", "its job is completing", transient=True)
+    due, asked = deadline_of(rec, TESTED), 0
+    while at(now) < due:
+        answer, asked = does(advance(rec, INSIDE, TESTED, at(now))), asked + 1
+        tried = StepRecord(answer.kind, answer.attempt, answer.target, at(now), refused, at(now))
+        rec = replace(rec, steps=(*rec.steps, tried))
+        while at(now) < due and isinstance(advance(rec, INSIDE, TESTED, at(now)), Wait):
+            now += 1
+    assert asked < 60
+    assert answer.kind is StepKind.UNRESERVE
+    assert does(advance(rec, INSIDE, TESTED, due)).kind is StepKind.DRAIN
+    rec = replace(rec, steps=(*rec.steps, replace(DRAIN, attempt=2)))
+    closed = replace(INSIDE, slurm=DRAINED)
+    while isinstance(answer := advance(rec, closed, TESTED, due), Do):
+        tried = StepRecord(answer.kind, answer.attempt, answer.target, due, refused, due)
+        rec = replace(rec, steps=(*rec.steps, tried))
+    assert moves(answer).signal is NodeSignal.DEADLINE
+    # It went after all, just before anybody was called.
+    assert does(advance(rec, facts(), TESTED, due)).kind is StepKind.RETURN
+
+
+def test_a_node_is_let_out_of_the_reservation_that_an_earlier_test_has_left():
+    state = replay([opened()])
+    for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy", "acceptance_due"]:
+        state.fold(SignalSeen(at(1), "n-1", signal, ""))
+    for number, signal in enumerate(["test_passed", "deadline"]):
+        state.fold(SignalSeen(at(2 + number), "n-1", signal, ""))
+    state.fold(opened("n-2", seconds=9, rule="operator-return", by="eve", findings=()))
+    for signal in ["cordon_seen", "jobs_gone", "nothing_to_remedy"]:
+        state.fold(SignalSeen(at(10), "n-2", signal, ""))
+    view = view_of(state=state, seconds=60, reservations={"hpctl-accept-n-1-1": ("n1",)})
+    ours = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason("n-2", ""))
+    seen = replace(view.scheduler, nodes={**view.scheduler.nodes, "n1": ours})
+    view = replace(view, scheduler=seen)
+    (due,) = advance_all(view, TESTED, at(60)).due
+    assert (due.recovery, due.do.kind, due.do.target) == (
+        "n-2",
+        StepKind.UNRESERVE,
+        "hpctl-accept-n-1-1",
+    )
+    (due,) = advance_all(replace(view, reservations={}), TESTED, at(60)).due
+    assert due.do.kind is StepKind.RETURN
+
+
 def test_an_untested_node_serves_only_where_the_policy_says_so():
     lenient = replace(TESTED, acceptance=replace(TESTED.acceptance, untested="return"))
     free = replace(INSIDE, held=False)
