@@ -43,7 +43,7 @@ _NODE_PHASES: Mapping[str, tuple[str, str]] = {
         "of `acceptance`: `start_s`, `quick_s` or `full_s`, `result_s`; and `doubt_window_s`",
     ),
     "unreserving": (
-        "drained again unless it passed; the test's job and reservation are deleted",
+        "drained unless it passed; job and reservation are deleted",
         "`vacate_deadline_s`",
     ),
     "returned": ("back in service", ""),
