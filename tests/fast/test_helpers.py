@@ -25,6 +25,7 @@ from hpctl.jobs.fast.node import Node, Pace, memory_room
 from hpctl.jobs.fast.peer import Peer, PeerError, _ports
 from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.sbatch_options import SIGNALS
 from tests.cli.test_json_contract import holds
 from tests.fast import cluster
 from tests.fast.cluster import Nodes, children, content, save, wait_for
@@ -319,7 +320,7 @@ def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
 @pytest.mark.parametrize(("state", "launches"), [("RUNNING", 5), ("COMPLETING", 1)])
 def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, state, launches):
     programs = {
-        "srun": 'echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
+        "srun": 'kill -USR1 $PPID; echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
         "scontrol": f"echo JobId=1 JobState={state}",
         "sleep": ":",
     }
@@ -391,6 +392,18 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
         assert len(looks) == 2
         assert any("is not gathered" in line for line in nodes.said), nodes.said
         assert all(content(nodes.disk(host) / name) == files for host in nodes.spec.hosts)
+
+
+def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        alive = {host: children(each.pid) for host, each in nodes.processes.items()}
+        for name in SIGNALS:
+            for host in nodes.spec.hosts if name != "TERM" else ():
+                nodes.signal(host, signal.Signals[f"SIG{name}"])
+        nodes.safe(saved(nodes, 2)[0])
+        assert alive == {host: children(each.pid) for host, each in nodes.processes.items()}
 
 
 def test_a_node_that_is_gone_does_not(tmp_path):

@@ -32,10 +32,14 @@ from hpctl.jobs.fast.peer import Server
 from hpctl.jobs.fast.spec import ENVIRONMENT, FastSaves, Spec, read
 from hpctl.jobs.fast.union import Peers
 from hpctl.jobs.run.srun import step_environment
+from hpctl.jobs.sbatch_options import SIGNALS
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 
-AGAIN = """
+IGNORED = tuple(name for name in SIGNALS if name != "TERM")
+"""They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
+AGAIN = f"""
+trap '' {" ".join(IGNORED)}
 for pause in 1 2 4 8 16 32 64; do
     begun=$(date +%s)
     "$@" && exit
@@ -172,8 +176,7 @@ class Helper:
 
     def run(self) -> None:
         """Until SIGTERM, and the last flush."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._ending.set())
+        signal.signal(signal.SIGTERM, lambda *_: self._ending.set())
         server = Server(
             self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
         )
@@ -266,6 +269,8 @@ def serve(spec: Spec, host: str) -> None:
     Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
     """
     os.nice(NICE)
+    for name in IGNORED:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
     ending, pause, child = False, 1.0, 0
 
     def end(number: int, _: object) -> None:
@@ -278,8 +283,7 @@ def serve(spec: Spec, host: str) -> None:
         child = os.fork()
         if child == 0:
             return Helper(spec, host).run()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end)
+        signal.signal(signal.SIGTERM, end)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status) or ending:
             return None
