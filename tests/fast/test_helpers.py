@@ -406,6 +406,70 @@ def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
         assert alive == {host: children(each.pid) for host, each in nodes.processes.items()}
 
 
+def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):
+    """As slurmctld 22.05 shows a job on one line."""
+    return (
+        f"JobId={number} ArrayJobId=7 JobName=t JobState={state} Reason={reason} Requeue=1"
+        f" Restarts={restarts} BatchFlag=1 ExitCode={code} EndTime={end} Deadline=N/A"
+    )
+
+
+def scontrol(place, monkeypatch):
+    """A program of that name that says what a file holds; the file."""
+    (place / "bin").mkdir()
+    (place / "bin/scontrol").write_text(f"#!/bin/sh\ncat {place}/shown\n")
+    (place / "bin/scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return place / "shown"
+
+
+@pytest.mark.parametrize(
+    ("records", "runs", "over"),
+    [
+        ([shown("RUNNING")], True, False),
+        ([shown("SUSPENDED")], True, False),
+        ([shown("STOPPED")], True, False),
+        ([shown("RUNNING", restarts=1)], False, False),  # elsewhere, and this start has ended
+        ([shown("COMPLETING")], False, True),
+        ([shown("COMPLETED")], False, True),
+        ([shown("CANCELLED", code="0:15")], False, True),
+        ([shown("COMPLETING", restarts=1, end="Unknown")], False, False),
+        ([shown("COMPLETING", restarts=1)], False, False),
+        ([shown("PENDING", restarts=1)], False, False),
+        ([shown("COMPLETING", reason="TimeLimit")], False, False),
+        ([shown("COMPLETING", code="1:0", reason="NonZeroExitCode")], False, False),
+        ([shown("RUNNING", number=8), shown("COMPLETED"), shown("PENDING", number=9)], False, True),
+        ([shown("FAILED", number=8), shown("RUNNING"), shown("COMPLETED", number=9)], True, False),
+        ([shown("RUNNING", number=8)], False, False),
+        ([], False, False),
+    ],
+)  # fmt: skip
+def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
+    scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
+    spec = Spec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
+    assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
+
+
+def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
+    tell = scontrol(tmp_path, monkeypatch)
+    tell.write_text(shown("RUNNING"))
+    nodes = Nodes(tmp_path, 3, keep=False)
+    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
+    with nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        for host in nodes.spec.hosts:
+            nodes.signal(host, signal.SIGTERM)
+        time.sleep(1.0)
+        name, files = saved(nodes, 2)
+        nodes.safe(name)
+        tell.write_text(shown("COMPLETING"))
+        nodes.end()
+        assert content(nodes.shared / name) == files
+        assert not any(nodes.disk(host).exists() for host in ("n0", "n1", "n2"))
+
+
 def test_a_node_that_is_gone_does_not(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
