@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -244,6 +245,21 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert content(nodes.shared / "step-4") == files
         assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
         assert "flushed step 4" in nodes.log()
+
+
+def test_copies_of_steps_that_the_program_has_removed_go_too(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for number in range(1, 7):
+            name, _ = saved(nodes, number)
+            for host in nodes.spec.hosts:
+                shutil.rmtree(nodes.disk(host) / f"step-{number - 1}", ignore_errors=True)
+            nodes.safe(name)
+
+        def copies():
+            return {mark.stem for mark in tmp_path.glob(f"n?/{META}/copies/n?/*.json")}
+
+        until(lambda: copies() == {"step-5", "step-6"}, 10)
 
 
 def test_a_helper_that_is_launched_only_the_second_time_is_waited_for(tmp_path):
