@@ -566,6 +566,9 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
         (groups / name / "memory.max").write_text(f"{most}\n")
         (groups / name / "memory.current").write_text(f"{now}\n")
     assert memory_room(proc, groups) == (8 - 5 - 1) << 30
+    pages = f"anon {2 << 30}\nfile {3 << 30}\ninactive_file {2 << 30}\nactive_file {1 << 30}\n"
+    (groups / "job_7/memory.stat").write_text(f"{pages}shmem 0\n")
+    assert memory_room(proc, groups) == (8 - 2 - 1) << 30
     (groups / "job_7/memory.max").write_text("max\n")
     assert memory_room(proc, groups) is None
 

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 import msgspec
 from xxhash import xxh3_64
 
+from hpctl.core.bounds import natural
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
@@ -79,10 +80,20 @@ def memory_room(
         try:
             most = (place / "memory.max").read_text().strip()
             if most != "max":
-                rooms.append(int(most) - int((place / "memory.current").read_text()))
+                taken = int((place / "memory.current").read_text()) - _file_pages(place)
+                rooms.append(int(most) - taken)
         except (OSError, ValueError):
             continue
     return max(0, min(rooms) - LEFT) if rooms else None
+
+
+def _file_pages(group: Path) -> int:
+    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
+    with suppress(OSError):
+        words = (group / "memory.stat").read_text().split()
+        found = dict(zip(words[::2], words[1::2], strict=False))
+        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
+    return 0
 
 
 MOST_FILES = 100_000
