@@ -557,6 +557,38 @@ def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, ref
             node.copy(row, "n1", None)
 
 
+def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
+    size = 100_000
+    saves = FastSaves(str(tmp_path / "disk"), size=2 * size)
+    spec = Spec("7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))
+    left = tmp_path / "disk" / META / "copies/n1"
+    (left / "step-1.tmp").mkdir(parents=True)
+    (left / "step-1.tmp/x").write_bytes(b"x" * size)
+    (left / "step-2.tmp").write_bytes(b"[")
+    node = Node(spec, "n0")
+    assert not list(left.iterdir())
+    for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
+        (node.meta / name).mkdir(parents=True)
+        (node.meta / name / "x").write_bytes(b"x" * size)
+    assert 3 * size < node.used() < 3 * size + 1000
+    shutil.rmtree(node.meta / "new")
+    shutil.rmtree(left / "step-7.tmp")
+    (node.root / "step-10").mkdir()
+    os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
+    assert node.used() < size + 1000, "one file, at two places"
+    file = SavedFile("x", size, 1, 1, "n1")
+    row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
+    node.rows = {row.name: row}
+    (node.root / "step-10/x").unlink()
+    (node.root / "step-10/y").write_bytes(b"y" * size)
+    node.peer = lambda _: socket.socket()
+    (error,) = node.replicate()
+    assert "more than --fast-size" in error
+    assert not (node.meta / "aside").exists()
+    assert node.used() < size + 1000
+    node._admit(size - 1000)
+
+
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     proc.mkdir()

@@ -135,6 +135,8 @@ class Node:
         except BlockingIOError as error:
             os.close(lock)
             raise PeerError(f"another job's helper uses {self.root}") from error
+        for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load(self._ledger)
         self.living: tuple[str, ...] = spec.hosts
         self.version = time.time_ns()
@@ -401,9 +403,14 @@ class Node:
             )
 
     def used(self) -> int:
-        """Bytes of the saves and copies here."""
-        held = [self.live(), *self.copied().values()]
-        return sum(file[1] for steps in held for files in steps.values() for file in files)
+        """Bytes of all files here, unfinished ones too, and those that a restore set aside."""
+        found = {}
+        for place, _, names in os.walk(self.root):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    status = os.lstat(os.path.join(place, name))
+                    found[status.st_dev, status.st_ino] = status.st_size  # a restore makes links
+        return sum(found.values())
 
     def remove(self) -> None:
         """The job is over: nothing of it stays."""
@@ -441,7 +448,13 @@ class Node:
         return not all((f.path, f.size) in here for f in row.of(origin))
 
     def _make_room(self, wanted: SavedStep) -> None:
-        """The disk is full: the oldest step goes, never the newest whole one."""
+        """The disk is full: what a restore set aside goes, or the oldest step, never the newest
+        whole one."""
+        aside = self.meta / "aside"
+        if aside.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
+            shutil.rmtree(aside, ignore_errors=True)
+            self._touched = object()
+            return
         rows = sorted(self.rows.values(), key=lambda row: row.order)
         if rows and rows[0] != wanted:
             self.drop([rows[0].name])
