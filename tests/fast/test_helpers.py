@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from unittest.mock import Mock
 
 import msgspec
@@ -23,7 +23,7 @@ from hpctl.jobs.checkpoints.search import Checkpoint, judge
 from hpctl.jobs.fast import helpers, lead
 from hpctl.jobs.fast.lead import Clocks
 from hpctl.jobs.fast.node import Node, Pace, memory_room
-from hpctl.jobs.fast.peer import Peer, PeerError, _ports
+from hpctl.jobs.fast.peer import Peer, PeerError, Server, _ports
 from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.sbatch_options import SIGNALS
@@ -610,6 +610,18 @@ def test_a_pace_is_kept():
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2
+
+
+def test_a_port_at_which_another_says_nothing_is_passed_over():
+    secret, address = "0" * 64, "127.0.9.77"
+    with socket.socket() as silent:
+        silent.bind((address, next(_ports(secret, "1"))))
+        silent.listen()
+        with (
+            closing(Server(secret, "1", address, lambda _: {"yes": 1})),
+            closing(Peer(secret, "1", address, 0.3)) as peer,
+        ):
+            assert peer.ask("ping") == {"yes": 1}
 
 
 def test_a_stranger_reads_nothing(tmp_path):
