@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
+from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Checkpoint, judge
 from hpctl.jobs.fast import helpers, lead
 from hpctl.jobs.fast.lead import Clocks
@@ -29,7 +30,7 @@ from hpctl.jobs.job_comment import JobRegistration
 from hpctl.jobs.sbatch_options import SIGNALS
 from tests.cli.test_json_contract import holds
 from tests.fast import cluster
-from tests.fast.cluster import Nodes, children, content, save, wait_for
+from tests.fast.cluster import Nodes, children, content, save, saved_file, wait_for
 from tests.unit.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.waiting import until
 
@@ -610,6 +611,37 @@ def test_a_pace_is_kept():
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2
+
+
+def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (meta := tmp_path / "shared" / META).mkdir(parents=True)
+    given = str(tmp_path / "disk")
+    spec = Spec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
+    for mode in (0o777, 0o720, 0o755):
+        meta.chmod(mode)
+        with pytest.raises(HpctlError, match="not this user's alone"):
+            write(spec, meta / "7.json")
+    meta.chmod(0o2700)
+    write(spec, meta / "7.json")
+    node, into = Node(spec, "n0"), meta / "flush-7/step-1"
+    (node.root / "step-1").mkdir()
+    (node.root / "step-1/x").write_text("theirs")
+    asked = {"do": "flush", "name": "step-1", "into": str(into)}
+    asked["files"] = [(saved_file(node.root / "step-1/x", "x", "n0"), "")]
+    into.mkdir(parents=True)
+    (into / "x").symlink_to(tmp_path / "precious")
+    node.handle(asked)
+    until(lambda: not node.handle({"do": "task"})["running"], 5)
+    assert "File exists" in node.handle({"do": "task"})["errors"][0]
+    meta.chmod(0o777)
+    with pytest.raises(PeerError, match="not this user's alone"):
+        node.handle(asked)
+    meta.rename(meta.with_name("kept"))
+    meta.symlink_to("kept")
+    with pytest.raises(HpctlError, match="not this user's alone"):
+        write(spec, meta / "7.json")
+    assert (tmp_path / "precious").read_text() == "mine"
 
 
 def test_a_port_at_which_another_says_nothing_is_passed_over():

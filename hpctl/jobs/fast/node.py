@@ -32,7 +32,7 @@ from hpctl.core.bounds import natural
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
-from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
+from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, is_private, load, store
 
 LEFT = 1 << 30
 """Bytes of the job's memory limit that copies leave to its ranks."""
@@ -319,6 +319,8 @@ class Node:
         name, into = str(request["name"]), Path(str(request["into"]))
         if not into.is_relative_to(self.spec.shared):
             raise ValueError("not in the checkpoint directory")
+        if not is_private(Path(self.spec.shared) / META):
+            raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
 
         def work() -> None:
             for file, origin in files:
@@ -492,6 +494,7 @@ class Node:
                             _link(source, self.root / step / file.path, to, file)
                         return
             except OSError as error:
+                to.unlink(missing_ok=True)
                 last = error
         raise last
 
@@ -611,13 +614,15 @@ def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
     except OSError as error:
         if error.errno == errno.ESTALE:
             raise
+        to.unlink(missing_ok=True)
         _place(source, to, file)
 
 
 def _place(source: BinaryIO, to: Path, file: SavedFile, digest: int | None = None) -> None:
+    """A new file; never through a link that another has put there."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = xxh3_64()
-    with open(to, "wb") as target:
+    with open(to, "xb") as target:
         while piece := source.read(1 << 20):
             found.update(piece)
             target.write(piece)
