@@ -48,6 +48,7 @@ class Nodes:
             addresses=tuple(f"127.0.9.{n + 1}" for n in range(count)),
         )
         self.processes: dict[str, subprocess.Popen] = {}
+        self.environ = {**os.environ, "SLURM_CONF": str(place / "none")}
 
     def __enter__(self):
         for host in self.spec.hosts:
@@ -68,7 +69,7 @@ class Nodes:
         specs.write(self.spec, path)
         command = [sys.executable, "-c", HELPER, str(path), host, str(self.disk(host))]
         with (self.place / f"{host}.log").open("ab") as log:
-            self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT)
+            self.processes[host] = subprocess.Popen(command, stderr=log, cwd=ROOT, env=self.environ)
 
     def restart(self, *hosts: str) -> None:
         """The job starts again, on these."""

@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from unittest.mock import Mock
 
 import msgspec
@@ -18,16 +19,18 @@ from msgspec.structs import replace
 
 from hpctl.cli import checkpoint_advise
 from hpctl.cli.main import cli
+from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Checkpoint, Search, Unseen, judge
 from hpctl.jobs.fast import helpers, lead, union
 from hpctl.jobs.fast.lead import Clocks, restore
 from hpctl.jobs.fast.node import Node, Pace, memory_room
-from hpctl.jobs.fast.peer import Peer, PeerError, _ports
+from hpctl.jobs.fast.peer import Peer, PeerError, Server, _ports
 from hpctl.jobs.fast.spec import META, FastSaves, SavedFile, SavedStep, Spec, write
 from hpctl.jobs.job_comment import JobRegistration
+from hpctl.jobs.sbatch_options import SIGNALS
 from tests.cli.test_json_contract import holds
 from tests.fast import cluster
-from tests.fast.cluster import Nodes, children, content, save, wait_for
+from tests.fast.cluster import Nodes, children, content, save, saved_file, wait_for
 from tests.unit.checkpoint_files import WHOLE, dcp_files, deepspeed_files
 from tests.unit.checkpoint_files import write as write_files
 from tests.waiting import until
@@ -404,6 +407,21 @@ def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
         assert "flushed step 4" in nodes.log()
 
 
+def test_copies_of_steps_that_the_program_has_removed_go_too(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for number in range(1, 7):
+            name, _ = saved(nodes, number)
+            for host in nodes.spec.hosts:
+                shutil.rmtree(nodes.disk(host) / f"step-{number - 1}", ignore_errors=True)
+            nodes.safe(name)
+
+        def copies():
+            return {mark.stem for mark in tmp_path.glob(f"n?/{META}/copies/n?/*.json")}
+
+        until(lambda: copies() == {"step-5", "step-6"}, 10)
+
+
 def test_a_helper_that_is_launched_only_the_second_time_is_waited_for(tmp_path):
     with Nodes(tmp_path, 2) as nodes:
         nodes.resume()
@@ -478,7 +496,7 @@ def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
 @pytest.mark.parametrize(("state", "launches"), [("RUNNING", 5), ("COMPLETING", 1)])
 def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, state, launches):
     programs = {
-        "srun": 'echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
+        "srun": 'kill -USR1 $PPID; echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
         "scontrol": f"echo JobId=1 JobState={state}",
         "sleep": ":",
     }
@@ -552,6 +570,82 @@ def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path
         assert all(content(nodes.disk(host) / name) == files for host in nodes.spec.hosts)
 
 
+def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        alive = {host: children(each.pid) for host, each in nodes.processes.items()}
+        for name in SIGNALS:
+            for host in nodes.spec.hosts if name != "TERM" else ():
+                nodes.signal(host, signal.Signals[f"SIG{name}"])
+        nodes.safe(saved(nodes, 2)[0])
+        assert alive == {host: children(each.pid) for host, each in nodes.processes.items()}
+
+
+def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):
+    """As slurmctld 22.05 shows a job on one line."""
+    return (
+        f"JobId={number} ArrayJobId=7 JobName=t JobState={state} Reason={reason} Requeue=1"
+        f" Restarts={restarts} BatchFlag=1 ExitCode={code} EndTime={end} Deadline=N/A"
+    )
+
+
+def scontrol(place, monkeypatch):
+    """A program of that name that says what a file holds; the file."""
+    (place / "bin").mkdir()
+    (place / "bin/scontrol").write_text(f"#!/bin/sh\ncat {place}/shown\n")
+    (place / "bin/scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return place / "shown"
+
+
+@pytest.mark.parametrize(
+    ("records", "runs", "over"),
+    [
+        ([shown("RUNNING")], True, False),
+        ([shown("SUSPENDED")], True, False),
+        ([shown("STOPPED")], True, False),
+        ([shown("RUNNING", restarts=1)], False, False),  # elsewhere, and this start has ended
+        ([shown("COMPLETING")], False, True),
+        ([shown("COMPLETED")], False, True),
+        ([shown("CANCELLED", code="0:15")], False, True),
+        ([shown("COMPLETING", restarts=1, end="Unknown")], False, False),
+        ([shown("COMPLETING", restarts=1)], False, False),
+        ([shown("PENDING", restarts=1)], False, False),
+        ([shown("COMPLETING", reason="TimeLimit")], False, False),
+        ([shown("COMPLETING", code="1:0", reason="NonZeroExitCode")], False, False),
+        ([shown("RUNNING", number=8), shown("COMPLETED"), shown("PENDING", number=9)], False, True),
+        ([shown("FAILED", number=8), shown("RUNNING"), shown("COMPLETED", number=9)], True, False),
+        ([shown("RUNNING", number=8)], False, False),
+        ([], False, False),
+    ],
+)  # fmt: skip
+def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
+    scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
+    spec = Spec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
+    assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
+
+
+def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
+    tell = scontrol(tmp_path, monkeypatch)
+    tell.write_text(shown("RUNNING"))
+    nodes = Nodes(tmp_path, 3, keep=False)
+    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
+    with nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        for host in nodes.spec.hosts:
+            nodes.signal(host, signal.SIGTERM)
+        time.sleep(1.0)
+        name, files = saved(nodes, 2)
+        nodes.safe(name)
+        tell.write_text(shown("COMPLETING"))
+        nodes.end()
+        assert content(nodes.shared / name) == files
+        assert not any(nodes.disk(host).exists() for host in ("n0", "n1", "n2"))
+
+
 def test_a_node_that_is_gone_does_not(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
@@ -623,6 +717,38 @@ def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, ref
             node.copy(row, "n1", None)
 
 
+def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
+    size = 100_000
+    saves = FastSaves(str(tmp_path / "disk"), size=2 * size)
+    spec = Spec("7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))
+    left = tmp_path / "disk" / META / "copies/n1"
+    (left / "step-1.tmp").mkdir(parents=True)
+    (left / "step-1.tmp/x").write_bytes(b"x" * size)
+    (left / "step-2.tmp").write_bytes(b"[")
+    node = Node(spec, "n0")
+    assert not list(left.iterdir())
+    for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
+        (node.meta / name).mkdir(parents=True)
+        (node.meta / name / "x").write_bytes(b"x" * size)
+    assert 3 * size < node.used() < 3 * size + 1000
+    shutil.rmtree(node.meta / "new")
+    shutil.rmtree(left / "step-7.tmp")
+    (node.root / "step-10").mkdir()
+    os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
+    assert node.used() < size + 1000, "one file, at two places"
+    file = SavedFile("x", size, 1, 1, "n1")
+    row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
+    node.rows = {row.name: row}
+    (node.root / "step-10/x").unlink()
+    (node.root / "step-10/y").write_bytes(b"y" * size)
+    node.peer = lambda _: socket.socket()
+    (error,) = node.replicate()
+    assert "more than --fast-size" in error
+    assert not (node.meta / "aside").exists()
+    assert node.used() < size + 1000
+    node._admit(size - 1000)
+
+
 def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     proc.mkdir()
@@ -632,6 +758,9 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
         (groups / name / "memory.max").write_text(f"{most}\n")
         (groups / name / "memory.current").write_text(f"{now}\n")
     assert memory_room(proc, groups) == (8 - 5 - 1) << 30
+    pages = f"anon {2 << 30}\nfile {3 << 30}\ninactive_file {2 << 30}\nactive_file {1 << 30}\n"
+    (groups / "job_7/memory.stat").write_text(f"{pages}shmem 0\n")
+    assert memory_room(proc, groups) == (8 - 2 - 1) << 30
     (groups / "job_7/memory.max").write_text("max\n")
     assert memory_room(proc, groups) is None
 
@@ -641,6 +770,49 @@ def test_a_pace_is_kept():
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2
+
+
+def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (meta := tmp_path / "shared" / META).mkdir(parents=True)
+    given = str(tmp_path / "disk")
+    spec = Spec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
+    for mode in (0o777, 0o720, 0o755):
+        meta.chmod(mode)
+        with pytest.raises(HpctlError, match="not this user's alone"):
+            write(spec, meta / "7.json")
+    meta.chmod(0o2700)
+    write(spec, meta / "7.json")
+    node, into = Node(spec, "n0"), meta / "flush-7/step-1"
+    (node.root / "step-1").mkdir()
+    (node.root / "step-1/x").write_text("theirs")
+    asked = {"do": "flush", "name": "step-1", "into": str(into)}
+    asked["files"] = [(saved_file(node.root / "step-1/x", "x", "n0"), "")]
+    into.mkdir(parents=True)
+    (into / "x").symlink_to(tmp_path / "precious")
+    node.handle(asked)
+    until(lambda: not node.handle({"do": "task", "kind": "flush"})["running"], 5)
+    assert "File exists" in node.handle({"do": "task", "kind": "flush"})["errors"][0]
+    meta.chmod(0o777)
+    with pytest.raises(PeerError, match="not this user's alone"):
+        node.handle(asked)
+    meta.rename(meta.with_name("kept"))
+    meta.symlink_to("kept")
+    with pytest.raises(HpctlError, match="not this user's alone"):
+        write(spec, meta / "7.json")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_port_at_which_another_says_nothing_is_passed_over():
+    secret, address = "0" * 64, "127.0.9.77"
+    with socket.socket() as silent:
+        silent.bind((address, next(_ports(secret, "1"))))
+        silent.listen()
+        with (
+            closing(Server(secret, "1", address, lambda _: {"yes": 1})),
+            closing(Peer(secret, "1", address, 0.3)) as peer,
+        ):
+            assert peer.ask("ping") == {"yes": 1}
 
 
 def test_a_stranger_reads_nothing(tmp_path):

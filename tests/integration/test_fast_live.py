@@ -50,6 +50,14 @@ class FastJob:
     def nodes(self) -> list[str]:
         return sorted(map(str, self.live.job(self.id).nodes))
 
+    def signal(self, *names: str) -> None:
+        """To the helpers, as Slurm signals all steps of a job."""
+        steps = self.sandbox.run(["squeue", "--steps", "--noheader", "--format=%j %i"]).stdout
+        step = re.search(rf"hpctl-fast ({self.id}\.\d+)", steps)
+        assert step, steps
+        for name in names:
+            self.sandbox.run(["scancel", f"--signal={name}", step[1]])
+
     def left(self) -> list[Path]:
         """What lies on the disks of all instances."""
         disks = self.sandbox.spec.layout.state.rglob("disk-i-*")
@@ -81,7 +89,9 @@ def test_a_job_resumes_from_its_last_fast_saves(sandbox_factory, shared):
         nodes=4, mode="own", daemon=True, config=FAST, slurm_conf=slurm, disks=True
     )
     job = FastJob(sandbox, shared, 3, "24", "3s")
-    job.wait("saved 6")
+    job.wait("saved 5")
+    job.signal("USR1", "TERM")
+    job.wait("saved 8")
     assert job.left()
     rows = json.loads(job.hpctl("checkpoint", "ls", "--job", str(job.id), "--json"))["fast"]
     assert any(row["copies"] == 2 and len(row["nodes"]) == 3 for row in rows), rows

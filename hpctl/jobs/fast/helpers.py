@@ -33,10 +33,15 @@ from hpctl.jobs.fast.peer import Server
 from hpctl.jobs.fast.spec import ENVIRONMENT, FastSaves, Spec, read
 from hpctl.jobs.fast.union import Peers
 from hpctl.jobs.run.srun import step_environment
+from hpctl.jobs.sbatch_options import SIGNALS
+from hpctl.slurm.parse import job_states
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
 
-AGAIN = """
+IGNORED = tuple(name for name in SIGNALS if name != "TERM")
+"""They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
+AGAIN = f"""
+trap '' {" ".join(IGNORED)}
 for pause in 1 2 4 8 16 32 64; do
     begun=$(date +%s)
     "$@" && exit
@@ -152,6 +157,8 @@ QUICK_LOOKS = 12
 BEAT_LOOKS = 20
 """After so many looks the leader asks all nodes, and each of them asks who leads: what happens
 between saves costs next to nothing."""
+ASK_S = 5.0
+"""Of the time before the end that Slurm's answer may take."""
 NICE = 19
 
 
@@ -171,24 +178,46 @@ class Helper:
         if self._node.stranger:
             say(f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside")
         self._ending = threading.Event()
+        self._asked_at = 0.0
         self._quick = 0
         self._beat_at = 0.0
         self._leads = False
         self._troubles: dict[str, float] = {}
 
-    def run(self) -> None:
-        """Until SIGTERM, and the last flush."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._ending.set())
+    def run(self, *, asked: bool = False) -> None:
+        """Until the job ends, and the last flush. `asked`: SIGTERM has come already."""
+        signal.signal(signal.SIGTERM, self._ask)
+        if asked:
+            self._ask()
         server = Server(
             self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
         )
         threading.Thread(target=self._copy, daemon=True).start()
-        while not self._ending.wait(LOOK_S / 4 if self._quick else LOOK_S):
+        while not self._over():
             self._turn()
-        self._end()
+        if not self._node.released.is_set():
+            self._end()
+        elif self._node.over:
+            self._node.remove()
         server.close()
         self._peers.close()
+
+    def _ask(self, *_: object) -> None:
+        self._asked_at = time.monotonic()
+        self._ending.set()
+
+    def _over(self) -> bool:
+        """Whether the job ends. SIGTERM may also be its signal to save, and it goes on: who leads
+        asks Slurm, one question for all nodes, and tells the others of the end."""
+        told, pause = self._node.released, LOOK_S / 4 if self._quick else LOOK_S
+        if not self._ending.wait(pause) or told.is_set():
+            return told.is_set()
+        if self.leads():
+            self._ending.clear()  # one that comes while Slurm answers is asked about again
+            return not runs_on(self._spec)
+        if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
+            self._ending.clear()
+        return told.wait(pause)
 
     def leads(self, what: str = "ping") -> bool:
         """Whether no host before this one answers. The first that does hears `what`."""
@@ -259,20 +288,38 @@ class Helper:
             say(text)
 
 
+def runs_on(spec: Spec) -> bool:
+    """Whether Slurm says that this start has not ended: an end is known there before the steps are
+    told of it."""
+    fields = _shown(spec)
+    state, _ = job_states(fields.get("JobState", ""), "")
+    return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
+
+
 def ended_for_good(spec: Spec) -> bool:
     """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
 
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
-    requeued has no end and one restart more.
+    requeued has no end and one restart more, and one that runs has the end of its time limit.
     """
-    shown = Runner().run("scontrol", "--oneliner", "show", "job", spec.id).text
-    fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+    fields = _shown(spec)
     return (
-        fields.get("Restarts") == str(spec.restarts)
+        fields.get("JobState") in ("COMPLETING", "COMPLETED", "CANCELLED")
+        and fields.get("Restarts") == str(spec.restarts)
         and fields.get("EndTime", "Unknown") != "Unknown"
         and fields.get("ExitCode") in ("0:0", "0:15")
         and fields.get("Reason") == "None"
     )
+
+
+def _shown(spec: Spec) -> dict[str, str]:
+    """Slurm's record of the job; of an array's it may show all tasks."""
+    ran = Runner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
+    for line in ran.text.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if fields.get("JobId") == spec.id:
+            return fields
+    return {}
 
 
 def serve(spec: Spec, host: str) -> None:
@@ -281,27 +328,28 @@ def serve(spec: Spec, host: str) -> None:
     Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
     """
     os.nice(NICE)
-    ending, pause, child = False, 1.0, 0
+    for name in IGNORED:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
+    asked, pause, child = False, 1.0, 0
 
-    def end(number: int, _: object) -> None:
-        nonlocal ending
-        ending = True
+    def ask(number: int, _: object) -> None:
+        nonlocal asked
+        asked = True
         with suppress(ProcessLookupError):
-            os.kill(child, number)
+            if child:
+                os.kill(child, number)
 
-    while not ending:
+    signal.signal(signal.SIGTERM, ask)
+    while True:
         child = os.fork()
         if child == 0:
-            return Helper(spec, host).run()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end)
+            return Helper(spec, host).run(asked=asked)
         _, status = os.waitpid(child, 0)
-        if not os.WIFSIGNALED(status) or ending:
+        if not os.WIFSIGNALED(status):
             return None
         say(f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again")
         time.sleep(pause)
         pause = min(60.0, 2 * pause)
-    return None
 
 
 def main() -> int:

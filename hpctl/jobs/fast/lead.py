@@ -189,17 +189,19 @@ class Lead:
     # --- retention ------------------------------------------------------------------------------
 
     def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
-        """Drop what newer steps have replaced. Whether all steps have their copies."""
+        """Drop what newer steps have replaced. Whether all steps have their copies.
+
+        One whose copies are not all there, for its program has removed it, stays only among the
+        newest.
+        """
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
         safe = [row for row in rows if self._replicated(row, found)]
         size = self._spec.saves.size
         full = size and any(int(mine["used"]) > size for mine in found.values())
         steps = 1 if full else self._spec.steps
-        old = [row.name for row in safe[steps:]]
-        if len(safe) >= steps:
-            least = safe[steps - 1].order
-            old += [row.name for row in rows if row.order < least and row.name not in old]
-        if old:
+        kept = {row.name for row in (*rows[:steps], *safe[:steps])}
+        whole = rows[rows.index(safe[0]) :] if safe else []
+        if old := [row.name for row in whole if row.name not in kept]:
             self._peers.each("drop", found, names=old)
         return not rows or (bool(safe) and safe[0] == rows[0])
 

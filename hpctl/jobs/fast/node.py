@@ -28,10 +28,11 @@ from typing import Any, BinaryIO
 import msgspec
 from xxhash import xxh3_64
 
+from hpctl.core.bounds import natural
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
 from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
-from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, store
+from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, is_private, load, store
 
 LEFT = 1 << 30
 """Bytes of the job's memory limit that copies leave to its ranks."""
@@ -79,10 +80,20 @@ def memory_room(
         try:
             most = (place / "memory.max").read_text().strip()
             if most != "max":
-                rooms.append(int(most) - int((place / "memory.current").read_text()))
+                taken = int((place / "memory.current").read_text()) - _file_pages(place)
+                rooms.append(int(most) - taken)
         except (OSError, ValueError):
             continue
     return max(0, min(rooms) - LEFT) if rooms else None
+
+
+def _file_pages(group: Path) -> int:
+    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
+    with suppress(OSError):
+        words = (group / "memory.stat").read_text().split()
+        found = dict(zip(words[::2], words[1::2], strict=False))
+        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
+    return 0
 
 
 MOST_FILES = 100_000
@@ -144,6 +155,8 @@ class Node:
         except BlockingIOError as error:
             os.close(lock)
             raise PeerError(f"another job's helper uses {self.root}") from error
+        for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load(self._ledger)
         self._touched = object()
         """Another one whenever hpctl itself has changed what lies here."""
@@ -355,6 +368,8 @@ class Node:
         name, into = str(request["name"]), Path(str(request["into"]))
         if not into.is_relative_to(self.spec.shared):
             raise ValueError("not in the checkpoint directory")
+        if not is_private(Path(self.spec.shared) / META):
+            raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
 
         def work(given_up: threading.Event) -> None:
             for file, origin in files:
@@ -449,9 +464,14 @@ class Node:
             )
 
     def used(self) -> int:
-        """Bytes of the saves and copies here."""
-        held = [self.live(), *self.copied().values()]
-        return sum(file[1] for steps in held for files in steps.values() for file in files)
+        """Bytes of all files here, unfinished ones too, and those that a restore set aside."""
+        found = {}
+        for place, _, names in os.walk(self.root):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    status = os.lstat(os.path.join(place, name))
+                    found[status.st_dev, status.st_ino] = status.st_size  # a restore makes links
+        return sum(found.values())
 
     def remove(self) -> None:
         """The job is over: nothing of it stays."""
@@ -489,7 +509,13 @@ class Node:
         return not all((f.path, f.size) in here for f in row.of(origin))
 
     def _make_room(self, wanted: SavedStep) -> None:
-        """The disk is full: the oldest step goes, never the newest whole one."""
+        """The disk is full: what a restore set aside goes, or the oldest step, never the newest
+        whole one."""
+        aside = self.meta / "aside"
+        if aside.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
+            shutil.rmtree(aside, ignore_errors=True)
+            self._touched = object()
+            return
         rows = sorted(self.rows.values(), key=lambda row: row.order)
         if rows and rows[0] != wanted:
             self.drop([rows[0].name])
@@ -527,6 +553,7 @@ class Node:
                             _link(source, self.root / step / file.path, to, file)
                         return
             except OSError as error:
+                to.unlink(missing_ok=True)
                 last = error
         raise last
 
@@ -651,6 +678,7 @@ def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
     except OSError as error:
         if error.errno == errno.ESTALE:
             raise
+        to.unlink(missing_ok=True)
         _place(source, to, file)
 
 
@@ -661,9 +689,10 @@ def _place(
     digest: int | None = None,
     given_up: threading.Event | None = None,
 ) -> None:
+    """A new file; never through a link that another has put there."""
     to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = xxh3_64()
-    with open(to, "wb") as target:
+    with open(to, "xb") as target:
         while piece := source.read(1 << 20):
             if given_up is not None and given_up.is_set():
                 raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))

@@ -30,6 +30,8 @@ HANDSHAKE_S = 5.0
 ANSWER_S = 60.0
 PING_S = 5.0
 """A helper that does not answer a ping for so long is left out until it does."""
+_SILENT = 3
+"""Ports of others that say nothing, after which no further one is tried."""
 _QUICK = "ping", "changed"
 DEAD_S = 10
 """A node without power closes no connection: its kernel is asked, and given up after this."""
@@ -220,13 +222,12 @@ def _connect(
     secret: str, job: str, address: str, connect_s: float
 ) -> tuple[socket.socket, BinaryIO]:
     why = "nobody answers"
-    deadline = time.monotonic() + connect_s
+    deadline = time.monotonic() + _SILENT * connect_s
     for port in _ports(secret, job):
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if time.monotonic() >= deadline:
             break
         try:
-            connection = socket.create_connection((address, port), timeout=left)
+            connection = socket.create_connection((address, port), timeout=connect_s)
         except ConnectionRefusedError:
             continue
         except OSError as error:

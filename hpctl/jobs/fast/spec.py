@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -110,9 +111,23 @@ def _private(path: Path, most: int) -> bytes:
 
 
 def write(spec: Spec, path: Path) -> None:
-    """For this user alone, whole or not at all. Raises OSError."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    """For this user alone, whole or not at all. Raises OSError, and HpctlError where the directory
+    is also another's."""
+    with suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700)
+    if not is_private(path.parent):
+        raise HpctlError(
+            f"{path.parent} is not this user's alone", "Remove it; hpctl makes it anew."
+        )
     _replace(path, msgspec.json.encode(spec))
+
+
+def is_private(directory: Path) -> bool:
+    """Whether nobody else can put anything there: who may write beside it can make it first.
+    Raises OSError."""
+    status = os.lstat(directory)
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return mine and not status.st_mode & 0o077
 
 
 def _replace(path: Path, raw: bytes) -> None:
