@@ -97,10 +97,13 @@ class Hang(Struct, frozen=True):
 class Track(Struct, frozen=True):
     """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
     its longest pause so far that ended by itself. `watts`: the most that its GPUs drew. `still`:
-    since when it stands still."""
+    since when it stands still. `worked`: when it was last seen at work. `found`: a daemon before
+    this one found it hanging."""
 
     attempt: Attempt
     seen: datetime
+    found: bool = False
+    worked: datetime | None = None
     worked_s: float = 0.0
     longest_s: float = 0.0
     watts: float = 0.0
@@ -114,10 +117,12 @@ def judge(
     known: Track | None,
     policy: HangPolicy,
     now: datetime,
+    found: bool = False,
 ) -> Track:
-    """One look at one running job. `nodes`: what their agents said since the last look."""
+    """One look at one running job. `nodes`: what their agents said since the last look. `found`:
+    the journal says that it hangs."""
     if known is None or known.attempt != job.attempt:
-        return Track(job.attempt, now)
+        return Track(job.attempt, now, found)
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
@@ -135,7 +140,7 @@ def judge(
         # It may have begun right after the look before, and ended right before this one.
         paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
-        return Track(job.attempt, now, worked_s, longest_s, most)
+        return Track(job.attempt, now, False, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)
     if sum(a.ranks for a in mine.values()) < LEAST_RANKS or not _someone_waits(mine, busy, watts):
         return replace(track, still=None, hang=None)
@@ -151,7 +156,7 @@ def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[f
 def limit_s(track: Track, policy: HangPolicy) -> float:
     """For how long this run may stand still, in seconds."""
     if track.worked_s < policy.floor_s / 2:
-        return policy.start_s
+        return policy.floor_s if track.found else policy.start_s
     cap_s = max(policy.cap_s, 1.5 * track.longest_s)
     return min(max(policy.floor_s, policy.factor * track.longest_s), cap_s)
 

@@ -10,12 +10,13 @@ from hpctl.core import job_advance
 from hpctl.core.hangs import Activity, Hang, judge, of_node
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobPhase, JobRecovery, JobSignal
-from hpctl.core.journal import HoldNoted, JobRecoveryOpened
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted, replay
 from hpctl.core.model import Attempt, Outcome
-from hpctl.core.plan_runs import run_decisions
+from hpctl.core.plan_runs import HUNG, found_hanging, run_decisions
 from hpctl.core.policy import HangPolicy, Mode
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.run_policy import Ruled
+from hpctl.core.view import job_facts
 from hpctl.daemon.hangs import HangWatch
 from tests.fakes.values import OWN, at, slurm_job, view_of
 from tests.unflawed import unflawed
@@ -153,9 +154,9 @@ def test_of_several_samples_the_work_counts_and_strange_names_do_not():
 HANG = Hang(at(-130), "no process of it has made progress", "n1")
 
 
-def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, **hangs):
+def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
     policy = replace(OWN, mode=mode, hangs=replace(HANGS, **hangs))
-    view = view_of(jobs=[job], ruled={job.id: Ruled()}, hangs={job.id: hang})
+    view = view_of(jobs=[job], log=log, ruled={job.id: Ruled()}, hangs={job.id: hang})
     found = unflawed(run_decisions(view, policy, (), at(0)))
     assert len(found) == 1
     return found[0]
@@ -194,11 +195,11 @@ def test_a_job_that_cannot_run_again_is_not_requeued():
     assert decided(replace(JOB, requeue=False), action="cancel").hang == "cancel"
 
 
-def after(hang, *steps, hangs=True, state="RUNNING", seconds=1.0):
+def after(hang, *steps, hangs=True, works=False, state="RUNNING", seconds=1.0):
     rec = JobRecovery(
         "j-1", Attempt(7, JOB.submit, 0), "", (), at(0), JobPhase.HIT, at(0), hang=hang, steps=steps
     )
-    facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs)
+    facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs, works=works)
     return job_advance.advance(rec, facts, OWN, at(seconds))
 
 
@@ -232,9 +233,54 @@ def test_then_it_is_left_requeued_or_ended():
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_works_again_is_left_alone(hang):
-    found = after(hang, STACKS, hangs=False)
+    found = after(hang, STACKS, hangs=False, works=True)
     assert isinstance(found, Move)
     assert found.signal is JobSignal.CALLED_OFF
+
+
+@pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
+def test_what_was_not_watched_since_a_restart_is_waited_for(hang):
+    found = after(hang, STACKS, hangs=False, seconds=899.0)
+    assert isinstance(found, Wait)
+    assert "not known yet" in found.why
+    assert after(hang, STACKS, hangs=False, seconds=901.0).signal is JobSignal.CALLED_OFF
+
+
+OPENED = JobRecoveryOpened(
+    at(-10), "j-1", JOB.attempt, "", (), "it hangs", "train", "anna", "all", hang="requeue"
+)
+
+
+def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
+    watch, view = HangWatch(), view_of(jobs=[JOB], log=[OPENED])
+
+    def facts(second, gauges):
+        for node in JOB.nodes:
+            watch.hear(node, {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
+        hangs = watch.look(view.scheduler, at(second), view.state)
+        seen = replace(view, hangs=hangs, worked=watch.worked)
+        found = job_facts(view.state.jobs["j-1"], seen, OWN)
+        return found.hangs, found.works
+
+    waits = {facts(second, {"job.7.waiting": 8.0}) for second in range(0, 120, 10)}
+    assert waits == {(False, False)}
+    assert facts(120, {"job.7.waiting": 8.0}) == (True, False)
+    assert facts(130, {"job.7.working": 1.0}) == (False, True)
+
+
+def test_one_that_was_called_off_was_not_tried():
+    off = SignalSeen(at(-5), "j-1", JobSignal.CALLED_OFF, "it works again by itself")
+    asked = StepStarted(at(-9), "j-1", StepKind.STACKS, 1, "7")
+    assert isinstance(decided(action="requeue", log=[OPENED, asked, off]), JobRecoveryOpened)
+    dumped = decided(action="dump", log=[replace(OPENED, hang="dump"), asked, off])
+    assert "was tried" in dumped.why
+
+
+@pytest.mark.parametrize(("start", "found"), [(-300, True), (-5, False), (None, False)])
+def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
+    job = replace(JOB, start=None if start is None else at(start))
+    state = replay([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
+    assert found_hanging(job, state) is found
 
 
 # --- what an agent counts -----------------------------------------------------------------------
