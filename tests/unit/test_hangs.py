@@ -1,5 +1,7 @@
 """Hangs of jobs that nobody wrapped: what an agent counts, what the core makes of it."""
 
+import shutil
+
 import pytest
 from msgspec.structs import replace
 
@@ -295,6 +297,7 @@ class Node:
         self.root, self.now, self.sweep = root, 0.0, nvml.Snapshot(0.0)
         activity._runs = 0
         activity._holders.clear()
+        activity._crowd.clear()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",
@@ -393,6 +396,19 @@ def test_traffic_counts_where_one_job_has_the_node(node):
     before = node.look()
     moved(10**9)
     assert "job.7.traffic" not in activity.gauges(node.look(), before)
+
+
+def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
+    monkeypatch.setattr(activity, "MOST_PROCESSES", 3)
+    for pid in range(10, 20):
+        node.put(pid, cpu=0, group=GROUP.replace("job_7", "job_8"))
+    found = node.counted(io=700_000)
+    assert (found["jobs"], found["job.7.working"], found["job.8.working"]) == (2.0, 1.0, 1.0)
+    assert "job.8.working" in node.counted(), "they are not looked at again each time"
+    assert len(node.look().processes) == 4
+    for pid in range(12, 20):
+        shutil.rmtree(node.root / "proc" / str(pid))
+    assert "job.8.working" not in node.counted()
 
 
 def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):

@@ -16,6 +16,7 @@ above it: root's, both. Its environment is read once, and only for what concerns
 """
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -27,8 +28,11 @@ from hpctl.agent.procs import KERNEL_THREAD, Jobs, stat_fields
 
 RANK_S = 2.0
 """Importing torch takes that much."""
-MOST_JOBS, MOST_NUMBERS, MOST_PROCESSES = 16, 40, 4096
+MOST_JOBS, MOST_NUMBERS = 16, 40
 """Per node: a report holds 64 numbers, of which hpctl's other checks take 20."""
+MOST_PROCESSES = 1024
+"""Of one job. One that has more is said to work, for any of the others may: whoever starts so many
+hides the hangs of that job alone."""
 IO, FAULTS, SWITCHES, CPU = 64 * 1024, 10.0, 5.0, 0.2
 """From so many bytes, page faults and waits of the main thread a second, and so much of a core on,
 a process works. Idle ranks of torch 2.13 show under 1 KiB, 2 faults and 1 % of a core; training,
@@ -67,17 +71,21 @@ class Process(Struct, frozen=True):
 
 class Sample(Struct, frozen=True):
     """All jobs' processes by pid and start. `traffic`: bytes of the node's cards and disks so far.
-    `gpus`: utilization (0 to 1) and watts of each job's GPUs, means."""
+    `gpus`: utilization (0 to 1) and watts of each job's GPUs, means. `crowded`: jobs of which some
+    processes were not looked at."""
 
     at: float
     processes: Mapping[tuple[int, int], Process]
     traffic: int = 0
     gpus: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
 
 
 _holders: dict[tuple[int, int], tuple[str, float]] = {}
 """The job of each process that is in one, by pid and start, and who else looks after it."""
 _strangers: set[int] = set()
+_crowd: dict[int, str] = {}
+"""The job of each process that is not looked at, because its job has too many."""
 _runs = 0
 
 
@@ -87,23 +95,30 @@ def gather(machine: Machine) -> Sample:
     proc, now = str(machine.path("/proc")), machine.monotonic()
     if _runs % _REFRESH == 0:
         _strangers.clear()  # a pid is given out again
+        _crowd.clear()
     _runs += 1
     try:
-        pids = [int(name) for name in os.listdir(proc) if name.isdecimal()]
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     except OSError as error:
         raise CannotTell(f"/proc: {error.strerror}") from error
     _strangers.intersection_update(pids)
+    for pid in _crowd.keys() - set(pids):
+        del _crowd[pid]
     jobs, found = Jobs(machine.path("/proc")), dict[tuple[int, int], Process]()
+    count = Counter[str]()
     for pid in pids:
-        if pid not in _strangers and len(found) < MOST_PROCESSES:
+        if pid not in _strangers and pid not in _crowd:
             with suppress(OSError, ValueError, IndexError):  # it has ended
-                _look(proc, pid, jobs, found)
+                _look(proc, pid, jobs, found, count)
     for gone in _holders.keys() - found.keys():
         del _holders[gone]
-    return Sample(now, found, _traffic(machine), _gpus(machine, found))
+    crowded = frozenset(_crowd.values())
+    return Sample(now, found, _traffic(machine), _gpus(machine, found), crowded)
 
 
-def _look(proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process]) -> None:
+def _look(
+    proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process], count: Counter[str]
+) -> None:
     fields = stat_fields(f"{proc}/{pid}/stat")
     if fields is None:
         return
@@ -117,6 +132,9 @@ def _look(proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process]
             return
         known = _holders[key] = (job, -1.0)
     job, other = known
+    if count[job] >= MOST_PROCESSES:
+        _crowd[pid] = job
+        return
     io = switches = 0
     futex = False
     if cpu * 10 >= _TICKS:
@@ -135,6 +153,7 @@ def _look(proc: str, pid: int, jobs: Jobs, found: dict[tuple[int, int], Process]
             _holders[key] = (job, other)
         switches = sum(_counters(f"{proc}/{pid}/status", (b"voluntary_ctxt_switches",)))
         futex = rest[0] == "S" and b"futex" in _bytes(f"{proc}/{pid}/wchan")
+    count[job] += 1
     faults = int(rest[7]) + int(rest[9])
     children = int(rest[13]) + int(rest[14])
     found[key] = Process(job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0))
@@ -228,6 +247,8 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         if process.rank:
             its["ranks"] = its.get("ranks", 0.0) + 1
         its["other"] = max(its.get("other", 0.0), process.other)
+    for job in seen.crowded & counts.keys():
+        counts[job]["working"] = counts[job].get("working", 0.0) + 1
     found, complete = {"jobs": float(len(jobs))}, len(jobs) <= MOST_JOBS
     for job, its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))
