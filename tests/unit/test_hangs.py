@@ -1,5 +1,6 @@
 """Hangs of jobs that nobody wrapped: what an agent counts, what the core makes of it."""
 
+import random
 import shutil
 
 import pytest
@@ -109,6 +110,38 @@ def test_the_pauses_of_a_run_are_learned_up_to_the_cap_or_what_it_survived(run):
 
 def test_before_its_work_was_seen_a_run_has_longer():
     assert Watched().see(9000, WAITS, WAITS) == 1800
+
+
+ONCE, LASTS = replace(WAITS, traffic=0.5), replace(WAITS, traffic=1.0)
+
+
+def test_traffic_of_one_sample_delays_a_hang_by_one_look_and_teaches_nothing(run):
+    assert run.see(110, WAITS, ONCE) is None
+    assert run.see(20, ONCE, WAITS) == 20
+    assert run.see(10, ONCE, ONCE) == 10
+    assert run.track.longest_s == 0
+
+
+def test_traffic_that_lasts_is_no_hang_but_teaches_only_once_a_rank_works(run):
+    assert run.see(110, WAITS, WAITS) is None
+    run.see(10, WAITS, ONCE)
+    assert run.see(3600, WAITS, LASTS) is None
+    assert run.see(900, WAITS, WAITS) == 120
+    assert run.track.longest_s == 0
+    run.see(10, WORK)
+    assert run.track.longest_s == 140
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_traffic_of_a_large_cluster_hides_no_hang(run, seed):
+    # One sample an hour on each of 256 nodes.
+    dice = random.Random(seed)
+    took = 0
+    while not run.track.hang:
+        several = any(dice.random() < 1 / 360 for _ in range(256))
+        run.see(10, WAITS, ONCE if several else WAITS)
+        took += 10
+    assert took <= 130
 
 
 def test_another_run_or_a_suspended_one_begins_anew(run):
@@ -297,6 +330,7 @@ class Node:
         self.root, self.now, self.sweep = root, 0.0, nvml.Snapshot(0.0)
         activity._runs = 0
         activity._holders.clear()
+        activity._signs.clear()
         activity._crowd.clear()
         (root / "proc").mkdir()
 
@@ -372,6 +406,28 @@ def test_a_helper_of_hpctl_is_none_of_the_processes_that_a_run_waits_for(node):
     assert "job.7.working" not in node.counted()
 
 
+def test_one_that_works_but_is_no_rank_counts_as_traffic(node):
+    node.put(41, cpu=20)
+    before = node.look()
+    for n, found in ((1, 0.5), (2, 1.0), (3, 1.0)):
+        node.put(41, cpu=20, io=n * 700_000)
+        seen = node.look()
+        assert activity.gauges(seen, before) == {"jobs": 1.0, "job.7.traffic": found}
+        before = seen
+
+
+def test_a_shell_does_not_work_by_what_its_children_read(node):
+    node.put(41, cpu=20)
+    (node.root / "proc/41/exe").symlink_to("/usr/bin/bash")
+    before = node.look()
+    node.put(41, cpu=220, io=10**7, faults=2000)
+    seen = node.look()
+    assert activity.gauges(seen, before) == {"jobs": 0.0}
+    (node.root / "proc/41/exe").unlink()
+    (node.root / "proc/41/exe").symlink_to("/usr/bin/python3.11")
+    assert activity.gauges(node.look(), seen)["job.7.ranks"] == 1.0
+
+
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
     gpus = [nvml.Gpu(n, utilization=100, power_mw=190_000 * (n + 1), processes=(nvml.Process(pid),))
             for n, pid in enumerate((40, 99))]  # fmt: skip
@@ -390,8 +446,11 @@ def test_traffic_counts_where_one_job_has_the_node(node):
     moved(0)
     node.put(40)
     before = node.look()
-    moved(10**8)
-    assert activity.gauges(node.look(), before)["job.7.traffic"] == 1.0
+    for amount, found in ((1, 0.5), (2, 1.0), (3, 1.0), (3, None), (4, 0.5)):
+        moved(amount * 10**8)
+        seen = node.look()
+        assert activity.gauges(seen, before).get("job.7.traffic") == found
+        before = seen
     node.put(41, group=GROUP.replace("job_7", "job_8"))
     before = node.look()
     moved(10**9)

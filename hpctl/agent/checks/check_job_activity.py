@@ -3,16 +3,18 @@
 A process counts as one of five, by what the kernel counted since the run before:
 
 - working: it read or wrote, touched new memory, ran its main thread again and again between waits,
-  or used more than one core; a process that is new, or whose children ended, has worked too
+  or used more than one core; one that is new, or whose children ended, has worked too
 - spinning: it used a core, or was ready to, and did none of this
 - blocked: it sleeps where no signal reaches it (D), as on a dead file server
 - waiting: its main thread sleeps on a futex, as a rank does in a collective of gloo
 - asleep: anything else
 
-Only processes that have used RANK_S of processor time are counted in the last four: launchers,
-shells and resource trackers are none that a training run waits for. GPUs count by their
-utilization and power. Which job a process belongs to, its control group says, or the slurmstepd
-above it: root's, both. Its environment is read once, and only for what concerns this very job.
+Only processes that have used RANK_S of processor time are counted: launchers and resource trackers
+are none that a training run waits for. Such as work count as the node's traffic does. Shells are
+passed over: what their children read and wrote is added to their own when those end. GPUs count by
+their utilization and power. Which job a process belongs to, its control group says, or the
+slurmstepd above it: root's, both. Its environment is read once, and only for what concerns this
+very job.
 """
 
 import os
@@ -39,12 +41,15 @@ a process works. Idle ranks of torch 2.13 show under 1 KiB, 2 faults and 1 % of 
 loading, compiling and writing ones 150 KiB or 500 faults."""
 TRAFFIC = 1e6
 """Bytes a second over a node's network cards or disks. They count where one job has the node."""
+ONCE, AGAIN = 0.5, 1.0
+"""Of `traffic`: a single sample may be a log's rotation, or a person who looks around."""
 _REFRESH = 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 _VIRTUAL = ("lo", "veth", "docker", "br-", "ifb", "dummy", "virbr", "cni", "tun")
 _DISKS = ("nvme", "sd", "vd", "xvd", "md", "dm-")
 _HELPER = b"\0HPCTL_HELPER="
 """In the environment of what hpctl runs within a job: it works on while all ranks hang."""
+_SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "csh", "tcsh", "busybox")
 OTHERS: Mapping[bytes, float] = {b"HYPERPOD_HANG_RULES=": 1.0}
 """Who else looks after hangs of a job, by what stands in its environment."""
 
@@ -86,6 +91,8 @@ _holders: dict[tuple[int, int], tuple[str, float]] = {}
 _strangers: set[int] = set()
 _crowd: dict[int, str] = {}
 """The job of each process that is not looked at, because its job has too many."""
+_signs: dict[str, float] = {}
+"""The jobs whose last sample showed traffic, and when that was."""
 _runs = 0
 
 
@@ -135,6 +142,9 @@ def _look(
     if count[job] >= MOST_PROCESSES:
         _crowd[pid] = job
         return
+    # A shell may become another program: it is looked at again until it has computed for long.
+    if (cpu < RANK_S * _TICKS or other < 0) and _shell(f"{proc}/{pid}/exe"):
+        return
     io = switches = 0
     futex = False
     if cpu * 10 >= _TICKS:
@@ -157,6 +167,12 @@ def _look(
     faults = int(rest[7]) + int(rest[9])
     children = int(rest[13]) + int(rest[14])
     found[key] = Process(job, rest[0], cpu, children, faults, io, switches, futex, max(other, 0.0))
+
+
+def _shell(exe: str) -> bool:
+    with suppress(OSError):
+        return os.path.basename(os.readlink(exe)) in _SHELLS
+    return False
 
 
 def _counters(path: str, names: tuple[bytes, ...]) -> list[int]:
@@ -235,24 +251,31 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
     if before is None or seen.at <= before.at:
         return {}
     seconds, jobs = seen.at - before.at, sorted({p.job for p in seen.processes.values()}, key=int)
-    alone = len(jobs) == 1 and seen.traffic - before.traffic > TRAFFIC * seconds
+    moved = (
+        {jobs[0]} if seen.traffic - before.traffic > TRAFFIC * seconds and len(jobs) == 1 else set()
+    )
     counts: dict[str, dict[str, float]] = {job: {} for job in jobs[:MOST_JOBS]}
     for key, process in seen.processes.items():
         its = counts.get(process.job)
         if its is None:
             continue
         what = state(process, before.processes.get(key), seconds)
-        if what == "working" or process.rank:
-            its[what] = its.get(what, 0.0) + 1
         if process.rank:
+            its[what] = its.get(what, 0.0) + 1
             its["ranks"] = its.get("ranks", 0.0) + 1
+        elif what == "working":
+            moved.add(process.job)
         its["other"] = max(its.get("other", 0.0), process.other)
     for job in seen.crowded & counts.keys():
         counts[job]["working"] = counts[job].get("working", 0.0) + 1
+    for job in moved & counts.keys():
+        counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
+    _signs.clear()
+    _signs.update(dict.fromkeys(moved, seen.at))
     found, complete = {"jobs": float(len(jobs))}, len(jobs) <= MOST_JOBS
     for job, its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))
-        its |= {"gpu_busy": busy, "gpu_w": watts, "traffic": float(alone)}
+        its |= {"gpu_busy": busy, "gpu_w": watts}
         mine = {f"job.{job}.{name}": value for name, value in its.items() if value}
         if len(found) + len(mine) <= MOST_NUMBERS:
             found |= mine
