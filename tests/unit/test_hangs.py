@@ -382,7 +382,8 @@ def node(tmp_path):
     ],
 )
 def test_what_a_process_does(node, changes, what):
-    assert node.counted(**changes) == {"jobs": 1.0, "job.7.ranks": 1.0, f"job.7.{what}": 1.0}
+    ranks = {} if what == "working" else {"job.7.ranks": 1.0}
+    assert node.counted(**changes) == {"jobs": 1.0, f"job.7.{what}": 1.0, **ranks}
 
 
 def test_a_name_in_a_users_own_slice_is_no_job(node):
@@ -425,7 +426,7 @@ def test_a_shell_does_not_work_by_what_its_children_read(node):
     assert activity.gauges(seen, before) == {"jobs": 0.0}
     (node.root / "proc/41/exe").unlink()
     (node.root / "proc/41/exe").symlink_to("/usr/bin/python3.11")
-    assert activity.gauges(node.look(), seen)["job.7.ranks"] == 1.0
+    assert activity.gauges(node.look(), seen)["job.7.working"] == 1.0
 
 
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
@@ -476,3 +477,28 @@ def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):
     found = activity.gauges(node.look(), replace(node.look(), at=0.0))
     assert "jobs" not in found
     assert 30 < len(found) <= activity.MOST_NUMBERS + 1
+
+
+def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
+    def put(jobs, io):
+        for n in range(jobs):
+            group = GROUP.replace("job_7", f"job_{n + 1}")
+            node.put(40 + n, io=io, group=group)
+            node.put(80 + n, wchan="futex_do_wait", group=group)
+            node.put(120 + n, group=group)
+        gpus = [nvml.Gpu(n, utilization=90, power_mw=600_000, processes=(nvml.Process(40 + n),))
+                for n in range(jobs)]  # fmt: skip
+        node.sweep = nvml.Snapshot(0.0, tuple(gpus))
+        return node.look()
+
+    before = put(8, 0)
+    found = activity.gauges(put(8, 10**6), before)
+    assert (found["jobs"], len(found)) == (8.0, 25)
+    named = set()
+    before = put(16, 0)
+    for _ in range(16):
+        seen = put(16, 0)
+        found, before = activity.gauges(seen, before), seen
+        assert "jobs" not in found
+        named |= {name.split(".")[1] for name in found}
+    assert len(named) == 16

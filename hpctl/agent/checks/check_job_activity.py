@@ -246,14 +246,15 @@ def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
 
 
 def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
-    """`job.<id>.<what>` for each job, the first ones by id. What is 0 is left out. `jobs`: how many
-    there are; where it is there, a job that is not named has no process here."""
+    """`job.<id>.<what>` for each job, in turn where not all fit. What is 0 is left out. `jobs`: how
+    many there are; where it is there, a job that is not named has no process here."""
     if before is None or seen.at <= before.at:
         return {}
     seconds, jobs = seen.at - before.at, sorted({p.job for p in seen.processes.values()}, key=int)
-    moved = (
-        {jobs[0]} if seen.traffic - before.traffic > TRAFFIC * seconds and len(jobs) == 1 else set()
-    )
+    turn = _runs % max(len(jobs), 1)
+    jobs = jobs[turn:] + jobs[:turn]
+    alone = len(jobs) == 1 and seen.traffic - before.traffic > TRAFFIC * seconds
+    moved = set(jobs) if alone else set()
     counts: dict[str, dict[str, float]] = {job: {} for job in jobs[:MOST_JOBS]}
     for key, process in seen.processes.items():
         its = counts.get(process.job)
@@ -272,10 +273,18 @@ def gauges(seen: Sample, before: Sample | None) -> Mapping[str, float]:
         counts[job]["traffic"] = AGAIN if _signs.get(job) == before.at else ONCE
     _signs.clear()
     _signs.update(dict.fromkeys(moved, seen.at))
-    found, complete = {"jobs": float(len(jobs))}, len(jobs) <= MOST_JOBS
-    for job, its in counts.items():
+    return _fitting(counts, seen, len(jobs))
+
+
+def _fitting(
+    counts: Mapping[str, Mapping[str, float]], seen: Sample, jobs: int
+) -> Mapping[str, float]:
+    """What of it a report holds. Of a job that works nothing else of its processes matters."""
+    found, complete = {"jobs": float(jobs)}, jobs <= MOST_JOBS
+    for job, all_its in counts.items():
         busy, watts = seen.gpus.get(job, (0.0, 0.0))
-        its |= {"gpu_busy": busy, "gpu_w": watts}
+        works = all_its.get("working")
+        its = {**({"working": works} if works else all_its), "gpu_busy": busy, "gpu_w": watts}
         mine = {f"job.{job}.{name}": value for name, value in its.items() if value}
         if len(found) + len(mine) <= MOST_NUMBERS:
             found |= mine
