@@ -3,7 +3,9 @@
 A run stands still while on no node a process of it works (`agent.checks.check_job_activity`) nor
 a GPU draws WORKS of the power that the run's GPUs have drawn, and somebody waits as in a
 collective: a CPU rank on a futex, a GPU busy for (nearly) all of the time, or a process in D.
-Without such a sign it is idle: a notebook, a server without requests.
+Without such a sign it is idle: a notebook, a server without requests. Traffic of the node may be
+anybody's: once it is nothing, and where it lasts the run stands still no more, but that is no pause
+that ended by itself before a rank works again.
 
 It hangs when it has stood still for longer than `factor` times its own longest pause that ended by
 itself (an evaluation, a checkpoint, a data stall), at least `floor_s`, at most `cap_s`; the cap
@@ -35,8 +37,9 @@ GAP_SHARE = 0.5
 
 class Activity(Struct, frozen=True):
     """What the agent of one node counts of one job: processes by what they do, `ranks` in all;
-    1 for `traffic` over the node's cards or disks; `gpu_busy` 0 to 1 and `gpu_w` watts, means of
-    its GPUs; `other`: 1 where HyperPod's hung-job agent looks after it."""
+    `traffic`: 0.5 for one sample, 1 for several in a row that showed some over the node's cards or
+    disks, or processes at work that are no ranks; `gpu_busy` 0 to 1 and `gpu_w` watts, means of its
+    GPUs; `other`: 1 where HyperPod's hung-job agent looks after it."""
 
     ranks: float = 0.0
     working: float = 0.0
@@ -96,14 +99,18 @@ class Hang(Struct, frozen=True):
 
 class Track(Struct, frozen=True):
     """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
-    its longest pause so far that ended by itself. `watts`: the most that its GPUs drew. `still`:
-    since when it stands still."""
+    its longest pause so far that ended by itself. `paused_s`: its longest since it last worked.
+    `watts`: the most that its GPUs drew. `still`: since when it stands still. `worked`: when it was
+    last seen at work. `found`: a daemon before this one found it hanging."""
 
     attempt: Attempt
     seen: datetime
+    found: bool = False
+    worked: datetime | None = None
     worked_s: float = 0.0
     longest_s: float = 0.0
     watts: float = 0.0
+    paused_s: float = 0.0
     still: datetime | None = None
     hang: Hang | None = None
 
@@ -114,10 +121,12 @@ def judge(
     known: Track | None,
     policy: HangPolicy,
     now: datetime,
+    found: bool = False,
 ) -> Track:
-    """One look at one running job. `nodes`: what their agents said since the last look."""
+    """One look at one running job. `nodes`: what their agents said since the last look. `found`:
+    the journal says that it hangs."""
     if known is None or known.attempt != job.attempt:
-        return Track(job.attempt, now)
+        return Track(job.attempt, now, found)
     passed_s = (now - known.seen).total_seconds()
     mine = {name: nodes[name] for name in job.nodes if name in nodes}
     if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
@@ -130,17 +139,21 @@ def judge(
     drawn = sum(watts) / len(watts) if watts else 0.0
     busy = max((a.gpu_busy for a in mine.values()), default=0.0)
     most = max(known.watts, drawn) if busy > 0 else known.watts
-    works = any(a.working or a.traffic for a in mine.values())
-    if works or (busy > 0 and drawn >= WORKS * most):
-        # It may have begun right after the look before, and ended right before this one.
-        paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
+    # It may have begun right after the look before, and ended right before this one.
+    paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
+    paused_s, traffic = max(known.paused_s, paused_s), max(a.traffic for a in mine.values())
+    if any(a.working for a in mine.values()) or (busy > 0 and drawn >= WORKS * most):
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
-        return Track(job.attempt, now, worked_s, longest_s, most)
+        return Track(job.attempt, now, False, now, worked_s, longest_s, most)
     track = replace(known, seen=now, watts=most)
+    if traffic >= 1:
+        return replace(track, still=None, hang=None, paused_s=paused_s)
     if sum(a.ranks for a in mine.values()) < LEAST_RANKS or not _someone_waits(mine, busy, watts):
         return replace(track, still=None, hang=None)
     track = replace(track, still=known.still or known.seen)
-    return replace(track, hang=_hang(track, mine, policy, now))
+    # The next look will show whether the traffic lasts.
+    spare_s = passed_s if traffic and not known.hang else 0.0
+    return replace(track, hang=_hang(track, mine, policy, later(now, -spare_s)))
 
 
 def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
@@ -151,7 +164,7 @@ def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[f
 def limit_s(track: Track, policy: HangPolicy) -> float:
     """For how long this run may stand still, in seconds."""
     if track.worked_s < policy.floor_s / 2:
-        return policy.start_s
+        return policy.floor_s if track.found else policy.start_s
     cap_s = max(policy.cap_s, 1.5 * track.longest_s)
     return min(max(policy.floor_s, policy.factor * track.longest_s), cap_s)
 

@@ -38,7 +38,7 @@ class JobFacts(Struct, frozen=True):
     since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
     ran on is under treatment, so that no
     backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
-    `hangs`: it stands still still.
+    `hangs`: it stands still still. `works`: it was seen at work since.
     `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
     slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
     """
@@ -59,6 +59,7 @@ class JobFacts(Struct, frozen=True):
     ready: datetime = EARLIEST
     pass_s: float = CLOCK_MARGIN_S
     hangs: bool = False
+    works: bool = False
 
 
 _Case = Case[JobRecovery, JobFacts]
@@ -139,8 +140,13 @@ def _hung(c: _Case) -> Next:
         return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
     if killed is not None:
         return c.wait("it is being ended", Look.SOON)
-    if not c.facts.hangs:
+    if c.facts.works:
         return Move(JobSignal.CALLED_OFF, "it works again by itself")
+    if not c.facts.hangs:
+        # As after a restart: this daemon has not watched it for long enough yet.
+        if c.now >= c.deadline:
+            return Move(JobSignal.CALLED_OFF, "it was not seen to hang again")
+        return c.wait("whether it hangs still is not known yet", Look.SLOWLY)
     dumped, late = c.last(StepKind.STACKS), later(c.rec.since, c.policy.hangs.dump_s)
     if dumped is None:
         return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")

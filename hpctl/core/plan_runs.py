@@ -362,6 +362,14 @@ HANG_GATE: Final = "hang"
 OTHERS_GATE: Final = "hang_of_others"
 
 
+def found_hanging(job: SlurmJob, state: State) -> bool:
+    """Whether this run hung when a daemon last looked: it is treated for that, or held."""
+    rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
+    if rec is not None and rec.hang and rec.attempt == job.attempt:
+        return True
+    return held is not None and held.rule == HUNG and job.start is not None and job.start < held.at
+
+
 def _hung(
     job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted | None:
@@ -375,7 +383,7 @@ def _hung(
     if other := own or hang.other:
         return hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)
-    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and r.hang]
+    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _tried(r)]
     if action == "notify" or mine:
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
         return hold(HANG_GATE, f"{did}: it is left as it is")
@@ -389,6 +397,11 @@ def _hung(
         if why := gate.gate(Run(job, answer), view, policy, now):
             return hold(gate.name, why)
     return replace(_opened(job, case, answer, view, now), hang=action)
+
+
+def _tried(rec: JobRecovery) -> bool:
+    """Whether it did what `hangs` says: one that was called off did nothing, but a dump ends so."""
+    return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
 
 
 def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:

@@ -77,6 +77,8 @@ class View(Struct, frozen=True):
     """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
     hangs: Mapping[JobId, Hang] = field(default_factory=dict)
     """The running jobs that stand still for longer than their past explains."""
+    worked: Mapping[JobId, datetime] = field(default_factory=dict)
+    """When this daemon last saw each running job at work."""
     leaves: Mapping[NodeName, str] = field(default_factory=dict)
     """The leaf switch or block of each node; read where spares are kept, empty without one."""
     flaws: Mapping[str, Flaw] = field(default_factory=dict)
@@ -245,6 +247,7 @@ def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
         elastic=_elastic(rec, view),
         able_since=view.able_since,
         hangs=rec.attempt.job in view.hangs,
+        works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
         ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
         pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
     )

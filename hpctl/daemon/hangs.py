@@ -1,7 +1,7 @@
 """Running jobs that stand still, and the stacks of their ranks, which tell whom they wait for.
 
 What the agents say of the jobs is looked at every few seconds, and kept in memory only: after a
-restart a run is watched anew, and its pauses are learned again.
+restart a run is watched anew, and its pauses are learned again. That it hung, the journal says.
 
 Stacks are read by the agents of the job's nodes when the daemon asks, and what they say is kept
 with the recovery (docs/adr/0073). The daemon itself may not read them: Slurm lets only a job's
@@ -23,7 +23,9 @@ import msgspec
 
 from hpctl.core.advance import Due
 from hpctl.core.hangs import Hang, Track, judge, of_node
+from hpctl.core.journal import State
 from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob
+from hpctl.core.plan_runs import found_hanging
 from hpctl.core.policy import HangPolicy
 from hpctl.core.stacks import CHECK, NodeStacks, StackAsk, aggregate, read
 from hpctl.core.walls import Flaw, each, walled
@@ -55,15 +57,22 @@ class HangWatch:
             if len(heard) < MOST_SAMPLES:
                 heard.append(gauges)
 
-    def look(self, slurm: SchedulerView, now: datetime) -> Mapping[JobId, Hang]:
+    def look(
+        self, slurm: SchedulerView, now: datetime, state: State | None = None
+    ) -> Mapping[JobId, Hang]:
         """The jobs that hang. Judges anew where the last time is long enough ago."""
         passed_s = (now - self._looked).total_seconds() if self._looked else None
         if passed_s is None or not 0 <= passed_s < self.policy.floor_s / LOOK_SHARE:
             self._looked = now
-            self._judge(slurm, now)
+            self._judge(slurm, now, state or State())
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
-    def _judge(self, slurm: SchedulerView, now: datetime) -> None:
+    @property
+    def worked(self) -> Mapping[JobId, datetime]:
+        """When each job was last seen at work."""
+        return {job: track.worked for job, track in self._tracks.items() if track.worked}
+
+    def _judge(self, slurm: SchedulerView, now: datetime, state: State) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
         answers = {node: of_node(samples) for node, samples in heard.items()}
@@ -72,7 +81,8 @@ class HangWatch:
             # A node says what it likes, but only of the jobs that Slurm has put there.
             pairs = ((n, answers[n].get(job.id)) for n in job.nodes if n in answers)
             mine = {n: activity for n, activity in pairs if activity is not None}
-            return job.id, judge(job, mine, self._tracks.get(job.id), self.policy, now)
+            known, found = self._tracks.get(job.id), found_hanging(job, state)
+            return job.id, judge(job, mine, known, self.policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
         tracks, flaws = each("hangs", running, lambda job: job.id, one)

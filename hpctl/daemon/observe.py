@@ -265,7 +265,8 @@ class Observer:
             ruled=ruled,
             reservations=self._reserved,
             leaves=self._leaves,
-            hangs=self.hangs.look(self._slurm, now),
+            hangs=self.hangs.look(self._slurm, now, state),
+            worked=self.hangs.worked,
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
 

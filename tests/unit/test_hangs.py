@@ -1,5 +1,8 @@
 """Hangs of jobs that nobody wrapped: what an agent counts, what the core makes of it."""
 
+import random
+import shutil
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,12 +13,13 @@ from hpctl.core import job_advance
 from hpctl.core.hangs import Activity, Hang, judge, of_node
 from hpctl.core.job_advance import JobFacts
 from hpctl.core.job_recovery import JobPhase, JobRecovery, JobSignal
-from hpctl.core.journal import HoldNoted, JobRecoveryOpened
+from hpctl.core.journal import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted, replay
 from hpctl.core.model import Attempt, Outcome
-from hpctl.core.plan_runs import run_decisions
+from hpctl.core.plan_runs import HUNG, found_hanging, run_decisions
 from hpctl.core.policy import HangPolicy, Mode
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.run_policy import Ruled
+from hpctl.core.view import job_facts
 from hpctl.daemon.hangs import HangWatch
 from tests.fakes.values import OWN, at, slurm_job, view_of
 from tests.unflawed import unflawed
@@ -108,6 +112,38 @@ def test_before_its_work_was_seen_a_run_has_longer():
     assert Watched().see(9000, WAITS, WAITS) == 1800
 
 
+ONCE, LASTS = replace(WAITS, traffic=0.5), replace(WAITS, traffic=1.0)
+
+
+def test_traffic_of_one_sample_delays_a_hang_by_one_look_and_teaches_nothing(run):
+    assert run.see(110, WAITS, ONCE) is None
+    assert run.see(20, ONCE, WAITS) == 20
+    assert run.see(10, ONCE, ONCE) == 10
+    assert run.track.longest_s == 0
+
+
+def test_traffic_that_lasts_is_no_hang_but_teaches_only_once_a_rank_works(run):
+    assert run.see(110, WAITS, WAITS) is None
+    run.see(10, WAITS, ONCE)
+    assert run.see(3600, WAITS, LASTS) is None
+    assert run.see(900, WAITS, WAITS) == 120
+    assert run.track.longest_s == 0
+    run.see(10, WORK)
+    assert run.track.longest_s == 140
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_traffic_of_a_large_cluster_hides_no_hang(run, seed):
+    # One sample an hour on each of 256 nodes.
+    dice = random.Random(seed)
+    took = 0
+    while not run.track.hang:
+        several = any(dice.random() < 1 / 360 for _ in range(256))
+        run.see(10, WAITS, ONCE if several else WAITS)
+        took += 10
+    assert took <= 130
+
+
 def test_another_run_or_a_suspended_one_begins_anew(run):
     run.see(100, WAITS, WAITS)
     run.job = replace(JOB, state="SUSPENDED")
@@ -153,9 +189,9 @@ def test_of_several_samples_the_work_counts_and_strange_names_do_not():
 HANG = Hang(at(-130), "no process of it has made progress", "n1")
 
 
-def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, **hangs):
+def decided(job=JOB, *, hang=HANG, mode=Mode.OWN, log=(), **hangs):
     policy = replace(OWN, mode=mode, hangs=replace(HANGS, **hangs))
-    view = view_of(jobs=[job], ruled={job.id: Ruled()}, hangs={job.id: hang})
+    view = view_of(jobs=[job], log=log, ruled={job.id: Ruled()}, hangs={job.id: hang})
     found = unflawed(run_decisions(view, policy, (), at(0)))
     assert len(found) == 1
     return found[0]
@@ -194,11 +230,11 @@ def test_a_job_that_cannot_run_again_is_not_requeued():
     assert decided(replace(JOB, requeue=False), action="cancel").hang == "cancel"
 
 
-def after(hang, *steps, hangs=True, state="RUNNING", seconds=1.0):
+def after(hang, *steps, hangs=True, works=False, state="RUNNING", seconds=1.0):
     rec = JobRecovery(
         "j-1", Attempt(7, JOB.submit, 0), "", (), at(0), JobPhase.HIT, at(0), hang=hang, steps=steps
     )
-    facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs)
+    facts = JobFacts(replace(JOB, state=state), cordoned=True, hangs=hangs, works=works)
     return job_advance.advance(rec, facts, OWN, at(seconds))
 
 
@@ -232,9 +268,54 @@ def test_then_it_is_left_requeued_or_ended():
 
 @pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
 def test_what_works_again_is_left_alone(hang):
-    found = after(hang, STACKS, hangs=False)
+    found = after(hang, STACKS, hangs=False, works=True)
     assert isinstance(found, Move)
     assert found.signal is JobSignal.CALLED_OFF
+
+
+@pytest.mark.parametrize("hang", ["dump", "requeue", "cancel"])
+def test_what_was_not_watched_since_a_restart_is_waited_for(hang):
+    found = after(hang, STACKS, hangs=False, seconds=899.0)
+    assert isinstance(found, Wait)
+    assert "not known yet" in found.why
+    assert after(hang, STACKS, hangs=False, seconds=901.0).signal is JobSignal.CALLED_OFF
+
+
+OPENED = JobRecoveryOpened(
+    at(-10), "j-1", JOB.attempt, "", (), "it hangs", "train", "anna", "all", hang="requeue"
+)
+
+
+def test_a_restart_does_not_call_a_treatment_off_and_finds_the_hang_soon():
+    watch, view = HangWatch(), view_of(jobs=[JOB], log=[OPENED])
+
+    def facts(second, gauges):
+        for node in JOB.nodes:
+            watch.hear(node, {"jobs": 1.0, "job.7.ranks": 8.0, **gauges})
+        hangs = watch.look(view.scheduler, at(second), view.state)
+        seen = replace(view, hangs=hangs, worked=watch.worked)
+        found = job_facts(view.state.jobs["j-1"], seen, OWN)
+        return found.hangs, found.works
+
+    waits = {facts(second, {"job.7.waiting": 8.0}) for second in range(0, 120, 10)}
+    assert waits == {(False, False)}
+    assert facts(120, {"job.7.waiting": 8.0}) == (True, False)
+    assert facts(130, {"job.7.working": 1.0}) == (False, True)
+
+
+def test_one_that_was_called_off_was_not_tried():
+    off = SignalSeen(at(-5), "j-1", JobSignal.CALLED_OFF, "it works again by itself")
+    asked = StepStarted(at(-9), "j-1", StepKind.STACKS, 1, "7")
+    assert isinstance(decided(action="requeue", log=[OPENED, asked, off]), JobRecoveryOpened)
+    dumped = decided(action="dump", log=[replace(OPENED, hang="dump"), asked, off])
+    assert "was tried" in dumped.why
+
+
+@pytest.mark.parametrize(("start", "found"), [(-300, True), (-5, False), (None, False)])
+def test_a_run_that_is_held_for_its_hang_is_known_to_hang(start, found):
+    job = replace(JOB, start=None if start is None else at(start))
+    state = replay([HoldNoted(at(-10), "7", "hang", "it hangs", HUNG)])
+    assert found_hanging(job, state) is found
 
 
 # --- what an agent counts -----------------------------------------------------------------------
@@ -249,6 +330,8 @@ class Node:
         self.root, self.now, self.sweep = root, 0.0, nvml.Snapshot(0.0)
         activity._runs = 0
         activity._holders.clear()
+        activity._signs.clear()
+        activity._crowd.clear()
         (root / "proc").mkdir()
 
     def put(self, pid, cpu=1000, *, state="S", faults=0, io=0, switches=0, child=0, wchan="0",
@@ -299,7 +382,8 @@ def node(tmp_path):
     ],
 )
 def test_what_a_process_does(node, changes, what):
-    assert node.counted(**changes) == {"jobs": 1.0, "job.7.ranks": 1.0, f"job.7.{what}": 1.0}
+    ranks = {} if what == "working" else {"job.7.ranks": 1.0}
+    assert node.counted(**changes) == {"jobs": 1.0, f"job.7.{what}": 1.0, **ranks}
 
 
 def test_a_name_in_a_users_own_slice_is_no_job(node):
@@ -323,6 +407,28 @@ def test_a_helper_of_hpctl_is_none_of_the_processes_that_a_run_waits_for(node):
     assert "job.7.working" not in node.counted()
 
 
+def test_one_that_works_but_is_no_rank_counts_as_traffic(node):
+    node.put(41, cpu=20)
+    before = node.look()
+    for n, found in ((1, 0.5), (2, 1.0), (3, 1.0)):
+        node.put(41, cpu=20, io=n * 700_000)
+        seen = node.look()
+        assert activity.gauges(seen, before) == {"jobs": 1.0, "job.7.traffic": found}
+        before = seen
+
+
+def test_a_shell_does_not_work_by_what_its_children_read(node):
+    node.put(41, cpu=20)
+    (node.root / "proc/41/exe").symlink_to("/usr/bin/bash")
+    before = node.look()
+    node.put(41, cpu=220, io=10**7, faults=2000)
+    seen = node.look()
+    assert activity.gauges(seen, before) == {"jobs": 0.0}
+    (node.root / "proc/41/exe").unlink()
+    (node.root / "proc/41/exe").symlink_to("/usr/bin/python3.11")
+    assert activity.gauges(node.look(), seen)["job.7.working"] == 1.0
+
+
 def test_a_jobs_gpus_are_those_that_its_processes_are_on(node):
     gpus = [nvml.Gpu(n, utilization=100, power_mw=190_000 * (n + 1), processes=(nvml.Process(pid),))
             for n, pid in enumerate((40, 99))]  # fmt: skip
@@ -341,12 +447,28 @@ def test_traffic_counts_where_one_job_has_the_node(node):
     moved(0)
     node.put(40)
     before = node.look()
-    moved(10**8)
-    assert activity.gauges(node.look(), before)["job.7.traffic"] == 1.0
+    for amount, found in ((1, 0.5), (2, 1.0), (3, 1.0), (3, None), (4, 0.5)):
+        moved(amount * 10**8)
+        seen = node.look()
+        assert activity.gauges(seen, before).get("job.7.traffic") == found
+        before = seen
     node.put(41, group=GROUP.replace("job_7", "job_8"))
     before = node.look()
     moved(10**9)
     assert "job.7.traffic" not in activity.gauges(node.look(), before)
+
+
+def test_whose_processes_are_too_many_hides_that_job_alone(node, monkeypatch):
+    monkeypatch.setattr(activity, "MOST_PROCESSES", 3)
+    for pid in range(10, 20):
+        node.put(pid, cpu=0, group=GROUP.replace("job_7", "job_8"))
+    found = node.counted(io=700_000)
+    assert (found["jobs"], found["job.7.working"], found["job.8.working"]) == (2.0, 1.0, 1.0)
+    assert "job.8.working" in node.counted(), "they are not looked at again each time"
+    assert len(node.look().processes) == 4
+    for pid in range(12, 20):
+        shutil.rmtree(node.root / "proc" / str(pid))
+    assert "job.8.working" not in node.counted()
 
 
 def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):
@@ -355,3 +477,28 @@ def test_what_does_not_fit_into_a_report_is_said_to_be_left_out(node):
     found = activity.gauges(node.look(), replace(node.look(), at=0.0))
     assert "jobs" not in found
     assert 30 < len(found) <= activity.MOST_NUMBERS + 1
+
+
+def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
+    def put(jobs, io):
+        for n in range(jobs):
+            group = GROUP.replace("job_7", f"job_{n + 1}")
+            node.put(40 + n, io=io, group=group)
+            node.put(80 + n, wchan="futex_do_wait", group=group)
+            node.put(120 + n, group=group)
+        gpus = [nvml.Gpu(n, utilization=90, power_mw=600_000, processes=(nvml.Process(40 + n),))
+                for n in range(jobs)]  # fmt: skip
+        node.sweep = nvml.Snapshot(0.0, tuple(gpus))
+        return node.look()
+
+    before = put(8, 0)
+    found = activity.gauges(put(8, 10**6), before)
+    assert (found["jobs"], len(found)) == (8.0, 25)
+    named = set()
+    before = put(16, 0)
+    for _ in range(16):
+        seen = put(16, 0)
+        found, before = activity.gauges(seen, before), seen
+        assert "jobs" not in found
+        named |= {name.split(".")[1] for name in found}
+    assert len(named) == 16
