@@ -347,6 +347,7 @@ def ended(tmp_path, monkeypatch):
     words = "JobId=7 JobState=COMPLETING Reason=None Restarts=0 ExitCode=0:0 EndTime=2026-01-01"
     (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho {words}\n")
     (tmp_path / "scontrol").chmod(0o755)
+    (tmp_path / "none").touch()
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
 

@@ -89,8 +89,8 @@ class Lead:
         while self._node.changed:
             told.add(self._node.changed.popleft())
         for host in self._spec.hosts:
-            if (everyone or host in told) and not self._look(host) and not everyone:
-                self._node.changed.append(host)  # asked again until all are
+            if (everyone or host in told) and not self._look(host) and host in told:
+                self._node.changed.append(host)  # asked again until it answers
         self._catch_up()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
