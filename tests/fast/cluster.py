@@ -19,6 +19,7 @@ from hpctl.jobs.fast.lead import held_steps, holders, restore
 from hpctl.jobs.fast.peer import Peer
 from hpctl.jobs.fast.spec import FastSaves, SavedFile, Spec
 from hpctl.jobs.fast.union import Peers
+from tests.unit.checkpoint_files import dcp_files
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_OFTEN = "helpers.LOOK_S = 0.1\n"
@@ -176,3 +177,16 @@ def save(nodes: Nodes, name: str, files: dict[str, bytes], owners: dict[str, str
         with suppress(FileExistsError):
             target.parent.mkdir(parents=True)
         target.write_bytes(raw)
+
+
+def owners(nodes: Nodes, files: dict[str, bytes], last: str = ".metadata") -> dict[str, str]:
+    """Round robin, but for what the first rank writes last."""
+    names = sorted(files, key=lambda name: name == last)
+    return {name: nodes.spec.hosts[n % len(nodes.spec.hosts)] for n, name in enumerate(names)}
+
+
+def saved(nodes: Nodes, number: int) -> tuple[str, dict[str, bytes]]:
+    """A step whose files differ from every other's; its name and its files."""
+    files, name = dcp_files(step=number), f"step-{number}"
+    save(nodes, name, files, owners(nodes, files))
+    return name, files

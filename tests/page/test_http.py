@@ -103,7 +103,11 @@ def test_the_link_s_browser_keeps_a_cookie_and_the_address_no_secret(url: str) -
 
 @pytest.mark.parametrize(
     ("mode", "text", "says"),
-    [(0o644, "x" * 32, "open to everybody"), (0o600, "short", "16 characters"), (0, None, "read")],
+    [
+        (0o644, "x" * 32, "open to other users"),
+        (0o600, "short", "16 characters"),
+        (0, None, "read"),
+    ],
 )
 def test_a_token_that_is_no_secret_is_refused_with_the_fix(tmp_path, mode, text, says):
     file = tmp_path / "token"

@@ -177,7 +177,7 @@ class Helper:
         self._lead = Lead(self._node, self._peers, say)
         if self._node.stranger:
             say(f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside")
-        self._ending = threading.Event()
+        self._asked = False
         self._asked_at = 0.0
         self._quick = 0
         self._beat_at = 0.0
@@ -203,21 +203,20 @@ class Helper:
         self._peers.close()
 
     def _ask(self, *_: object) -> None:
-        self._asked_at = time.monotonic()
-        self._ending.set()
+        # No Event: a handler that meets its own thread within one waits for itself.
+        self._asked_at, self._asked = time.monotonic(), True
 
     def _over(self) -> bool:
         """Whether the job ends. SIGTERM may also be its signal to save, and it goes on: who leads
         asks Slurm, one question for all nodes, and tells the others of the end."""
-        told, pause = self._node.released, LOOK_S / 4 if self._quick else LOOK_S
-        if not self._ending.wait(pause) or told.is_set():
-            return told.is_set()
-        if self.leads():
-            self._ending.clear()  # one that comes while Slurm answers is asked about again
+        if self._node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
+            return True
+        if self._asked and self.leads():
+            self._asked = False  # one that comes while Slurm answers is asked about again
             return not runs_on(self._spec)
         if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
-            self._ending.clear()
-        return told.wait(pause)
+            self._asked = False
+        return False
 
     def leads(self, what: str = "ping") -> bool:
         """Whether no host before this one answers. The first that does hears `what`."""

@@ -28,73 +28,20 @@ from typing import Any, BinaryIO
 import msgspec
 from xxhash import xxh3_64
 
-from hpctl.core.bounds import natural
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
-from hpctl.jobs.fast.peer import Answer, Body, Peer, PeerError
-from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, is_private, load, store
-
-LEFT = 1 << 30
-"""Bytes of the job's memory limit that copies leave to its ranks."""
-_BURST_S = 0.05
-
-
-class Pace:
-    """Sleeps, so that no more than `rate` bytes a second pass on average."""
-
-    def __init__(self, rate: int) -> None:
-        self._rate, self._due = rate, 0.0
-
-    def __call__(self, count: int) -> None:
-        """So many bytes have come."""
-        now = time.monotonic()
-        self._due = max(self._due, now - _BURST_S) + count / self._rate
-        if self._due > now:
-            time.sleep(self._due - now)
-
-
-def file_system(path: Path, proc: Path = Path("/proc")) -> str:
-    """The kind that a directory lies in, as /proc/mounts has it."""
-    found, real = ("", ""), os.path.realpath(path)
-    for line in (proc / "mounts").read_text(errors="replace").splitlines():
-        _, where, kind, *_ = line.split(" ")
-        where = where.encode().decode("unicode_escape")
-        inside = real == where or real.startswith(where.rstrip("/") + "/")
-        if inside and len(where) >= len(found[0]):  # of two on one place the later one counts
-            found = where, kind
-    return found[1]
-
-
-def memory_room(
-    proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
-) -> int | None:
-    """Bytes that the job may still take here, less LEFT; None where no control group limits it."""
-    try:
-        lines = (proc / "cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    rooms = []
-    for group in (own, *map(str, Path(own).parents)):
-        place = groups / group.strip("/")
-        try:
-            most = (place / "memory.max").read_text().strip()
-            if most != "max":
-                taken = int((place / "memory.current").read_text()) - _file_pages(place)
-                rooms.append(int(most) - taken)
-        except (OSError, ValueError):
-            continue
-    return max(0, min(rooms) - LEFT) if rooms else None
-
-
-def _file_pages(group: Path) -> int:
-    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
-    with suppress(OSError):
-        words = (group / "memory.stat").read_text().split()
-        found = dict(zip(words[::2], words[1::2], strict=False))
-        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
-    return 0
-
+from hpctl.jobs.fast.peer import Answer, Body, Pace, Peer, PeerError
+from hpctl.jobs.fast.spec import (
+    META,
+    SavedFile,
+    SavedStep,
+    Spec,
+    file_system,
+    is_private,
+    load,
+    memory_room,
+    store,
+)
 
 MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
@@ -149,12 +96,7 @@ class Node:
             raise PeerError(f"{self.root} is no directory of this user")
         self.root.chmod(0o700)
         self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as long as this process lives
-        except BlockingIOError as error:
-            os.close(lock)
-            raise PeerError(f"another job's helper uses {self.root}") from error
+        self._own()
         for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
             shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
         self.rows = load(self._ledger)
@@ -190,6 +132,15 @@ class Node:
     @property
     def _ledger(self) -> Path:
         return self.meta / "ledger.json"
+
+    def _own(self) -> None:
+        """As long as this process lives."""
+        lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise PeerError(f"another job's helper uses {self.root}") from error
 
     def _settle_in(self) -> None:
         """What another run left here is not this one's to resume."""

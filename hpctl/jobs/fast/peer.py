@@ -144,6 +144,23 @@ class Server:
             _send(connection, {"digest": digest})
 
 
+_BURST_S = 0.05
+
+
+class Pace:
+    """Sleeps, so that no more than `rate` bytes a second pass on average."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate, self._due = rate, 0.0
+
+    def __call__(self, count: int) -> None:
+        """So many bytes have come."""
+        now = time.monotonic()
+        self._due = max(self._due, now - _BURST_S) + count / self._rate
+        if self._due > now:
+            time.sleep(self._due - now)
+
+
 class Peer:
     """One connection to a helper, one request at a time. Safe to use from several threads."""
 

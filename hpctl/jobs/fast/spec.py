@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hpctl.core.bounds import natural
 from hpctl.errors import HpctlError
 
 META = ".hpctl-fast"
@@ -81,6 +82,53 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True):
     def address(self, host: str) -> str:
         """Where its helper listens."""
         return dict(zip(self.hosts, self.addresses, strict=False)).get(host, host)
+
+
+LEFT = 1 << 30
+"""Bytes of the job's memory limit that copies leave to its ranks."""
+
+
+def file_system(path: Path, proc: Path = Path("/proc")) -> str:
+    """The kind that a directory lies in, as /proc/mounts has it."""
+    found, real = ("", ""), os.path.realpath(path)
+    for line in (proc / "mounts").read_text(errors="replace").splitlines():
+        _, where, kind, *_ = line.split(" ")
+        where = where.encode().decode("unicode_escape")
+        inside = real == where or real.startswith(where.rstrip("/") + "/")
+        if inside and len(where) >= len(found[0]):  # of two on one place the later one counts
+            found = where, kind
+    return found[1]
+
+
+def memory_room(
+    proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Bytes that the job may still take here, less LEFT; None where no control group limits it."""
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    rooms = []
+    for group in (own, *map(str, Path(own).parents)):
+        place = groups / group.strip("/")
+        try:
+            most = (place / "memory.max").read_text().strip()
+            if most != "max":
+                taken = int((place / "memory.current").read_text()) - _file_pages(place)
+                rooms.append(int(most) - taken)
+        except (OSError, ValueError):
+            continue
+    return max(0, min(rooms) - LEFT) if rooms else None
+
+
+def _file_pages(group: Path) -> int:
+    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
+    with suppress(OSError):
+        words = (group / "memory.stat").read_text().split()
+        found = dict(zip(words[::2], words[1::2], strict=False))
+        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
+    return 0
 
 
 def path_of(spec: Spec) -> Path:
