@@ -267,7 +267,7 @@ def _releasing(c: _Case) -> Next:
 def _order(c: _Case, kind: StepKind) -> Next:
     """The step again, where its last attempt is of a phase before or may be repeated."""
     last, job = c.last(kind), str(c.rec.attempt.job)
-    if last is not None and last.started < c.rec.since:
+    if last is not None and last.moves < len(c.rec.trail):
         return Do(kind, job, last.attempt + 1, c.rec.over_budget)
     if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
         return c.wait("no longer pending", Look.SOON)
@@ -278,7 +278,7 @@ def _order(c: _Case, kind: StepKind) -> Next:
 def _accepted(c: _Case, kind: StepKind) -> bool:
     """Whether slurmctld has accepted this step in this phase."""
     last = c.last(kind)
-    return last is not None and last.started >= c.rec.since and last.accepted
+    return last is not None and last.moves == len(c.rec.trail) and last.accepted
 
 
 def _start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:

@@ -319,7 +319,8 @@ class State(Struct):
         if isinstance(e, StepStarted):
             if rec.ended:
                 raise Corrupt(f"step {e.step} started by {e.recovery}, which is {rec.phase}")
-            steps = (*rec.steps, StepRecord(e.step, e.attempt, e.target, e.at))
+            begun = StepRecord(e.step, e.attempt, e.target, e.at, moves=len(rec.trail))
+            steps = (*rec.steps, begun)
         else:
             try:
                 steps = resolved(rec.steps, e.step, e.attempt, e.outcome, e.at)

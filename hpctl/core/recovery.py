@@ -80,6 +80,9 @@ class StepRecord(Struct, frozen=True):
     started: datetime
     outcome: Outcome | None = None
     resolved: datetime | None = None
+    moves: int = 0
+    """How many its recovery had made when it was begun: of the phase that it belongs to, times say
+    nothing where the clock was set back."""
 
     @property
     def in_doubt(self) -> bool:

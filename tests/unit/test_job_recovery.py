@@ -16,7 +16,7 @@ from hpctl.core.job_recovery import (
 )
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import Outcome, SchedulerView, SlurmJob, SlurmNode, own_reason
-from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
 from hpctl.core.run_policy import Action
 from hpctl.core.view import job_facts
 from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
@@ -174,9 +174,18 @@ def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
     assert TRANSITIONS[phase, JobSignal.STOP_WANTED] is JobPhase.STOPPING
     again = advance(replace(back, phase=JobPhase.STOPPING), JobFacts(FAILED, True), OWN, at(60))
     assert again == Do(StepKind.REQUEUE, "1", 2)
-    released = replace(back, phase=JobPhase.RELEASED, since=at(60))
+    trail = (Trail(at(60), "stopped", "released", ""),)
+    released = replace(back, phase=JobPhase.RELEASED, since=at(60), trail=trail)
     start = does(advance(released, JobFacts(QUEUED, True), OWN, at(62)))
     assert (start.kind, start.attempt) == (StepKind.START_NOW, 2)
+
+
+def test_an_order_is_not_repeated_because_the_clock_was_set_back():
+    for outcome, expected in ((Outcome.accepted(), Move), (Outcome.ambiguous("?"), Wait)):
+        sent = replace(step(StepKind.START_NOW, outcome), moves=1)
+        trail = (Trail(at(600), "stopped", "released", ""),)
+        now = rec(JobPhase.RELEASED, since=at(600), trail=trail, steps=(sent,))
+        assert isinstance(advance(now, JobFacts(QUEUED), OWN, at(1)), expected)
 
 
 @pytest.mark.parametrize(
