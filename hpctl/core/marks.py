@@ -57,13 +57,14 @@ def spent(node: SlurmNode, instance: Instance | None = None) -> bool:
 
     slurmctld's clock and the node's, both in whole seconds.
     """
-    if node.boot_time is None or node.reason_at is None:
+    if node.reason_at is None:
         return False
     launched = instance.launched if instance is not None else None
-    kept = launched is not None and launched < node.reason_at
-    if kept and mark_of(node) == "Action:Replace":
+    if launched is not None and launched > node.reason_at:
+        return True  # FAIL stays when another instance comes, and until that has registered
+    if launched is not None and mark_of(node) == "Action:Replace":
         return False
-    return node.reason_at <= node.boot_time
+    return node.boot_time is not None and node.reason_at <= node.boot_time
 
 
 def with_marks(

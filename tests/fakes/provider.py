@@ -58,6 +58,7 @@ class _Place(Struct):
     """When the operation goes on. None with an operation: it is stuck."""
     next_stuck: bool = False
     next_starved: bool = False
+    launched: datetime | None = None
 
 
 class _Failure(Struct):
@@ -311,7 +312,7 @@ class FakeProvider:
             place.operation = ""
             del self._places[place.node]
         elif place.status is InstanceStatus.SHUTTING_DOWN:
-            place.instance, place.boot = self._new_id(), 1
+            place.instance, place.boot, place.launched = self._new_id(), 1, self._now()
             place.status = InstanceStatus.PENDING
             place.due = None if place.next_stuck or place.due is None else place.due + self._boot
         else:
@@ -350,4 +351,5 @@ def _instance(place: _Place) -> Instance:
     return Instance(
         id=place.instance, status=place.status, group="controller" if place.protected else GROUP,
         node=place.node, logical_id=place.logical, protected=place.protected, message=place.message,
+        launched=place.launched,
     )  # fmt: skip

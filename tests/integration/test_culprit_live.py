@@ -52,4 +52,4 @@ def test_where_no_test_can_run_it_says_so(slurm, hpctl) -> None:
     assert done.returncode == 3
     assert "no group could be tested: no torch" in done.stderr
     assert "Slurm has no node nowhere" in hpctl("true", "nowhere", names(slurm)[0]).stderr
-    assert "name --healthy partners" in hpctl("true", names(slurm)[0]).stderr
+    assert "add partners with --healthy" in hpctl("true", names(slurm)[0]).stderr

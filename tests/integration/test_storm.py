@@ -110,7 +110,7 @@ def test_a_storm_hides_no_fault_and_costs_few_reports(head: Inbox, agent: AgentP
     begun, own = storm(agent.kmsg)
     # Every line was read: the count of the storm's own error is exact, and comes with the next
     # heartbeat at the latest.
-    until(lambda: head.count() == own, 20)
+    until(lambda: head.count() == own, 60)
     took = time.monotonic() - begun
     sent = len(head.accepted) - reports
     grown, cpu = agent.memory_kib() - memory, cpu_s(agent) - spent
