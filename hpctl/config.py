@@ -16,6 +16,7 @@ import yaml
 from msgspec import Meta, Struct, field
 
 from hpctl import yaml as yaml_files
+from hpctl.core.bounds import natural
 from hpctl.core.catalogue import Override
 from hpctl.core.model import RuleId
 from hpctl.core.policy import (
@@ -87,6 +88,10 @@ class Intake(Struct, frozen=True):
     advertise: Annotated[str, Meta(pattern=r"^([^\s:]+:\d{1,5})?$", max_length=255)] = ""
     munge_socket: Path | None = None
     allowed_uids: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if natural(self.listen.rpartition(":")[2]) > 65535:
+            raise ValueError(f"listen: {self.listen}: ports end at 65535")
 
 
 class MetricsSection(Struct, frozen=True):
@@ -211,6 +216,8 @@ class Config(Struct, frozen=True):
     run_policies: dict[str, PolicyFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.database_url is not None:
+            _check_url(self.database_url)
         if self.page.listen and not self.page.unix and self.page.token_file is None:
             raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
         if self.autoscale.enabled and not self.autoscale.groups:
@@ -255,10 +262,10 @@ class Config(Struct, frozen=True):
 
     def changed(self) -> dict[str, str]:
         """What differs from the defaults, by dotted name, as the audit trail keeps it."""
-        from sqlalchemy import make_url
-
         found, plain = _flat(self), _flat(type(self)())
         if self.database_url is not None:
+            from sqlalchemy import make_url
+
             url = make_url(self.database_url).render_as_string()
             found["database_url"] = msgspec.json.encode(url).decode()
         return {k: v for k, v in found.items() if v != plain.get(k)}
@@ -266,6 +273,17 @@ class Config(Struct, frozen=True):
     def policy(self) -> Policy:
         """The numbers, as the core takes them."""
         return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
+
+
+def _check_url(url: str) -> None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(url)
+    except (ArgumentError, ValueError) as error:
+        example = "postgresql://hpctl@db.example/hpctl"
+        raise ValueError(f"database_url is no URL such as {example}: {error}") from error
 
 
 def load(path: str | Path) -> Config:

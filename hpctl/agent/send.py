@@ -63,6 +63,7 @@ _ANSWER_BYTES = 64 * 1024
 # Clock, key, Slurm's node address: others may correct these, so the same report may succeed later.
 _MENDABLE = frozenset({401, 403, 408, 429})
 _NOT_FROM_THERE = {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
+_TOO_EARLY = "403 future_start"
 _SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "moved_session"})
 BURST = 10
 """So many wakes go out at once before any has to wait."""
@@ -125,6 +126,7 @@ class Sender(threading.Thread):
                 self._woken = False
             reply = self._deliver()
             self._complain(reply)
+            self._correct_start(reply)
             if reply.stacks is not None:
                 self._asked(reply.stacks)
             if reply.order:
@@ -189,6 +191,12 @@ class Sender(threading.Thread):
         if (version, acked) != self._saved:
             self._saved = (version, acked)
             self._spool.save(report, acked=acked)
+
+    def _correct_start(self, reply: Reply) -> None:
+        """Where the agent began with a clock that was ahead and has been set back since, no report
+        would be taken before that time has come."""
+        if reply.text.startswith(_TOO_EARLY):
+            self._agent_start = min(self._agent_start, datetime.now(UTC))
 
     def _complain(self, reply: Reply) -> None:
         """Log a trouble once, and that it is over."""

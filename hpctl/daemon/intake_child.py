@@ -165,7 +165,10 @@ class DaemonClient:
     def send_beats(self) -> None:
         """Forever: what `tick` has put by."""
         while True:
-            self._line.send(channel.Beats(self._going.get()))
+            try:
+                self._line.send(channel.Beats(self._going.get()))
+            except (ArithmeticError, TypeError, ValueError):  # no frame: it may cost these alone
+                log.exception("heartbeats were dropped")
 
     def address_of(self, node: NodeName) -> str | None:
         """Slurm's address of a node. Raises Unavailable until it is known."""

@@ -191,7 +191,7 @@ class Daemon:
     _failures = 0
     _flawed: frozenset[tuple[str, str]] = frozenset()
     _trouble = _config_trouble = _cycle_trouble = ""
-    _stopping = _ready = _reload_wanted = _began = _stale = False
+    _stopping = _ready = _reload_wanted = _unaudited = _began = _stale = False
     _next_flush = 0.0
 
     def __init__(self, config_path: str) -> None:
@@ -400,6 +400,8 @@ class Daemon:
         try:
             if self._stale:
                 self._reread()
+            if self._unaudited:
+                self._audit_configuration()
             pace = self.loop.cycle(self._policy, self._rules)
             self._notify_ready()
             spent = time.monotonic() - begun
@@ -544,7 +546,9 @@ class Daemon:
             fresh = load(self._path)
             rules: Rules = make_rules(fresh)
             policy: Policy = fresh.policy()
-        except HpctlError as error:
+            fresh.changed()  # as the journal is to have it
+        # It was written by hand: whatever is wrong with it, the one before stays in force.
+        except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:
             self._config_trouble = f"configuration not reloaded: {error}"
             return
         database = ("state_dir", "database_url")
@@ -556,8 +560,7 @@ class Daemon:
         self._jobs.configure(policy, fresh.run_policy_layers)
         self._requests.configure(fresh.access.group)
         self._page.reload()
-        if self.leadership.leads:
-            self._audit_configuration()
+        self._unaudited = self.leadership.leads
         log.info("configuration reloaded mode=%s", fresh.mode)
 
     def _audit_configuration(self) -> None:
@@ -566,6 +569,7 @@ class Daemon:
         if known is None or known.settings != settings:
             by = file_owner(Path(self._path))
             self._memory.append([ConfigurationTaken(self._clock.now(), settings, by)])
+        self._unaudited = False
 
 
 def run(config_path: str, say: Callable[[str], None]) -> int:

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from hpctl.core.bounds import in_utc
+from hpctl.core.bounds import in_utc, keep
 from hpctl.core.health import MOST_FINDINGS, key
 from hpctl.core.model import (
     BootId,
@@ -136,6 +136,9 @@ class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
     agent_start: _Time
     digest: _Digest
     gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
+
+    def __post_init__(self) -> None:
+        keep(self, "sent_at", "agent_start")
 
     @property
     def generation(self) -> Generation:

@@ -188,6 +188,10 @@ def passing(error: SQLAlchemyError) -> bool:
     """Whether the trouble is with reaching the data, not with the data."""
     if not isinstance(error, DBAPIError):
         return True  # a pool that is exhausted, above all
+    # PostgreSQL's classes: of state, of rollback, of resources, of an operator, of the system. A
+    # server that was demoted is read-only (25006) until its successor is reached.
+    if str(getattr(error.orig, "sqlstate", "") or "")[:2] in ("25", "40", "53", "55", "57", "58"):
+        return True
     if error.connection_invalidated or isinstance(error, InterfaceError):
         return True
     if not isinstance(error, OperationalError):

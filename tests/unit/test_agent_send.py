@@ -120,6 +120,16 @@ def test_what_is_new_ends_or_says_something_else_is_sent_in_full(bench, change):
     assert bench.deliver(2) == ["full", "brief"]
 
 
+def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(bench):
+    ahead = datetime.now(UTC) + timedelta(days=1)
+    bench.sender._agent_start = ahead
+    bench.sender._correct_start(Reply(Delivery.RETRY, "403 stale_start: the agent says ..."))
+    assert bench.sender._next_report()[1].agent_start == ahead
+    early = send._reply(403, b'{"error": "future_start", "message": "the agent says ..."}')
+    bench.sender._correct_start(early)
+    assert bench.sender._next_report()[1].agent_start <= datetime.now(UTC)
+
+
 def test_a_repeat_after_some_peace_is_sent_in_full(bench):
     bench.see(XID)
     bench.deliver(REPEATS_EVERY + 1)

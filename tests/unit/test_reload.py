@@ -1,15 +1,17 @@
 """What SIGHUP changes in a daemon that runs."""
 
 from datetime import datetime
+from unittest.mock import Mock
 
 import pytest
 
+from hpctl.config import Config
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldLifted, HoldNoted
 from hpctl.daemon.main import Daemon
 
 
-def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path):
+def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path, monkeypatch):
     """Whoever pulls it in an emergency has read the configuration, and not the process."""
     path, before, after = (tmp_path / name for name in ("hpctl.yaml", "STOP", "HALT"))
     text = f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\nkill_switch: "
@@ -29,6 +31,12 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path):
     daemon._reload()
     assert "not reloaded" in daemon._troubles()[0]
     assert "cannot be seen" in daemon._observer.stopped()
+    # Neither does one that is read and cannot be written down, nor a full disk the daemon.
+    path.write_text(f"{text}{after}\n")
+    for broken, at in ((Config, "changed"), (Daemon, "_audit_configuration")):
+        with monkeypatch.context() as patch:
+            patch.setattr(broken, at, Mock(side_effect=OSError(28, "No space left on device")))
+            daemon._reload()
     daemon._store.close()
     daemon._waker.close()
     daemon._lock.close()

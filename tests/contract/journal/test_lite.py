@@ -9,9 +9,11 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.exc import DBAPIError
 
 from hpctl.core.journal import Event, replay
 from hpctl.errors import JournalCorrupt, Unavailable
+from hpctl.store import engine
 from hpctl.store.rows import Holder, SqliteReader, passing
 from tests.cli import worlds
 from tests.contract.journal.beds import DatabaseBed
@@ -123,6 +125,14 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
+    class ReadOnly(Exception):
+        sqlstate = "25006"
+
+    assert engine.passing(DBAPIError("UPDATE lease", {}, ReadOnly()))
+    assert not engine.passing(DBAPIError("SELECT 1", {}, Exception("no such column")))
 
 
 @pytest.mark.parametrize(
