@@ -276,6 +276,7 @@ class Daemon:
         OSError at the start."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         self._intake.start()
         self._page.start()
         try:
@@ -299,7 +300,7 @@ class Daemon:
         finally:
             self._page.stop()
             self._end()
-        return again
+        return None if self._stopping else again
 
     def _stand_by(self) -> None:
         """Follow the journal, and take the lease where it has run out."""
@@ -588,6 +589,8 @@ def run(config_path: str, say: Callable[[str], None]) -> int:
         return 1
     if listener is not None:
         hand_on(listener)
+        # Until the new program has a handler, `systemctl reload` would end it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     return 0
 

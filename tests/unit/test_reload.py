@@ -1,5 +1,6 @@
 """What SIGHUP changes in a daemon that runs."""
 
+import signal
 from datetime import datetime
 from unittest.mock import Mock
 
@@ -8,6 +9,7 @@ import pytest
 from hpctl.config import Config
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldLifted, HoldNoted
+from hpctl.daemon import main
 from hpctl.daemon.main import Daemon
 
 
@@ -60,3 +62,17 @@ def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy, tmp_pa
     daemon._store.close()
     daemon._waker.close()
     daemon._lock.close()
+
+
+def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
+    masks = []
+    monkeypatch.setattr(main, "_opened", lambda _: Mock(run=lambda: 5))
+    monkeypatch.setattr(main, "hand_on", Mock())
+    given = (signal.SIG_BLOCK, ())
+    monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))
+    try:
+        main.run("hpctl.yaml", Mock())
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    assert signal.SIGHUP in masks[0]
+    assert signal.SIGTERM not in masks[0]
