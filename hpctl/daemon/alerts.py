@@ -27,6 +27,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -50,6 +51,7 @@ from hpctl.core.model import (
     Health,
     InstanceId,
     NodeName,
+    SchedulerView,
     Verdict,
 )
 from hpctl.daemon.authentication import Refusal, read_body
@@ -177,6 +179,8 @@ def _plain(text: str, limit: int) -> str:
 
 MAX_BODY = 2 * 1024 * 1024
 BODY_TIMEOUT_S = 10.0
+READ_S = 60.0
+"""How often at most a standby reads the nodes' addresses, seconds."""
 MAX_NAMED = 20
 """Unknown nodes that one answer names."""
 _TOKEN_BYTES = 4096
@@ -192,15 +196,21 @@ class Webhook:
         observer: Observer,
         health: NodeHealthStore,
         clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+        read: Callable[[], SchedulerView] | None = None,
     ) -> None:
+        """`leads`: whether this daemon does. A standby has no cycles: it asks Slurm by `read`."""
         self._labels, self._alerts, self._clock = tuple(labels), alerts, clock
         self._observer, self._health = observer, health
+        self._leads, self._read, self._lock = leads, read, threading.Lock()
+        self._known: Mapping[NodeName, str] = {}
+        self._known_until = 0.0
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
         notification = decode(body)
         try:
-            nodes = Nodes(self._observer.addresses(), self._labels)
+            nodes = Nodes(self._addresses(), self._labels)
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
@@ -226,9 +236,19 @@ class Webhook:
             raise self._unknown(unknown, nodes, len(notification.alerts), done)
         return done
 
+    def _addresses(self) -> Mapping[NodeName, str]:
+        if self._leads():
+            return self._observer.addresses()
+        with self._lock:
+            if self._read is not None and time.monotonic() > self._known_until:
+                self._known = {name: node.address for name, node in self._read().nodes.items()}
+                self._known_until = time.monotonic() + READ_S
+            return self._known
+
     def _now_there(self, alert: Alert) -> Alert:
-        """Of the generation that is there now; of the first to come where there is none yet."""
-        known = self._health.generation_of(alert.node)
+        """Of the generation that is there now; of the first to come where there is none yet, or
+        where this daemon does not know: a standby hears no agent."""
+        known = self._health.generation_of(alert.node) if self._leads() else None
         return alert if known is None else _bound(alert, known)
 
     def _unknown(

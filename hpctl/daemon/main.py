@@ -47,7 +47,7 @@ from hpctl.protocol import munge
 from hpctl.protocol.systemd import hand_on, notify
 from hpctl.store.rows import Holder
 from hpctl.store.sql import LeaseLost, Store
-from hpctl.wiring import choose_scheduler, make_provider, make_rules, open_store
+from hpctl.wiring import choose_scheduler, make_provider, make_rules, make_scheduler, open_store
 
 log = logging.getLogger("hpctl.daemon")
 
@@ -257,7 +257,8 @@ class Daemon:
         keep_s, file = config.alerts.keep_s, config.state_dir / "alerts.json"
         alerts = AlertStore(file, keep_s, clock, self._health)
         self._health.add_sources(self._grey, alerts)
-        webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock)
+        heads = (lambda: self.leadership.serves, make_scheduler(config).view)
+        webhook = Webhook(config.alerts.labels, alerts, observer, self._health, clock, *heads)
         desks = (self._jobs, self._requests, webhook)
         backend = Backend(self._health, self._grey, *desks, self._metrics, self.leadership)
         intake, token_file = config.intake, config.alerts.token_file

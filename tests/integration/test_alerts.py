@@ -5,6 +5,7 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -20,6 +21,8 @@ from hpctl.core.model import (
     Generation,
     Health,
     Remedy,
+    SchedulerView,
+    SlurmNode,
     Urgency,
     Verdict,
 )
@@ -325,6 +328,21 @@ def test_before_slurm_has_answered_alertmanager_tries_again(head):
 
     head.addresses = silent
     assert head.post(NOTIFICATION)[0] == 503
+
+
+def test_a_standby_takes_alerts_for_when_it_leads(head):
+    """It has heard no agent and has no cycles: whose they are is known when it leads."""
+    views = [SchedulerView(NOW, nodes={N1: SlurmNode(N1, "IDLE", address="10.1.0.1")})]
+    head.addresses = Mock(side_effect=Unavailable("Slurm has not answered yet"))
+    leads = [False]
+    webhook = Webhook(
+        LABELS, head.book, head, head, head.clock, lambda: leads[0], lambda: views.pop()
+    )
+    body = json.dumps(NOTIFICATION).encode()
+    for _ in range(2):
+        assert webhook.take(body)["taken"] == 1
+    assert [alert.instance for alert in head.book._alerts.values()] == [None]
+    assert head.findings(N1)
 
 
 def lacking(field: str) -> dict[str, Any]:
