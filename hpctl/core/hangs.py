@@ -141,7 +141,10 @@ def judge(
     most = max(known.watts, drawn) if busy > 0 else known.watts
     # It may have begun right after the look before, and ended right before this one.
     paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
-    paused_s, traffic = max(known.paused_s, paused_s), max(a.traffic for a in mine.values())
+    paused_s, traffic = (
+        max(known.paused_s, paused_s),
+        max((a.traffic for a in mine.values()), default=0.0),
+    )
     if any(a.working for a in mine.values()) or (busy > 0 and drawn >= WORKS * most):
         longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
         return Track(job.attempt, now, False, now, worked_s, longest_s, most)

@@ -93,11 +93,12 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
         return bounded(fresh, reported), True
     folded = {key(f): f for f in known.findings if _still_known(f, reported)}
     new = any(f.clears is Clears.GONE and key(f) not in reported for f in known.findings)
+    unknown: set[Key] = set()
     for finding in findings:
         before = folded.get(key(finding))
         if before is None:
             folded[key(finding)] = finding
-            new = True
+            unknown.add(key(finding))
         elif finding != before:
             new |= finding.verdict is not before.verdict
             folded[key(finding)] = replace(
@@ -107,11 +108,12 @@ def fold_report(known: Health | None, report: Report, heard: datetime) -> tuple[
                 count=max(before.count, finding.count),
             )
     health = Health(known.generation, heard, uncleared(tuple(folded.values())))
-    return bounded(health, reported), new
+    health = bounded(health, reported)
+    return health, new or any(key(f) in unknown for f in health.findings)
 
 
 _DROPPED: Final[Key] = ("agent.dropped", "", "", f"more than {MOST_FINDINGS} distinct findings", "")
-"""The finding that says that a node told more; `count`: how many were not kept."""
+"""The finding that says that a node told more; `count`: the most that were left out at once."""
 
 
 def bounded(health: Health, reported: Container[Key] = ()) -> Health:
@@ -134,7 +136,7 @@ def bounded(health: Health, reported: Container[Key] = ()) -> Health:
     check, _, _, detail, _ = _DROPPED
     note = Finding(check, Verdict.WARN, at, at, detail=detail, count=dropped)
     for before in (f for f in health.findings if key(f) == _DROPPED):
-        note = replace(note, first=before.first, count=before.count + dropped)
+        note = replace(note, first=before.first, count=max(before.count, dropped))
     return replace(health, findings=(*others[:MOST_FINDINGS], note))
 
 

@@ -378,9 +378,10 @@ def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
 
 
 def _looked_until(last: NodeRecovery) -> datetime:
-    """Until when a recovery went by what was held against its node.
+    """The time up to which a recovery took evidence into account; what is newer may open another.
 
-    What came between the last look and the end of one that gave its node back is new.
+    For a node given back that is when its RETURN, or its acceptance test, began, not when the
+    recovery ended: nobody looked in between.
     """
     if last.phase is not NodePhase.RETURNED:
         return last.since

@@ -81,8 +81,8 @@ class StepRecord(Struct, frozen=True):
     outcome: Outcome | None = None
     resolved: datetime | None = None
     moves: int = 0
-    """How many its recovery had made when it was begun: of the phase that it belongs to, times say
-    nothing where the clock was set back."""
+    """Length of the recovery's trail when the step began: that of now where the step belongs to the
+    present phase. Times cannot tell that, because the clock may be set back."""
 
     @property
     def in_doubt(self) -> bool:

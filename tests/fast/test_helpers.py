@@ -461,6 +461,21 @@ def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
         assert not any(nodes.disk(host).exists() for host in ("n0", "n1", "n2"))
 
 
+def test_a_sigterm_while_slurm_does_not_answer_is_asked_about_again(tmp_path, monkeypatch):
+    tell = scontrol(tmp_path, monkeypatch)
+    nodes = Nodes(tmp_path, 2)
+    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
+    with nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        for host in nodes.spec.hosts:
+            nodes.signal(host, signal.SIGTERM)
+        wait_for(nodes.shared / "step-1")  # for this may be the end
+        tell.write_text(shown("RUNNING"))
+        time.sleep(1.0)
+        nodes.safe(saved(nodes, 2)[0])
+
+
 def test_a_node_that_is_gone_does_not(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()

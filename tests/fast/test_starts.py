@@ -1,8 +1,11 @@
 """Starts and ends of a job with fast saves: what they take over, and what they leave."""
 
+import errno
+import hashlib
 import os
 import signal
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -11,7 +14,8 @@ from msgspec.structs import replace
 from hpctl.jobs.checkpoints.search import Search, Unseen
 from hpctl.jobs.fast import helpers, union
 from hpctl.jobs.fast.lead import restore
-from hpctl.jobs.fast.spec import META
+from hpctl.jobs.fast.node import Node
+from hpctl.jobs.fast.spec import META, FastSaves, Spec
 from tests.fast import cluster
 from tests.fast.cluster import Nodes, content, save, saved
 from tests.unit.checkpoint_files import dcp_files, deepspeed_files
@@ -129,6 +133,49 @@ node._place = slow
     (tmp_path / "hangs").unlink()
 
 
+def test_a_flush_that_is_slower_than_the_saves_lands(tmp_path, monkeypatch):
+    slow = f"""{cluster.LOOK_OFTEN}
+import time
+from hpctl.jobs.fast import node
+place = node._place
+def slow(source, to, *more):
+    time.sleep(0.5 if "/flush-" in str(to) else 0)
+    place(source, to, *more)
+node._place = slow
+"""
+    monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, slow))
+    with Nodes(tmp_path, 2, flush_s=1) as nodes:
+        nodes.resume()
+        for number in range(1, 12):
+            nodes.safe(saved(nodes, number)[0])
+            time.sleep(0.3)
+        assert [path for path in nodes.shared.iterdir() if path.name.startswith("step-")]
+
+
+def test_a_node_that_is_lost_holds_up_no_end(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 10)[0])
+        nodes.lose("n2")
+        begun = time.monotonic()
+        nodes.end()
+        assert time.monotonic() - begun < 12
+
+
+def test_a_full_disk_does_not_keep_a_helper_from_its_start(tmp_path, monkeypatch):
+    given = FastSaves(str(tmp_path / "n0"))
+    first, second = (Spec(secret, secret, given, str(tmp_path), ("n0",), ("",)) for secret in "ab")
+    for spec, full in ((first, False), (second, True)):
+        with monkeypatch.context() as patch:
+            if full:
+                no_room = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+                patch.setattr(Path, "write_bytes", no_room)
+                patch.setattr("hpctl.jobs.fast.node.Node._own", Mock())
+            node = Node(spec, "n0")
+    assert node.start.job == hashlib.sha256(b"b").hexdigest()
+    assert node.begun_ns > 0
+
+
 def test_a_place_that_cannot_be_read_loses_nothing(tmp_path):
     with Nodes(tmp_path, 3) as nodes:
         nodes.resume()
@@ -175,8 +222,10 @@ def test_a_step_in_no_known_format_is_not_removed(tmp_path):
         nodes.resume()
         for host in nodes.spec.hosts:
             write_files(nodes.disk(host) / "step-10", {f"{host}.npz": b"x" * 100})
+            write_files(nodes.disk(host) / "final", {f"{host}.npz": b"x" * 100})
         nodes.end()
         assert "2 files of step-10 stay on the nodes: no known format" in nodes.log()
+        assert "2 files of final stay on the nodes: no known format" in nodes.log()
         assert all((nodes.disk(host) / "step-10").exists() for host in nodes.spec.hosts)
 
 

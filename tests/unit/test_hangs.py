@@ -502,3 +502,9 @@ def test_eight_jobs_that_train_fit_and_of_more_each_has_its_turn(node):
         assert "jobs" not in found
         named |= {name.split(".")[1] for name in found}
     assert len(named) == 16
+
+
+def test_a_running_job_without_nodes_is_no_error():
+    job = slurm_job(nodes=())
+    track = judge(job, {}, None, HangPolicy(), at(0))
+    assert judge(job, {}, track, HangPolicy(), at(9)).hang is None

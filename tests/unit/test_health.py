@@ -133,8 +133,14 @@ def test_a_flood_is_bounded_and_says_how_many_were_dropped() -> None:
         health, _ = fold_report(health, flood(number), at(number))
     (note,) = set(health.findings) - set(told(health))
     assert (len(told(health)), {f.last for f in told(health)}) == (MOST_FINDINGS, {at(2)})
-    dropped = (Verdict.WARN, at(1), at(2), 2 * MOST_FINDINGS)
+    dropped = (Verdict.WARN, at(1), at(2), MOST_FINDINGS)
     assert (note.verdict, note.first, note.last, note.count) == dropped
+    crowd = tuple(replace(f, verdict=Verdict.FAIL) for f in flood(3).findings)
+    full, _ = fold_report(None, report(*crowd), T0)
+    for _ in range(2):  # what is left out each time is no news
+        full, new = fold_report(full, flood(2), at(2))
+        assert not [f for f in told(full) if f.verdict is Verdict.WARN]
+    assert (new, full.findings[-1].count) == (False, MOST_FINDINGS)
     health, _ = fold_report(health, report(boot="b2"), at(3))
     assert health.findings == ()
 

@@ -157,7 +157,7 @@ QUICK_LOOKS = 12
 BEAT_LOOKS = 20
 """After so many looks the leader asks all nodes, and each of them asks who leads: what happens
 between saves costs next to nothing."""
-ASK_S = 5.0
+ASK_S, SILENT_S = 5.0, 9.0
 """Of the time before the end that Slurm's answer may take."""
 NICE = 19
 
@@ -213,7 +213,14 @@ class Helper:
             return True
         if self._asked and self.leads():
             self._asked = False  # one that comes while Slurm answers is asked about again
-            return not runs_on(self._spec)
+            runs = runs_on(self._spec)
+            if runs is None and time.monotonic() < self._asked_at + SILENT_S:
+                self._asked = True
+                self._lead.flush_now()
+                return False
+            if runs is None:
+                say("slurmctld does not answer: the job is taken for ended")
+            return not runs
         if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
             self._asked = False
         return False
@@ -230,7 +237,8 @@ class Helper:
                 self._beat_at = time.monotonic() + BEAT_LOOKS * LOOK_S
             self._quick = QUICK_LOOKS if self._node.changed else max(0, self._quick - 1)
             if beat or led or self._node.changed:  # who tells of a change takes this node to lead
-                self._leads = self.leads("changed" if changed else "ping")
+                # Who led until now has judged what the one before it did not see.
+                self._leads = self.leads("changed" if changed or led else "ping")
             if self._leads:
                 self._lead.turn(everyone=beat or not led)
             else:
@@ -269,11 +277,13 @@ class Helper:
             self._node.remove()
 
     def _release(self, over: bool, deadline: float) -> None:
-        """Tell all, those too that do not answer at once."""
+        """Send `bye` to every host, and again to those that answered at the last look until each
+        has answered or the deadline passes."""
         left = {*self._spec.hosts}
         while left:
             self._peers.again()
             left -= {*self._peers.each("bye", left, over=over)}
+            left &= self._lead.answering
             if time.monotonic() > deadline:
                 break
             time.sleep(0.2 if left else 0.0)
@@ -287,10 +297,14 @@ class Helper:
             say(text)
 
 
-def runs_on(spec: Spec) -> bool:
-    """Whether Slurm says that this start has not ended: an end is known there before the steps are
-    told of it."""
+def runs_on(spec: Spec) -> bool | None:
+    """Whether Slurm shows this start of the job as running; None where it does not answer.
+
+    It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
+    """
     fields = _shown(spec)
+    if fields is None:
+        return None
     state, _ = job_states(fields.get("JobState", ""), "")
     return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
 
@@ -301,7 +315,7 @@ def ended_for_good(spec: Spec) -> bool:
     While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
     requeued has no end and one restart more, and one that runs has the end of its time limit.
     """
-    fields = _shown(spec)
+    fields = _shown(spec) or {}
     return (
         fields.get("JobState") in ("COMPLETING", "COMPLETED", "CANCELLED")
         and fields.get("Restarts") == str(spec.restarts)
@@ -311,14 +325,15 @@ def ended_for_good(spec: Spec) -> bool:
     )
 
 
-def _shown(spec: Spec) -> dict[str, str]:
-    """Slurm's record of the job; of an array's it may show all tasks."""
+def _shown(spec: Spec) -> dict[str, str] | None:
+    """Slurm's record of the job, of an array's it may show all tasks; empty where it knows none,
+    None where it does not answer."""
     ran = Runner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
     for line in ran.text.splitlines():
         fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
         if fields.get("JobId") == spec.id:
             return fields
-    return {}
+    return {} if ran.ok or "Invalid job id" in ran.err else None
 
 
 def serve(spec: Spec, host: str) -> None:

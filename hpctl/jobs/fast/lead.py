@@ -32,6 +32,8 @@ from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, path_of
 from hpctl.jobs.fast.union import Part, Peers, Union, union
 
 FLUSH_LIMIT_S = 3600.0
+MOST_TRIES = 20
+"""So many times a node that told of a change is asked at once; then when all are."""
 LAST_FLUSH_S = 20.0
 """Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
 CLOCKS_NS = 5_000_000
@@ -74,6 +76,9 @@ class Lead:
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
         self._flushing: threading.Thread | None = None
+        self._pinned = ""
+        """The step that is being flushed."""
+        self._tries: dict[str, int] = {}
         self._halt = threading.Event()
         self._sure = False
         self._waiting = False
@@ -89,8 +94,12 @@ class Lead:
         while self._node.changed:
             told.add(self._node.changed.popleft())
         for host in self._spec.hosts:
-            if (everyone or host in told) and not self._look(host) and host in told:
-                self._node.changed.append(host)  # asked again until it answers
+            if not (everyone or host in told):
+                continue
+            tries = 0 if self._look(host) else self._tries.get(host, 0) + 1
+            self._tries[host] = tries
+            if host in told and 0 < tries < MOST_TRIES:
+                self._node.changed.append(host)  # asked again
         self._catch_up()
         ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
         living = tuple(host for host in self._spec.hosts if host in self._found)
@@ -121,6 +130,8 @@ class Lead:
                 begun = last["begun"] - self._clocks.ahead_ns(newest) + self._clocks.ahead_ns(host)
                 given = {"epoch": last["epoch"], "above": last["above"], "begun": begun}
                 heard = self._peers.each("missed", [host], **given)
+                if not heard:
+                    self._say(f"{host} was silent at the last restore, and takes no part yet")
                 mine = self._peers.each("inventory", [host]).get(host) if heard else None
             self._found.pop(host)
             self._found |= {host: mine} if mine is not None else {}
@@ -135,9 +146,9 @@ class Lead:
                 if self._found.get(host, {}).get("version") == ping["version"]:
                     return True
                 break
-        self._sure = False
-        self._found.pop(host, None)
+        before = self._found.pop(host, None)
         self._found |= self._peers.each("inventory", [host]) if ping else {}
+        self._sure &= before is None and host not in self._found
         return host in self._found
 
     # --- proof ----------------------------------------------------------------------------------
@@ -189,17 +200,15 @@ class Lead:
     # --- retention ------------------------------------------------------------------------------
 
     def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
-        """Drop what newer steps have replaced. Whether all steps have their copies.
-
-        One whose copies are not all there, for its program has removed it, stays only among the
-        newest.
-        """
+        """Drop steps older than the newest with all its copies, but not the newest `steps` of all
+        nor the newest `steps` of those that have all their copies. One that lacks copies, because
+        the program removed it, stays only among the newest. Whether the newest has them all."""
         rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
         safe = [row for row in rows if self._replicated(row, found)]
         size = self._spec.saves.size
         full = size and any(int(mine["used"]) > size for mine in found.values())
         steps = 1 if full else self._spec.steps
-        kept = {row.name for row in (*rows[:steps], *safe[:steps])}
+        kept = {self._pinned, *(row.name for row in (*rows[:steps], *safe[:steps]))}
         whole = rows[rows.index(safe[0]) :] if safe else []
         if old := [row.name for row in whole if row.name not in kept]:
             self._peers.each("drop", found, names=old)
@@ -221,6 +230,15 @@ class Lead:
         finally:
             peers.close()
 
+    @property
+    def answering(self) -> frozenset[str]:
+        """Who answered at the last look."""
+        return frozenset(self._found)
+
+    def flush_now(self) -> None:
+        """With the next turn."""
+        self._flush_at = min(self._flush_at, time.monotonic())
+
     def end(self, limit_s: float, gone: Callable[[Sequence[str]], Sequence[str]]) -> bool:
         """The last flush, of what the nodes hold now: one that is under way is given up. Whether
         nothing is left on them that is to be kept. `gone`: which of the silent nodes are."""
@@ -236,7 +254,7 @@ class Lead:
         flushed = self._flush_newest(self._peers, left, threading.Event())
         silent = [host for host in self._spec.hosts if host not in self._found]
         last = -1 if self._flushed is None else self._flushed.order[0]
-        odd = [name for name in self._odd if (step_in(name) or 0) > last]
+        odd = [n for n in self._odd if (step := step_in(n)) is None or step > last]
         for name in odd:
             self._say(f"{self._odd[name]} of {name} stay on the nodes: no known format")
         lost = not silent or set(silent) <= set(gone(silent))
@@ -246,15 +264,18 @@ class Lead:
         """Bring the newest whole step into the shared directory, by its proof there; where that is
         lost, the one before it. Whether nothing newer is left."""
         last, deadline = self._flushed, time.monotonic() + limit_s
-        known = tuple(self._node.rows.values())
-        newer = (row for row in known if last is None or row.order > last.order)
-        rows = sorted(newer, key=lambda row: row.order, reverse=True)
-        for row in rows:
-            if halt.is_set():
-                return False
-            if self._flush(row, peers, max(0.0, deadline - time.monotonic()), halt):
-                return row == rows[0]
-        return not rows
+        tried: set[str] = set()
+        while not halt.is_set():
+            known = [row for row in tuple(self._node.rows.values()) if row.name not in tried]
+            newer = [row for row in known if last is None or row.order > last.order]
+            left = deadline - time.monotonic()
+            if not newer or (tried and left <= 0):
+                return not tried
+            row = max(newer, key=lambda row: row.order)
+            if self._flush(row, peers, max(0.0, left), halt):
+                return not tried
+            tried.add(row.name)
+        return False
 
     def _flushed_before(self, row: SavedStep) -> bool:
         """Whether it is in the shared directory. What an earlier run left there under its name is
@@ -269,6 +290,7 @@ class Lead:
     def _flush(self, row: SavedStep, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
         shared = Path(self._spec.shared)
         room = _rooms(self._spec) / str(time.monotonic_ns())
+        self._pinned = row.name
         try:
             if not self._flushed_before(row):
                 room.mkdir(mode=0o700, parents=True)
@@ -291,6 +313,7 @@ class Lead:
                 self._say(f"step {row.step} was {why}")
             return False
         finally:
+            self._pinned = ""
             shutil.rmtree(room, ignore_errors=True)
         return True
 

@@ -30,7 +30,7 @@ from xxhash import xxh3_64
 
 from hpctl.jobs.checkpoints.files import step_in
 from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
-from hpctl.jobs.fast.peer import Answer, Body, Pace, Peer, PeerError
+from hpctl.jobs.fast.peer import Answer, Body, Pace, Peer, PeerError, write_all
 from hpctl.jobs.fast.spec import (
     META,
     SavedFile,
@@ -60,7 +60,8 @@ class CopiedFile(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What this node knows of the job's start, in a file whose time is when the ranks' began.
+    """What this node knows of the job's start. Its file's mtime is when this attempt's ranks began:
+    older saves are of an earlier attempt.
 
     `job`: a digest of the Spec's secret. `epoch` grows with each restore within it; `above`: what
     was newer than this step then was set aside.
@@ -72,8 +73,10 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Task(msgspec.Struct):
-    """Work for a request, of which each kind goes on by itself. `errors`: what went wrong."""
+    """Work for a request on a step, of which each kind goes on by itself. `errors`: what went
+    wrong."""
 
+    step: str
     errors: list[str]
     thread: threading.Thread
     given_up: threading.Event
@@ -154,12 +157,22 @@ class Node:
 
     def begin(self, start: Start, when_ns: int = 0) -> None:
         """The ranks begin, now or at that time: what lies here was written before it."""
-        mark = self.meta / "start"
+        mark, raw = self.meta / "start", msgspec.json.encode(start)
         made = mark.with_suffix(TEMPORARY)
-        made.write_bytes(msgspec.json.encode(start))
+        try:
+            made.write_bytes(raw)
+            made.rename(mark)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not mark.exists():
+                raise
+            made.unlink(missing_ok=True)
+            with open(mark, "r+b") as file:  # in the room that it has
+                file.write(raw)
+                file.truncate()
         if when_ns:
-            os.utime(made, ns=(when_ns, when_ns))
-        made.rename(mark)
+            os.utime(mark, ns=(when_ns, when_ns))
+        else:
+            os.utime(mark)  # by the file system's clock, as the saves' are
         self.start, self.begun_ns = start, mark.stat().st_mtime_ns
         self._touched = object()
 
@@ -280,7 +293,7 @@ class Node:
             (msgspec.convert(file, SavedFile), [(str(h), str(o)) for h, o in sources])
             for file, sources in request["plan"]
         ]
-        self._work("gather", lambda _: self.assemble(row, plan))
+        self._work("gather", row.name, lambda _: self.assemble(row, plan))
         return {}
 
     def _adopt(self, request: dict[str, Any]) -> Answer:
@@ -330,15 +343,13 @@ class Node:
 
         if before := self._tasks.get("flush"):  # into another directory
             before.given_up.set()
-        self._work("flush", work, beside=True)
+        self._work("flush", name, work, beside=True)
         return {}
 
     def _task_state(self, request: dict[str, Any]) -> Answer:
         task = self._tasks.get(str(request["kind"]))
-        return {
-            "running": bool(task and task.thread.is_alive()),
-            "errors": task.errors if task else [],
-        }
+        running = bool(task and task.thread.is_alive())
+        return {"running": running, "errors": task.errors if task else []}
 
     def _bye(self, request: dict[str, Any]) -> Answer:
         self.over = request.get("over") is True
@@ -346,7 +357,7 @@ class Node:
         return {}
 
     def _work(
-        self, kind: str, work: Callable[[threading.Event], None], *, beside: bool = False
+        self, kind: str, step: str, work: Callable[[threading.Event], None], *, beside: bool = False
     ) -> None:
         before = self._tasks.get(kind)
         if before is not None and before.thread.is_alive() and not beside:
@@ -360,7 +371,7 @@ class Node:
             except (OSError, ValueError) as error:
                 errors.append(f"{self.host}: {error}")
 
-        task = Task(errors, threading.Thread(target=run, daemon=True), given_up)
+        task = Task(step, errors, threading.Thread(target=run, daemon=True), given_up)
         self._tasks[kind] = task
         task.thread.start()
 
@@ -467,7 +478,10 @@ class Node:
             shutil.rmtree(aside, ignore_errors=True)
             self._touched = object()
             return
+        task = self._tasks.get("flush")
+        busy = task.step if task and task.thread.is_alive() else ""
         rows = sorted(self.rows.values(), key=lambda row: row.order)
+        rows = [row for row in rows if row.name != busy]
         if rows and rows[0] != wanted:
             self.drop([rows[0].name])
 
@@ -523,7 +537,7 @@ class Node:
         given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
         with open(to, "wb", 0, opener=None if restored else _uncached) as target:
             pace = (lambda _: None) if restored else self._pace
-            digest = peer.pull(lambda piece: _write(target, piece), pace, "get", **given)
+            digest = peer.pull(lambda piece: write_all(target, piece), pace, "get", **given)
             _settle(target, file, restored=restored)
         return digest
 
@@ -544,15 +558,16 @@ class Node:
         self._forget(above, name)
 
     def _forget(self, above: int | None, name: str | None) -> None:
-        """Know nothing of what is newer than a step, but of copies under that name."""
+        """Keep in the ledger only steps up to `above`, and copies only of those and of `name`."""
         with self._lock:
             self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
-            store(self.rows, self._ledger)
         for mark in self.copies.glob("*/*.json"):
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
                 mark.unlink()
                 shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+        with self._lock:  # once there is room for it
+            store(self.rows, self._ledger)
         self._touched = object()
 
 
@@ -663,18 +678,6 @@ def _uncached(path: str, flags: int) -> int:
         if error.errno != errno.EINVAL:
             raise
         return os.open(path, flags, 0o600)
-
-
-def _write(target: FileIO, piece: memoryview) -> None:
-    """All of it. O_DIRECT takes whole blocks alone: the last one goes the usual way."""
-    while piece:
-        try:
-            piece = piece[target.write(piece) :]
-        except OSError as error:
-            flags = fcntl.fcntl(target, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
-                raise
-            fcntl.fcntl(target, fcntl.F_SETFL, flags & ~os.O_DIRECT)
 
 
 def _settle(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:

@@ -8,6 +8,8 @@ job's may have it.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import hmac
 import json
@@ -19,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from io import FileIO
 from typing import Any, BinaryIO, TypeAlias
 
 from msgspec import MsgspecError
@@ -322,3 +325,15 @@ def _receive(lines: BinaryIO, most: int) -> dict[str, Any]:
 def _proof(secret: str, side: str, theirs: str, ours: str) -> str:
     message = json.dumps(["hpctl-fast-1", side, theirs, ours]).encode()
     return hmac.new(secret.encode(), message, hashlib.sha256).hexdigest()
+
+
+def write_all(target: FileIO, piece: memoryview) -> None:
+    """All of it. O_DIRECT takes whole blocks alone: the last one goes the usual way."""
+    while piece:
+        try:
+            piece = piece[target.write(piece) :]
+        except OSError as error:
+            flags = fcntl.fcntl(target, fcntl.F_GETFL)
+            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
+                raise
+            fcntl.fcntl(target, fcntl.F_SETFL, flags & ~os.O_DIRECT)
