@@ -71,7 +71,7 @@ class Notifier:
             for name in self._names:
                 self._count(name, outcome, 0)
         self._outbox = Outbox(0)
-        self._change = threading.Lock()
+        self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
@@ -110,7 +110,7 @@ class Notifier:
                 target=self._serve, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
-            if not self._walled("notify", self._read, self._clock.now()):
+            if self._walled("notify", self._read, self._clock.now()) is False:
                 self._news.wait()
                 self._news.clear()
 
@@ -131,7 +131,7 @@ class Notifier:
     def _keep(self, outbox: Outbox) -> None:
         """On disk first. Raises LeaseLost, OSError."""
         self._store.keep_outbox(msgspec.json.encode(outbox).decode())
-        self._outbox = outbox
+        self._outbox, self._unkept = outbox, False
 
     def _read(self, now: datetime) -> bool:
         """One go; whether there may be more."""
@@ -202,7 +202,10 @@ class Notifier:
             self._walled(name, self._send, name)
 
     def _send(self, name: str) -> None:
-        """Send each reader of a sink what is due."""
+        """Send each reader of a sink what is due; nothing before all that was sent is noted."""
+        with self._change:
+            if self._unkept:
+                self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
         for to in dict.fromkeys(p.to for p in posted if not p.sent):
             mine = [p for p in posted if p.to == to]
@@ -210,7 +213,10 @@ class Notifier:
             group = notices.due(mine, self._settings.per_hour, now, quiet=quiet)
             if group and self._delivered(name, to, [p.notice for p in group]):
                 with self._change:
-                    self._keep(self._outbox.mark(group, self._clock.now()))
+                    marked = self._outbox.mark(group, self._clock.now())
+                    # In memory at once: what cannot be noted is not sent again and again.
+                    self._outbox, self._unkept = marked, True
+                    self._keep(marked)
 
     def _delivered(self, name: str, to: str, group: Sequence[Notice]) -> bool:
         """Send a message, with as many tries as it needs; whether it is off the desk."""
