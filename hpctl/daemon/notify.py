@@ -146,11 +146,8 @@ class Notifier:
                 fresh += self._walled(f"event {number}", self._posted, event) or ()
             elif notice := self._walled(f"event {number}", self._notice, event):
                 _too_old(notice)
-        while self._lost:
-            host, person = (
-                self._lost.popleft(),
-                "somebody to see why, and to start hpctl-daemon there",
-            )
+        lost, person = self._lost.copy(), "somebody to see why, and to start hpctl-daemon there"
+        for host in lost:
             what = f"The hpctl daemon on {host} is silent."
             notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
             fresh += self._routed(notice, now)
@@ -160,6 +157,8 @@ class Notifier:
                 self._keep(self._outbox.add(position, fresh, now))
             for gone in (p for p in before if not p.sent and p not in self._outbox.posted):
                 _too_old(gone.notice)
+        for _ in lost:  # only now: what could not be kept is told the next time
+            self._lost.popleft()
         return bool(found)
 
     def _posted(self, event: Event) -> list[Posted]:

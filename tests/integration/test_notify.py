@@ -336,6 +336,25 @@ def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> N
     assert len(hook.got) == 1
 
 
+def test_a_standby_that_went_silent_while_the_disk_was_full_is_told(
+    head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, kept, tries = head.start(), head.store.keep_outbox, list[str]()
+
+    def full_once(payload: str) -> None:
+        tries.append(payload)
+        if len(tries) == 1:
+            raise OSError("No space left on device")
+        kept(payload)
+
+    monkeypatch.setattr(head.store, "keep_outbox", full_once)
+    told.look(frozenset({"head-2"}))
+    until(lambda: hook.got, 20)
+    assert hook.got[0]["title"].endswith("] standby lost: head-2")
+    time.sleep(0.5)
+    assert len(hook.got) == 1
+
+
 def test_mail_program(head: Head) -> None:
     mailer = head.place / "mailer"
     mailer.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{head.place}/out\ncat >>{head.place}/out\n')
