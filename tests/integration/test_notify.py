@@ -375,6 +375,47 @@ def test_mail_program(head: Head) -> None:
     until(lambda: head.counted("sent", "mailprog") == 1)
 
 
+@pytest.mark.parametrize("command", ["scontrol", "squeue"])
+@pytest.mark.parametrize("patience_s", [600.0, 2.0])
+def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(
+    command: str, patience_s: float, head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "ASK_S", patience_s)
+    says = {
+        "scontrol": "case $2 in config) echo MailProg = /bin/true;;"
+        " *) echo '   MailUser=ann MailType=FAIL';; esac",
+        "squeue": "echo physics",
+    }
+    away = head.place / "away"
+    away.write_text("Unable to contact slurm controller (connect failure)")
+    for name, what in says.items():
+        check = f"[ -e {away} ] && {{ cat {away} >&2; exit 1; }}\n" if name == command else ""
+        (head.place / name).write_text(f"#!/bin/sh\n{check}{what}\n")
+        (head.place / name).chmod(0o755)
+    head.start(users="mailprog")
+    head.happens(*job_ends(7, "refused"), *escalated(1))
+    time.sleep(1)
+    assert not hook.got
+    if patience_s > 60:
+        away.write_text("slurm_load_jobs error: Socket timed out on send/recv operation")
+        time.sleep(1)
+        away.unlink()
+        until(lambda: head.counted("sent", "mailprog") == 1, 20)
+    until(lambda: len(hook.got) == 2, 20)
+    titles = sorted(m["title"].partition("] ")[2] for m in hook.got)
+    assert titles == ["escalated: n1", "job gave up: 7"]
+
+
+def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webhook) -> None:
+    for name in ("scontrol", "squeue"):
+        text = "#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2\nexit 1\n"
+        (head.place / name).write_text(text)
+        (head.place / name).chmod(0o755)
+    head.start(users="mailprog")
+    head.happens(*job_ends(7, "refused"))
+    until(lambda: hook.got, 20)
+
+
 @pytest.mark.parametrize(
     ("url", "mode", "why", "fix"),
     [
