@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import change, job_recovery
-from hpctl.core.bounds import later, natural, printable
+from hpctl.core.bounds import later, natural, printable, span
 from hpctl.core.change import Change, ChangeOpened
 from hpctl.core.hostlist import HostlistError, fold
 from hpctl.core.journal import Event, HoldNoted, SignalSeen, State
@@ -180,9 +180,11 @@ class Outbox(Struct, frozen=True):
 
     def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
         """With more in it, unless it is there: each key is told a sink once an hour. What is over
-        leaves; so does what is not urgent once there is too much."""
-        ends = (p.sent + HOUR if p.sent else later(p.at, KEEP_S) for p in self.posted)
-        kept = [p for p, end in zip(self.posted, ends, strict=True) if now < end]
+        leaves; so does what is not urgent once there is too much. The clock may have been set
+        back: what was sent after now was sent now."""
+        posted = [replace(p, sent=now) if p.sent and p.sent > now else p for p in self.posted]
+        ends = (p.sent + HOUR if p.sent else later(p.at, KEEP_S) for p in posted)
+        kept = [p for p, end in zip(posted, ends, strict=True) if now < end]
         sent = {_identity(p) for p in kept if p.sent}
         waits = {(*_identity(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
@@ -210,12 +212,13 @@ def due(
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
     hour, and each sums up all that waits. While it is `quiet` only what is urgent goes out.
+    What was sent after now, before the clock was set back, counts no more.
     """
     waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
     waiting.sort(key=lambda p: not p.notice.urgent)
     soon = (GATHER_S if p.notice.urgent or p.to else CALM_S for p in waiting)
-    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if now >= later(p.at, wait_s)]
-    sent = {p.sent for p in posted if p.sent and now - p.sent < HOUR}
+    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if abs(now - p.at) >= span(wait_s)]
+    sent = {p.sent for p in posted if p.sent and p.sent <= now < p.sent + HOUR}
     burst = per_hour // 2
     if not ripe or len(sent) >= per_hour:
         return ()

@@ -142,7 +142,8 @@ class Notifier:
         found = self._store.newer(self._outbox.position, AT_ONCE)
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
-            if notices.unfolded(event, self._memory.state) and now < later(event.at, FOLD_S):
+            away = abs(now - event.at)  # the clock may have been set back
+            if notices.unfolded(event, self._memory.state) and away < span(FOLD_S):
                 self._stopping.wait(0.05)
                 break
             if now < later(event.at, KEEP_S):

@@ -78,6 +78,24 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
     assert full.posted[-1].notice.urgent
 
 
+@pytest.mark.parametrize("back_s", [7200.0, 30 * 86400.0])
+def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
+    """Neither what waits, nor the rate, nor what was told before, waits for the time to come."""
+    start = 40 * 86400.0
+    sent = [Posted("ops", "", told("budget", f"b{n}"), at(start), at(start + n)) for n in range(2)]
+    waits = Posted("ops", "", told(), at(start))
+    box, now = Outbox(1, (*sent, waits)), start - back_s
+    assert due(box.posted, 2, at(now + 61))
+    box = box.mark(due(box.posted, 30, at(now + 61)), at(now + 61))
+    assert box.posted[-1].sent == at(now + 61)
+    again = Posted("ops", "", sent[0].notice, at(now + 90))
+    assert box.add(2, [again], at(now + 90)).posted[0].sent == min(at(start), at(now + 90))
+    box = box.add(2, [again], at(now + 90))
+    assert [p for p in box.posted if not p.sent] == [], "told within the hour"
+    box = box.add(3, [again], at(now + 90 + 3601))
+    assert due(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
+
+
 @settings(max_examples=examples(30))
 @given(st.lists(st.text(max_size=80), min_size=1, max_size=30))
 def test_hostile_text_stays_on_its_line(texts: list[str]) -> None:
