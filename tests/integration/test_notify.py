@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -353,6 +353,14 @@ def test_a_standby_that_went_silent_while_the_disk_was_full_is_told(
     assert hook.got[0]["title"].endswith("] standby lost: head-2")
     time.sleep(0.5)
     assert len(hook.got) == 1
+
+
+def test_an_event_of_a_clock_set_back_since_holds_up_nothing(head: Head, hook: Webhook) -> None:
+    head.start()
+    ahead = datetime.now(UTC) + timedelta(hours=2)
+    head.store.append([SignalSeen(ahead, RecoveryId("gone"), "needs_human", "")])
+    head.happens(*escalated(1))
+    until(lambda: hook.got, 10)
 
 
 def test_mail_program(head: Head) -> None:
