@@ -163,7 +163,8 @@ class Notifier:
             with self._change:
                 before = self._outbox.posted
                 self._keep(self._outbox.add(position, fresh, now))
-            for gone in (p for p in before if not p.sent and p not in self._outbox.posted):
+            left = {p.told for p in self._outbox.posted}
+            for gone in (p for p in before if not p.sent and p.told not in left):
                 _too_old(gone.notice)
         for _ in lost:  # only now: what could not be kept is told the next time
             self._lost.popleft()

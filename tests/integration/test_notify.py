@@ -268,9 +268,12 @@ def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("notify")], 30)
     for module in (notify, notices):
         monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(notices, "HOUR", timedelta(0))
     head.happens(*escalated(2))
     head.start()
-    until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 2)))
+    until(lambda: "escalated of n2" in caplog.text)
+    head.happens(*escalated(3))
+    until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 3)))
     head.running[0].stop()
     head.store.keep_outbox('{"position": "x"}')
     head.start()

@@ -71,7 +71,16 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
     ]
     box = box.add(3, [row("k", "n3", 3700)], at(3700))
     assert [p.notice.key for p in box.posted] == ["other", "k", "k"], "the sent ones have left"
-    assert box.add(4, [], at(4 * 86400)).posted == ()
+    box = box.add(4, [], at(4 * 86400))
+    assert len(box.posted) == 3, "the clock may have been set forward for a moment"
+    assert box.add(5, [], at(4 * 86400 + 3599)).posted == box.posted
+    marked = box.add(5, [], at(3800)).mark(box.posted, at(3800)).posted
+    assert [p.sent for p in marked] == [at(3800)] * 3
+    box = box.add(5, [], at(3800)).add(6, [], at(5 * 86400))
+    assert len(box.posted) == 3, "twice"
+    assert box.add(7, [], at(5 * 86400 + 3600)).posted == ()
+    calm = Posted("ops", "", told("node_back"), T0)
+    assert Outbox(0, (calm,)).add(1, [], at(4 * 86400)).posted == ()
     flood = [Posted("ops", "", told("node_back", f"n{n}"), T0) for n in range(notices.MOST + 5)]
     full = Outbox(0).add(1, [*flood, Posted("ops", "", told(), T0)], T0)
     assert len(full.posted) == notices.MOST + 1
