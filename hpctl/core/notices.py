@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import change, job_recovery
-from hpctl.core.bounds import later, natural, printable
+from hpctl.core.bounds import later, natural, printable, span
 from hpctl.core.change import Change, ChangeOpened
 from hpctl.core.hostlist import HostlistError, fold
 from hpctl.core.journal import Event, HoldNoted, SignalSeen, State
@@ -162,13 +162,32 @@ def _about(target: str, slurm: SchedulerView) -> dict[str, Any]:
 
 class Posted(Struct, frozen=True):
     """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
-    address that Slurm has; empty for everybody who reads the sink."""
+    address that Slurm has; empty for everybody who reads the sink. `over`: since when it is too
+    old, where it is urgent."""
 
     sink: str
     to: str
     notice: Notice
     at: datetime
     sent: datetime | None = None
+    over: datetime | None = None
+
+    @property
+    def told(self) -> tuple[str, str, Notice]:
+        """What, and to whom: the row, whatever became of it."""
+        return self.sink, self.to, self.notice
+
+    def looked_at(self, now: datetime) -> Posted | None:
+        """The row as it stays, None where it leaves. The clock may have been set back: what was
+        sent after now was sent now. Or forward: what is urgent is over for an hour first."""
+        if self.sent:
+            sent = min(self.sent, now)
+            return replace(self, sent=sent) if now < sent + HOUR else None
+        if now < later(self.at, KEEP_S):
+            return replace(self, over=None)
+        since = min(self.over or now, now)
+        leaves = not self.notice.urgent or (self.over and now >= since + HOUR)
+        return None if leaves else replace(self, over=since)
 
 
 class Outbox(Struct, frozen=True):
@@ -181,8 +200,7 @@ class Outbox(Struct, frozen=True):
     def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
         """With more in it, unless it is there: each key is told a sink once an hour. What is over
         leaves; so does what is not urgent once there is too much."""
-        ends = (p.sent + HOUR if p.sent else later(p.at, KEEP_S) for p in self.posted)
-        kept = [p for p, end in zip(self.posted, ends, strict=True) if now < end]
+        kept = [p for row in self.posted if (p := row.looked_at(now))]
         sent = {_identity(p) for p in kept if p.sent}
         waits = {(*_identity(p), p.notice.target) for p in kept if not p.sent}
         for p in fresh:
@@ -195,7 +213,10 @@ class Outbox(Struct, frozen=True):
 
     def mark(self, group: Sequence[Posted], sent: datetime) -> Outbox:
         """With a group sent, as one message."""
-        posted = (replace(p, sent=sent) if p in group else p for p in self.posted)
+        told = {p.told for p in group}
+        posted = (
+            replace(p, sent=sent) if p.told in told and not p.sent else p for p in self.posted
+        )
         return Outbox(self.position, tuple(posted))
 
 
@@ -210,12 +231,13 @@ def due(
 
     Half of an hour's messages go out as they come, one a kind. The others are spread over the
     hour, and each sums up all that waits. While it is `quiet` only what is urgent goes out.
+    What was sent after now, before the clock was set back, counts no more.
     """
     waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
     waiting.sort(key=lambda p: not p.notice.urgent)
     soon = (GATHER_S if p.notice.urgent or p.to else CALM_S for p in waiting)
-    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if now >= later(p.at, wait_s)]
-    sent = {p.sent for p in posted if p.sent and now - p.sent < HOUR}
+    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if abs(now - p.at) >= span(wait_s)]
+    sent = {p.sent for p in posted if p.sent and p.sent <= now < p.sent + HOUR}
     burst = per_hour // 2
     if not ripe or len(sent) >= per_hour:
         return ()

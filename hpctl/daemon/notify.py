@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from hpctl.config import MAILPROG, Config, Route
 from hpctl.core import notices
-from hpctl.core.bounds import later
+from hpctl.core.bounds import later, span
 from hpctl.core.journal import Event
 from hpctl.core.notices import KEEP_S, Notice, Outbox, Posted, SinkMessage
 from hpctl.core.walls import Flaw, walled
@@ -30,6 +30,7 @@ from hpctl.daemon import sinks
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.metrics import Metrics
 from hpctl.daemon.observe import Observer
+from hpctl.errors import Unavailable
 from hpctl.ports import Clock
 from hpctl.store.sql import Store
 from hpctl.wiring import make_scheduler
@@ -44,6 +45,9 @@ TRIES = 5
 """Of a message to one user, whose address may be wrong for ever."""
 FOLD_S = 60.0
 """How long an event may be in the journal and not in the state."""
+ASK_S = 600.0
+"""How long an event that cannot be told yet, for Slurm does not say whose job it is, holds up the
+next ones; after that all but the job's owner are told."""
 AT_ONCE = 200
 """Events read in one go."""
 NAMED = 5
@@ -71,7 +75,7 @@ class Notifier:
             for name in self._names:
                 self._count(name, outcome, 0)
         self._outbox = Outbox(0)
-        self._change = threading.Lock()
+        self._change, self._unkept = threading.Lock(), False
         self._stopping, self._news = threading.Event(), threading.Event()
         self._trouble: dict[str, str] = {}
         self._silent, self._lost = frozenset[str](), deque[str]()
@@ -110,7 +114,7 @@ class Notifier:
                 target=self._serve, name=f"notify-{name}", args=[name], daemon=True
             ).start()
         while not self._stopping.is_set():
-            if not self._walled("notify", self._read, self._clock.now()):
+            if self._walled("notify", self._read, self._clock.now()) is False:
                 self._news.wait()
                 self._news.clear()
 
@@ -131,35 +135,39 @@ class Notifier:
     def _keep(self, outbox: Outbox) -> None:
         """On disk first. Raises LeaseLost, OSError."""
         self._store.keep_outbox(msgspec.json.encode(outbox).decode())
-        self._outbox = outbox
+        self._outbox, self._unkept = outbox, False
 
     def _read(self, now: datetime) -> bool:
         """One go; whether there may be more."""
         found = self._store.newer(self._outbox.position, AT_ONCE)
         position, fresh = self._outbox.position, list[Posted]()
         for number, event in found:
-            if notices.unfolded(event, self._memory.state) and now < later(event.at, FOLD_S):
+            away = abs(now - event.at)  # the clock may have been set back
+            if notices.unfolded(event, self._memory.state) and away < span(FOLD_S):
                 self._stopping.wait(0.05)
                 break
-            position = number
             if now < later(event.at, KEEP_S):
-                fresh += self._walled(f"event {number}", self._posted, event) or ()
+                rows = self._walled(f"event {number}", self._posted, event)
+                if rows is None and _young(event.at, now):
+                    break
+                fresh += rows or ()
             elif notice := self._walled(f"event {number}", self._notice, event):
                 _too_old(notice)
-        while self._lost:
-            host, person = (
-                self._lost.popleft(),
-                "somebody to see why, and to start hpctl-daemon there",
-            )
+            position = number
+        lost, person = self._lost.copy(), "somebody to see why, and to start hpctl-daemon there"
+        for host in lost:
             what = f"The hpctl daemon on {host} is silent."
             notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
             fresh += self._routed(notice, now)
-        if found or fresh:
+        if fresh or position != self._outbox.position:
             with self._change:
                 before = self._outbox.posted
                 self._keep(self._outbox.add(position, fresh, now))
-            for gone in (p for p in before if not p.sent and p not in self._outbox.posted):
+            left = {p.told for p in self._outbox.posted}
+            for gone in (p for p in before if not p.sent and p.told not in left):
                 _too_old(gone.notice)
+        for _ in lost:  # only now: what could not be kept is told the next time
+            self._lost.popleft()
         return bool(found)
 
     def _posted(self, event: Event) -> list[Posted]:
@@ -173,7 +181,7 @@ class Notifier:
     def _routed(self, notice: Notice, now: datetime) -> list[Posted]:
         """A notice for each sink that it is for, and for which address there."""
         settings = self._settings
-        account, mail, kinds = self._of_job(notice)
+        account, mail, kinds = self._of_job(notice, now)
         routes = settings.routes or (Route(tuple(settings.sinks.keys() - {settings.users})),)
         to = dict.fromkeys(name for r in routes if _takes(r, notice, account) for name in r.to)
         rows = [Posted(name, "", notice, now) for name in to]
@@ -181,16 +189,20 @@ class Notifier:
             rows.append(Posted(settings.users, mail, notice, now))
         return rows
 
-    def _of_job(self, notice: Notice) -> tuple[str, str, Sequence[str]]:
+    def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, Sequence[str]]:
         """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
-        say. A user's text can forge nothing here but the user's own address."""
+        say. A user's text can forge nothing here but the user's own address. Raises Unavailable."""
         if notice.job is None or not (self._settings.users or self._settings.routes):
             return "", "", ()
         run, job = make_scheduler(self._config).runner.run, str(notice.job)
-        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a").text
-        mails = _MAIL.findall(run("scontrol", "show", "job", job).text)
+        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a")
+        shown = run("scontrol", "show", "job", job)
+        for ran in (account, shown):
+            if not ran.ok and "Invalid job id" not in ran.message and _young(notice.at, now):
+                raise Unavailable(f"job {job}: {ran.message}")
+        mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
-        return account.strip(), sinks.address(mail), kinds.split(",")
+        return account.text.strip(), sinks.address(mail), kinds.split(",")
 
     # --- from the outbox to a sink ---
 
@@ -202,7 +214,10 @@ class Notifier:
             self._walled(name, self._send, name)
 
     def _send(self, name: str) -> None:
-        """Send each reader of a sink what is due."""
+        """Send each reader of a sink what is due; nothing before all that was sent is noted."""
+        with self._change:
+            if self._unkept:
+                self._keep(self._outbox)
         now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
         for to in dict.fromkeys(p.to for p in posted if not p.sent):
             mine = [p for p in posted if p.to == to]
@@ -210,7 +225,10 @@ class Notifier:
             group = notices.due(mine, self._settings.per_hour, now, quiet=quiet)
             if group and self._delivered(name, to, [p.notice for p in group]):
                 with self._change:
-                    self._keep(self._outbox.mark(group, self._clock.now()))
+                    marked = self._outbox.mark(group, self._clock.now())
+                    # In memory at once: what cannot be noted is not sent again and again.
+                    self._outbox, self._unkept = marked, True
+                    self._keep(marked)
 
     def _delivered(self, name: str, to: str, group: Sequence[Notice]) -> bool:
         """Send a message, with as many tries as it needs; whether it is off the desk."""
@@ -269,6 +287,11 @@ def _takes(route: Route, notice: Notice, account: str) -> bool:
     ):
         return False
     return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
+
+
+def _young(at: datetime, now: datetime) -> bool:
+    """Whether an event may still wait to be told."""
+    return abs(now - at) < span(ASK_S)
 
 
 def _too_old(notice: Notice) -> None:

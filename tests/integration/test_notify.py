@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -225,20 +225,36 @@ def test_a_sink_that_is_away_is_named_and_gets_its_messages_from_the_next_daemon
     until(lambda: "n1: GPU" in "".join(hook.texts), 20)
 
 
-def test_what_was_sent_and_not_noted_is_sent_again(head, hook, monkeypatch):
-    head.start()
-    kept = head.store.keep_outbox
+def test_what_was_sent_and_cannot_be_noted_is_sent_again_by_the_next_daemon_alone(
+    head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, tries = head.store.keep_outbox, list[str]()
 
     def full(payload: str) -> None:
-        if '"sent":"' in payload and len(hook.got) < 2:
+        if '"sent":"' in payload:
+            tries.append(payload)
             raise OSError("No space left on device")
         kept(payload)
 
     monkeypatch.setattr(head.store, "keep_outbox", full)
+    first = head.start()
     head.happens(*escalated(1))
+    until(lambda: len(tries) > 2, 20)
+    assert [m["title"].partition("] ")[2] for m in hook.got] == ["escalated: n1"]
+    first.stop()
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("notify")], 30)
+    head.running.clear()
+    head.start()
     until(lambda: len(hook.got) == 2, 20)
+    head.happens(*escalated(2))
+    full_for = len(tries)
+    until(lambda: len(tries) > full_for + 2, 20)
+    monkeypatch.setattr(head.store, "keep_outbox", kept)
+    until(lambda: len(hook.got) == 3, 20)  # of n2, though nothing has happened since
     time.sleep(1)
-    assert [m["title"].partition("] ")[2] for m in hook.got] == ["escalated: n1"] * 2
+    titles = [m["title"].partition("] ")[2] for m in hook.got]
+    assert titles == ["escalated: n1", "escalated: n1", "escalated: n2"]
+    assert (head.store.outbox() or "").count('"sent":"') == 2
 
 
 def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
@@ -252,9 +268,12 @@ def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("notify")], 30)
     for module in (notify, notices):
         monkeypatch.setattr(module, "KEEP_S", 0.0)
+    monkeypatch.setattr(notices, "HOUR", timedelta(0))
     head.happens(*escalated(2))
     head.start()
-    until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 2)))
+    until(lambda: "escalated of n2" in caplog.text)
+    head.happens(*escalated(3))
+    until(lambda: all(f"escalated of n{n}" in caplog.text for n in (1, 3)))
     head.running[0].stop()
     head.store.keep_outbox('{"position": "x"}')
     head.start()
@@ -320,6 +339,33 @@ def test_a_standby_that_goes_silent_is_told_once(head: Head, hook: Webhook) -> N
     assert len(hook.got) == 1
 
 
+def test_a_standby_that_went_silent_while_the_disk_was_full_is_told(
+    head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, kept, tries = head.start(), head.store.keep_outbox, list[str]()
+
+    def full_once(payload: str) -> None:
+        tries.append(payload)
+        if len(tries) == 1:
+            raise OSError("No space left on device")
+        kept(payload)
+
+    monkeypatch.setattr(head.store, "keep_outbox", full_once)
+    told.look(frozenset({"head-2"}))
+    until(lambda: hook.got, 20)
+    assert hook.got[0]["title"].endswith("] standby lost: head-2")
+    time.sleep(0.5)
+    assert len(hook.got) == 1
+
+
+def test_an_event_of_a_clock_set_back_since_holds_up_nothing(head: Head, hook: Webhook) -> None:
+    head.start()
+    ahead = datetime.now(UTC) + timedelta(hours=2)
+    head.store.append([SignalSeen(ahead, RecoveryId("gone"), "needs_human", "")])
+    head.happens(*escalated(1))
+    until(lambda: hook.got, 10)
+
+
 def test_mail_program(head: Head) -> None:
     mailer = head.place / "mailer"
     mailer.write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{head.place}/out\ncat >>{head.place}/out\n')
@@ -338,6 +384,47 @@ def test_mail_program(head: Head) -> None:
     until(lambda: out.exists() and "Next" in out.read_text())
     assert "] job resumed: 7|ann|Job 7 (train), affected by n1. Running again" in out.read_text()
     until(lambda: head.counted("sent", "mailprog") == 1)
+
+
+@pytest.mark.parametrize("command", ["scontrol", "squeue"])
+@pytest.mark.parametrize("patience_s", [600.0, 2.0])
+def test_an_owner_is_told_once_slurmctld_answers_and_others_do_not_wait_for_ever(
+    command: str, patience_s: float, head: Head, hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "ASK_S", patience_s)
+    says = {
+        "scontrol": "case $2 in config) echo MailProg = /bin/true;;"
+        " *) echo '   MailUser=ann MailType=FAIL';; esac",
+        "squeue": "echo physics",
+    }
+    away = head.place / "away"
+    away.write_text("Unable to contact slurm controller (connect failure)")
+    for name, what in says.items():
+        check = f"[ -e {away} ] && {{ cat {away} >&2; exit 1; }}\n" if name == command else ""
+        (head.place / name).write_text(f"#!/bin/sh\n{check}{what}\n")
+        (head.place / name).chmod(0o755)
+    head.start(users="mailprog")
+    head.happens(*job_ends(7, "refused"), *escalated(1))
+    time.sleep(1)
+    assert not hook.got
+    if patience_s > 60:
+        away.write_text("slurm_load_jobs error: Socket timed out on send/recv operation")
+        time.sleep(1)
+        away.unlink()
+        until(lambda: head.counted("sent", "mailprog") == 1, 20)
+    until(lambda: len(hook.got) == 2, 20)
+    titles = sorted(m["title"].partition("] ")[2] for m in hook.got)
+    assert titles == ["escalated: n1", "job gave up: 7"]
+
+
+def test_a_job_that_slurm_has_forgotten_holds_up_nothing(head: Head, hook: Webhook) -> None:
+    for name in ("scontrol", "squeue"):
+        text = "#!/bin/sh\necho slurm_load_jobs error: Invalid job id specified >&2\nexit 1\n"
+        (head.place / name).write_text(text)
+        (head.place / name).chmod(0o755)
+    head.start(users="mailprog")
+    head.happens(*job_ends(7, "refused"))
+    until(lambda: hook.got, 20)
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,38 @@ def test_what_is_told_once_an_hour_and_what_leaves() -> None:
     ]
     box = box.add(3, [row("k", "n3", 3700)], at(3700))
     assert [p.notice.key for p in box.posted] == ["other", "k", "k"], "the sent ones have left"
-    assert box.add(4, [], at(4 * 86400)).posted == ()
+    box = box.add(4, [], at(4 * 86400))
+    assert len(box.posted) == 3, "the clock may have been set forward for a moment"
+    assert box.add(5, [], at(4 * 86400 + 3599)).posted == box.posted
+    marked = box.add(5, [], at(3800)).mark(box.posted, at(3800)).posted
+    assert [p.sent for p in marked] == [at(3800)] * 3
+    box = box.add(5, [], at(3800)).add(6, [], at(5 * 86400))
+    assert len(box.posted) == 3, "twice"
+    assert box.add(7, [], at(5 * 86400 + 3600)).posted == ()
+    calm = Posted("ops", "", told("node_back"), T0)
+    assert Outbox(0, (calm,)).add(1, [], at(4 * 86400)).posted == ()
     flood = [Posted("ops", "", told("node_back", f"n{n}"), T0) for n in range(notices.MOST + 5)]
     full = Outbox(0).add(1, [*flood, Posted("ops", "", told(), T0)], T0)
     assert len(full.posted) == notices.MOST + 1
     assert full.posted[-1].notice.urgent
+
+
+@pytest.mark.parametrize("back_s", [7200.0, 30 * 86400.0])
+def test_a_clock_that_is_set_back_stops_nothing(back_s: float) -> None:
+    """Neither what waits, nor the rate, nor what was told before, waits for the time to come."""
+    start = 40 * 86400.0
+    sent = [Posted("ops", "", told("budget", f"b{n}"), at(start), at(start + n)) for n in range(2)]
+    waits = Posted("ops", "", told(), at(start))
+    box, now = Outbox(1, (*sent, waits)), start - back_s
+    assert due(box.posted, 2, at(now + 61))
+    box = box.mark(due(box.posted, 30, at(now + 61)), at(now + 61))
+    assert box.posted[-1].sent == at(now + 61)
+    again = Posted("ops", "", sent[0].notice, at(now + 90))
+    assert box.add(2, [again], at(now + 90)).posted[0].sent == min(at(start), at(now + 90))
+    box = box.add(2, [again], at(now + 90))
+    assert [p for p in box.posted if not p.sent] == [], "told within the hour"
+    box = box.add(3, [again], at(now + 90 + 3601))
+    assert due(box.posted, 2, at(now + 90 + 3700)) == (again,), "told an hour after"
 
 
 @settings(max_examples=examples(30))
