@@ -238,6 +238,8 @@ def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
     assert rule_of(rebooted) == "hma-spent"
     assert rule_of(rebooted, launched(at(-99))) == "hma-replace", "booted, and the same instance"
     assert rule_of(rebooted, launched(at(-6))) == "hma-spent"
+    unregistered = view(reason_at=at(-9), boot_time=at(-99))
+    assert rule_of(unregistered, launched(at(-6))) == "hma-spent", "another instance is on its way"
     again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
     assert spent(again, launched(at(-99)))
 
