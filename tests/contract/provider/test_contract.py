@@ -76,6 +76,8 @@ def test_a_replacement_gives_a_new_id_to_the_same_node(bed: Bed) -> None:
     assert new.id != old.id
     assert (new.node, new.logical_id, new.group) == (old.node, old.logical_id, old.group)
     assert new.status is InstanceStatus.RUNNING
+    assert new.launched is not None, "by it a mark of the instance before is known"
+    assert old.launched is None or new.launched > old.launched
     assert old.id not in bed.provider.view().instances
     assert bed.truly_replaced() == [old.id]
 
