@@ -442,16 +442,21 @@ def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, re
     assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
 
 
+def asked_to_end(nodes):
+    """Job 7 has saved a step, and gets SIGTERM; its helpers see the test's scontrol."""
+    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
+    nodes.restart(*nodes.spec.hosts)
+    nodes.resume()
+    nodes.safe(saved(nodes, 1)[0])
+    for host in nodes.spec.hosts:
+        nodes.signal(host, signal.SIGTERM)
+
+
 def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
     tell = scontrol(tmp_path, monkeypatch)
     tell.write_text(shown("RUNNING"))
-    nodes = Nodes(tmp_path, 3, keep=False)
-    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
-    with nodes:
-        nodes.resume()
-        nodes.safe(saved(nodes, 1)[0])
-        for host in nodes.spec.hosts:
-            nodes.signal(host, signal.SIGTERM)
+    with Nodes(tmp_path, 3, keep=False) as nodes:
+        asked_to_end(nodes)
         time.sleep(1.0)
         name, files = saved(nodes, 2)
         nodes.safe(name)
@@ -463,13 +468,8 @@ def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
 
 def test_a_sigterm_while_slurm_does_not_answer_is_asked_about_again(tmp_path, monkeypatch):
     tell = scontrol(tmp_path, monkeypatch)
-    nodes = Nodes(tmp_path, 2)
-    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
-    with nodes:
-        nodes.resume()
-        nodes.safe(saved(nodes, 1)[0])
-        for host in nodes.spec.hosts:
-            nodes.signal(host, signal.SIGTERM)
+    with Nodes(tmp_path, 2) as nodes:
+        asked_to_end(nodes)
         wait_for(nodes.shared / "step-1")  # for this may be the end
         tell.write_text(shown("RUNNING"))
         time.sleep(1.0)
