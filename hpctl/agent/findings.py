@@ -26,6 +26,9 @@ MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 """Beyond this many, a new finding is folded by check, device and code alone."""
 MAX_JOBS = 8
 """Jobs that are kept apart for one error on one device: that two had it is what counts."""
+MAX_NOTES = wire.MAX_FINDINGS // 2
+"""Beyond this many, a new note is folded by check and code alone: what says nothing against the
+node must not take the place of what does, whoever has such lines printed."""
 SAME_BURST = timedelta(seconds=5)
 """A line whose process is gone already belongs to the job that the same error just hit."""
 MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
@@ -63,6 +66,7 @@ class Findings:
         self._seen: dict[Key, Finding] = {}
         self._left_out: Finding | None = None
         self._jobs: dict[Key, dict[Key, None]] = {}
+        self._notes = {n for n, f in self._earlier.items() if f.verdict is Verdict.NOTE}
         for name in self._earlier:
             self._note_job(name)
 
@@ -77,6 +81,9 @@ class Findings:
         name = key(finding)
         if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
+            name = key(finding)
+        if finding.verdict is Verdict.NOTE and not self._has_room_for_note(name):
+            finding = replace(finding, device="", detail="", job="")
             name = key(finding)
         if (old := self._seen.get(name)) is not None:
             self._seen[name] = fold(old, finding)
@@ -127,6 +134,7 @@ class Findings:
             return
         name = next(iter(jobs))
         del jobs[name]
+        self._notes.discard(name)
         place = _place(name)
         for known in (self._seen, self._earlier):
             if (finding := known.pop(name, None)) is not None:
@@ -142,6 +150,15 @@ class Findings:
 
     def _full(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
+
+    def _has_room_for_note(self, name: Key) -> bool:
+        """Return whether a note of that name may be kept; a name that is known always may."""
+        if name in self._notes:
+            return True
+        if len(self._notes) >= MAX_NOTES:
+            return False
+        self._notes.add(name)
+        return True
 
     def _leave_out(self, at: datetime) -> None:
         new = Finding(
@@ -160,8 +177,10 @@ def _place(name: Key) -> Key:
 
 
 def _widest(old: Finding, new: Finding) -> Finding:
+    """Join what two runs of the agent saw: the later run may be of a version that knows better."""
     return replace(
         old,
+        verdict=new.verdict,
         first=min(old.first, new.first),
         last=max(old.last, new.last),
         count=max(old.count, new.count),
