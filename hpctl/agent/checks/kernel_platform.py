@@ -203,6 +203,7 @@ _PHRASES = (
 _ORDINARY = re.compile(
     # Registers and statements of the line before, what a driver says of itself when it starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
+    r"|NVRM: (?:A GPU crash dump|nvidia-bug-report\.sh as root|the NVIDIA kernel module is )"
     r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
     r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
     r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
