@@ -44,10 +44,10 @@ where the node is shown as Suspect, `note` for all others. A note is counted and
 
 - an Xid that a program's own fault causes (13, 31, 43): the job is restarted, the node stays in
   service, also where several jobs had it on one GPU;
-- a line of a driver that no check knows (`kernel.driver`). Only when another sign against the same
-  hardware comes within a minute is it a warning too (rule `kernel-driver-unknown-confirmed`). A
-  sign is a finding of a check of the same driver, of the same device where both name one, for which
-  a node is Suspect or Faulty.
+- a line of a driver that no check knows (`kernel.driver`). It is a warning only beside another sign
+  against the same hardware (rule `kernel-driver-unknown-confirmed`): a finding of a check of the
+  same driver, of the same device where both name one, for which a node is Suspect or Faulty, and
+  which is seen from a minute before the first such line to a minute after the last.
 
 `hpctl agent check` and `hpctl triage` judge all lines of a boot together, by the daemon's rules.
 """
