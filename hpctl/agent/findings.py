@@ -26,7 +26,9 @@ MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 """Beyond this many, a new finding is folded by check, device and code alone."""
 MAX_JOBS = 8
 """Jobs that are kept apart for one error on one device: that two had it is what counts."""
-MAX_NOTES = wire.MAX_FINDINGS // 2
+MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
+"""Beyond this many, a new note is folded by check, device and code alone."""
+MAX_NOTES = wire.MAX_FINDINGS * 5 // 8
 """Beyond this many, a new note is folded by check and code alone: what says nothing against the
 node must not take the place of what does, whoever has such lines printed."""
 SAME_BURST = timedelta(seconds=5)
@@ -82,8 +84,8 @@ class Findings:
         if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
             name = key(finding)
-        if finding.verdict is Verdict.NOTE and not self._has_room_for_note(name):
-            finding = replace(finding, device="", detail="", job="")
+        if finding.verdict is Verdict.NOTE and name not in self._notes:
+            finding = self._fit_note(finding)
             name = key(finding)
         if (old := self._seen.get(name)) is not None:
             self._seen[name] = fold(old, finding)
@@ -151,14 +153,14 @@ class Findings:
     def _full(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
 
-    def _has_room_for_note(self, name: Key) -> bool:
-        """Return whether a note of that name may be kept; a name that is known always may."""
-        if name in self._notes:
-            return True
-        if len(self._notes) >= MAX_NOTES:
-            return False
-        self._notes.add(name)
-        return True
+    def _fit_note(self, note: Finding) -> Finding:
+        """Take in a note of a new name, without its detail, job and device where there are many."""
+        if len(self._notes) >= MAX_DETAILED_NOTES:
+            note = replace(note, detail="", job="")
+        if key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
+            note = replace(note, device="")
+        self._notes.add(key(note))
+        return note
 
     def _leave_out(self, at: datetime) -> None:
         new = Finding(

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from hpctl.agent.check import Observation
 from hpctl.agent.findings import (
     MAX_DETAILED,
+    MAX_DETAILED_NOTES,
     MAX_JOBS,
     MAX_KEPT,
     MAX_NOTES,
@@ -327,6 +328,16 @@ def test_notes_leave_room_for_what_speaks_against_the_node():
     assert sum(finding.count for finding in told) == 5 * MAX_KEPT
     assert findings.add(Finding("kernel.xid", Verdict.FAIL, T0, T0, "gpu0", "79"))
     assert "agent.findings" not in {finding.check for finding in findings.all()}
+
+
+def test_many_details_of_a_note_leave_its_device():
+    findings = Findings()
+    for number in range(5 * MAX_KEPT):
+        findings.add(replace(note("gpu0", "145"), detail=str(number)))
+    told = findings.all()
+    assert {finding.device for finding in told} == {"gpu0"}
+    assert len(told) == MAX_DETAILED_NOTES + 1
+    assert sum(finding.count for finding in told) == 5 * MAX_KEPT
 
 
 def test_jobs_that_come_and_go_use_up_no_notes():
