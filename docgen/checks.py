@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB
-from hpctl.core.faults import KERNEL_CHECKS, TIMED, CheckSpec, rows_of
+from hpctl.core.faults import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, rows_of
 from hpctl.core.model import Clears
 
 HEAD = f"""# What the agent checks
@@ -37,6 +37,21 @@ for three minutes stops optional checks and reports it (`agent.checks`, code `sh
 KERNEL_HEAD = """A line is judged when it is read. Only lines of the kernel's own facility count,
 and none that begins with a process name, so that no process can forge a fault. Codes are in the
 [catalogue](catalogue.md). A finding clears at a restart{gone}.
+
+A line's verdict is that of its row in the catalogue: `fail` where hpctl treats the node, `warn`
+where the node is shown as Suspect, `note` for all others. A note is counted and shown
+(`hpctl agent check`, `hpctl explain`, `hpctl_agent_notes_total`) and says nothing against the node:
+
+- an Xid that a program's own fault causes (13, 31, 43): the job is restarted, the node stays in
+  service, also where several jobs had it on one GPU;
+- a line of a driver that no check knows (`kernel.driver`). It is a warning only beside another sign
+  against the same hardware (rule `kernel-driver-unknown-confirmed`): a finding of a check of the
+  same driver, of the same device where both name one, for which a node is Suspect or Faulty, and
+  which is seen from a minute before the first such line to a minute after the last.
+
+`hpctl agent check` and `hpctl triage` judge all lines of a boot together, by the daemon's rules.
+"""
+BENIGN_HEAD = """These lines a healthy node prints, and nothing is reported for them:
 """
 
 _WITH_UNIT = ("_per_s", "_per_min", "_per_hour", "_pct", "_percent", "_s", "_mib", "_gib")
@@ -54,7 +69,9 @@ def page() -> str:
 
 def _kernel() -> list[str]:
     rows = [f"| `{spec.name}` | {spec.what} |" for spec in KERNEL_CHECKS]
-    return ["| check | reads |", "|---|---|", *rows, ""]
+    table = ["| check | reads |", "|---|---|", *rows, ""]
+    benign = [f"| `{row.begins}` | {row.why} | {row.source} |" for row in BENIGN_LINES]
+    return [*table, BENIGN_HEAD, "| begins with | why | source |", "|---|---|---|", *benign, ""]
 
 
 def _kernel_head() -> str:

@@ -37,8 +37,8 @@ a list, `{text: T}` a map, `T?` may be null, `object` and `any` are free. Names 
 described under [parts](#parts). Fields that end in `_s` are seconds.
 
 **States** are spelled as Slurm, SageMaker and hpctl spell them. Unless a note says otherwise,
-`condition` and `health` are healthy, suspect, faulty or unknown; `verdict` is ok, warn, fail or
-unknown; `urgency` is none, after_jobs or now; `role` is controller, login or compute.
+`condition` and `health` are healthy, suspect, faulty or unknown; `verdict` is ok, note, warn, fail
+or unknown; `urgency` is none, after_jobs or now; `role` is controller, login or compute.
 
 **Exit codes** are those of the [command](cli.md). On 2, and where a command cannot answer at all,
 standard output is empty.

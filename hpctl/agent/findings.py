@@ -26,6 +26,11 @@ MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
 """Beyond this many, a new finding is folded by check, device and code alone."""
 MAX_JOBS = 8
 """Jobs that are kept apart for one error on one device: that two had it is what counts."""
+MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
+"""Beyond this many, a new note is folded by check, device and code alone."""
+MAX_NOTES = wire.MAX_FINDINGS * 5 // 8
+"""Beyond this many, a new note is folded by check and code alone: what says nothing against the
+node must not take the place of what does, whoever has such lines printed."""
 SAME_BURST = timedelta(seconds=5)
 """A line whose process is gone already belongs to the job that the same error just hit."""
 MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
@@ -63,6 +68,7 @@ class Findings:
         self._seen: dict[Key, Finding] = {}
         self._left_out: Finding | None = None
         self._jobs: dict[Key, dict[Key, None]] = {}
+        self._notes = {n for n, f in self._earlier.items() if f.verdict is Verdict.NOTE}
         for name in self._earlier:
             self._note_job(name)
 
@@ -77,6 +83,9 @@ class Findings:
         name = key(finding)
         if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
             finding = replace(finding, detail="", job="")
+            name = key(finding)
+        if finding.verdict is Verdict.NOTE and name not in self._notes:
+            finding = self._fit_note(finding)
             name = key(finding)
         if (old := self._seen.get(name)) is not None:
             self._seen[name] = fold(old, finding)
@@ -127,6 +136,7 @@ class Findings:
             return
         name = next(iter(jobs))
         del jobs[name]
+        self._notes.discard(name)
         place = _place(name)
         for known in (self._seen, self._earlier):
             if (finding := known.pop(name, None)) is not None:
@@ -142,6 +152,15 @@ class Findings:
 
     def _full(self, limit: int) -> bool:
         return len(self._seen.keys() | self._earlier.keys()) >= limit
+
+    def _fit_note(self, note: Finding) -> Finding:
+        """Take in a note of a new name, without its detail, job and device where there are many."""
+        if len(self._notes) >= MAX_DETAILED_NOTES:
+            note = replace(note, detail="", job="")
+        if key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
+            note = replace(note, device="")
+        self._notes.add(key(note))
+        return note
 
     def _leave_out(self, at: datetime) -> None:
         new = Finding(
@@ -160,8 +179,10 @@ def _place(name: Key) -> Key:
 
 
 def _widest(old: Finding, new: Finding) -> Finding:
+    """Join what two runs of the agent saw: the later run may be of a version that knows better."""
     return replace(
         old,
+        verdict=new.verdict,
         first=min(old.first, new.first),
         last=max(old.last, new.last),
         count=max(old.count, new.count),

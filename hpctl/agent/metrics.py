@@ -23,7 +23,7 @@ from hpctl.agent.nvml.snapshot import Gpu, Snapshot
 from hpctl.agent.rdma import Trace
 from hpctl.core.bounds import printable
 from hpctl.core.faults import CHECKS, KERNEL_CHECKS
-from hpctl.core.model import Finding
+from hpctl.core.model import Finding, Verdict
 from hpctl.core.walls import Flaw, walled
 from hpctl.errors import HpctlError
 
@@ -102,9 +102,16 @@ def samples_of(
     A check that is none of hpctl's own is `other`: its name is whatever somebody chose.
     """
     yield "info", {"version": __version__}, 1.0
+    findings = tuple(findings)
     counted = Counter((f.check if f.check in _KNOWN else "other", str(f.verdict)) for f in findings)
     for (check, verdict), count in counted.items():
         yield "findings", {"check": check, "verdict": verdict}, count
+    notes: Counter[str] = Counter()
+    for finding in findings:
+        if finding.verdict is Verdict.NOTE:
+            notes[finding.check if finding.check in _KNOWN else "other"] += finding.count
+    for check, count in notes.items():
+        yield "notes_total", {"check": check}, count
     for name, value in gauges.items():
         if name.startswith("job"):
             continue  # jobs come and go: each would be a series for good

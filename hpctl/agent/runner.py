@@ -40,9 +40,11 @@ from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.findings import Conditions, Findings
 from hpctl.agent.kmsg import open_log
 from hpctl.agent.procs import Jobs
+from hpctl.core.assess import assess_settled
+from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.faults import CheckSpec
-from hpctl.core.model import Clears, Finding, Verdict
+from hpctl.core.model import Clears, Condition, Finding, Verdict
 from hpctl.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -259,13 +261,14 @@ def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
 # One run of every check on this machine, and one look at the kernel's log as it stands.
 
 LOG = "kernel"
-_WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN)
+_WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.NOTE)
+_STATES = {Condition.FAULTY: Verdict.FAIL, Condition.SUSPECT: Verdict.WARN}
 
 
 class CheckRow(Struct, frozen=True):
-    """One check: `state` is ok, warn, fail, unknown, or absent where it is not for this machine.
+    """One check: `state` is ok, note, warn, fail, unknown, or absent where this machine lacks it.
 
-    `why` says what it looks at, or why it is absent or unknown.
+    `why` says what it looks at, why it is absent or unknown, or what the kernel's lines amount to.
     """
 
     check: str
@@ -285,7 +288,16 @@ def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int
         findings, lost = _read_log(path, accept_user)
     except Unavailable as error:
         return CheckRow(LOG, Verdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
-    return CheckRow(LOG, _worst(findings), f"what the kernel says in {path}", findings), lost
+    return _log_row(path, findings), lost
+
+
+def _log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
+    """Judge the lines together, by the daemon's own function, so that both say the same."""
+    if not findings:
+        return CheckRow(LOG, Verdict.OK, f"what the kernel says in {path}")
+    assessment = assess_settled(findings, rules())
+    state = _STATES.get(assessment.condition, Verdict.NOTE)
+    return CheckRow(LOG, state, assessment.why, findings)
 
 
 def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:

@@ -168,8 +168,9 @@ def check(as_json: bool, **given: Any) -> None:
     """Run every check once on this machine and say what it sees.
 
     Works on any machine: what it lacks is shown as absent. Rates need two looks, and what must
-    last a while needs the agent itself: both are not seen here. Exit code: 0 fine or only
-    warnings, 1 a check failed, 3 a check cannot tell.
+    last a while needs the agent itself: both are not seen here. The kernel's log is judged as by
+    `hpctl triage`; a note is counted and says nothing against the node, such as a program's own
+    Xid. Exit code: 0 fine or only notes and warnings, 1 a check failed, 3 a check cannot tell.
     """
     view = look(**given)
     output.show("agent-check", view, as_json, draw)
@@ -252,10 +253,15 @@ QUIET = ("ok", "absent")
 
 
 def draw(out: Console, view: AgentCheckView) -> None:
-    """One line a check, and one for each thing that a check found."""
+    """Print one line a check, and one for each thing that a check found.
+
+    What the kernel's lines amount to together stands before them.
+    """
+    from hpctl.agent.runner import LOG
+
     rows = []
     for row in view.checks:
-        if row.state in QUIET or not row.findings:
+        if row.state in QUIET or not row.findings or row.check == LOG:
             rows.append((row.check, word(row.state), "", row.why))
         for f in row.findings:
             times = f" ({f.count} times)" if f.count > 1 else ""

@@ -328,7 +328,7 @@ def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
 
 def _seen(f: model.Finding) -> bool:
     unknown = f.verdict is model.Verdict.UNKNOWN and not f.check.startswith("agent.")
-    return unknown or f.verdict in (model.Verdict.WARN, model.Verdict.FAIL)
+    return unknown or f.verdict in (model.Verdict.NOTE, model.Verdict.WARN, model.Verdict.FAIL)
 
 
 def shed(f: model.Finding) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from hpctl.core.catalogue import Rules
     from hpctl.core.model import Assessment, Clears, FaultClass, Finding, Verdict
 
-SETTLED = timedelta(minutes=10)
-"""After the last line of a boot: no row waits longer for companions."""
 _BOOT = "Linux version "
 """The kernel's first words."""
 _AT_ONCE = 100
@@ -63,11 +60,15 @@ class LineView(Struct, frozen=True):
 
 
 class BootView(Struct, frozen=True):
-    """What all lines of one boot amount to: `first` and `last` number its lines in the file."""
+    """What all lines of one boot amount to: `first` and `last` number its lines in the file.
+
+    `restart_job`: some of them are a job's own fault, or cost a job its process.
+    """
 
     first: int
     last: int
     assessment: Assessment
+    restart_job: bool
 
 
 @click.command(short_help="Show what hpctl would make of a kernel log.")
@@ -140,12 +141,17 @@ class _Reader:
         self.lines = log.lines
 
     def boots(self) -> list[BootView]:
-        """What the daemon would have made of each boot in the end."""
-        return [
-            BootView(first, last, _assessed(found.all()))
-            for first, last, found in self._boots
-            if found.all()
-        ]
+        """Judge each boot as the daemon would have done in the end."""
+        from hpctl.core.assess import assess_settled, fault_classes
+        from hpctl.core.model import Remedy
+
+        boots = []
+        for first, last, seen in self._boots:
+            if findings := seen.all():
+                ladders = (fault.ladder for fault in fault_classes(findings, _rules()))
+                restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
+                boots.append(BootView(first, last, assess_settled(findings, _rules()), restart))
+        return boots
 
     def _boot(self, number: int) -> None:
         self._kernel = _kernel()
@@ -204,28 +210,18 @@ def _judged(
     kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
 ) -> tuple[FaultClass, str] | None:
     """By what a storm's lines share: when one came, whose it was and its text change nothing."""
-    from hpctl.core.assess import fault_classes
+    from hpctl.core.assess import assess_settled, fault_classes
     from hpctl.core.model import Finding
 
     check, verdict, device, code, detail = kind
     finding = Finding(
         check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
     )
-    assessment = _assessed((finding,))
+    assessment = assess_settled((finding,), _rules())
     if assessment.fault is not None:
         return assessment.fault, assessment.condition.value
     rows = fault_classes([finding], _rules())
     return (rows[0], assessment.condition.value) if rows else None
-
-
-def _assessed(findings: tuple[Finding, ...]) -> Assessment:
-    """The daemon's own word on a node that reported these."""
-    from hpctl.core.assess import assess
-    from hpctl.core.model import BootId, Generation, Health, InstanceId, NodeName
-
-    now = max(finding.last for finding in findings) + SETTLED
-    here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
-    return assess(Health(here, now, findings), _rules(), now)
 
 
 @lru_cache(1)
@@ -280,18 +276,21 @@ def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _R
         table(out, (*heads, wrapped("MEANING, SOURCE")), rows)
         out.print()
     for boot in boots:
-        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot.assessment)}")
+        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot)}")
     left = f", {reader.others} not the kernel's" if reader.others else ""
     out.print(f"{len(views)} of {reader.lines} lines mean something{left}")
 
 
-def _would_do(assessment: Assessment) -> str:
-    """The condition, what hpctl would do about it, and why."""
+def _would_do(boot: BootView) -> str:
+    """Name the condition, what hpctl would do about it, and why."""
     from hpctl.core.model import Urgency
 
+    assessment = boot.assessment
     fault, why = assessment.fault, assessment.why
     if fault is None:
         stays = f"{assessment.condition}: hpctl would leave the node in service"
+        if boot.restart_job:
+            stays += "; restart the job"
         return f"{stays}\n  why: {why}" if why else stays
     when = (
         "drain the node at once, stop its jobs and start them on other nodes"

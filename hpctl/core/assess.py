@@ -18,14 +18,26 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later, span
 from hpctl.core.catalogue import Rules
-from hpctl.core.decode import driver_rule, lost_nothing, nvlink5_rule, part, severity
+from hpctl.core.decode import (
+    NVLINK5_CODES,
+    driver_rule,
+    lost_nothing,
+    nvlink5_rule,
+    part,
+    sxid_rule,
+    xid_rule,
+)
 from hpctl.core.model import (
     TEST,
     Assessment,
+    BootId,
     Condition,
     FaultClass,
     Finding,
+    Generation,
     Health,
+    InstanceId,
+    NodeName,
     Remedy,
     RuleId,
     Urgency,
@@ -35,12 +47,29 @@ from hpctl.core.reach import CHECKS as REACH
 
 XID = "kernel.xid"
 SXID = "kernel.sxid"
+DRIVER = "kernel.driver"
 _APPLICATIONS = frozenset({"13", "31"})
 """Codes that an application's own bug writes again and again."""
+_TELLING = frozenset({Verdict.NOTE, Verdict.WARN, Verdict.FAIL})
+SETTLED = timedelta(minutes=10)
+"""After the last finding: no row waits longer for companions."""
+CHECKS_OF_DRIVER: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("kernel.xid", "kernel.sxid", "kernel.nvidia", "gpu."),
+    "neuron": ("kernel.neuron", "neuron."),
+    "mlx5": ("kernel.mlx5", "rdma."),
+    "efa": ("kernel.efa", "efa."),
+    "infiniband": ("kernel.mlx5", "kernel.efa", "rdma.", "efa."),
+    "disk": ("kernel.block", "kernel.nvme", "kernel.fs", "host.readonly", "host.nvme"),
+    "lustre": ("kernel.lustre", "host.mounts"),
+    "nfs": ("kernel.nfs", "host.mounts"),
+    "pcie": ("kernel.pcie",),
+    "memory": ("kernel.memory", "host.edac"),
+}
+"""The checks whose findings speak of the hardware of a driver, by its name in `kernel.driver`."""
 
 
 class Incident(Struct, frozen=True):
-    """All bad findings of one check and code on one device, oldest first."""
+    """All findings of one check and code on one device that say anything, oldest first."""
 
     check: str
     device: str
@@ -66,12 +95,15 @@ def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, s
 
 
 def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
-    """The WARN and FAIL findings, folded; in an order that the input's does not change."""
+    """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
+
+    What an incident means is its rule's business, not its verdict's: a site may have given a rule
+    a treatment of its own.
+    """
     folded: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:
-        bad = finding.verdict is Verdict.WARN or finding.verdict is Verdict.FAIL
         # A test's result is for the recovery that asked for it, and for nobody else.
-        if bad and not finding.check.startswith(TEST):
+        if finding.verdict in _TELLING and not finding.check.startswith(TEST):
             key = (finding.check, finding.device, finding.code.strip())
             folded.setdefault(key, []).append(finding)
     return [
@@ -96,7 +128,7 @@ def repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
     """Seen twice on the same part within the window, and by more than one job or burst.
 
     Of an error that is mostly the application's (Xid 13, 31), the same job having it again
-    proves nothing: two jobs must have had it. Where a finding does not say which job it hit,
+    says nothing: two jobs must have had it. Where a finding does not say which job it hit,
     time stands in for it: a process that had such an error is dead, and the next one later than
     `apart` is another. For every other code it is time alone that tells two bursts apart.
     """
@@ -142,7 +174,6 @@ _HEALTHY = Condition.HEALTHY
 _OK = Verdict.OK
 _URGENCY = {Urgency.NONE: 0, Urgency.AFTER_JOBS: 1, Urgency.NOW: 2}
 _STRENGTH = {remedy: n for n, remedy in enumerate(Remedy)}
-_NVLINK5 = frozenset({"144", "145", "146", "147", "148", "149", "150"})
 _EYES = ("kernel.log", "gpu.", "efa.", "neuron.")
 # Where the kernel's log or the devices of the training cannot be judged, nobody vouches for the
 # node: verification waits. A check of the host that cannot tell leaves the rest of what is seen.
@@ -150,6 +181,8 @@ _DRIVER = "154"
 _NO_ACTION = RuleId("xid-154-none")
 _NO_ACTION_LOOKBACK = timedelta(seconds=5)
 _CONTAINED = RuleId("xid-48-contained")
+_LINE_UNKNOWN = RuleId("kernel-driver-unknown")
+_LINE_CONFIRMED = RuleId("kernel-driver-unknown-confirmed")
 _JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
 
 
@@ -199,6 +232,16 @@ def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
     return _in_service(health, cases, incidents)
 
 
+def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
+    """Assess findings as the daemon does once no rule waits for companion lines any more.
+
+    For whoever judges a log as it stands, without a cluster.
+    """
+    now = max(finding.last for finding in findings) + SETTLED
+    here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
+    return assess(Health(here, now, findings), rules, now)
+
+
 def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
     """The rows that speak for these findings, the gravest first; none where they mean nothing.
 
@@ -224,7 +267,7 @@ def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
     cases: list[_Case] = []
     covered: dict[int, list[FaultClass]] = {}
     for incident in incidents:
-        if incident.check == XID and incident.code == _DRIVER:
+        if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
             continue
         rule = _rule_of(incident, xids, rules)
         if rule is None:
@@ -241,7 +284,26 @@ def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
         if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
             rule = _JOB_LOST
         cases.append(_case(incident, rules.classes[rule], _covering(faults)))
+    unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
+    signs = [case.incident for case in cases if _is_sign(case, rules)]
+    for incident in unknown_lines:
+        confirmed = any(_confirms(sign, incident, rules.fold) for sign in signs)
+        rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
+        cases.append(_case(incident, rules.classes[rule]))
     return cases
+
+
+def _is_sign(case: _Case, rules: Rules) -> bool:
+    """Whether a case by itself makes its node Faulty or Suspect: a program's own Xid does not."""
+    return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
+
+
+def _confirms(sign: Incident, lines: Incident, fold: timedelta) -> bool:
+    """Whether a sign is about the hardware of unknown driver lines, within `fold` of them."""
+    if not together(sign, lines, fold):
+        return False
+    drivers = {finding.detail for finding in lines.findings}
+    return any(sign.check.startswith(CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
 def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:
@@ -302,7 +364,7 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
         return None
     if code == "48" and _near("94", incident, xids, rules):
         return _CONTAINED
-    if code in _NVLINK5:
+    if code in NVLINK5_CODES:
         return _strongest(
             {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
         )
@@ -314,7 +376,7 @@ def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
         incident, rules.classes[again].escalate_window_s, rules.apart
     ):
         return again
-    return rule if rule in rules.classes else RuleId("xid-unknown")
+    return xid_rule(code, "")
 
 
 def _near(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
@@ -333,18 +395,10 @@ def _cancelled(incident: Incident, xids: _Xids) -> bool:
 
 
 def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
-    """The text's own severity first, then the number (facts: the word is reliable). Where the
-    text says non-fatal and the table that the node must restart, somebody has to look."""
-    rule = RuleId(f"sxid-{incident.code}")
-    known = rules.classes.get(rule)
-    fatal = severity(incident.text)
-    if fatal is True:
-        return rule if known and known.urgency is not Urgency.NONE else RuleId("sxid-fatal")
-    if fatal is False:
-        if known is None:
-            return RuleId("sxid-nonfatal")
-        return rule if known.urgency is Urgency.NONE else RuleId("sxid-disputed")
-    return rule if known else RuleId("sxid-unknown")
+    """Return the rule for an SXid, by what the site does about its number."""
+    known = rules.classes.get(RuleId(f"sxid-{incident.code}"))
+    acts = None if known is None else known.urgency is not Urgency.NONE
+    return sxid_rule(incident.code, incident.text, acts)
 
 
 def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
@@ -396,14 +450,16 @@ def _faulty(
 def _suspect(
     health: Health, cases: Sequence[_Case], incidents: Sequence[Incident], until: datetime | None
 ) -> Assessment:
-    case = min(cases, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
+    # Unknown lines are there only because of another sign, which is what a person should read.
+    signs = [c for c in cases if c.incident.check != DRIVER] or cases
+    case = min(signs, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
     doing = "watched" if until is None else "waiting for companion lines"
     if case.incident.check in REACH and until is not None:
         doing = "waiting whether it lasts"
     return Assessment(
         health.generation,
         Condition.SUSPECT,
-        min(c.incident.first for c in cases),
+        min(c.incident.first for c in signs),
         findings=evidence([c.incident for c in cases], incidents),
         why=f"{_case_text(case, len(cases) - 1)}; {doing}",
         until=until,

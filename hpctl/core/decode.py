@@ -12,7 +12,10 @@ import re
 from msgspec import Struct
 
 from hpctl.core.bounds import natural
+from hpctl.core.faults import ROWS, FaultRow
 from hpctl.core.model import RuleId
+
+NVLINK5_CODES = frozenset({"144", "145", "146", "147", "148", "149", "150"})
 
 _UNIT = re.compile(r"\b(?:SAW|RLW|TLW|TREX|NVLPW|NETIR|MSE)\w*")
 _SEVERITY = re.compile(r"\b(?P<no>non-?)?fatal\b", re.IGNORECASE)
@@ -22,7 +25,6 @@ _REGISTERS = re.compile(
 )
 # A process's name is its owner's to choose, commas included; 15 characters, four each if escaped.
 _NAME = re.compile(r"(\bpid='?[^,' ]{1,20}'?, name=)(?:(?:\\x[0-9a-fA-F]{2}|.){0,15}(?=, |$))")
-_PLACE = re.compile(r"\bGPC\s+(\d+),\s*TPC\s+(\d+)", re.IGNORECASE)
 
 # IntrInfo bits 25:20 of a link-down event, from NVIDIA's Xid workbook.
 _COMMANDED = frozenset({0b100110, 0b101000})
@@ -74,10 +76,11 @@ def link(text: str) -> int | None:
 
 
 def part(code: str, text: str) -> str:
-    """Which part of the GPU an Xid 13 (GPC and TPC) or 74 (link) names, or nothing."""
-    if code == "13":
-        place = _PLACE.search(unnamed(text))
-        return f"GPC {place[1]} TPC {place[2]}" if place else ""
+    """Return the part of the GPU that an Xid names: the link of an Xid 74, nothing for others.
+
+    Xid 13 names a GPC and a TPC, but the place says nothing: on a healthy H200 every exception of
+    different programs stood at GPC 1, TPC 4, where the driver puts small kernels.
+    """
     if code == "74":
         number = link(text)
         return "" if number is None else f"link {number}"
@@ -171,3 +174,40 @@ def driver_rule(detail: str, evidence: str = "") -> RuleId:
         if sign in phrase:
             return RuleId(rule)
     return RuleId("xid-154")
+
+
+def xid_rule(code: str, detail: str, evidence: str = "") -> RuleId:
+    """Return the catalogue rule for one Xid line, companion lines and repeats aside."""
+    if code == "154":
+        return driver_rule(detail, evidence)
+    if code in NVLINK5_CODES:
+        return nvlink5_rule(code, detail or evidence)
+    if code == "74" and lost_nothing(detail):
+        return RuleId("xid-74-corrected")
+    rule = RuleId(f"xid-{code}")
+    return rule if rule in ROWS else RuleId("xid-unknown")
+
+
+def sxid_rule(code: str, text: str, acts: bool | None) -> RuleId:
+    """Return the catalogue rule for one SXid line: the text's own severity goes before the number.
+
+    `acts` is whether the row of the number treats the node; None where the table has no such row.
+    Where the text says non-fatal and the table treats the node, a person has to look.
+    """
+    rule = RuleId(f"sxid-{code}")
+    fatal = severity(text)
+    if fatal is True:
+        return rule if acts else RuleId("sxid-fatal")
+    if fatal is False:
+        if acts is None:
+            return RuleId("sxid-nonfatal")
+        return RuleId("sxid-disputed") if acts else rule
+    return RuleId("sxid-unknown") if acts is None else rule
+
+
+def row_of_line(check: str, code: str, detail: str, evidence: str) -> FaultRow:
+    """Return the shipped row for one line of NVIDIA's driver, `kernel.xid` or `kernel.sxid`."""
+    if check != "kernel.sxid":
+        return ROWS[xid_rule(code, detail, evidence)]
+    known = ROWS.get(RuleId(f"sxid-{code}"))
+    return ROWS[sxid_rule(code, f"{detail} {evidence}", None if known is None else known.acts)]

@@ -67,6 +67,8 @@ class Verdict(StrEnum):
     """What one check says of one device."""
 
     OK = "ok"
+    NOTE = "note"
+    """Seen and counted, and nothing against the node: a program's own fault, an unknown line."""
     WARN = "warn"
     FAIL = "fail"
     UNKNOWN = "unknown"

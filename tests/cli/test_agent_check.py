@@ -6,6 +6,7 @@ import re
 import sys
 
 from hpctl.agent.kmsg import format_record
+from tests.gpu.recordings import read_text
 from tests.process import run_text
 from tests.sysfs_tree import SysfsTree
 
@@ -36,6 +37,41 @@ def test_the_kernels_log(tmp_path) -> None:
     assert (row["code"], row["count"], row["verdict"]) == ("79", 2, "fail")
     away = check("--only", "kernel", "--kmsg", str(tmp_path / "none"))
     assert (away.returncode, "--kmsg" in away.stdout) == (3, True)
+
+
+def test_a_programs_own_xid_is_no_failed_check(tmp_path) -> None:
+    """kmsg-boot-driver.txt and kmsg-crashes.txt: what `hpctl triage` calls healthy exits 0 here."""
+    kmsg = tmp_path / "kmsg"
+    kmsg.write_text(read_text("kmsg-boot-driver.txt") + read_text("kmsg-crashes.txt"))
+    args = ("--only", "kernel", "--kmsg", str(kmsg))
+    seen = check(*args)
+    assert seen.returncode == 0
+    assert re.search(r"kernel +note +.*the node stays in service", seen.stdout.replace("\n", " "))
+    for code in ("13", "31", "43"):
+        assert re.search(rf"kernel\.xid +note +0000:00:06\.0 +{code}: NVRM: Xid", seen.stdout)
+    (row,) = json.loads(check(*args, "--json").stdout)["checks"]
+    assert (row["state"], {f["verdict"] for f in row["findings"]}) == ("note", {"note"})
+    assert {(f["code"], f["count"]) for f in row["findings"]} == {("13", 9), ("31", 2), ("43", 4)}
+    kmsg.write_text(read_text("kmsg-boot-driver.txt"))
+    assert "kernel  ok" in check(*args).stdout
+
+
+def test_the_log_is_judged_together_as_by_triage(tmp_path) -> None:
+    """Of a context-switch timeout only the second closes the node; the driver's word may clear."""
+    kmsg = tmp_path / "kmsg"
+    args = ("--only", "kernel", "--kmsg", str(kmsg), "--json")
+    xid = "c;NVRM: Xid (PCI:0000:c1:00)"
+    again = f"4,1,1000000,{xid}: 109, pid=7, CTX\n4,2,900000000,{xid}: 109, pid=8, CTX\n"
+    cleared = (
+        f"4,1,1000000,{xid}: 94, pid=7, Contained\n"
+        f"4,2,1100000,{xid}: 154, GPU recovery action changed from 0x1 (GPU Reset Required) "
+        "to 0x0 (None)\n"
+    )
+    for text, exit_code, state in ((again, 1, "fail"), (cleared, 0, "note")):
+        kmsg.write_text(text)
+        seen = check(*args)
+        (row,) = json.loads(seen.stdout)["checks"]
+        assert (seen.returncode, row["state"]) == (exit_code, state), row
 
 
 def test_what_is_missing_is_absent_and_what_is_wrong_fails(tmp_path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from hpctl.cli.triage import _Reader
 from tests.cli import conftest
+from tests.gpu.recordings import read_text
 from tests.tables import beside
 
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
@@ -162,6 +163,34 @@ def test_whatever_a_log_holds_is_read_to_its_end() -> None:
         + json.dumps({**FIELDS, "__REALTIME_TIMESTAMP": "9" * 30}).encode()
     )  # fmt: skip
     assert [row["rule"] for row in rows(odd + b"\n" + LOST.encode())][-1] == "kernel-fs-readonly"
+
+
+def dmesg(name: str) -> str:
+    """A recording of /dev/kmsg in dmesg's form."""
+    records = (line.partition(";") for line in read_text(name).splitlines())
+    return "".join(f"[{int(head.split(',')[2]) / 1e6:12.6f}] {text}\n" for head, _, text in records)
+
+
+def test_a_healthy_cards_boot_is_silent_and_programs_with_bugs_cost_their_job_alone() -> None:
+    """kmsg-boot-driver.txt and kmsg-crashes.txt, an H200's own lines."""
+    boot, crashes = dmesg("kmsg-boot-driver.txt"), dmesg("kmsg-crashes.txt")
+    assert rows(boot) == []
+    assert f"0 of {len(boot.splitlines())} lines mean something" in run(boot).stdout
+    shown = run(boot + crashes)
+    assert shown.exit_code == 0
+    healthy = "healthy: hpctl would leave the node in service; restart the job"
+    assert f"lines 1 to 22: {healthy}" in shown.stdout
+    assert {row["line"] for row in rows(boot + crashes)}.isdisjoint(range(1, 8))
+    told = {(row["code"], row["device"], row["condition"]) for row in rows(boot + crashes)}
+    assert told == {(code, "0000:00:06.0", "healthy") for code in ("13", "31", "43")}
+
+
+def test_the_death_of_programs_in_a_recorded_dmesg_is_their_jobs_own() -> None:
+    """deaths/kmsg."""
+    shown = run(read_text("deaths/kmsg"))
+    assert shown.exit_code == 0
+    assert "healthy: hpctl would leave the node in service; restart the job" in shown.stdout
+    assert "kernel-driver" not in shown.stdout
 
 
 LONG = [

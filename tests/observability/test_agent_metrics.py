@@ -19,7 +19,7 @@ from hpctl.agent.metrics import PREFIX, Endpoint, render, samples_of, table
 from hpctl.agent.nvml.snapshot import Ecc, Gpu, NvLink, Pcie, Remap, Snapshot, Throttle
 from hpctl.agent.rdma import Reading, Sweep, Trace
 from hpctl.config import MetricsSection
-from hpctl.core.model import InstanceGroup
+from hpctl.core.model import InstanceGroup, Verdict
 from hpctl.core.policy import Policy
 from hpctl.daemon.metrics import Metrics
 from hpctl.errors import HpctlError
@@ -56,11 +56,14 @@ def lines(text: bytes) -> dict[str, float]:
 
 
 def test_it_prints_what_its_checks_saw_last_in_base_units():
-    text = render(samples_of(SEEN, [finding(), finding()], {"efa.retrans_ratio": 0.25}))
+    notes = [replace(finding(), verdict=Verdict.NOTE, code=code, count=20) for code in ("13", "31")]
+    found_now = [finding(), finding(), *notes]
+    text = render(samples_of(SEEN, iter(found_now), {"efa.retrans_ratio": 0.25}))
     assert promtool("check", "metrics", input=text.decode()) == ""
     found = lines(text)
     wanted = {
         'findings{check="kernel.xid",verdict="fail"}': 2,
+        'findings{check="kernel.xid",verdict="note"}': 2, 'notes_total{check="kernel.xid"}': 40,
         'peer_value{gauge="efa.retrans_ratio"}': 0.25, 'gpu_temperature_celsius{gpu="0"}': 61,
         'gpu_power_watts{gpu="0"}': 650, 'gpu_sm_clock_hertz{gpu="0"}': 1.98e9,
         'gpu_utilization_ratio{gpu="0"}': 0.97,

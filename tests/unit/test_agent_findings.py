@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.agent.check import Observation
-from hpctl.agent.findings import MAX_DETAILED, MAX_JOBS, MAX_KEPT, MAX_THINGS, Conditions, Findings
+from hpctl.agent.findings import (
+    MAX_DETAILED,
+    MAX_DETAILED_NOTES,
+    MAX_JOBS,
+    MAX_KEPT,
+    MAX_NOTES,
+    MAX_THINGS,
+    Conditions,
+    Findings,
+)
 from hpctl.core.faults import CheckSpec
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
@@ -304,3 +313,43 @@ def test_an_ok_that_does_not_clear_by_being_gone_is_a_finding_like_any_other():
     findings = Findings()
     assert findings.add(replace(server(Verdict.OK, 1), clears=Clears.BOOT))
     assert len(findings.all()) == 1
+
+
+def note(device: str, code: str = "13", job: str = "") -> Finding:
+    return Finding("kernel.xid", Verdict.NOTE, T0, T0, device, code, job=job)
+
+
+def test_notes_leave_room_for_what_speaks_against_the_node():
+    findings = Findings()
+    for number in range(5 * MAX_KEPT):
+        findings.add(note(f"gpu{number}"))
+    told = findings.all()
+    assert len(told) == MAX_NOTES + 1
+    assert sum(finding.count for finding in told) == 5 * MAX_KEPT
+    assert findings.add(Finding("kernel.xid", Verdict.FAIL, T0, T0, "gpu0", "79"))
+    assert "agent.findings" not in {finding.check for finding in findings.all()}
+
+
+def test_many_details_of_a_note_leave_its_device():
+    findings = Findings()
+    for number in range(5 * MAX_KEPT):
+        findings.add(replace(note("gpu0", "145"), detail=str(number)))
+    told = findings.all()
+    assert {finding.device for finding in told} == {"gpu0"}
+    assert len(told) == MAX_DETAILED_NOTES + 1
+    assert sum(finding.count for finding in told) == 5 * MAX_KEPT
+
+
+def test_jobs_that_come_and_go_use_up_no_notes():
+    findings = Findings()
+    for number in range(3 * MAX_NOTES):
+        findings.add(note("gpu0", job=str(number)))
+    assert findings.add(note("gpu1", job="1"))
+    assert "gpu1" in {finding.device for finding in findings.all()}
+
+
+def test_a_later_run_of_the_agent_says_what_a_finding_means():
+    earlier = replace(note("gpu0"), verdict=Verdict.FAIL, count=9)
+    findings = Findings([earlier])
+    findings.add(note("gpu0"))
+    assert [(f.verdict, f.count) for f in findings.all()] == [(Verdict.NOTE, 9)]

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from hpctl.core.assess import assess, incidents_of, repeated, together
+from hpctl.core.assess import assess, fault_classes, incidents_of, repeated, together
 from hpctl.core.catalogue import Override, rules
 from hpctl.core.model import Condition, Finding, Generation, Health, Remedy, Urgency, Verdict
 from tests.fakes.values import T0, at
@@ -339,10 +339,16 @@ def test_where_no_job_is_named_time_stands_in_for_it(code: str) -> None:
     assert not again(seen(code, 0), seen(code, 10, "12"))
 
 
-def test_an_xid_13_must_hit_the_same_part() -> None:
+def test_where_on_the_gpu_an_xid_13_stood_does_not_count() -> None:
     one, other = "ESR on (GPC 3, TPC 1, SM 0)", "ESR on (GPC 4, TPC 1, SM 0)"
-    assert again(seen("13", 0, "12", where=one), seen("13", 9, "13", where=one))
-    assert not again(seen("13", 0, "12", where=one), seen("13", 9, "13", where=other))
+    assert again(seen("13", 0, "12", where=one), seen("13", 9, "13", where=other))
+
+
+@pytest.mark.parametrize("code", ["13", "31"])
+def test_an_applications_error_of_several_jobs_is_no_sign_against_the_node(code: str) -> None:
+    found = judge(seen(code, -2, "12"), seen(code, -1, "13"))
+    assert found.condition is Condition.HEALTHY
+    assert f"[xid-{code}-repeat]" in found.why
 
 
 @pytest.mark.parametrize("code", ["38", "74", "109"])
@@ -351,3 +357,69 @@ def test_of_other_errors_time_tells_bursts_apart_whoever_was_hit(code: str) -> N
     assert again(seen(code, 0, "12"), seen(code, 10, "12"))
     assert again(seen(code, 0, "12"), seen(code, 10))
     assert not again(seen(code, 0, "12"), seen(code, 1, "13"))
+
+
+# --- lines of a driver that nobody knows --------------------------------------------------------
+
+
+def line(seconds=0.0, *, driver="nvidia", device="", last=None):
+    end = at(seconds if last is None else last)
+    return Finding(
+        "kernel.driver",
+        Verdict.NOTE,
+        at(seconds),
+        end,
+        device,
+        "unknown",
+        driver,
+        "NVRM: new words",
+    )
+
+
+def replays(seconds=0.0, device=GPU, check="gpu.pcie"):
+    return Finding(check, Verdict.WARN, at(seconds), at(seconds), device, "replays", "7 a minute")
+
+
+def test_an_unknown_line_alone_is_counted() -> None:
+    found = judge(line())
+    assert (found.condition, found.findings) == (Condition.HEALTHY, (line(),))
+    assert "[kernel-driver-unknown]" in found.why
+
+
+def test_an_unknown_line_beside_another_sign_is_a_warning_and_the_sign_stands_first() -> None:
+    blind = Finding("gpu.driver", Verdict.WARN, T0, T0, code="error")
+    for sign in (replays(), replays(50), xid(92), blind):
+        found = judge(line(-9), sign, now=60.0)
+        assert found.condition is Condition.SUSPECT, sign
+        assert found.why.startswith(("gpu.", "Xid 92")), found.why
+        assert "and 1 more" in found.why
+        assert found.since == sign.first
+        assert line(-9) in found.findings
+    assert judge(line(), xid(79)).fault.rule == "xid-79"
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        replays(90),
+        replays(device=OTHER),
+        replays(check="rdma.link"),
+        Finding("host.nvme", Verdict.WARN, T0, T0, code="hot"),
+        xid(13),
+        xid(31),
+        xid(43),
+    ],
+    ids=["later", "other GPU", "other driver", "a disk", "13", "31", "43"],
+)
+def test_what_confirms_no_unknown_line(beside) -> None:
+    found = {fault.rule for fault in fault_classes([line(device=GPU), beside], RULES)}
+    assert "kernel-driver-unknown" in found
+    assert "kernel-driver-unknown-confirmed" not in found
+
+
+def test_a_sites_own_treatment_of_a_note_is_done() -> None:
+    override = Override(urgency=Urgency.AFTER_JOBS, ladder=(Remedy.REBOOT,), settle_s=9.0)
+    for finding, its in ((line(), "kernel-driver-unknown"), (xid(13), "xid-13")):
+        using = rules({its: override})
+        assert judge(finding, now=5, using=using).condition is Condition.SUSPECT
+        assert judge(finding, now=10, using=using).fault.rule == its

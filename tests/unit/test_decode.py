@@ -96,6 +96,6 @@ def test_a_line_cut_short_is_not_read_as_none():
 
 def test_part():
     warp = "13, Graphics SM Warp Exception on (GPC 9, TPC 1, SM 1): Out Of Range Address"
-    assert part("13", warp) == "GPC 9 TPC 1"
+    assert part("13", warp) == ""
     assert part("74", "74, NVLink: fatal error detected on link 2(0x0, 0x0)") == "link 2"
     assert part("74", "74") == part("13", "") == part("31", warp) == ""

@@ -2,14 +2,18 @@
 
 import time
 from datetime import timedelta
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.agent.checks.kernel_log import Kernel
+from hpctl.agent.checks.kernel_platform import DRIVERS
 from hpctl.agent.kmsg import RECORD_BYTES, Record
+from hpctl.core.assess import CHECKS_OF_DRIVER
 from hpctl.core.catalogue import SHIPPED
+from hpctl.core.faults import CHECKS, KERNEL_CHECKS
 from hpctl.core.model import Clears, Finding, Report, Verdict
 from hpctl.protocol import reports as wire
 from tests.fakes.values import T0 as NOON
@@ -35,8 +39,7 @@ def test_a_line_is_found_and_means_what_the_table_says(text, check, code, device
     stem = check.replace(".", "-")
     rule = SHIPPED.get(f"{stem}-{code}") or SHIPPED[stem]
     assert rule.urgency is (NOTHING if means is WATCH else means)
-    acts = rule.urgency is not NOTHING
-    assert finding.verdict is (Verdict.FAIL if acts else Verdict.WARN) or code == "unknown"
+    assert finding.verdict is {WATCH: Verdict.WARN, NOTHING: Verdict.NOTE}.get(means, Verdict.FAIL)
 
 
 @pytest.mark.parametrize("text", [case[0] for case in CASES])
@@ -159,7 +162,19 @@ def test_the_job_is_that_of_the_process_that_the_line_names():
 def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
     reached = {f"{c.replace('.', '-')}-{code}" for _, c, code, _, _ in CASES}
     reached |= {"kernel-lockup-driver", "kernel-crash-driver", "kernel-efa", "kernel-neuron"}
+    # The head node's own, where an unknown line stands beside another sign.
+    reached.add("kernel-driver-unknown-confirmed")
     assert {rule for rule in SHIPPED if rule.startswith("kernel-")} - reached == set()
+
+
+def test_a_note_names_its_driver_and_the_head_node_knows_whose_checks_confirm_it():
+    texts = ("NVRM: new words", "mlx5_core 0000:5e:00.0: new failure", "nvme nvme1: new failure")
+    found = kernel().findings(records(*texts))
+    assert [f.detail for f in found] == ["nvidia", "mlx5", "disk"]
+    assert set(CHECKS_OF_DRIVER) <= set(DRIVERS)
+    names = [spec.name for spec in (*CHECKS, *KERNEL_CHECKS)]
+    for prefix in chain.from_iterable(CHECKS_OF_DRIVER.values()):
+        assert any(name.startswith(prefix) for name in names), prefix
 
 
 KNOWN = st.sampled_from([case[0] for case in CASES])

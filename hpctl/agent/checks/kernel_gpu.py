@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from hpctl.agent.checks.kernel_line import Family, Line, line
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
-from hpctl.core.decode import unnamed
-from hpctl.core.model import Finding, Verdict
+from hpctl.core.decode import row_of_line, unnamed
+from hpctl.core.model import Finding
 
 # --- xid74 ----------
 # The seven registers of an Xid 74 (NVLink, up to Hopper): what the set bits mean.
@@ -71,9 +71,9 @@ def nvlink_kind(registers: Sequence[int]) -> str:
 # --- xid ----------
 # GPU (Xid) and NVSwitch (SXid) errors in the kernel's log.
 #
-# `gather` reads what the driver's line says; `judge` turns it into a Finding. Neither decides how
-# bad it is: the head node's catalogue does. The shapes are those of NVIDIA's Xid guide and the
-# open kernel modules, in all the spellings in which logs show them:
+# `gather` reads what the driver's line says; `judge` turns it into a Finding. How bad it is, its
+# row of the fault table says. The shapes are those of NVIDIA's Xid guide and the open kernel
+# modules, in all the spellings in which logs show them:
 #
 #     NVRM: Xid (PCI:0000:c1:00): 79, pid=1234, name=python, GPU has fallen off the bus.
 #     NVRM: Xid (0000:c1:00.0 GPU-I:05): 94, ...
@@ -173,12 +173,15 @@ def gather(record: Record, *, accept_user: bool = False) -> GpuError | None:
 
 
 def judge(error: GpuError) -> Finding:
-    """The finding that a line amounts to: FAIL, but WARN where NVSwitch says Non-fatal."""
+    """Return the finding of a line, with the verdict of its row in the fault table.
+
+    A program's own Xid (13, 31, 43) is a NOTE: the job is restarted, the node has no fault.
+    """
     skipped = _SKIPPED.search(error.rest)
     detail = _sxid_detail(error.rest) if error.check == CHECK_SXID else _xid_detail(error)
     return Finding(
         check=error.check,
-        verdict=Verdict.WARN if detail == "Non-fatal" else Verdict.FAIL,
+        verdict=row_of_line(error.check, error.code, detail, error.line).verdict,
         first=error.at,
         last=error.at,
         device=error.device,

@@ -1,8 +1,8 @@
 """What every family of kernel lines says of one line, and the finding that it becomes.
 
-What bad a line means for the node is not decided here: the head node's catalogue does, by
-`<check with dashes>-<code>`. Its rows, before a site's overrides, say
-which lines are a FAIL.
+What a line means for the node is decided nowhere but in the fault table: its row, by check and
+code, gives the finding's verdict (`FaultRow.verdict`), and the head node judges the finding by the
+same row, with the site's overrides and with the other lines around it.
 """
 
 import re
@@ -17,6 +17,8 @@ from hpctl.core.model import Finding, Verdict
 
 ENDED = "ok:"
 """Before a code: the line that ends what the code began."""
+HEAD_CHARS = 4
+"""How many of a line's first characters choose its families."""
 EVIDENCE_CHARS = 512
 NAME_CHARS = 128
 """Of a device's or server's name, which may be as long as its owner likes."""
@@ -38,7 +40,6 @@ _OF_A_PROCESS = re.compile(
 )
 
 
-_ALWAYS_FAILS = "kernel.neuron"
 _ROWS = {
     (row.check, code): row
     for spec in KERNEL_CHECKS
@@ -88,18 +89,17 @@ class Family(Struct, frozen=True):
 
 
 def judge(found: Line) -> Finding:
-    """FAIL where hpctl's own table treats the node for it; the rest is worth watching.
+    """Return the finding of a line, with the verdict of its row in the fault table.
 
-    OK for a line that ends what an earlier one began. Neuron's driver prints no line for what it
-    could correct. The job of the line's `pid` is looked up by the dispatcher.
+    OK for a line that ends what an earlier one began. The job of the line's `pid` is looked up by
+    the dispatcher.
     """
     ended = found.code.startswith(ENDED)
     code = found.code.removeprefix(ENDED)
     row = _ROWS.get((found.check, code)) or _ROWS[found.check, ""]
-    fails = row.acts or found.check == _ALWAYS_FAILS
     return Finding(
         check=found.check,
-        verdict=Verdict.OK if ended else Verdict.FAIL if fails else Verdict.WARN,
+        verdict=Verdict.OK if ended else row.verdict,
         first=found.at,
         last=found.at,
         device=found.device,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
-from hpctl.agent.checks.kernel_line import Family, Line, judge, of_a_process
+from hpctl.agent.checks.kernel_line import HEAD_CHARS, Family, Line, judge, of_a_process
 from hpctl.agent.findings import fold
 from hpctl.agent.kmsg import KERNEL_FACILITY, Record
 from hpctl.core.health import Key, key
@@ -24,8 +24,6 @@ from hpctl.core.model import Finding, Verdict
 LONGEST = 2048
 """Characters of a message that are judged: the kernel makes none longer (PRINTK_MESSAGE_MAX), and
 no pattern is slow on as many."""
-HEAD = 4
-"""How many of a line's first characters choose its families."""
 TRACE_FOLLOWS = timedelta(seconds=2)
 """A lockup's or an oops's registers are printed within this time after it."""
 
@@ -127,7 +125,7 @@ class Kernel:
             if len(text) > LONGEST:
                 text = text[:LONGEST]
                 record = replace(record, text=text)
-            head = text[:HEAD]
+            head = text[:HEAD_CHARS]
             if self._trouble is not None:
                 self._trace(record, found)
             if head in _TROUBLE:
@@ -160,7 +158,7 @@ class Kernel:
         for word, family in _BY_WORD:
             if word in text and self._ask(family, lines, found):
                 return
-        for family in _BY_HEAD.get(text[:HEAD], ()):
+        for family in _BY_HEAD.get(text[:HEAD_CHARS], ()):
             if self._ask(family, lines, found):
                 return
 

@@ -1,9 +1,13 @@
 """PCIe, cards, accelerators and limits in the kernel's log, and what no other family knows."""
 
 import re
+from collections.abc import Mapping
 
-from hpctl.agent.checks.kernel_line import Family, Line, line
+from msgspec.structs import replace
+
+from hpctl.agent.checks.kernel_line import HEAD_CHARS, Family, Line, line
 from hpctl.agent.kmsg import Record
+from hpctl.core.faults import BENIGN_LINES
 
 # --- pcie ----------
 # PCIe errors, as the kernel's AER driver prints them (drivers/pci/pcie/aer.c).
@@ -151,18 +155,35 @@ def gather_neuron(record: Record) -> Line | None:
 #     bond0: (slave ens1f0np0): link status definitely down, disabling slave
 #     LNetError: 2210:0:(o2iblnd_cb.c:3454:kiblnd_check_txs_locked()) Timed out tx: ...
 #
-# Kernels and drivers find new phrases with each release. Whoever reads a log, or asks why a node is
-# suspect, should see that its driver complains; nothing is done about it, for nobody knows what it
-# means. Only lines are looked at that begin with the name of what a node lives by, and hold a word
-# of failure; what other lines explain (registers of an AER error) and what an application asked for
-# in vain (a queue pair that EFA refuses) is left out.
+# Kernels and drivers find new phrases with each release, and print some of them on healthy nodes.
+# So such a line is a NOTE: counted by driver, shown, and nothing against the node. It becomes a
+# warning only beside another sign against the same hardware (`hpctl.core.assess`). Lines are looked
+# at that begin with the name of what a node lives by, and hold a word of failure; of NVIDIA's
+# driver every line. Left out is what a healthy node prints (`BENIGN_LINES`), what other lines
+# explain (registers of an AER error), and what an application requested in vain (a queue pair that
+# EFA refuses).
 
 DRIVER_CHECK = "kernel.driver"
-_CARDS = ("NVRM", "nvid", "nvme", "mlx5", "infi", "efa ", "ena ", "neur", "pcie", "pci ", "pci_")
-_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "NFS:", "NFSv", "nfs:")
-_OTHERS = ("lock", "Lust", "LNet", "ceph", "libc", "CIFS", "RPC:", "DMAR", "AMD-", "EDAC", "mce:")
+_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "nvme")
 _NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata") for n in range(10))
-DRIVER_HEADS = (*_CARDS, *_DISKS, *_OTHERS, *_NUMBERED, "cloc", "bond")
+DRIVERS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("NVRM", "nvid"),
+    "neuron": ("neur",),
+    "mlx5": ("mlx5",),
+    "efa": ("efa ",),
+    "infiniband": ("infi",),
+    "ethernet": ("ena ", "bond"),
+    "pcie": ("pcie", "pci ", "pci_", "DMAR", "AMD-"),
+    "disk": (*_DISKS, *_NUMBERED),
+    "nfs": ("NFS:", "NFSv", "nfs:", "lock", "RPC:"),
+    "lustre": ("Lust", "LNet"),
+    "network-storage": ("ceph", "libc", "CIFS"),
+    "memory": ("EDAC", "mce:"),
+    "clock": ("cloc",),
+}
+"""A driver, as a finding's `detail` names it, by the first four characters of its lines."""
+_DRIVER_OF = {head: driver for driver, heads in DRIVERS.items() for head in heads}
+DRIVER_HEADS = tuple(_DRIVER_OF)
 _ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
 """These call a line an error themselves, or print little else."""
 _WORD = re.compile(r"[a-z][\w'-]+")
@@ -182,7 +203,7 @@ _PHRASES = (
 _ORDINARY = re.compile(
     # Registers and statements of the line before, what a driver says of itself when it starts.
     r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
-    r"|NVRM: (?:loading |GPU at |GPU Board |A GPU crash dump|Persistence mode)"
+    r"|NVRM: (?:A GPU crash dump|nvidia-bug-report\.sh as root|the NVIDIA kernel module is )"
     r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
     r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
     r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
@@ -196,12 +217,21 @@ _ORDINARY = re.compile(
 )
 
 
+_GPU_NUMBER = re.compile(r"NVRM: GPU\d{1,3} ")
+_GPU_ADDRESS = re.compile(rf"(?:NVRM: GPU|nvidia) ({_ADDRESS}): ", re.IGNORECASE)
+_BENIGN = tuple(row.begins for row in BENIGN_LINES)
+
+
 def gather_driver(record: Record) -> Line | None:
-    """Whether a driver complains."""
+    """Read a line that no other family knows: which driver prints it, and of which GPU."""
     text = record.text
     if not (text.startswith(_ALWAYS) or _complains(text.lower())):
         return None
-    return None if _ORDINARY.match(text) is not None else line(DRIVER_CHECK, "unknown", record)
+    if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
+        return None
+    address = _GPU_ADDRESS.match(text)
+    found = line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
+    return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
 
 
 def _complains(text: str) -> bool:

@@ -115,7 +115,7 @@ def decode(line: bytes) -> Report | AskVerdict:
         raise BadRequest(f"not a request: {error}") from error
     if isinstance(request, AskVerdict):
         return request
-    if request.verdict is Verdict.UNKNOWN:
+    if request.verdict in (Verdict.UNKNOWN, Verdict.NOTE):
         raise BadRequest("verdict is ok, warn or fail: who knows nothing reports nothing")
     if request.for_s is not None and request.clears is not Clears.GONE:
         raise BadRequest(f"for_s goes with clears gone, not with {request.clears.value}")

@@ -14,9 +14,9 @@ treatments:
 - B   stop the jobs, start them elsewhere, reboot, then replace
 - X   stop the jobs, start them elsewhere, replace the instance
 
-A line of a table is one row: FaultRow, CheckSpec or Limit, by its columns, which are the fields'
-names; the column `options` holds the fields that most rows do without. A heading is a section of
-the documentation. The order of the files here, and of the lines in them, is the order of
+A line of a table is one row: FaultRow, CheckSpec, Limit or BenignLine, by its columns, which are
+the fields' names; the column `options` holds the fields that most rows do without. A heading is a
+section of the documentation. The order of the files here, and of the lines in them, is the order of
 precedence: among rows that are equally urgent and equally strong the one that stands first names
 the fault. What is misspelled or incomplete raises at the first import. The tables are meant to be
 reviewed line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
@@ -30,7 +30,7 @@ from typing import cast
 
 from msgspec import Struct, convert, field
 
-from hpctl.core.model import Clears, RuleId
+from hpctl.core.model import Clears, RuleId, Verdict
 
 WEEK = 7 * 86400.0
 _NUMBERS = re.compile(r"\d[\d\s-]*")
@@ -85,6 +85,27 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     def acts(self) -> bool:
         """Whether anything is done to the node, unless a site overrides it."""
         return self.treatment not in ("I", "W", "J", "H")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the row says of the node: FAIL where it is treated, WARN where it is Suspect.
+
+        NOTE for all others: what is the job's own fault, and what is only counted.
+        """
+        if self.acts:
+            return Verdict.FAIL
+        return Verdict.WARN if self.suspect else Verdict.NOTE
+
+
+class BenignLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel line that a healthy node prints: what it begins with, and who says so.
+
+    A driver that numbers its GPUs (`NVRM: GPU0 ...`) is matched without the number.
+    """
+
+    begins: str
+    why: str
+    source: str
 
 
 class Limit(Struct, frozen=True, forbid_unknown_fields=True):
@@ -157,15 +178,19 @@ def _options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
         yield name, (value.split("/") if name == "seen" else value) if given else True
 
 
-def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]]]:
-    """The rows and the checks of each section."""
+def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list[BenignLine]]:
+    """Return the rows and the checks of each section, and the lines that are no trouble."""
     faults: dict[str, list[FaultRow]] = {}
     checks: dict[str, list[CheckSpec]] = {}
     limits: dict[str, dict[str, Limit]] = {}
+    benign: list[BenignLine] = []
     for title, cells in (line for name in _FILES for line in _lines(name)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
             limits[check][name] = convert(cells, Limit, strict=False)
+            continue
+        if "begins" in cells:
+            benign.append(convert(cells, BenignLine))
             continue
         row = {**dict(_options(cells.pop("options"))), **cells}
         if "treatment" in row:
@@ -174,10 +199,10 @@ def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]]]:
             spec = convert(row, CheckSpec, strict=False)
             checks.setdefault(title, []).append(spec)
             limits[spec.name] = cast(dict[str, Limit], spec.limits)
-    return faults, checks
+    return faults, checks, benign
 
 
-_FAULTS, _CHECKS = _read()
+_FAULTS, _CHECKS, _BENIGN = _read()
 SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = tuple(
     (title, tuple(rows)) for title, rows in _FAULTS.items()
 )
@@ -193,6 +218,8 @@ KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
     spec for specs in _CHECKS.values() for spec in specs if spec.name.startswith("kernel.")
 )
 """The checks of the kernel's lines, which are judged when they are read."""
+BENIGN_LINES: tuple[BenignLine, ...] = tuple(_BENIGN)
+"""The kernel lines that a healthy node prints."""
 
 
 def _by_rule() -> dict[RuleId, FaultRow]:
