@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from hpctl import yaml as yaml_files
 from hpctl.acceptance import result
+from hpctl.acceptance.card import read_card
 from hpctl.acceptance.result import (
     Cure,
     FigureName,
@@ -298,7 +299,7 @@ def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
         done.append(found)
         print(printable(found.line(host)), flush=True)
         print(json.dumps(result.to_line(host, found)), flush=True)
-    return Results(run_id, level, started, time.time(), tuple(done))
+    return Results(run_id, level, started, time.time(), tuple(done), read_card())
 
 
 def _parser() -> argparse.ArgumentParser:
