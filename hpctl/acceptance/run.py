@@ -277,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         todo = chosen(known_tests(given.tests), given.level, given.test)
         results = _run_all(todo, given.level, given.id or "none")
         if given.id:
-            write(results, given.spool)
+            write(replace(results, card=read_card()), given.spool)
     except HpctlError as error:
         for text in (f"hpctl: {error}", error.hint):
             print(printable(text, lines=True), file=sys.stderr)
@@ -299,7 +299,7 @@ def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
         done.append(found)
         print(printable(found.line(host)), flush=True)
         print(json.dumps(result.to_line(host, found)), flush=True)
-    return Results(run_id, level, started, time.time(), tuple(done), read_card())
+    return Results(run_id, level, started, time.time(), tuple(done))
 
 
 def _parser() -> argparse.ArgumentParser:

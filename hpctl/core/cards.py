@@ -69,6 +69,16 @@ class CardFigure(Struct, frozen=True, forbid_unknown_fields=True):
         return self.expected * FLOOR_SHARE
 
 
+class Comparison(Struct, frozen=True, forbid_unknown_fields=True, rename={"theirs": "on an H200"}):
+    """What another program measures on an H200, and which share of it hpctl's is expected to."""
+
+    program: str
+    figure: str
+    theirs: Annotated[float, Meta(gt=0)]
+    share: Annotated[float, Meta(gt=0, le=1)]
+    reference: Annotated[str, Meta(min_length=1)]
+
+
 def _tables() -> Iterator[dict[str, str]]:
     """Each row of the file's tables, its cells by column."""
     columns: list[str] = []
@@ -84,7 +94,7 @@ def _tables() -> Iterator[dict[str, str]]:
 
 
 def _read_figures() -> tuple[CardFigure, ...]:
-    rows = [row for row in _tables() if "figure" in row]
+    rows = [row for row in _tables() if "healthy" in row]
     return tuple(
         convert({**row, "on": row["on"].split()}, CardFigure, strict=False) for row in rows
     )
@@ -92,6 +102,10 @@ def _read_figures() -> tuple[CardFigure, ...]:
 
 FIGURES: Final[tuple[CardFigure, ...]] = _read_figures()
 """Every line of the table, in its order."""
+COMPARISONS: Final[tuple[Comparison, ...]] = tuple(
+    convert(row, Comparison, strict=False) for row in _tables() if "program" in row
+)
+"""By which the shares of published figures are found."""
 CARDS: Final[Mapping[str, str]] = MappingProxyType(
     {row["family"]: row["card"] for row in _tables() if "family" in row}
 )

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from hpctl.acceptance.result import Result, Results, findings_of
 from hpctl.core.acceptance import NO_FLOORS, Floors, Measured, judge_results, limits, slow
 from hpctl.core.advance import advance_all
-from hpctl.core.cards import CARDS, FIGURES, FLOOR_SHARE, Card, find_figure
+from hpctl.core.cards import CARDS, COMPARISONS, FIGURES, FLOOR_SHARE, Card, find_figure
 from hpctl.core.journal import State
 from hpctl.core.model import TEST_SUMMARY, Finding, Health, InstanceGroup, Verdict
 from hpctl.core.node_recovery import NodeSignal
@@ -254,6 +254,23 @@ def test_every_other_row_names_a_public_page_and_is_discounted() -> None:
             assert row.reference.startswith("https://"), row
             assert row.share <= (0.75 if row.kind == "data sheet" else 0.97), row
         assert row.floor < row.expected <= row.healthy
+
+
+def test_the_share_of_a_published_figure_is_found_on_the_h200() -> None:
+    for row in COMPARISONS:
+        own = find_figure("NVIDIA H200", row.figure, "")
+        assert own is not None
+        assert own.kind == "measured"
+        most = min(own.healthy / row.theirs * FLOOR_SHARE, 0.99)
+        assert most - 0.06 < row.share <= most, row
+    shares = {(row.program, row.figure): row.share for row in COMPARISONS}
+    compared = 0
+    for known in (row for row in FIGURES if row.kind == "published"):
+        program = known.source.partition(",")[0].removesuffix(" of 8192 rows")
+        share = shares.get((program, known.figure))
+        compared += share is not None
+        assert known.share <= (0.93 if share is None else share), known
+    assert compared >= 12
 
 
 def test_every_card_of_ec2_has_floors_for_compute_and_memory() -> None:
