@@ -27,8 +27,8 @@ _GPU = re.compile(r"<gpu id=")
 _NAME = re.compile(r"<product_name>([^<]+)</product_name>")
 _MIG = re.compile(r"<current_mig>Enabled</current_mig>")
 # Drivers before R535 call the limit that counts `enforced`.
-_LIMIT = re.compile(r"<(?:current|enforced)_power_limit>([0-9]{1,6}(?:\.[0-9]{1,3})?) W<")
-_DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,6}(?:\.[0-9]{1,3})?) W<")
+_LIMIT = re.compile(r"<(?:current|enforced)_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
+_DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
 
 
 def read_card(driver: Path = DRIVER, root: Path = Path("/")) -> Card:
@@ -54,7 +54,8 @@ def parse_card(text: str, machine: str = "") -> Card:
     slice gives less than its card.
     """
     gpus = _GPU.split(text)[1:]
-    names = {found[1].strip() for gpu in gpus if (found := _NAME.search(gpu))}
+    matches = [_NAME.search(gpu) for gpu in gpus]
+    names = {match[1].strip() for match in matches if match is not None}
     name = ", ".join(sorted(names))
     if any(_MIG.search(gpu) for gpu in gpus):
         name = f"MIG of {name}"

@@ -9,7 +9,9 @@ import time
 import pytest
 
 from hpctl.acceptance import card as card_module
+from hpctl.acceptance import result
 from hpctl.acceptance.card import parse_card, read_card
+from hpctl.acceptance.result import Results
 from hpctl.core.cards import FIGURES, Card
 from tests.gpu.recordings import H200, read_text
 
@@ -69,11 +71,14 @@ def test_what_names_no_gpu_is_no_card(text: str) -> None:
     assert parse_card(text) == Card()
 
 
-def test_a_name_holds_nothing_that_a_terminal_obeys() -> None:
-    hostile = RECORDED.replace("NVIDIA H200", "\x1b[2J" + "x" * 999)
-    name = parse_card(hostile).name
-    assert name.startswith("\ufffd[2Jxxx")
-    assert len(name) == card_module.MAX_NAME
+def test_whatever_is_printed_the_file_with_the_card_is_a_result() -> None:
+    hostile = RECORDED.replace("NVIDIA H200", "\x1b[2J" + "x" * 999).replace(" 700.00 W", "9" * 30)
+    for text in (hostile, hostile.replace(">700.00 W", f">{'9' * 5}.999 W")):
+        card = parse_card(text, "m" * card_module.MAX_NAME)
+        assert card.name.startswith("\ufffd[2Jxxx")
+        assert len(card.name) == card_module.MAX_NAME
+        results = Results("r-1", "quick", 1.0, 2.0, card=card)
+        assert result.decode(result.encode(results)).card == card
 
 
 def test_the_card_of_this_node_is_what_nvidia_smi_prints(machine, tmp_path) -> None:
