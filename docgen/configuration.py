@@ -147,6 +147,8 @@ MEANINGS = {
     "acceptance.result_s": "how long its result may take after its end",
     "acceptance.untested": "what becomes of a node whose test came to no result",
     "acceptance.command": "what the job runs, with `--level LEVEL --id ID` behind it",
+    "acceptance.floors": "other [floors](cards.md), `{CARD or INSTANCE TYPE: {FIGURE: LEAST}}`; "
+    "0: none",
     "autoscale.cooldown_s": "pause before a group reverses, or asks again after a refusal",
     "autoscale.step": "instances in one change",
     "autoscale.adds_per_day": "instances added in 24 hours",

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from docgen.alerts import rules
+from docgen.cards import page as cards_text
 from docgen.catalogue import page as catalogue_text
 from docgen.checks import page as checks_text
 from docgen.cluster_file import page as cluster_text
@@ -38,6 +39,7 @@ def _noted(text: Callable[[], str]) -> Callable[[], str]:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
+    "cards.md": _noted(cards_text),
     "catalogue.md": _noted(catalogue_text),
     "checks.md": _noted(checks_text),
     "cli-json.md": _noted(json_text),

@@ -27,6 +27,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from hpctl.core.bounds import EARLIEST, at_stamp, printable
+from hpctl.core.cards import Card
 from hpctl.core.compat import UTC
 from hpctl.core.model import TEST, TEST_SUMMARY, Clears, Finding, Verdict
 from hpctl.protocol.heads import trusted_uids
@@ -72,13 +73,17 @@ class Result(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Results(Struct, frozen=True, forbid_unknown_fields=True):
-    """One run of tests on one node: the file that the agent picks up. Times in Unix seconds."""
+    """One run of tests on one node: the file that the agent picks up. Times in Unix seconds.
+
+    `card` are the node's GPUs, by which figures have their floors.
+    """
 
     id: RunId
     level: Annotated[str, Meta(pattern=r"^[a-z]{1,16}\Z")]
     started: _Time
     finished: _Time
     results: Annotated[tuple[Result, ...], Meta(max_length=MAX_RESULTS)] = ()
+    card: Card = Card()
 
     @property
     def failed(self) -> tuple[Result, ...]:
@@ -284,5 +289,11 @@ def findings_of(results: Results) -> tuple[Finding, ...]:
             )
             for r in results.results
         ),
-        one(TEST_SUMMARY, Verdict.OK, results.level, f"{len(results.results)} tests", ""),
+        one(
+            TEST_SUMMARY,
+            Verdict.OK,
+            results.level,
+            f"{len(results.results)} tests",
+            msgspec.json.encode(results.card).decode() if results.card != Card() else "",
+        ),
     )

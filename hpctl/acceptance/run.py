@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from hpctl import yaml as yaml_files
 from hpctl.acceptance import result
+from hpctl.acceptance.card import read_card
 from hpctl.acceptance.result import (
     Cure,
     FigureName,
@@ -276,7 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         todo = chosen(known_tests(given.tests), given.level, given.test)
         results = _run_all(todo, given.level, given.id or "none")
         if given.id:
-            write(results, given.spool)
+            write(replace(results, card=read_card()), given.spool)
     except HpctlError as error:
         for text in (f"hpctl: {error}", error.hint):
             print(printable(text, lines=True), file=sys.stderr)

@@ -121,7 +121,7 @@ def gemm(torch: Any, count: int, seconds: float) -> float:
 def copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
     """GB a second of one GPU: in its memory, over PCIe both ways, and to the next GPU."""
     here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
-    there, host = torch.empty_like(here), torch.empty(COPY, dtype=torch.uint8, pin_memory=True)
+    there, host = torch.empty_like(here), host_memory(torch, one)
 
     def speed(target: Any, source: Any) -> float:
         work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
@@ -136,6 +136,31 @@ def copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]
         far = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{(one + 1) % count}")
         found["p2p_gbs"] = speed(far, here)
     return found
+
+
+def host_memory(torch: Any, one: int) -> Any:
+    """Pinned memory of the NUMA node that a GPU is at.
+
+    Memory of another node is reached over the link between the processors: that would be measured.
+    """
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, usual & near_cpus(torch, one) or usual)
+    try:
+        return torch.empty(COPY, dtype=torch.uint8, pin_memory=True)
+    finally:
+        os.sched_setaffinity(0, usual)
+
+
+def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
+    """The processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not say."""
+    gpu = torch.cuda.get_device_properties(one)
+    try:
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        with open(f"{root}/{address}/local_cpulist", encoding="ascii") as file:
+            ranges = [part.split("-") for part in file.read().strip().split(",")]
+        return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+    except (AttributeError, OSError, ValueError):
+        return set()
 
 
 def group(seconds: float) -> dict[str, float]:

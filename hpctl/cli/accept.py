@@ -19,7 +19,7 @@ from hpctl.cli.gather import World, gather
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, GOOD, ago, heading, styled, table, wrapped
-from hpctl.core.acceptance import PEERS, limits, slow
+from hpctl.core.acceptance import NO_FLOORS, PEERS, Floors, explain_slow, limits, slow
 from hpctl.core.culprit import Group, NextRound, Round, failed, most_rounds, search
 from hpctl.core.culprit import SearchResult as Found
 from hpctl.core.hostlist import HostlistError, expand, fold
@@ -271,7 +271,11 @@ def _colored(result: str) -> Text:
 
 
 class LimitView(Struct, frozen=True):
-    """One limit. `by`: fleet or data sheet; `median` and `mad` over `nodes`, 0 for a data sheet."""
+    """One limit. `by`: fleet, or where the floor is from: measured, published, data sheet or site.
+
+    `median` and `mad` over `nodes`, 0 for a floor. `expected`: what a healthy card gives in this
+    test, `source`: who says so; 0 and empty but for a card's floor.
+    """
 
     instance_type: str
     test: str
@@ -281,6 +285,9 @@ class LimitView(Struct, frozen=True):
     median: float
     mad: float
     nodes: int
+    card: str = ""
+    expected: float = 0.0
+    source: str = ""
 
 
 class SlowView(Struct, frozen=True):
@@ -307,26 +314,41 @@ class BaselineView(Struct, frozen=True):
 def baseline(config: str, as_json: bool) -> None:
     """What a healthy node must measure.
 
-    By instance type: the median of the nodes that passed their tests, less a margin by its spread;
-    the data sheet where fewer than five nodes were tested.
+    By instance type and GPU: the median of the nodes that passed their tests, less a margin by its
+    spread. Where fewer than five nodes were tested, and below that median, the card's floor counts
+    (docs/cards.md), or that of `acceptance.floors`.
     """
     from hpctl.cli.gather import gather
 
-    world = gather(output.load_config(config), output.now(), cloud=True)
-    output.show("accept-baseline", baseline_view(world.view()), as_json, draw_baseline)
+    loaded = output.load_config(config)
+    world = gather(loaded, output.now(), cloud=True)
+    view = baseline_view(world.view(), loaded.acceptance.floors)
+    output.show("accept-baseline", view, as_json, draw_baseline)
 
 
-def baseline_view(view: View) -> BaselineView:
-    """The limits by what is on record, and the nodes that miss them."""
+def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
+    """The limits by what is on record and by the floors, and the nodes that miss them."""
     runs = view.measured()
-    known = limits(runs)
+    known = limits(runs, site)
     rows = [
-        LimitView(k.instance_type, k.test, k.figure, k.limit, k.by, k.median, k.mad, k.nodes)
+        LimitView(
+            instance_type=k.instance_type,
+            test=k.test,
+            figure=k.figure,
+            limit=k.limit,
+            by=k.by,
+            median=k.median,
+            mad=k.mad,
+            nodes=k.nodes,
+            card=k.card,
+            expected=k.expected,
+            source=k.source,
+        )
         for k in known
     ]
     nodes = sorted({run.node for run in runs})
     behind = [
-        SlowView(node, s.limit.test, s.limit.figure, s.value, not s.again, str(s))
+        SlowView(node, s.limit.test, s.limit.figure, s.value, not s.again, explain_slow([s]))
         for node in nodes
         for s in slow([run for run in runs if run.node == node], known)
     ]
@@ -338,12 +360,21 @@ def draw_baseline(out: Console, view: BaselineView) -> None:
     if not view.limits:
         out.print(f"No limits yet: fewer than {PEERS} nodes of a type have passed their tests.")
         return
-    heads = ("TYPE", "TEST", "FIGURE", "LIMIT", "MEDIAN", "MAD", "NODES", "BY")
+    heads = ("TYPE", "CARD", "TEST", "FIGURE", "LIMIT", "MEDIAN", "MAD", "NODES", "BY")
     rows = [
-        (k.instance_type, k.test, k.figure, f"{k.limit:.4g}", f"{k.median:.4g}", f"{k.mad:.2g}",
-         k.nodes, k.by)
+        (
+            k.instance_type,
+            k.card,
+            k.test,
+            k.figure,
+            f"{k.limit:.4g}",
+            f"{k.median:.4g}",
+            f"{k.mad:.2g}",
+            k.nodes,
+            k.by,
+        )
         for k in view.limits
-    ]  # fmt: skip
+    ]
     table(out, heads, rows)
     if view.slow:
         heading(out, "Slow")

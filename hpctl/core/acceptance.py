@@ -6,16 +6,20 @@ unless it has passed, then the job and the reservation go, and only then the rec
 crash leaves nothing behind that the next cycle does not find. The node's agent tells the result;
 the exit code of the job is no evidence.
 
-Limits come from the fleet: a figure is compared with the median of the nodes of its type, each by
-the median of its own runs. Slow is a failure: one GPU at 90 % of its peers holds back a job of a
-thousand. The margin below the median follows the fleet's own spread (MAD), and stays between LEAST
-and MOST, half of the 10 % that must be caught. A single run of a noisy test may lie: what is near
-the limit is measured again.
+Limits come from the fleet: a figure is compared with the median of the nodes of its type and card,
+each by the median of its own runs. Slow is a failure: one GPU at 90 % of its peers holds back a job
+of a thousand. The margin below the median follows the fleet's own spread (MAD), and stays between
+LEAST and MOST, half of the 10 % that must be caught. A single run of a noisy test may lie: what is
+near the limit is measured again.
+
+Until PEERS nodes were tested, and below them always, a figure has a floor by its card (core.cards)
+or by the site (`acceptance.floors`). A floor decides by one run, also on the first node of all.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 from typing import Final, Literal
 
 import msgspec
@@ -23,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core.bounds import later, natural
+from hpctl.core.cards import Card, card_of_type, find_figure
 from hpctl.core.model import (
     ENDED,
     TEST,
@@ -46,7 +51,7 @@ from hpctl.core.reach import closed_by_slurm
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
 
 PEERS: Final = 5
-"""Nodes of a type without which there is no limit but the data sheet's."""
+"""Nodes of a type and card without which there is no limit but the floor."""
 LEAST: Final = 0.03
 MOST: Final = 0.055
 """Margins below the median, as shares of it."""
@@ -58,30 +63,15 @@ RUNS: Final = 3
 LOW_IS_GOOD: Final = ("_us", "_ms", "_s")
 
 Figures = Mapping[str, float]
-
-SHARES: Final[Figures] = {
-    "bf16_tflops": 0.55, "hbm_gbs": 0.7, "h2d_gbs": 0.35, "d2h_gbs": 0.35, "p2p_gbs": 0.6,
-}  # fmt: skip
-"""What a healthy GPU sustains at least of its data sheet, whatever its peers do."""
-_UNITS: Final = ("bf16_tflops", "hbm_gbs", "h2d_gbs", "d2h_gbs", "p2p_gbs")
-SHEETS: Final[Mapping[str, Figures]] = {
-    kind: dict(zip(_UNITS, row, strict=True))
-    for kind, row in {
-        "p4d.24xlarge": (312, 1555, 32, 32, 300),
-        "p4de.24xlarge": (312, 2039, 32, 32, 300),
-        "p5.48xlarge": (989, 3350, 64, 64, 450),
-        "p5e.48xlarge": (989, 4800, 64, 64, 450),
-        "p5en.48xlarge": (989, 4800, 64, 64, 450),
-        "p6-b200.48xlarge": (2250, 8000, 64, 64, 900),
-    }.items()
-}
-"""NVIDIA's data sheets of A100, H100, H200 and B200 (SXM): one GPU, dense, one way."""
 Floors = Mapping[str, Figures]
-"""The least that a data sheet allows, by instance type (without `ml.`) and figure."""
-FLOORS: Final[Floors] = {
-    kind: {name: SHARES[name] * value for name, value in sheet.items()}
-    for kind, sheet in SHEETS.items()
-}
+"""A site's own floors: by card or EC2 instance type (without `ml.`), then by figure.
+
+The instance type goes before the card, and both before core.cards; 0 is no floor. For a figure
+that is better low it is the most that passes.
+"""
+NO_FLOORS: Final[Floors] = MappingProxyType({})
+Source = Literal["fleet", "measured", "published", "data sheet", "site"]
+"""Where a limit comes from: the nodes' own median, the card's figure (cards.Evidence), the site."""
 FleetVerdict = Literal["fine", "slow", "again"]
 
 
@@ -93,22 +83,33 @@ class Measured(Struct, frozen=True):
     test: str
     figures: Figures
     healthy: bool = True
+    card: Card = Card()
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The instance type and the card, of which nodes are compared with each other."""
+        return kind(self.instance_type), self.card.name or card_of_type(self.instance_type)
 
 
 class FigureLimit(Struct, frozen=True):
-    """What a figure must be. `median`, `mad` over `nodes`: 0 where the data sheet counts.
+    """What a figure must be. `median`, `mad` over `nodes`: 0 where the floor counts.
 
-    `limit` is the least, or the most of a figure that is better low. `by`: fleet or data sheet.
+    `limit` is the least, or the most of a figure that is better low. `card` is empty where no GPU
+    is known. `expected` is what a healthy card gives in this test, and `source` who says so: 0 and
+    empty unless `by` is one of cards.Evidence.
     """
 
     instance_type: str
     test: str
     figure: str
     limit: float
-    by: Literal["fleet", "data sheet"]
+    by: Source
     median: float = 0.0
     mad: float = 0.0
     nodes: int = 0
+    card: str = ""
+    expected: float = 0.0
+    source: str = ""
 
     def share(self, value: float) -> float:
         """How good a value is: 1 at the median (without one: at the limit), less is worse."""
@@ -128,76 +129,174 @@ class FigureLimit(Struct, frozen=True):
         return "slow" if share < least else "fine"
 
 
+_ORIGINS: Final[Mapping[str, str]] = {
+    "measured": "measured by hpctl",
+    "published": "by public measurements",
+    "data sheet": "by its data sheet",
+}
+_LIMITED_BY_POWER: Final = ("bf16_tflops",)
+_LOOK_AT: Final[Mapping[str, str]] = {
+    "bf16_tflops": "look at clocks, power and temperature (nvidia-smi -q)",
+    "hbm_gbs": "look at memory clock and ECC errors (nvidia-smi -q)",
+    "h2d_gbs": "look at the PCIe link (nvidia-smi -q)",
+    "d2h_gbs": "look at the PCIe link (nvidia-smi -q)",
+    "p2p_gbs": "look at NVLink (nvidia-smi nvlink -s)",
+}
+"""By figure, what a person looks at first."""
+
+
 class SlowFigure(Struct, frozen=True):
-    """A figure of a node that is not as it must be, or (`again`) may not be."""
+    """A figure of a node that is not as it must be, or (`again`) may not be.
+
+    `card` is the node's own, as this run saw it.
+    """
 
     limit: FigureLimit
     value: float
     again: bool = False
+    card: Card = Card()
 
     def __str__(self) -> str:
         kept = self.limit
-        most = "over" if kept.figure.endswith(LOW_IS_GOOD) else "under"
-        text = f"{kept.test} {kept.figure} {self.value:.4g} is {most} {kept.limit:.4g}"
-        if kept.by == "data sheet":
-            return f"{text}, the least of {kept.instance_type}'s data sheet"
-        return f"{text}: {kept.share(self.value):.0%} of the median of {kept.nodes} nodes"
+        low = kept.figure.endswith(LOW_IS_GOOD)
+        text = f"{kept.test} {kept.figure} {self.value:.4g} is {'over' if low else 'under'}"
+        if kept.by == "fleet":
+            share = f"{kept.share(self.value):.0%} of the median of {kept.nodes} nodes"
+            return f"{text} {kept.limit:.4g}: {share}"
+        if kept.by == "site":
+            return f"{text} {kept.limit:.4g}, the limit in acceptance.floors"
+        healthy = f"a healthy {kept.card} gives {kept.expected:.4g}"
+        origin = f"{_ORIGINS[kept.by]}: {kept.source}"
+        return f"{text} the floor {kept.limit:.4g}; {healthy} ({origin}){self._power()}"
+
+    def _power(self) -> str:
+        """What a lowered power limit has to do with it; empty where none is known."""
+        if not self.card.capped or self.limit.figure not in _LIMITED_BY_POWER:
+            return ""
+        limits = f"{self.card.power_limit_w:g} W, not {self.card.default_power_limit_w:g} W"
+        return f"; its power limit is {limits}, which alone can explain it"
+
+    @property
+    def look(self) -> str:
+        """What a person looks at first; empty beside the fleet, and for what is no GPU's figure."""
+        return "" if self.limit.by == "fleet" else _LOOK_AT.get(self.limit.figure, "")
 
 
-def limits(measured: Iterable[Measured], floors: Floors = FLOORS) -> tuple[FigureLimit, ...]:
-    """The limits of all types, tests and figures that were measured, in their order by name."""
-    runs: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+def explain_slow(figures: Sequence[SlowFigure]) -> str:
+    """Return the whole message about slow figures: of each what is known, then what to do once."""
+    parts = [str(one) for one in figures]
+    parts += dict.fromkeys(one.look for one in figures if one.look)
+    if any(one.limit.by != "fleet" for one in figures):
+        parts.append("test again; acceptance.floors sets other floors")
+    return "; ".join(parts)
+
+
+_Place = tuple[str, str, str, str]
+"""Instance type, card, test, figure."""
+
+
+def limits(
+    measured: Iterable[Measured], site: Floors = NO_FLOORS, also: Iterable[Measured] = ()
+) -> tuple[FigureLimit, ...]:
+    """The limits of all types, cards, tests and figures that were measured, in order by name.
+
+    `also` are runs that are to be judged: they have limits too, and are nobody's peers.
+    """
+    runs: dict[_Place, dict[str, list[float]]] = {}
     for one in measured:
         for figure, value in one.figures.items():
-            found = runs.setdefault((kind(one.instance_type), one.test, figure), {})
+            found = runs.setdefault((*one.place, one.test, figure), {})
             if one.healthy and value > 0:
                 found.setdefault(one.node, []).append(value)
-    made = (_limit(key, nodes, floors) for key, nodes in sorted(runs.items()))
+    for one in also:
+        for figure in one.figures:
+            runs.setdefault((*one.place, one.test, figure), {})
+    made = (_limit(place, nodes, site) for place, nodes in sorted(runs.items()))
     return tuple(limit for limit in made if limit is not None)
 
 
-def _limit(
-    key: tuple[str, str, str], nodes: Mapping[str, list[float]], floors: Floors
-) -> FigureLimit | None:
-    of_type, test, figure = key
-    floor = floors.get(of_type, {}).get(figure)
+def _limit(place: _Place, nodes: Mapping[str, list[float]], site: Floors) -> FigureLimit | None:
+    of_type, card, test, figure = place
+    floor = _floor(place, site)
     low = figure.endswith(LOW_IS_GOOD)
     if len(nodes) < PEERS:
-        return None if floor is None else FigureLimit(of_type, test, figure, floor, "data sheet")
+        return floor
     values = [median(runs[-RUNS:]) for runs in nodes.values()]
     middle = median(values)
     mad = median(abs(value - middle) for value in values)
     margin = min(max(SIGMAS * SIGMA_OF_MAD * mad / middle, LEAST), MOST)
     limit = middle / (1 - margin) if low else middle * (1 - margin)
-    worse = floor is not None and (limit > floor if low else limit < floor)
-    if floor is not None and worse:
-        return FigureLimit(of_type, test, figure, floor, "data sheet")
-    return FigureLimit(of_type, test, figure, limit, "fleet", middle, mad, len(values))
+    if floor is not None and (limit > floor.limit if low else limit < floor.limit):
+        return floor
+    return FigureLimit(of_type, test, figure, limit, "fleet", middle, mad, len(values), card)
+
+
+def _floor(place: _Place, site: Floors) -> FigureLimit | None:
+    """The floor of the site, else that of the card; None where there is none."""
+    of_type, card, test, figure = place
+    names = (of_type, f"ml.{of_type}", card)
+    for name in names if of_type else (card,):
+        own = site.get(name, {}).get(figure)
+        if own is not None:
+            return FigureLimit(of_type, test, figure, own, "site", card=card) if own else None
+    known = find_figure(card, figure, of_type)
+    if known is None:
+        return None
+    return FigureLimit(
+        of_type,
+        test,
+        figure,
+        known.floor,
+        known.kind,
+        card=card,
+        expected=known.expected,
+        source=known.source,
+    )
 
 
 def slow(runs: Iterable[Measured], known: Iterable[FigureLimit]) -> tuple[SlowFigure, ...]:
     """What of a node's runs, oldest first, is not as the limits have it: the surely slow first."""
-    values: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    values: dict[_Place, list[float]] = defaultdict(list)
+    cards: dict[_Place, Card] = {}
     for run in runs:
         for figure, value in run.figures.items():
-            values[kind(run.instance_type), run.test, figure].append(value)
+            place = (*run.place, run.test, figure)
+            values[place].append(value)
+            cards[place] = run.card
     found = []
     for limit in known:
-        mine = values.get((limit.instance_type, limit.test, limit.figure))
+        place = (limit.instance_type, limit.card, limit.test, limit.figure)
+        mine = values.get(place)
         if mine and (verdict := limit.verdict(mine)) != "fine":
-            found.append(SlowFigure(limit, median(mine[-RUNS:]), verdict == "again"))
+            again = verdict == "again"
+            found.append(SlowFigure(limit, median(mine[-RUNS:]), again, cards[place]))
     return tuple(sorted(found, key=lambda one: one.again))
 
 
 def runs_of(instance_type: str, node: str, tests: Iterable[Finding]) -> list[Measured]:
-    """What the findings of a run of acceptance tests measured; of none of it where one failed."""
-    found = [f for f in tests if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
+    """What the findings of a run of acceptance tests measured; of none of it where one failed.
+
+    Where nobody tells the instance type, the machine's own word counts, as of an EC2 family.
+    """
+    told = list(tests)
+    found = [f for f in told if f.check.startswith(TEST) and f.check != TEST_SUMMARY]
     healthy = all(f.verdict is not Verdict.FAIL for f in found)
+    card = _card(told)
+    of_type = instance_type or (card.machine if card_of_type(card.machine) else "")
     return [
-        Measured(instance_type, node, f.check.removeprefix(TEST), figures, healthy)
+        Measured(of_type, node, f.check.removeprefix(TEST), figures, healthy, card)
         for f in found
         if (figures := _figures(f.evidence))
     ]
+
+
+def _card(tests: Iterable[Finding]) -> Card:
+    """The GPUs of the node, by the finding that closes its tests."""
+    closing = [f for f in tests if f.check == TEST_SUMMARY]
+    try:
+        return msgspec.json.decode(closing[-1].evidence or "{}", type=Card) if closing else Card()
+    except (msgspec.MsgspecError, RecursionError):
+        return Card()  # cut short on its way
 
 
 def _figures(evidence: str) -> Figures:
@@ -207,19 +306,27 @@ def _figures(evidence: str) -> Figures:
         return {}  # cut short on its way
 
 
-def judged(
-    results: tuple[Finding, ...], instance_type: str, known: Iterable[FigureLimit]
+def judge_results(
+    results: tuple[Finding, ...],
+    instance_type: str,
+    measured: Iterable[Measured],
+    site: Floors = NO_FLOORS,
 ) -> tuple[Finding, ...]:
-    """The findings of one run, those failed whose figures are surely slow: no single run condemns
-    what is near its limit."""
-    behind = slow(runs_of(instance_type, "", results), known)
-    why = {TEST + one.limit.test: str(one) for one in behind if not one.again}
-    return tuple(
-        replace(f, verdict=Verdict.FAIL, detail=f"slow: {why[f.check]}")
-        if f.check in why and f.verdict is Verdict.OK
-        else f
-        for f in results
-    )
+    """Return the findings of one run, those failed whose figures are surely slow.
+
+    They are held to what the fleet has measured and to the floors. No single run condemns what is
+    near the fleet's limit.
+    """
+    runs = runs_of(instance_type, "", results)
+    behind = slow(runs, limits(measured, site, runs))
+    return tuple(_failed_if_slow(finding, behind) for finding in results)
+
+
+def _failed_if_slow(finding: Finding, behind: Iterable[SlowFigure]) -> Finding:
+    mine = [one for one in behind if not one.again and TEST + one.limit.test == finding.check]
+    if not mine or finding.verdict is not Verdict.OK:
+        return finding
+    return replace(finding, verdict=Verdict.FAIL, detail=f"slow: {explain_slow(mine)}")
 
 
 def kind(instance_type: str) -> str:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.core import job_advance, node_advance, node_recovery
-from hpctl.core.acceptance import judged, limits
+from hpctl.core.acceptance import judge_results
 from hpctl.core.bounds import later
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import OWN_HARDWARE
@@ -64,7 +64,7 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
 
     def node(rec: NodeRecovery) -> _Next:
         facts = node_facts(rec, view, here[rec.node], policy, now)
-        facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view)
+        facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view, policy)
         answer = node_advance.advance(rec, facts, policy, now)
         if (
             isinstance(answer, Move)
@@ -149,12 +149,12 @@ def _ended_once(due: Sequence[Due], view: View, here: Here, now: datetime) -> tu
     return tuple(sent)
 
 
-def _tested(facts: NodeFacts, rec: NodeRecovery, view: View) -> NodeFacts:
-    """The facts with the node's test judged by what the fleet has measured."""
+def _tested(facts: NodeFacts, rec: NodeRecovery, view: View, policy: Policy) -> NodeFacts:
+    """The facts with the node's test judged by what the fleet has measured, and by the floors."""
     if not facts.results:
         return facts
-    known = limits(view.measured())
-    return replace(facts, results=judged(facts.results, view.instance_type(rec.node), known))
+    floors, of_type = policy.acceptance.floors, view.instance_type(rec.node)
+    return replace(facts, results=judge_results(facts.results, of_type, view.measured(), floors))
 
 
 def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.core.acceptance import judged, limits, results_of
+from hpctl.core.acceptance import judge_results, results_of
 from hpctl.core.autoscale import Direction, Idle, Past, ScaledGroup, ScaleView, Waiting
 from hpctl.core.bounds import later
 from hpctl.core.change import (
@@ -263,7 +263,7 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
         job = test_job(change)
         return ChangeFacts(
             cloud_at=cloud.as_of,
-            results=_results(change, view),
+            results=_results(change, view, policy),
             job=view.scheduler.jobs.get(job) if job is not None else None,
             unwanted=wanted_by_others(about.node, job, view, now) or _off(policy),
             able_since=view.able_since,
@@ -293,14 +293,15 @@ def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> C
     )
 
 
-def _results(change: Change, view: View) -> tuple[Finding, ...]:
-    """What a node's agent tells of its burn-in, judged by what the fleet has measured."""
+def _results(change: Change, view: View, policy: Policy) -> tuple[Finding, ...]:
+    """What a node's agent tells of its burn-in, judged by the fleet's measurements and floors."""
     node = change.opened.node
     health = view.health.get(node) if node is not None else None
     found = results_of(change.id, health.findings) if health is not None else ()
     if node is None or not found:
         return ()
-    return judged(found, view.instance_type(node), limits(view.measured()))
+    floors = policy.acceptance.floors
+    return judge_results(found, view.instance_type(node), view.measured(), floors)
 
 
 def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:

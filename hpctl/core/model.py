@@ -89,7 +89,8 @@ TEST: Final = "acceptance."
 """How the checks begin whose findings are the result of an acceptance test: `device` is the test's
 id, `code` the remedy that it asks for, `evidence` its figures as JSON."""
 TEST_SUMMARY: Final = "acceptance.run"
-"""The finding that closes a test: all others of its id are there."""
+"""The finding that closes a test: all others of its id are there. `evidence` is the node's Card
+(hpctl.core.cards) as JSON, empty where no GPU is known."""
 
 
 class Generation(Struct, frozen=True):

@@ -69,13 +69,18 @@ class AutoscalePolicy(Struct, frozen=True):
 Level = Literal["off", "quick", "full"]
 
 
+Floor = Annotated[float, Meta(ge=0, le=1e18)]
+
+
 class AcceptancePolicy(Struct, frozen=True):
     """After what a node is tested before it serves again, and how (docs/acceptance.md).
 
     `software_update`: after any boot that no recovery explains. `untested`: what becomes of a node
     whose test came to no result, or skipped everything. `command` runs on the node as a batch job
     of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
-    wait to start; `result_s`: how long after its end its result may take to be reported.
+    wait to start; `result_s`: how long after its end its result may take to be reported. `floors`:
+    by card (`NVIDIA H200`) or EC2 instance type (`p5.48xlarge`, which goes first), what a figure
+    must at least be, in place of core.cards; 0 is no floor.
     """
 
     replace: Level = "off"
@@ -91,6 +96,9 @@ class AcceptancePolicy(Struct, frozen=True):
     untested: Literal["escalate", "return"] = "escalate"
     command: Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\x00-\x1f]+$")] = (
         "/opt/hpctl/bin/python -m hpctl.acceptance.run"
+    )
+    floors: Annotated[Mapping[str, Mapping[str, Floor]], Meta(max_length=256)] = field(
+        default_factory=dict
     )
 
     def limit_s(self, level: str) -> float:

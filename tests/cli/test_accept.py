@@ -5,7 +5,7 @@ import json
 from msgspec.structs import replace
 
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import Finding, Verdict
+from hpctl.core.model import TEST_SUMMARY, Finding, Verdict
 from hpctl.core.recovery import StepKind
 from tests.cli import worlds
 from tests.cli.worlds import OK, at, seen, step
@@ -65,3 +65,21 @@ def test_the_history_names_every_test_and_a_node_without_one_is_an_error(head) -
     wrong = head.run("accept", "show", "ip-10-1-0-3")
     assert wrong.exception is not None
     assert "hpctl does not know" in str(wrong.exception)
+
+
+def test_the_baseline_names_the_card_its_floor_and_who_measured_it(head) -> None:
+    speed = result("acceptance.gpu.speed", Verdict.OK, evidence='{"bf16_tflops":600.0}')
+    card = '{"name":"NVIDIA H200","power_limit_w":500.0,"default_power_limit_w":700.0}'
+    closing = result(TEST_SUMMARY, Verdict.OK, evidence=card)
+    *before, last = a_test()
+    head.write([*before, replace(last, tests=(speed, closing))])
+    shown = json.loads(head.run("accept", "baseline", "--json").stdout)
+    (limit,) = shown["limits"]
+    assert (limit["card"], limit["by"], limit["expected"]) == ("NVIDIA H200", "measured", 679)
+    assert limit["limit"] == 679 * 0.93
+    assert "driver 580.159" in limit["source"]
+    (slow,) = shown["slow"]
+    assert (slow["node"], slow["sure"]) == (worlds.gen(2).node, True)
+    for words in ("under the floor 631.5", "gives 679", "500 W, not 700 W", "test again"):
+        assert words in slow["why"]
+    assert "NVIDIA H200" in head.run("accept", "baseline").stdout

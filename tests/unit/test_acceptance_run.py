@@ -10,6 +10,7 @@ import pytest
 
 from hpctl.acceptance import result, run
 from hpctl.acceptance.result import Result, Results
+from hpctl.core.cards import Card
 from hpctl.errors import HpctlError
 from tests.process import ended
 from tests.waiting import until
@@ -94,7 +95,11 @@ def test_a_file_that_others_may_write_is_refused(tmp_path: Path) -> None:
         run.known_tests(tmp_path)
 
 
-def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, capsys) -> None:
+def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(
+    tmp_path, capsys, monkeypatch
+) -> None:
+    card = Card("NVIDIA H200", 700.0, 700.0, "p5en.48xlarge")
+    monkeypatch.setattr(run, "read_card", lambda: card)
     site, spool = tmp_path / "tests.d", tmp_path / "spool"
     site.mkdir()
     spool.mkdir()
@@ -103,7 +108,7 @@ def test_a_run_writes_one_file_and_ends_with_1_where_a_test_failed(tmp_path, cap
     assert run.main([*given, "--id", "r-1"]) == 1
     (path,) = (spool / run.FOLDER).iterdir()
     found = result.decode(path.read_bytes())
-    assert (found.id, found.failed[0].remedy) == ("r-1", "reboot")
+    assert (found.id, found.failed[0].remedy, found.card) == ("r-1", "reboot", card)
     assert result.parse("site.test", capsys.readouterr().out) == found.results[0]
     assert run.main(["--test", "site.tset", "--tests", str(site)]) == 2
     assert "did you mean 'site.test'" in capsys.readouterr().err

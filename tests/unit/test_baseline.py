@@ -1,11 +1,11 @@
-"""Limits of the fleet: the slow are caught, the healthy are not rejected, the data sheet holds."""
+"""Limits of the fleet: the slow are caught, the healthy are not rejected, the floor holds."""
 
 import random
 
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.acceptance import FigureLimit, Measured, judged, limits, slow
+from hpctl.core.acceptance import FigureLimit, Measured, judge_results, limits, slow
 from hpctl.core.journal import State, replay
 from hpctl.core.model import TEST, Finding, InstanceGroup, Verdict
 from tests.fakes.values import at, opened, view_of
@@ -75,12 +75,12 @@ def one(value: float, node: str = "n1", figure: str = "bf16_tflops", **more: obj
     return Measured("ml.p5.48xlarge", node, "gpu.speed", {figure: value}, **more)
 
 
-def test_the_data_sheet_counts_where_the_fleet_is_too_small_or_all_slow() -> None:
+def test_the_floor_counts_where_the_fleet_is_too_small_or_all_slow() -> None:
     for nodes, value in ((3, 700.0), (9, 400.0)):
         (limit,) = limits([one(value, f"n{n}") for n in range(nodes)], FLOORS)
-        assert (limit.by, limit.limit) == ("data sheet", 544.0)
+        assert (limit.by, limit.limit) == ("site", 544.0)
         (bad,) = slow([one(500.0)], [limit])
-        assert "under 544, the least of p5.48xlarge's data sheet" in str(bad)
+        assert "under 544, the limit in acceptance.floors" in str(bad)
     assert not limits([one(1.0, figure="other_gbs")], FLOORS)
 
 
@@ -108,11 +108,11 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
     view = view_of(state=State(nodes=nodes))
     groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
-    (limit,) = known = limits(view.measured())
+    (limit,) = limits(view.measured())
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judged((good,), kind, known) == (good,)
-    (failed,) = judged((bad,), kind, known)
+    assert judge_results((good,), kind, view.measured()) == (good,)
+    (failed,) = judge_results((bad,), kind, view.measured())
     assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"

@@ -179,6 +179,17 @@ def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
         assert move.tests == (BROKEN,)
 
 
+def results_of_card(policy: Policy, hbm_gbs: float) -> Verdict:
+    """What becomes of an H200 that is the first to be tested, and copies so fast."""
+    change = begun(taken, answered, runs)
+    speed = replace(PASSED, device=change.id, evidence=f'{{"hbm_gbs": {hbm_gbs}}}')
+    closing = replace(RAN, device=change.id, evidence='{"name": "NVIDIA H200"}')
+    view = cluster()
+    health = {**view.health, N1: Health(generation(N1), at(0), (speed, closing))}
+    found = change_facts(change, replace(view, health=health), policy, at(2)).results
+    return found[0].verdict
+
+
 def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
     change = begun(taken, answered, runs)
     mine = [replace(f, device=change.id) for f in (PASSED, BROKEN, RAN)]
@@ -194,6 +205,11 @@ def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
     assert results(*mine[:2]) == results(*mine, of=N2) == results(PASSED, RAN) == ()
     slow = replace(mine[0], evidence='{"hbm_gbs": 100.0}')
     assert [f.verdict for f in results(slow, mine[2])] == [Verdict.FAIL, Verdict.OK]
+    # Without any peers the floor of its card counts, or the site's.
+    capped = replace(BURN, acceptance=replace(BURN.acceptance, floors={"NVIDIA H200": {}}))
+    assert results_of_card(capped, 3800.0) is Verdict.FAIL
+    lower = replace(BURN.acceptance, floors={"NVIDIA H200": {"hbm_gbs": 3700.0}})
+    assert results_of_card(replace(BURN, acceptance=lower), 3800.0) is Verdict.OK
 
 
 # --- one that failed ----------------------------------------------------------------------------

@@ -53,12 +53,20 @@ def test_every_problem_at_once_with_its_line_and_a_near_miss() -> None:
         ("intake: {listen: 'a:99999'}\n", "ports end at 65535"),
         ("intake: {listen: nowhere}\n", "intake.listen (line 1)"),
         ("partitions: dev\n", "should be a list"),
+        ("acceptance: {floors: {NVIDIA H200: {hbm_gbs: -1}}}\n", "NVIDIA H200.hbm_gbs (line 1)"),
+        ("acceptance: {floors: {NVIDIA H200: 600}}\n", "floors.NVIDIA H200 (line 1)"),
     ],
 )
 def test_one_problem(text: str, says: str) -> None:
     with pytest.raises(ConfigError, match="problem") as caught:
         parse(text)
     assert says in str(caught.value)
+
+
+def test_floors_of_a_site_reach_the_policy() -> None:
+    text = "acceptance: {floors: {NVIDIA H200: {bf16_tflops: 600}, p5en.48xlarge: {h2d_gbs: 0}}}\n"
+    floors = parse(text).policy().acceptance.floors
+    assert floors == {"NVIDIA H200": {"bf16_tflops": 600.0}, "p5en.48xlarge": {"h2d_gbs": 0.0}}
 
 
 def test_an_empty_file_observes_and_durations_may_have_units() -> None:
