@@ -10,12 +10,12 @@ LINES = 3
 """A daemon of Slurm writes the cause first and then that it gives up, in up to three lines."""
 _READ_BYTES = 8192
 _LINE_CHARACTERS = 300
-_PREFIX = re.compile(r"^(?:\[[\d:T.-]+\] |slurm(?:ctl)?d: )")
-"""What Slurm puts before a line: the time in a log file, `slurmd: ` on standard error."""
+_PREFIX = re.compile(r"^(?:\[[\d:T.-]+\] |(?:slurmctld|slurmd|munged): )")
+"""What stands before a message: the time in a log file, `slurmd: ` on standard error."""
 
 
 def last_lines(log: Path, count: int = LINES) -> str:
-    """Return the last non-empty lines of a log without Slurm's prefix, separated by " / ".
+    """Return the last non-empty lines of a log without time and program, separated by " / ".
 
     A daemon's standard output is in NAME.out and its own log in NAME.log: where the first is
     empty or missing, the second is read.

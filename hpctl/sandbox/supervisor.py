@@ -163,7 +163,8 @@ class Supervisor:
         failures = [reason for reason in reasons if reason is not None]
         if failures:
             first, others = failures[0], len(failures) - 1
-            more = f" ({others} more of {self.spec.nodes} nodes are down)" if others else ""
+            verb = "is" if others == 1 else "are"
+            more = f" ({others} more of {self.spec.nodes} nodes {verb} down)" if others else ""
             raise HpctlError(f"{first}{more}", first.hint)
 
     def wait_heard(self) -> None:
