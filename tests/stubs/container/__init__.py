@@ -20,6 +20,20 @@ from tests.process import run_text
 
 SOURCE = Path(__file__).with_name("proc_cgroup.c")
 
+JOIN = """
+echo $$ >"$1/cgroup.procs"
+shift
+exec "$@"
+"""
+
+# Where the root is that of a chroot, it is no mount of which the propagation can be changed.
+MOUNT = """
+mount --make-rprivate / 2>/dev/null || mount --make-rprivate /sys
+mount -t cgroup2 none /sys/fs/cgroup
+export LD_PRELOAD="$1"
+shift
+exec "$@"
+"""
 _EMPTY_S = 20.0
 
 
@@ -31,10 +45,9 @@ class Container:
 
     def command(self, arguments: list[str]) -> list[str]:
         """Return the command line that runs `arguments` in the container."""
-        enter = 'echo $$ >"$1/cgroup.procs"; shift; exec unshare --mount --cgroup sh -ec "$@"'
-        mount = 'mount -t cgroup2 none /sys/fs/cgroup; export LD_PRELOAD="$1"; shift; exec "$@"'
-        inner = [mount, "sh", str(self._library), *arguments]
-        return ["sh", "-ec", enter, "sh", str(self._cgroup), *inner]
+        spaces = ["unshare", "--mount", "--propagation", "unchanged", "--cgroup"]
+        inner = ["sh", "-ec", MOUNT, "sh", str(self._library), *arguments]
+        return ["sh", "-ec", JOIN, "sh", str(self._cgroup), *spaces, *inner]
 
 
 @contextlib.contextmanager
