@@ -102,7 +102,8 @@ def _lifecycle(plan: dict[str, Any]) -> None:
     if not step:
         return
     _say({"lifecycle": step["script"]})
-    name, log = f"Lifecycle script {step['script']}", step["log"]
+    name = f"Lifecycle script {step['script']}"
+    log = step["log"]
     try:
         with Path(log).open("wb") as sink:
             process = subprocess.Popen(

@@ -128,7 +128,9 @@ class Supervisor:
             self.hyperpod.start()
             return
         with ThreadPoolExecutor(max_workers=4) as pool:
-            for boot in [pool.submit(self.machines.boot, m) for m in initial_machines(self.spec)]:
+            machines = initial_machines(self.spec)
+            boots = [pool.submit(self.machines.boot, machine) for machine in machines]
+            for boot in boots:
                 # wait_idle names the node of a boot that failed, and says why.
                 with contextlib.suppress(LifecycleFailed):
                     boot.result()

@@ -1,7 +1,7 @@
 """The sandbox starts whatever the machine's cgroups are: v1 and hybrid, or v2 as in a container.
 
-A machine with cgroup v2 and systemd differs from a container for slurmd in one way: a bus at which
-it can ask systemd for a scope. With the sandbox's cgroup.conf it asks nobody.
+On a machine with cgroup v2 and systemd there is a system bus as well, at which slurmd can ask for a
+scope. With the sandbox's cgroup.conf it asks nobody.
 """
 
 import contextlib
