@@ -1,5 +1,6 @@
 """Commands as the tests run them: to their end, bounded in time, with their output as text."""
 
+import pwd
 import shutil
 import socket
 import subprocess
@@ -41,6 +42,17 @@ def room():
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def become_ordinary_user() -> list[str]:
+    """What goes before a command that root runs as an ordinary user, `daemon`.
+
+    It may read our interpreter and checkout, which may lie in root's home, and nothing more.
+    """
+    somebody = pwd.getpwnam("daemon")  # on every Debian; Slurm 26.05 refuses `nobody`
+    read = "+dac_read_search"
+    identity = [f"--reuid={somebody.pw_uid}", f"--regid={somebody.pw_gid}", "--clear-groups"]
+    return ["setpriv", *identity, f"--inh-caps={read}", f"--ambient-caps={read}", "--"]
 
 
 def ended(pid: int) -> bool:

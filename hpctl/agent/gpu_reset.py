@@ -29,7 +29,7 @@ from hpctl.agent.check import CannotTell, NotHere
 from hpctl.agent.checks.kernel_gpu import normalise
 from hpctl.agent.config import AgentSettings
 from hpctl.agent.probe import ProbeResult, Probes
-from hpctl.agent.procs import job_of_cgroup
+from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
 from hpctl.core.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED, ResetOrder
 from hpctl.core.model import Finding, Generation, Verdict
@@ -179,7 +179,12 @@ class Reset:
         return tuple(found)
 
     def _holders(self) -> Iterator[tuple[int, str, str]]:
-        """Who has a GPU's device file open: process id, name, and Slurm job if it is of one."""
+        """Yield who has a GPU's device file open: process id, name, and Slurm job if it is of one.
+
+        The job is found by its slurmstepd where the control group names none: in a container, and
+        on a cluster that tracks processes without control groups. Its process must not be ended.
+        """
+        jobs = Jobs(self._root / "proc")
         for process in self._root.glob("proc/[0-9]*"):
             with contextlib.suppress(OSError):
                 names = (os.readlink(fd) for fd in (process / "fd").iterdir())
@@ -187,8 +192,8 @@ class Reset:
                     continue
                 comm = (process / "comm").read_text(errors="replace").strip()
                 if comm not in _KEPT:
-                    job = job_of_cgroup((process / "cgroup").read_text(errors="replace"))
-                    yield int(process.name), comm, job
+                    pid = int(process.name)
+                    yield pid, comm, _job_of(jobs, pid)
 
     def _active(self, units: Sequence[str]) -> list[str]:
         answer = self._try((*ACTIVE, *units))
@@ -215,6 +220,14 @@ class Reset:
             return None
         log.info("ran %s: %s", " ".join(command), answer)
         return answer if isinstance(answer, ProbeResult) else None
+
+
+def _job_of(jobs: Jobs, pid: int) -> str:
+    """Return the Slurm job of a process; empty for none, and for a process that has gone."""
+    try:
+        return jobs.holder(pid)
+    except (OSError, ValueError, IndexError):
+        return ""
 
 
 def _message(answer: ProbeResult) -> str:

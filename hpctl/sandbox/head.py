@@ -27,6 +27,7 @@ from msgspec import Struct
 from hpctl.core.compat import SAFE_PATH
 from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
+from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
 from hpctl.sandbox.slurmconf import Slots
@@ -117,18 +118,28 @@ class Head:
         if self.pid(service):
             raise HpctlError(f"{service} runs already", f"Its pid is {self.pid(service)}.")
         command, serves = self._service(service)
-        log = self._spec.layout.logs / f"{service}.out"
+        log = self._log(service)
         process = self._spawner.submit(self._spawn, command, log).result()
         self._running[service] = process
         deadline = time.monotonic() + START_TIMEOUT_S
         while not serves():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise HpctlError(
-                    f"{service} did not start: {_log_tail(log)}",
-                    f"Its logs are in {self._spec.layout.logs}.",
-                )
+                raise HpctlError(f"{service} did not start: {last_lines(log)}", f"Its log: {log}")
             time.sleep(0.02)
         return process.pid
+
+    def why_ended(self) -> HpctlError | None:
+        """Say which service that was started has ended, and why; None where all run."""
+        for service, process in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                log = self._log(service)
+                message = f"{service} ended with code {code}: {last_lines(log)}"
+                return HpctlError(message, f"Its log: {log}")
+        return None
+
+    def _log(self, service: str) -> Path:
+        return self._spec.layout.logs / f"{service}.out"
 
     def signal(self, service: str, number: signal.Signals) -> None:
         """Send a signal; with SIGKILL or SIGTERM, wait for the end."""
@@ -199,15 +210,6 @@ class Head:
                 cwd="/",
                 start_new_session=True,
             )
-
-
-def _log_tail(log: Path) -> str:
-    """The last two lines that a service wrote: the second often only says that it gave up."""
-    for path in (log, log.with_suffix(".log")):
-        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        if last := [line.rpartition("] ")[2] for line in lines if line.strip()]:
-            return " / ".join(last[-2:])
-    return "(it wrote nothing)"
 
 
 def prepare(spec: Spec, programs: Programs) -> None:

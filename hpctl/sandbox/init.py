@@ -20,13 +20,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.proctree import become_subreaper, kill_below, listening
 
 STEP_TIMEOUT_S = 30.0
 
 
 class BootFailed(Exception):
-    """A step of the boot did not work; the text is the whole story."""
+    """A step of the boot failed. The text says which step and why; `log` is its log, if any."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
 
 
 def main(plan: dict[str, Any]) -> int:
@@ -41,7 +46,7 @@ def main(plan: dict[str, Any]) -> int:
         if "slurmd" in plan:
             _slurmd(plan)
     except BootFailed as error:
-        _say({"failed": str(error)})
+        _say({"failed": str(error), "log": error.log})
         kill_below(os.getpid())
         return 1
     agent = Agent(plan)
@@ -54,11 +59,6 @@ def main(plan: dict[str, Any]) -> int:
 
 def _say(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
-
-
-def _last_line(log: str) -> str:
-    lines = Path(log).read_text(errors="replace").strip().splitlines() if Path(log).exists() else []
-    return lines[-1] if lines else "(no output)"
 
 
 def _spawn(
@@ -81,10 +81,13 @@ def _until(what: str, process: subprocess.Popen[bytes], log: str, there: Any) ->
     deadline = time.monotonic() + STEP_TIMEOUT_S
     while not there():
         if process.poll() is not None:
-            raise BootFailed(f"{what} ended with code {process.returncode}: {_last_line(log)}")
-        if time.monotonic() > deadline:
-            raise BootFailed(f"{what} did not come up in {STEP_TIMEOUT_S:.0f} s: {_last_line(log)}")
-        time.sleep(0.02)
+            how = f"ended with code {process.returncode}"
+        elif time.monotonic() > deadline:
+            how = f"did not start within {STEP_TIMEOUT_S:.0f} s"
+        else:
+            time.sleep(0.02)
+            continue
+        raise BootFailed(f"{what} {how}: {last_lines(Path(log))}", log)
 
 
 def _munged(plan: dict[str, Any]) -> None:
@@ -100,8 +103,9 @@ def _lifecycle(plan: dict[str, Any]) -> None:
         return
     _say({"lifecycle": step["script"]})
     name = f"Lifecycle script {step['script']}"
+    log = step["log"]
     try:
-        with Path(step["log"]).open("wb") as sink:
+        with Path(log).open("wb") as sink:
             process = subprocess.Popen(
                 step["command"],
                 stdin=subprocess.DEVNULL,
@@ -115,10 +119,10 @@ def _lifecycle(plan: dict[str, Any]) -> None:
     try:
         code = process.wait(step["timeout"])
     except subprocess.TimeoutExpired:
-        last = _last_line(step["log"])
-        raise BootFailed(f"{name} still ran after {step['timeout']:.0f} s: {last}") from None
+        last = last_lines(Path(log), 1)
+        raise BootFailed(f"{name} still ran after {step['timeout']:.0f} s: {last}", log) from None
     if code != 0:
-        raise BootFailed(f"{name} exited with code {code}: {_last_line(step['log'])}")
+        raise BootFailed(f"{name} exited with code {code}: {last_lines(Path(log), 1)}", log)
 
 
 def _slurmd(plan: dict[str, Any]) -> None:

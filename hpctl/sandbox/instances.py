@@ -10,6 +10,7 @@ The head's namespace holds the bridge, 10.77.0.1; each instance's init has one o
 touched. That needs root and ip(8).
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +31,7 @@ from msgspec import Struct
 from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
+from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import descendants, kill_below, start_time
@@ -183,6 +185,7 @@ class LocalMachines:
         self.imds = Imds(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._machines: dict[str, Machine] = {}
+        self._failures: dict[str, HpctlError] = {}
         self._lock = threading.Lock()
         # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
@@ -203,7 +206,8 @@ class LocalMachines:
         self._slots.join(machine)
         if has_imds(self._spec, machine):
             self.imds.serve(machine.address)
-        self._run_lifecycle(machine, self._fresh(machine), alone=False)
+        with self._recording_failure(machine):
+            self._run_lifecycle(machine, self._fresh(machine), alone=False)
 
     def destroy(self, machine: Machine) -> None:
         """See Machines."""
@@ -224,7 +228,19 @@ class LocalMachines:
             return
         self._kill(machine)
         directory = self._spec.layout.of_node(machine.node)
-        self._start(machine, bootplan.plan(self._spec, self._programs, machine, None), directory)
+        plan = bootplan.plan(self._spec, self._programs, machine, None)
+        with self._recording_failure(machine):
+            self._start(machine, plan, directory)
+
+    @contextlib.contextmanager
+    def _recording_failure(self, machine: Machine) -> Iterator[None]:
+        """Keep the error of a boot for `why_down`, until the node boots again."""
+        self._failures.pop(machine.node, None)
+        try:
+            yield
+        except HpctlError as error:
+            self._failures[machine.node] = error
+            raise
 
     def alive(self, machine: Machine) -> bool:
         """See Machines."""
@@ -267,6 +283,16 @@ class LocalMachines:
             return 0
         return int(text or 0)
 
+    def why_down(self, node: str) -> HpctlError | None:
+        """Say why a node's slurmd does not run after its boot; None where it runs."""
+        failure = self._failures.get(node)
+        if failure is not None:
+            return HpctlError(f"{node}: {failure}", failure.hint)
+        if start_time(self.pid_of(node, "slurmd")):
+            return None
+        log = self._spec.layout.logs / f"slurmd.{node}.out"
+        return HpctlError(f"{node}: slurmd does not run: {last_lines(log)}", f"Its log: {log}")
+
     def crash(self, node: str) -> None:
         """SIGKILL everything on the node, as a power cut does; the instance stays in the list."""
         machine = self.machine_of(node)
@@ -302,9 +328,9 @@ class LocalMachines:
         everywhere = slurmconf.everywhere(self._spec)
         conf = slurmconf.render(self._spec, self._programs, directory / "munge.sock", everywhere)
         etc = self._spec.layout.slurm_conf.parent
-        texts = {"slurm.conf": conf, "gres.conf": (etc / "gres.conf").read_text()}
-        if (etc / "cgroup.conf").exists():
-            texts["cgroup.conf"] = (etc / "cgroup.conf").read_text()
+        texts = {"slurm.conf": conf}
+        for name in ("gres.conf", "cgroup.conf"):
+            texts[name] = (etc / name).read_text()
         slurmconf.write(directory, texts)
         return directory
 
@@ -411,11 +437,8 @@ class LocalMachines:
                 if "ready" in message:
                     return
                 if "failed" in message:
-                    raise LifecycleFailed(
-                        message["failed"],
-                        f"Its logs: {self._spec.layout.of_node(machine.node)} and "
-                        f"{self._spec.layout.logs}",
-                    )
+                    log = message["log"] or self._spec.layout.logs
+                    raise LifecycleFailed(message["failed"], f"Its log: {log}")
         finally:
             timer.cancel()
         log = self._spec.layout.of_node(machine.node) / "init.log"

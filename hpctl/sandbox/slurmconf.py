@@ -137,11 +137,22 @@ def render_gres(devices: Sequence[Path]) -> str:
 
 
 def render_cgroup(programs: Programs) -> str:
-    """cgroup.conf, or "" where the release reads none without a cgroup plugin.
+    """Return cgroup.conf: slurmd uses no cgroups, on any machine and in any container.
 
-    From 24.11 slurmd insists on a mounted cgroup v2 unless cgroup.conf says that there is none.
+    slurmd loads a cgroup plugin when it starts, even when no other plugin needs one (_slurmd_init
+    in src/slurmd/slurmd/slurmd.c). Without this file it detects the version. Where it finds cgroup
+    v2, that plugin asks systemd over D-Bus for a scope, and slurmd ends when nobody answers
+    (_init_new_scope_dbus in src/plugins/cgroup/v2/cgroup_v2.c).
+
+    `disabled` is known from 24.05 on (Slurm commit 369e137db4; cgroup_g_init in
+    src/interfaces/cgroup.c). Earlier releases look for a plugin of that name and end. On those,
+    22.05 to 23.11, `cgroup/v1` is as good: every build with cgroups has it, its init() allocates
+    lists and touches no file, and no plugin in slurm.conf.in calls it after that.
     """
-    return "CgroupPlugin=disabled\n" if programs.version >= (24, 11, 0) else ""
+    # The same on every machine of a release: a setting that depended on what is mounted, or on
+    # whether systemd answers, would leave one of these cases untested.
+    plugin = "disabled" if programs.version >= (24, 5, 0) else "cgroup/v1"
+    return f"CgroupPlugin={plugin}\n"
 
 
 def write(directory: Path, texts: dict[str, str]) -> None:

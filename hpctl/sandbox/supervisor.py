@@ -30,7 +30,7 @@ from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.faults import NodeFaults
 from hpctl.sandbox.head import Head, prepare
 from hpctl.sandbox.instances import LocalMachines
-from hpctl.sandbox.machines import initial_machines
+from hpctl.sandbox.machines import LifecycleFailed, initial_machines
 from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
 from hpctl.sandbox.spec import Spec, load
 
@@ -128,12 +128,25 @@ class Supervisor:
             self.hyperpod.start()
             return
         with ThreadPoolExecutor(max_workers=4) as pool:
-            list(pool.map(self.machines.boot, initial_machines(self.spec)))
+            machines = initial_machines(self.spec)
+            boots = [pool.submit(self.machines.boot, machine) for machine in machines]
+            for boot in boots:
+                # wait_idle names the node of a boot that failed, and says why.
+                with contextlib.suppress(LifecycleFailed):
+                    boot.result()
 
     def wait_idle(self) -> None:
-        """Wait until slurmctld calls every node idle. Raises HpctlError with the others' names."""
+        """Wait until slurmctld calls every node idle.
+
+        Raises HpctlError: at once with the cause where slurmd of a node, or a service of the head
+        node, has ended; after IDLE_TIMEOUT_S with the names of the other nodes.
+        """
         deadline = time.monotonic() + IDLE_TIMEOUT_S
-        while others := self.not_idle():
+        while True:
+            self.check_daemons()
+            others = self.not_idle()
+            if not others:
+                return
             # What slurmctld calls invalid stays so: slurm.conf promises what slurmd lacks.
             hopeless = any("inval" in line for line in others)
             if hopeless or time.monotonic() > deadline or self.ended.is_set():
@@ -142,6 +155,19 @@ class Supervisor:
                     f"Their logs are in {self.spec.layout.logs}.",
                 )
             time.sleep(0.1)
+
+    def check_daemons(self) -> None:
+        """Raise HpctlError where a daemon has ended that a node needs to become idle."""
+        ended = self.head.why_ended()
+        if ended is not None:
+            raise ended
+        reasons = [self.machines.why_down(node) for node in self.spec.names]
+        failures = [reason for reason in reasons if reason is not None]
+        if failures:
+            first, others = failures[0], len(failures) - 1
+            verb = "is" if others == 1 else "are"
+            more = f" ({others} more of {self.spec.nodes} nodes {verb} down)" if others else ""
+            raise HpctlError(f"{first}{more}", first.hint)
 
     def wait_heard(self) -> None:
         """Wait until the daemon has heard every agent: a node that dies before is a stranger to it.

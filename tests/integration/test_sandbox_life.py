@@ -17,7 +17,7 @@ from hpctl.errors import HpctlError
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.proctree import environ, pids, start_time
-from tests.process import room, run_text
+from tests.process import become_ordinary_user, room, run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 
@@ -164,17 +164,12 @@ def test_an_ordinary_user_can_run_one(state):
         "    arguments = ['srun', '-N2', '--gres=gpu:8', 'id', '-u']\n"
         "    print(one.run(arguments).stdout)"
     )
-    # It may read our interpreter and checkout, which may lie in root's home, and nothing more.
-    read = "+dac_read_search"
-    somebody = pwd.getpwnam("daemon")  # on every Debian; Slurm 26.05 refuses `nobody`
-    become = ["setpriv", f"--reuid={somebody.pw_uid}", f"--regid={somebody.pw_gid}"]
-    become += ["--clear-groups", f"--inh-caps={read}", f"--ambient-caps={read}", "--"]
     done = run_text(
-        [*become, sys.executable, "-c", code],
+        [*become_ordinary_user(), sys.executable, "-c", code],
         cwd="/",
         env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"},
     )
-    assert done.stdout.split() == [str(somebody.pw_uid)] * 2, done.stderr
+    assert done.stdout.split() == [str(pwd.getpwnam("daemon").pw_uid)] * 2, done.stderr
     assert not state.exists()
 
 

@@ -129,6 +129,26 @@ def test_a_stray_process_is_ended_and_a_job_s_is_refused(tmp_path):
     assert stray.wait(10) == -15
 
 
+def test_a_job_s_process_is_known_without_control_groups(tmp_path):
+    nvidia_smi.install(tmp_path)
+    rank = subprocess.Popen(["sleep", "60"])
+    folders = (tmp_path / "proc/400", tmp_path / "proc" / str(rank.pid))
+    for folder, name, parent in zip(folders, ("slurmstepd", "python3"), (1, 400), strict=True):
+        (folder / "fd").mkdir(parents=True)
+        (folder / "comm").write_text(f"{name}\n")
+        (folder / "cgroup").write_text("0::/\n")
+        (folder / "stat").write_text(f"{folder.name} ({name}) S {parent} " + "0 " * 20)
+        (folder / "cmdline").write_text("slurmstepd: [7.0]\0")
+    (folders[1] / "fd/3").symlink_to("/dev/nvidia1")
+    try:
+        with pytest.raises(NoReset, match=r"job 7 runs on the node's GPUs: python3\[\d+\]"):
+            run(tmp_path)
+        assert rank.poll() is None
+    finally:
+        rank.kill()
+        rank.wait(10)
+
+
 def test_an_order_is_obeyed_once_and_answered_by_a_finding(tmp_path, monkeypatch):
     nvidia_smi.install(tmp_path)
     found: list[Finding] = []

@@ -11,9 +11,11 @@ from hpctl.agent.check import Expected, Machine
 from hpctl.agent.checks import check_host_ec2
 from hpctl.core.compat import UTC
 from hpctl.errors import HpctlError
-from hpctl.sandbox import hardware, supervisor
+from hpctl.sandbox import hardware, slurmconf, supervisor
 from hpctl.sandbox.faults import change_file
 from hpctl.sandbox.instances import Imds
+from hpctl.sandbox.logs import last_lines
+from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import zombie_children
 from tests.waiting import until
 
@@ -80,3 +82,37 @@ def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
             change_file(root, outside, "x")
     with pytest.raises(HpctlError, match="No such file"):
         change_file(root, "/sys/nothing", remove=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [
+        ((22, 5, 8), "cgroup/v1"),
+        ((23, 2, 0), "cgroup/v1"),
+        ((23, 11, 10), "cgroup/v1"),
+        ((24, 5, 0), "disabled"),
+        ((24, 11, 5), "disabled"),
+        ((26, 5, 5), "disabled"),
+    ],
+)
+def test_cgroup_conf_names_a_plugin_that_the_release_knows(version, plugin):
+    assert slurmconf.render_cgroup(Programs({}, version)) == f"CgroupPlugin={plugin}\n"
+
+
+def test_no_plugin_of_slurm_conf_needs_cgroups():
+    template = slurmconf._TEMPLATE.read_text()
+    assert "ProctrackType=proctrack/linuxproc\n" in template
+    assert "cgroup" not in template
+
+
+def test_the_end_of_a_log_is_what_the_daemon_said(tmp_path):
+    out, own = tmp_path / "slurmd.x.out", tmp_path / "slurmd.x.log"
+    assert last_lines(out) == "(no output)"
+    own.write_text("[2026-11-27T10:10:36.126] error: no [scope]\n")
+    out.write_text("\n")
+    assert last_lines(out) == "error: no [scope]"
+    long = "slurmd: " + "x" * 100_000
+    out.write_text(f"slurmd: one\nslurmd: two\n\nslurmd: error: three\n{long}\n \n")
+    assert last_lines(out, 1) == "x" * 300
+    out.write_bytes(b"slurmd: one\nslurmd: two\nslurmd: error: \xff\nmunged: four\n\n")
+    assert last_lines(out) == "two / error: \ufffd / four"
