@@ -152,21 +152,22 @@ def align(dumps: Sequence[FlightDump]) -> FlightVerdict:
     stops = [stop for group in known.groups.values() if (stop := _stop(group, known))]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
-        _different(stops) or _absent(stops, known) or _silent(stops, known, world)
-        or _together(stops) or FlightVerdict(text=_nobody(stops))
-    )  # fmt: skip
+        _different(stops)
+        or _absent(stops, known)
+        or _silent(stops)
+        or _together(stops)
+        or FlightVerdict(text=_nobody(stops))
+    )
     return FlightVerdict(verdict.cause, verdict.text, verdict.ranks, world, len(known.whole))
 
 
 def _stop(group: FlightGroup, known: _Ranks) -> _Stop | None:
     """The collective at which a group stands; None where it stands at none."""
     issued = known.by_group.get(group.name, {})
-    open_ = [
-        entry.seq for entries in issued.values() for entry in entries.values() if not entry.completed
-    ]
-    if not open_:
+    every = [entry for entries in issued.values() for entry in entries.values()]
+    seq = min((entry.seq for entry in every if not entry.completed), default=None)
+    if seq is None:
         return None
-    seq = min(open_)
     waiting = {
         rank: entries[seq]
         for rank, entries in sorted(issued.items())
@@ -226,7 +227,7 @@ def _absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
     return None
 
 
-def _silent(stops: Sequence[_Stop], known: _Ranks, world: int) -> FlightVerdict | None:
+def _silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
     """Ranks without a dump, where they are clearly fewer than those with one.
 
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
@@ -284,8 +285,10 @@ def _at(entry: FlightEntry) -> str:
 def _ranks(ranks: Sequence[int]) -> str:
     named = ", ".join(map(str, ranks[:MOST_NAMED]))
     more = len(ranks) - MOST_NAMED
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}" + (
-        f" and {more} more" if more > 0 else ""
+    return (
+        f"rank {named}"
+        if len(ranks) == 1
+        else f"ranks {named}" + (f" and {more} more" if more > 0 else "")
     )
 
 

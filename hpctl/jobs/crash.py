@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, Final
 
 import yaml
@@ -150,13 +151,15 @@ _SRUN_NODE: Final = re.compile(r"srun: error: (\S+): tasks? ")
 _TIMED_OUT: Final = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+)"
 )
-_P2P_TIMED_OUT: Final = re.compile(r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b")
+_P2P_TIMED_OUT: Final = re.compile(
+    r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b"
+)
 _GROUP_STATUS: Final = re.compile(
     r"\[rank(\d+)\]:.*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15}), last completed (?:NCCL )?work: (-?\d{1,15})"
 )
-"""What torch's watchdog says of a process group: the rank, the group's name and description, and the
-numbers of the last collectives that were issued and completed (ProcessGroupNCCL.cpp, torch 2.11)."""
+"""What torch's watchdog says of a process group: the rank, the group's name and description, and
+the numbers of the last collectives issued and completed (ProcessGroupNCCL.cpp, torch 2.11)."""
 _NODE: Final = re.compile(
     r"Node failure on (\S+)|, node: ([\w.-]+)|^(?:\S+ )?([\w.-]+):\d+:\d+ \[\d+\] NCCL "
 )
@@ -269,9 +272,9 @@ def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
     name = _signal(_shell_code(first.code)) if first.code is not None else ""
     if first.rank is None or name not in _NO_ECHO:
         return False
-    echoing = {rank_of(lines[number]) for number, row in _rows_by_line(lines).items()
-               if row.tier is PatternTier.ECHO}  # fmt: skip
-    return first.rank not in echoing
+    rows = _rows_by_line(lines)
+    echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
+    return first.rank not in {rank_of(lines[number]) for number in echoes}
 
 
 def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int) -> Trouble:
@@ -354,9 +357,10 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
             rank for rank, (issued, _) in ranks.items() if issued < number and rank not in stuck
         )
         if absent and len(absent) <= len(waiting):
-            who = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {absent[:8]}"
-            others = f"{len(waiting)} other{'s' if len(waiting) > 1 else ''}"
-            why = f"{who} did not come to collective {number} of {names[group]}, {others} did"
+            listed = ", ".join(map(str, absent[:8]))
+            who = f"rank {listed}" if len(absent) == 1 else f"ranks {listed}"
+            others = "1 other waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
+            why = f"{who} did not come to collective {number} of {names[group]}, where {others}"
             return why, absent[0] if len(absent) == 1 else None
     return None
 
@@ -367,6 +371,8 @@ _ASSERTED: Final = re.compile(r"([\w.-]+\.cuh?:\d+): .*Assertion `(.{1,120}?)[`'
 _ASKED_FOR: Final = re.compile(
     r"(?i)(?:tried|trying) to allocate (\d[\d.,]* ?\w+)(?:.* of which (\d[\d.,]* \w+) is free)?"
 )
+MISUSED: Final = "NCCL was used wrongly"
+_LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
 _ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
 
 
@@ -378,6 +384,9 @@ def _details(hit: _Hit, lines: Sequence[str]) -> str:
             if found := _ASKED_FOR.search(line):
                 free = f", {found[2]} free" if found[2] else ""
                 return f": it asked for {found[1]}{free}"
+    elif hit.signature == MISUSED:
+        last = _first(_LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)])
+        return f": {last[:120]}" if last else ""
     elif INVALID_DEVICE in hit.signature:
         asked = _first(_ASKED_DEVICE, block)
         return f" (it asks for {asked})" if asked else ""
@@ -399,13 +408,14 @@ class GpuGrant(Struct, frozen=True):
     `visible` is CUDA_VISIBLE_DEVICES as the program was started with it, None where it is unset.
     `granted` is the number of GPUs that Slurm gave the job on a node, None where nobody knows.
     `listed` are their numbers on the node (SLURM_JOB_GPUS). `nodes` are the nodes on which tasks
-    ended with the same exit code.
+    ended with the same exit code. `worked`: the job has trained before, so it does see GPUs.
     """
 
     visible: str | None = None
     granted: int | None = None
     listed: tuple[str, ...] = ()
     nodes: tuple[NodeName, ...] = ()
+    worked: bool = False
 
     @property
     def hides(self) -> bool:
@@ -433,9 +443,9 @@ def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
     hidden = ""
     if grant.hides:
         hidden = f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
-    elif grant.granted == 0:
+    elif grant.granted == 0 and not grant.worked:
         hidden = "the job has no GPUs: Slurm gave it none (sbatch --gpus-per-node=N asks for them)"
-    elif len(grant.nodes) > 1:
+    elif len(grant.nodes) > 1 and not grant.worked:
         first, second, *_ = sorted(grant.nodes)
         hidden = (
             f"no GPU is visible on {first}, {second} at the same time: the program or its"

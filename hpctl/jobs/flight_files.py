@@ -80,8 +80,7 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
         first = listed[0].get("record_id") if listed else 0
     except BadDump:
         raise
-    except Exception as error:
-        # A hostile pickle may raise anything, MemoryError and RecursionError included.
+    except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
         raise BadDump(f"no dump of the flight recorder: {error!r:.100}") from None
     return FlightDump(rank, _groups(document.get("pg_config")), _kept(entries), first == 0)
 

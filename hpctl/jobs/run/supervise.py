@@ -322,7 +322,7 @@ class StepSupervisor:
         fit = self.allocation.look()
         if code != 0:
             lost = lost | self.allocation.lost(step.nodes, fit)
-        evidence = self.steps.evidence(code, lost)
+        evidence = self.steps.evidence(code, lost, self.allocation.gpus)
         code = ending.code_of(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, "it was asked to end")
@@ -334,6 +334,8 @@ class StepSupervisor:
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
+        if trouble.kind in (Kind.NETWORK, Kind.HANG) and trouble.node is None:
+            trouble = self.steps.explain_timeout(trouble)
         if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()
