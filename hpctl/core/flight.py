@@ -2,16 +2,16 @@
 
 Each rank numbers the collectives of each process group. The collective at which a group stands is
 the oldest one that some rank has begun and not completed; a member that never issued it did not
-come. A rank that itself waits for others is a victim and no cause, so the waits of all groups are
-read as one graph, and only ranks that wait for nobody are named. Point-to-point operations have
-numbers of their own on each side and are not aligned: a rank that waits in one is not named.
+come. A rank that waits itself, in whatever group, is a victim or may be one, and is not named.
+Point-to-point operations have numbers of their own on each side and are not aligned: a rank that
+waits in one is not named either.
 
 The functions are pure and take parsed entries; `hpctl.jobs.flight_files` reads the files. Fields:
 torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10, torch 2.11).
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 from typing import Final
 
@@ -103,13 +103,15 @@ class FlightVerdict(Struct, frozen=True):
 
 
 class _Stop(Struct, frozen=True):
-    """A group that stands: the entries of the ranks that wait at `seq`, and who did not come."""
+    """A group that stands: the entries of the ranks that wait at `seq`, and who did not come.
+    `silent` wrote no dump; `unread` wrote one that is not known."""
 
     group: FlightGroup
     seq: int
     waiting: Mapping[int, FlightEntry]
     absent: tuple[int, ...]
     silent: tuple[int, ...]
+    unread: tuple[int, ...]
 
     @property
     def name(self) -> str:
@@ -123,6 +125,7 @@ class _Ranks(Struct):
     groups: dict[str, FlightGroup] = field(default_factory=dict)
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
+    unread: frozenset[int] = frozenset()
 
     def add(self, dump: FlightDump) -> None:
         self.whole[dump.rank] = dump.whole
@@ -139,13 +142,13 @@ class _Ranks(Struct):
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
 
-def align(dumps: Sequence[FlightDump]) -> FlightVerdict:
+def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVerdict:
     """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
 
-    Dumps may be missing, and ring buffers may have dropped old entries; what is not known names
-    nobody.
+    `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
+    buffers may have dropped old entries; what is not known names nobody.
     """
-    known = _Ranks()
+    known = _Ranks(unread=frozenset(unread))
     for dump in dumps:
         known.add(dump)
     world = max((len(group.ranks) for group in known.groups.values()), default=0)
@@ -175,8 +178,10 @@ def _stop(group: FlightGroup, known: _Ranks) -> _Stop | None:
     }
     members = [rank for rank in group.ranks if rank in known.whole]
     absent = tuple(rank for rank in members if _did_not_issue(issued.get(rank), seq, known, rank))
-    silent = tuple(rank for rank in group.ranks if rank not in known.whole)
-    return _Stop(group, seq, waiting, absent, silent)
+    others = [rank for rank in group.ranks if rank not in known.whole]
+    unread = tuple(rank for rank in others if rank in known.unread)
+    silent = tuple(rank for rank in others if rank not in known.unread)
+    return _Stop(group, seq, waiting, absent, silent, unread)
 
 
 def _did_not_issue(
@@ -210,15 +215,10 @@ def _different(stops: Sequence[_Stop]) -> FlightVerdict | None:
 
 
 def _absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
-    """Ranks that did not come to a collective and wait in no other one."""
-    waits_for: dict[int, set[int]] = defaultdict(set)
+    """Ranks that did not come to a collective and wait in no operation themselves."""
+    waiting = {rank for stop in stops for rank in stop.waiting} | known.in_p2p
     for stop in stops:
-        for rank in stop.waiting:
-            waits_for[rank] |= {*stop.absent, *stop.silent} - {rank}
-    for stop in stops:
-        named = tuple(
-            rank for rank in stop.absent if not waits_for[rank] and rank not in known.in_p2p
-        )
+        named = tuple(rank for rank in stop.absent if rank not in waiting)
         if not named or len(named) > len(stop.waiting):
             continue
         last = _last_of(known, stop, named[0]) if len(named) == 1 else ""
@@ -233,7 +233,8 @@ def _silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
     Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
     """
     for stop in stops:
-        if not stop.silent or stop.absent or 2 * len(stop.silent) >= len(stop.group.ranks):
+        unknown = len(stop.silent) + len(stop.unread)
+        if not stop.silent or stop.absent or 2 * unknown >= len(stop.group.ranks):
             continue
         text = (
             f"{_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not run"

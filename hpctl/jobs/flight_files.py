@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -75,14 +75,15 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
         version = document["version"]
         if not isinstance(version, str) or not version.startswith("2."):
             raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
-        listed = document.get("entries") or []
-        entries = [_entry(one) for one in islice(_rows(listed), MOST_ENTRIES)]
-        first = listed[0].get("record_id") if listed else 0
+        rows = _rows(document.get("entries") or [])
+        entries = tuple(_entry(row) for row in _kept(rows))
+        first = rows[0].get("record_id") if rows else 0
+        groups = _groups(document.get("pg_config"))
     except BadDump:
         raise
     except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
         raise BadDump(f"no dump of the flight recorder: {error!r:.100}") from None
-    return FlightDump(rank, _groups(document.get("pg_config")), _kept(entries), first == 0)
+    return FlightDump(rank, groups, entries, first == 0)
 
 
 def _document(raw: bytes) -> dict[str, Any]:
@@ -95,10 +96,11 @@ def _document(raw: bytes) -> dict[str, Any]:
     return document
 
 
-def _rows(listed: object) -> Iterable[Mapping[str, Any]]:
+def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
+    """The newest entries, oldest first."""
     if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
         raise BadDump("its entries are no list of tables")
-    return listed
+    return listed[-MOST_ENTRIES:]
 
 
 def _entry(row: Mapping[str, Any]) -> FlightEntry:
@@ -148,20 +150,22 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _kept(entries: Sequence[FlightEntry]) -> tuple[FlightEntry, ...]:
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The entries that the alignment needs: the oldest that are not completed and, of each group,
     the newest that are."""
-    left = dict.fromkeys((entry.group for entry in entries), KEPT_COMPLETED)
-    kept = list[FlightEntry]()
-    for entry in reversed(entries):
-        if not entry.completed:
-            kept.append(entry)
-        elif left[entry.group] > 0:
-            left[entry.group] -= 1
-            kept.append(entry)
-    kept.reverse()
-    waiting = [entry for entry in kept if not entry.completed][:KEPT_OPEN]
-    return (*(entry for entry in kept if entry.completed), *waiting)
+    left: dict[str, int] = {}
+    completed = list[Mapping[str, Any]]()
+    waiting = list[Mapping[str, Any]]()
+    for row in reversed(rows):
+        if row.get("state") != "completed":
+            waiting.append(row)
+            continue
+        group = _text(row["process_group"][0])
+        kept = left.get(group, 0)
+        if kept < KEPT_COMPLETED:
+            left[group] = kept + 1
+            completed.append(row)
+    return [*reversed(completed), *reversed(waiting[-KEPT_OPEN:])]
 
 
 def _text(value: object) -> str:
@@ -176,12 +180,12 @@ def _number(value: object) -> int:
     return value
 
 
-def read_files(prefix: str, since: float, deadline: float) -> list[FlightDump]:
+def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightDump], set[int]]:
     """Read the dumps `PREFIX0`, `PREFIX1`, ... that were written at or after `since` (POSIX time).
 
-    `deadline` is a time of the monotonic clock at which reading stops. Files that are no dumps,
-    that are too large, or that are another user's, are left out. Raises OSError where the folder
-    cannot be listed.
+    `deadline` is a time of the monotonic clock at which reading stops. Also returns the ranks whose
+    files were not read: files that are no dumps, that are too large, or another user's, and those
+    that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
     folder, _, start = prefix.rpartition("/")
     names = [
@@ -189,6 +193,7 @@ def read_files(prefix: str, since: float, deadline: float) -> list[FlightDump]:
         for name in os.listdir(folder or "/")
         if name.startswith(start) and _RANK_NUMBER.fullmatch(name[len(start) :])
     ]
+    unread = {int(name) for name in names}
     dumps = []
     for name in sorted(names, key=int)[:MOST_FILES]:
         if time.monotonic() >= deadline:
@@ -196,7 +201,8 @@ def read_files(prefix: str, since: float, deadline: float) -> list[FlightDump]:
         with contextlib.suppress(OSError, BadDump, MemoryError):
             raw = _bytes_of(prefix + name, since)
             dumps.append(read_dump(int(name), raw))
-    return dumps
+            unread.discard(int(name))
+    return dumps, unread
 
 
 def _bytes_of(path: str, since: float) -> bytes:
@@ -243,8 +249,8 @@ def main(arguments: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (int(read_s + MARGIN_S), int(read_s + MARGIN_S) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    dumps = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
-    sys.stdout.buffer.write(msgspec.json.encode(align(dumps)))
+    dumps, unread = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
+    sys.stdout.buffer.write(msgspec.json.encode(align(dumps, unread)))
 
 
 if __name__ == "__main__":

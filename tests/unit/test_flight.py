@@ -78,6 +78,17 @@ def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
     assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightCause.ABSENT, (3,))
 
 
+def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
+    """Ranks 1 and 3 wait for the network in their small group, and the rest of the world for both."""
+    pair = FlightGroup("1", "tensor", (1, 3))
+    small = [
+        dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
+    ]
+    found = align([*waiting(0, 2, 4, 5, 6, 7), *small])
+    assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
+    assert "all 2 ranks came to collective 9 of tensor" in found.text
+
+
 def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
     pair = FlightGroup("1", "tensor", (0, 1))
     one = dump(0, entries(5, done=4), entries(8, group="1"), groups=(ALL, pair))
@@ -127,6 +138,11 @@ def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
     assert (found.cause, found.ranks) == (FlightCause.SILENT, (3,))
     assert found.text.startswith("rank 3 wrote no flight recorder dump")
     assert named(waiting(0, 1, 2, 4)) == (FlightCause.NOTHING, ())
+
+
+def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
+    found = align(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    assert (found.cause, found.ranks) == (FlightCause.NOTHING, ())
 
 
 def test_a_run_that_is_well_names_nobody() -> None:

@@ -120,12 +120,13 @@ def test_only_plain_files_of_ours_are_read(tmp_path) -> None:
     (tmp_path / "fr-3").mkdir()
     with (tmp_path / "fr-4").open("wb") as file:
         file.truncate(LARGEST + 1)
-    assert [dump.rank for dump in read_files(f"{tmp_path}/fr-", 0.0, LATER)] == [0]
+    dumps, unread = read_files(f"{tmp_path}/fr-", 0.0, LATER)
+    assert ([dump.rank for dump in dumps], unread) == ([0], {1, 2, 3, 4})
 
 
 def test_reading_stops_at_its_deadline(tmp_path) -> None:
     (tmp_path / "fr-0").write_bytes(SKIP[0])
-    assert read_files(f"{tmp_path}/fr-", 0.0, 0.0) == []
+    assert read_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
 
 
 def test_without_a_folder_there_are_no_dumps(tmp_path) -> None:
