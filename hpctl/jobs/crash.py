@@ -155,7 +155,8 @@ _P2P_TIMED_OUT: Final = re.compile(
     r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b"
 )
 _GROUP_STATUS: Final = re.compile(
-    r"\[rank(\d+)\]:.*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
+    r"(?: *\d{1,6}: )?(?:\[\w{1,16}\]:? ?)?\[rank(\d{1,6})\]:"
+    r".*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
     r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15}), last completed (?:NCCL )?work: (-?\d{1,15})"
 )
 """What torch's watchdog says of a process group: the rank, the group's name and description, and
@@ -336,7 +337,7 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
     groups: dict[str, dict[int, tuple[int, int]]] = {}
     names: dict[str, str] = {}
     for line in lines:
-        if found := _GROUP_STATUS.search(line):
+        if found := _GROUP_STATUS.match(line):
             rank, group = int(found[1]), found[2]
             names[group] = found[3] or f"process group {group}"
             groups.setdefault(group, {})[rank] = (int(found[4]), int(found[5]))
@@ -367,7 +368,7 @@ def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
 
 NOT_COME: Final = "hang: did not come to a collective"
 """The signature of a rank that others wait for in a collective."""
-_ASSERTED: Final = re.compile(r"([\w.-]+\.cuh?:\d+): .*Assertion `(.{1,120}?)[`'] failed")
+_ASSERTED: Final = re.compile(r"([\w.-]{1,80}\.cuh?:\d{1,6}): .*Assertion `(.{1,120}?)[`'] failed")
 _ASKED_FOR: Final = re.compile(
     r"(?i)(?:tried|trying) to allocate (\d[\d.,]* ?\w+)(?:.* of which (\d[\d.,]* \w+) is free)?"
 )

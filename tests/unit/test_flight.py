@@ -79,7 +79,7 @@ def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
 
 
 def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
-    """Ranks 1 and 3 wait for the network in their small group, and the rest of the world for both."""
+    """Ranks 1 and 3 wait for the network in their small group, and the others for both."""
     pair = FlightGroup("1", "tensor", (1, 3))
     small = [
         dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
