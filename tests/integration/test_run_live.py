@@ -181,5 +181,6 @@ kill -ABRT $$
     (treated,) = [one for one in job.past() if one["type"] == "treated"]
     trouble = treated["trouble"]
     assert (trouble["kind"], trouble["rank"]) == ("hang", 1), log
+    assert trouble["node"] == (job.dir / "seen.1.1").read_text().split()[0]
     assert trouble["why"].startswith("rank 1 did not come to collective 5 of default_pg")
     assert trouble["evidence"].startswith("flight recorder (2 dumps)")

@@ -5,6 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from hpctl.core.flight import FlightCause, FlightVerdict
 from hpctl.core.run_policy import RunPolicy
@@ -91,7 +92,11 @@ def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
 
 def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
     """What the supervisor answers to the end of a step with this log."""
-    evidence = Evidence(134, ends=[TaskEnd("n1", 0, 134, "Aborted")], tail=tail)
+    ends = [
+        TaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
+        TaskEnd("n2", 1, 137, "Killed", ((1, 1), (4, 7))),
+    ]
+    evidence = Evidence(134, ends=ends, tail=tail)
     answers = list[Trouble]()
     one = SimpleNamespace(
         given=SimpleNamespace(policy=RunPolicy()),
@@ -114,7 +119,8 @@ def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None
     hang = Trouble(Kind.HANG, NOW, "rank 1 did not come", rank=1)
     line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
     answered, outcome = supervised([line], lambda _: hang)
-    assert (answered, outcome.trouble, outcome.why) == (hang, hang, "rank 1 did not come")
+    assert answered == outcome.trouble == replace(hang, node="n2"), "srun says where rank 1 ran"
+    assert outcome.why == "rank 1 did not come"
 
 
 def test_another_end_asks_no_witness() -> None:
