@@ -77,32 +77,40 @@ def stacks(job: str, as_json: bool) -> None:
 def running_job(job: str) -> RunningJob:
     """The job of that id (of an array: 12_3). Raises HpctlError, Unavailable."""
     from hpctl.core.hostlist import expand
-    from hpctl.jobs.job_comment import decode
     from hpctl.slurm.run import Runner
 
     if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", job):
         raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
     ran = Runner().run(
-        "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N %k"
+        "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
     )
     if not ran.ok and "Invalid job id" not in ran.message:
         raise Unavailable(f"Slurm does not answer: {ran.message}", "Try again.")
-    # The comment is the user's text and stands last.
-    rows = [line.split(maxsplit=5) for line in ran.text.splitlines()] if ran.ok else []
-    if len(rows) != 1 or len(rows[0]) < 5 or rows[0][1] != "RUNNING":
+    rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
+    if len(rows) != 1 or len(rows[0]) != 5 or rows[0][1] != "RUNNING":
         state = rows[0][1] if len(rows) == 1 and len(rows[0]) > 1 else "not known to Slurm"
         hint = "Name one job that runs; `squeue -t RUNNING` lists them, array tasks as 12_3."
         raise HpctlError(f"job {job} does not run: it is {state}", hint)
-    number, _, uid, user, nodes = rows[0][:5]
-    registered = decode(" ".join(rows[0][5:]))
+    number, _, uid, user, nodes = rows[0]
     return RunningJob(
         id=int(number),
         uid=int(uid),
         user=user,
         nodes=tuple(expand(nodes)),
         working=_working(number),
-        spares=registered is not None and registered.spares > 0,
+        spares=_has_spares(number),
     )
+
+
+def _has_spares(job: str) -> bool:
+    """Whether the job is registered with spares. Its comment is the user's text and may have
+    several lines, so it is asked for alone."""
+    from hpctl.jobs.job_comment import decode
+    from hpctl.slurm.run import Runner
+
+    ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
+    registered = decode(ran.text.strip()) if ran.ok else None
+    return registered is not None and registered.spares > 0
 
 
 def _working(job: str) -> tuple[str, ...] | None:

@@ -250,7 +250,7 @@ def main(arguments: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (int(read_s + MARGIN_S), int(read_s + MARGIN_S) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     dumps, unread = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
-    sys.stdout.buffer.write(msgspec.json.encode(align(dumps, unread)))
+    print(printable(msgspec.json.encode(align(dumps, unread)).decode()))
 
 
 if __name__ == "__main__":
