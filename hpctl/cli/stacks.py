@@ -33,16 +33,20 @@ class StacksView(Struct, frozen=True):
     missing: tuple[int, ...]
     silent: tuple[str, ...]
     errors: tuple[str, ...]
+    idle: tuple[str, ...]
     ras: str
 
 
 class RunningJob(Struct, frozen=True):
-    """A running job, as squeue tells it."""
+    """A running job, as squeue tells it. `working`: nodes on which a step of it runs, None where
+    it has no step or squeue does not say. `spares`: it keeps nodes idle on purpose."""
 
     id: int
     uid: int
     user: str
     nodes: tuple[str, ...]
+    working: tuple[str, ...] | None = None
+    spares: bool = False
 
 
 @click.command(short_help="Show each rank's stack, and which ranks the others wait for.")
@@ -60,7 +64,7 @@ def stacks(job: str, as_json: bool) -> None:
     found = running_job(job)
     output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
     dumps = collect(found.id, found.nodes, uid=found.uid)
-    verdict = aggregate(dumps, found.nodes)
+    verdict = aggregate(dumps, found.nodes, found.working, spares=found.spares)
     ras = next((one.ras for one in dumps if one.ras), "")
     own = (output.now(), found.id, found.user, found.nodes)
     view = copied(StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras)
@@ -88,7 +92,38 @@ def running_job(job: str) -> RunningJob:
         hint = "Name one job that runs; `squeue -t RUNNING` lists them, array tasks as 12_3."
         raise HpctlError(f"job {job} does not run: it is {state}", hint)
     number, _, uid, user, nodes = rows[0]
-    return RunningJob(int(number), int(uid), user, tuple(expand(nodes)))
+    return RunningJob(
+        id=int(number),
+        uid=int(uid),
+        user=user,
+        nodes=tuple(expand(nodes)),
+        working=_working(number),
+        spares=_has_spares(number),
+    )
+
+
+def _has_spares(job: str) -> bool:
+    """Whether the job is registered with spares. Its comment is the user's text and may have
+    several lines, so it is asked for alone."""
+    from hpctl.jobs.job_comment import decode
+    from hpctl.slurm.run import Runner
+
+    ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
+    registered = decode(ran.text.strip()) if ran.ok else None
+    return registered is not None and registered.spares > 0
+
+
+def _working(job: str) -> tuple[str, ...] | None:
+    """The nodes on which a step of the job runs; None where there is no step, as in a script that
+    starts its ranks without srun, or where squeue does not say."""
+    from hpctl.core.hostlist import expand
+    from hpctl.slurm.run import Runner
+
+    ran = Runner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
+    rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
+    # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
+    found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]
+    return tuple({node for nodes in found for node in expand(nodes)}) or None
 
 
 def draw(out: Console, view: StacksView) -> None:

@@ -10,7 +10,7 @@ import base64
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -97,7 +97,8 @@ class RankStack(Struct, frozen=True, omit_defaults=True):
 
 class NodeStacks(Struct, frozen=True, omit_defaults=True):
     """What one node's collector says. `world`: ranks of the job, 0 where nothing tells.
-    `ras`: the beginning of what NCCL's RAS service said. `error`: why it cannot say more."""
+    `ras`: the beginning of what NCCL's RAS service said. `error`: why it cannot say more. With
+    neither ranks nor an error, no Python process of the job runs there."""
 
     node: str
     world: int = 0
@@ -132,7 +133,8 @@ class Suspect(Struct, frozen=True):
 
 class StackVerdict(Struct, frozen=True):
     """Who stands elsewhere. `silent`: nodes that did not answer; `missing`: ranks without a
-    process on those that did. `errors`: why stacks were not read, each once."""
+    process on those that did. `idle`: nodes without a rank where none is expected. `errors`: why
+    stacks were not read, each once."""
 
     text: str
     suspects: tuple[Suspect, ...] = ()
@@ -140,6 +142,7 @@ class StackVerdict(Struct, frozen=True):
     missing: tuple[int, ...] = ()
     silent: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -215,9 +218,18 @@ def _key(rank: RankStack) -> _Key:
     return at is not None, tuple(kept)
 
 
-def aggregate(dumps: Iterable[NodeStacks], asked: Iterable[str] = ()) -> StackVerdict:
-    """Who of a job's ranks stands elsewhere than the others, by what its nodes say. `asked`: the
-    nodes that were to answer."""
+def aggregate(
+    dumps: Iterable[NodeStacks],
+    asked: Iterable[str] = (),
+    expected: Collection[str] | None = None,
+    *,
+    spares: bool = False,
+) -> StackVerdict:
+    """Judge who of a job's ranks stands elsewhere than the others, by what its nodes say.
+
+    `asked`: the nodes that were to answer. `expected`: those on which a step of the job runs, None
+    where nobody knows. `spares`: the job keeps nodes idle on purpose.
+    """
     answers = list(dumps)
     step = _largest_step(answers)
     node_of: dict[int, str] = {}
@@ -228,6 +240,11 @@ def aggregate(dumps: Iterable[NodeStacks], asked: Iterable[str] = ()) -> StackVe
                 node_of[one.rank], by_rank[one.rank] = answer.node, one
     errors = {one.error for one in answers} | {one.error for one in by_rank.values()}
     errors.discard("")
+    empty = sorted(one.node for one in answers if not one.ranks and not one.error)
+    lost = empty if not by_rank else [node for node in empty if node in (expected or ())]
+    idle = tuple(node for node in empty if node not in lost)
+    if lost:
+        errors.add(f"no Python process of the job runs on {fold(lost)[:200]}")
     silent = tuple(sorted(set(asked) - {answer.node for answer in answers}))
     # Ranks of nodes that did not answer are not known to be missing.
     world = min(max((answer.world for answer in answers), default=0), MAX_WORLD)
@@ -242,7 +259,10 @@ def aggregate(dumps: Iterable[NodeStacks], asked: Iterable[str] = ()) -> StackVe
     gone = tuple(Suspect(rank, "", "has no process") for rank in missing[:MOST_RANKS])
     suspects = (*gone, *suspects)
     text = _text(suspects, groups, len(by_rank), silent, sorted(errors))
-    return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)))
+    if idle:
+        told = fold(idle)[:200]
+        text += f"; {told}: spare, idle" if spares else f"; no process of the job runs on {told}"
+    return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
 
 
 def _largest_step(answers: Sequence[NodeStacks]) -> str:

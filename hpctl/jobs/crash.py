@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import IntEnum
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import Any, Final
 
 import yaml
@@ -32,7 +33,7 @@ _RANK: Final = re.compile(r"\[rank(\d+)\]|\bRank (\d+)\b|\bon rank (\d+)\b|^ *(\
 _FRAME: Final = re.compile(r'  File "([^"]*)", line \d+, in (.+)')
 _NAME: Final = re.compile(r"([A-Za-z_][\w.]*)(?::\s?(.*))?$")
 _ERROR: Final = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Timeout|Failure)\b")
-_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen ")
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen |\.pyx$")
 _ECHOES: Final = frozenset(
     {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError"}
     | {"KeyboardInterrupt", "SignalException", "SystemExit"}
@@ -50,13 +51,15 @@ _VARIES: Final = (
 
 
 class Raised(Struct, frozen=True):
-    """An uncaught exception as a log shows it. `where` is `function (file)` of the user's code."""
+    """An uncaught exception as a log shows it. `where` is `function (file)`: of the user's code
+    where `own`, else of the library that raised."""
 
     begin: int
     line: int
     name: str
     message: str
     where: str
+    own: bool = False
 
     @property
     def echoes(self) -> bool:
@@ -97,16 +100,17 @@ def tracebacks(lines: Sequence[str]) -> Iterator[Raised]:
             found = _NAME.match(text)
             # Between the ranks of a log without prefixes, a line of another may come first.
             if found and (indented[stream] or _ERROR.match(found[1])):
-                where = _where(frames.pop(stream))
-                yield Raised(begun.pop(stream), number, found[1], (found[2] or "").strip(), where)
+                where, own = _where(frames.pop(stream))
+                message = (found[2] or "").strip()
+                yield Raised(begun.pop(stream), number, found[1], message, where, own)
 
 
-def _where(frames: Sequence[tuple[str, str]]) -> str:
-    """The innermost frame of the user's own code, or else the innermost of all."""
+def _where(frames: Sequence[tuple[str, str]]) -> tuple[str, bool]:
+    """The innermost frame of the user's own code, or else the innermost of all; and which it is."""
     own = [frame for frame in frames if not _LIBRARY.search(frame[0])]
     for path, function in reversed(own or frames):
-        return f"{function} ({path.rpartition('/')[2]})"
-    return "unknown place"
+        return f"{function} ({path.rpartition('/')[2]})", bool(own)
+    return "unknown place", False
 
 
 def stable(text: str) -> str:
@@ -136,6 +140,8 @@ SURVIVED_LINES: Final = 40
 
 _DIED: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS"})
 _SAVES: Final = frozenset({"SIGUSR1", "SIGUSR2"})
+_NO_ECHO: Final = _DIED - {"SIGABRT"} | {"SIGKILL"}
+"""Signals by which no rank ends that has only lost a peer: torch's watchdog aborts."""
 _SRUN_CODE: Final = re.compile(r"srun: error: (\S+): tasks? \S+: Exited with exit code (\d+)")
 _NOT_STARTED: Final = re.compile(
     r"slurmstepd: error: (execve\(\): .+: (?:No such file or directory|Permission denied"
@@ -145,6 +151,16 @@ _SRUN_NODE: Final = re.compile(r"srun: error: (\S+): tasks? ")
 _TIMED_OUT: Final = re.compile(
     r"Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+)"
 )
+_P2P_TIMED_OUT: Final = re.compile(
+    r"operation timeout: WorkNCCL\(.*OpType=(?:SEND|RECV|COALESCED)\b"
+)
+_GROUP_STATUS: Final = re.compile(
+    r"(?: *\d{1,6}: )?(?:\[\w{1,16}\]:? ?)?\[rank(\d{1,6})\]:"
+    r".*\[PG ID \d+ PG GUID (\w{1,64})(?:\(([\w.-]{0,64})\))? Rank \d+\].*"
+    r"[Ll]ast enqueued (?:NCCL )?work: (-?\d{1,15}), last completed (?:NCCL )?work: (-?\d{1,15})"
+)
+"""What torch's watchdog says of a process group: the rank, the group's name and description, and
+the numbers of the last collectives issued and completed (ProcessGroupNCCL.cpp, torch 2.11)."""
 _NODE: Final = re.compile(
     r"Node failure on (\S+)|, node: ([\w.-]+)|^(?:\S+ )?([\w.-]+):\d+:\d+ \[\d+\] NCCL "
 )
@@ -223,6 +239,7 @@ def classify(
     code = _shell_code(exit_code)
     trouble = Trouble(Kind.CRASH, at, "", exit_code=code, node=node, rank=rank)
     hit = _best(lines)
+    first = _Root(node or "", rank, code) if root.rank is None else root
     if contract := _contract(policy, [code, root.code, *_srun_codes(lines)]):
         kind, why, code = contract
         return replace(trouble, kind=kind, why=why, signature=why, exit_code=code)
@@ -234,11 +251,31 @@ def classify(
         if why:
             kind, reason = unstarted(why, again)
             return replace(trouble, kind=kind, why=reason, signature=why)
-    if hit is None or hit.tier is PatternTier.WRAPPER:
+    if hit is not None and hit.tier is PatternTier.ECHO and _ended_alone(first, lines):
+        consequence = hit.why
+        hit = _of_code(first.code or 0)
+        trouble = replace(trouble, rank=first.rank, node=node if first.rank == rank else None)
+        hit = replace(hit, why=f"{hit.why}; the other ranks report: {consequence}")
+        code = first.code or code
+    elif hit is None or hit.tier is PatternTier.WRAPPER:
         code = root.code if root.code is not None else code
         # A launcher's exit code says no more than its own text; a signal does.
         hit = _of_code(code) if hit is None or _signal(code) else hit
     return _located(trouble, hit, lines, root, code)
+
+
+def _ended_alone(first: _Root, lines: Sequence[str]) -> bool:
+    """Whether the rank that ended first died of a signal and lost no peer before.
+
+    A rank that loses a peer raises, or aborts itself; it is not killed and does not fault. Where
+    the first rank to end did so, and said nothing of a lost peer, the others lost it.
+    """
+    name = _signal(_shell_code(first.code)) if first.code is not None else ""
+    if first.rank is None or name not in _NO_ECHO:
+        return False
+    rows = _rows_by_line(lines)
+    echoes = [number for number, row in rows.items() if row.tier is PatternTier.ECHO]
+    return first.rank not in {rank_of(lines[number]) for number in echoes}
 
 
 def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, code: int) -> Trouble:
@@ -250,9 +287,7 @@ def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, cod
     )
     if not hit.names_node:
         # Who complains of the others is not who is broken, except where one is behind them all.
-        behind = _behind(lines) if hit.kind is Kind.NETWORK else None
-        why = hit.why if behind is None else f"{hit.why}: rank {behind} is behind the others"
-        return replace(located, why=why, node=None, rank=behind)
+        return _behind(replace(located, why=hit.why, node=None, rank=None), lines)
     rank = rank_of(line)
     if rank is None:
         rank = root.rank if root.rank is not None else trouble.rank
@@ -261,21 +296,178 @@ def _located(trouble: Trouble, hit: _Hit, lines: Sequence[str], root: _Root, cod
     if not named and not trouble.node:
         named = _first(_SRUN_NODE, lines)
     node = _name(named) or (trouble.node if same_place else None)
-    why = hit.why if rank is None else f"rank {rank}: {hit.why}"
+    why = hit.why + _details(hit, lines)
+    why = why if rank is None else f"rank {rank}: {why}"
     return replace(located, why=why, node=node, rank=rank, device=_first(_DEVICE, [line]))
 
 
-def _behind(lines: Sequence[str]) -> int | None:
-    """The one rank whose timed-out collective is older than everybody else's, if there is one."""
+def _behind(trouble: Trouble, lines: Sequence[str]) -> Trouble:
+    """A network's trouble with the rank that is behind the others, where the lines show one.
+
+    torch's watchdog reports how far each rank is in each group. A rank that has issued fewer
+    collectives than one that others wait in did not come to it: it hangs, and the network is well.
+    """
+    if trouble.kind is not Kind.NETWORK:
+        return trouble
+    missing = _did_not_come(lines)
+    if missing is not None:
+        why, rank = missing
+        return replace(trouble, kind=Kind.HANG, why=why, rank=rank, signature=NOT_COME)
     oldest: dict[int, int] = {}
     for line in lines:
         if found := _TIMED_OUT.search(line):
             rank, number = int(found[1]), int(found[2])
             oldest[rank] = min(number, oldest.get(rank, number))
     if len(oldest) < 2:
-        return None
+        return trouble
     last, other = sorted(oldest, key=oldest.__getitem__)[:2]
-    return last if oldest[last] < oldest[other] else None
+    if oldest[last] == oldest[other]:
+        return trouble
+    return replace(trouble, why=f"{trouble.why}: rank {last} is behind the others", rank=last)
+
+
+def _did_not_come(lines: Sequence[str]) -> tuple[str, int | None] | None:
+    """Who did not come to a collective, as a sentence, and the rank where it is one.
+
+    Point-to-point operations of a group are counted apart on each rank, so nobody is named where
+    one of them timed out.
+    """
+    if any(_P2P_TIMED_OUT.search(line) for line in lines):
+        return None
+    groups: dict[str, dict[int, tuple[int, int]]] = {}
+    names: dict[str, str] = {}
+    for line in lines:
+        if found := _GROUP_STATUS.match(line):
+            rank, group = int(found[1]), found[2]
+            names[group] = found[3] or f"process group {group}"
+            groups.setdefault(group, {})[rank] = (int(found[4]), int(found[5]))
+    stuck = {
+        rank
+        for ranks in groups.values()
+        for rank, (issued, completed) in ranks.items()
+        if issued > completed
+    }
+    for group, ranks in groups.items():
+        waiting = [
+            done + 1 for rank, (issued, done) in ranks.items() if rank in stuck and done >= 0
+        ]
+        if not waiting:
+            continue
+        number = min(waiting)
+        absent = sorted(
+            rank for rank, (issued, _) in ranks.items() if issued < number and rank not in stuck
+        )
+        if absent and len(absent) <= len(waiting):
+            listed = ", ".join(map(str, absent[:8]))
+            who = f"rank {listed}" if len(absent) == 1 else f"ranks {listed}"
+            others = "1 other waits" if len(waiting) == 1 else f"{len(waiting)} others wait"
+            why = f"{who} did not come to collective {number} of {names[group]}, where {others}"
+            return why, absent[0] if len(absent) == 1 else None
+    return None
+
+
+NOT_COME: Final = "hang: did not come to a collective"
+"""The signature of a rank that others wait for in a collective."""
+_ASSERTED: Final = re.compile(r"([\w.-]{1,80}\.cuh?:\d{1,6}): .*Assertion `(.{1,120}?)[`'] failed")
+_ASKED_FOR: Final = re.compile(
+    r"(?i)(?:tried|trying) to allocate (\d[\d.,]* ?\w+)(?:.* of which (\d[\d.,]* \w+) is free)?"
+)
+MISUSED: Final = "NCCL was used wrongly"
+_LAST_ERROR: Final = re.compile(r"Last error:\s*\n(.{1,200})")
+_ASKED_DEVICE: Final = re.compile(r"\b(cuda:\d{1,4})\b")
+
+
+def _details(hit: _Hit, lines: Sequence[str]) -> str:
+    """What else the lines of an error say that its reader needs, for the end of a sentence."""
+    block = lines[max(hit.begin, 0) : hit.line + 1]
+    if hit.kind in (Kind.GPU_MEMORY, Kind.HOST_MEMORY):
+        for line in block:
+            if found := _ASKED_FOR.search(line):
+                free = f", {found[2]} free" if found[2] else ""
+                return f": it asked for {found[1]}{free}"
+    elif hit.signature == MISUSED:
+        last = _first(_LAST_ERROR, [f"{one}\n{two}" for one, two in pairwise(lines)])
+        return f": {last[:120]}" if last else ""
+    elif INVALID_DEVICE in hit.signature:
+        asked = _first(_ASKED_DEVICE, block)
+        return f" (it asks for {asked})" if asked else ""
+    elif "device-side assert" in hit.signature or "CUBLAS_STATUS" in hit.signature:
+        for line in lines:
+            if found := _ASSERTED.search(line):
+                return f": the assertion `{found[2]}` of a kernel failed ({found[1]})"
+    return ""
+
+
+NO_GPU: Final = "it sees no CUDA GPU"
+INVALID_DEVICE: Final = "CUDA error: invalid device ordinal"
+_HIDES: Final = frozenset({"", "-1", "NoDevFiles", "none", "void"})
+
+
+class GpuGrant(Struct, frozen=True):
+    """What a job's environment says of its GPUs.
+
+    `visible` is CUDA_VISIBLE_DEVICES as the program was started with it, None where it is unset.
+    `granted` is the number of GPUs that Slurm gave the job on a node, None where nobody knows.
+    `listed` are their numbers on the node (SLURM_JOB_GPUS). `nodes` are the nodes on which tasks
+    ended with the same exit code. `worked`: the job has trained before, so it does see GPUs.
+    """
+
+    visible: str | None = None
+    granted: int | None = None
+    listed: tuple[str, ...] = ()
+    nodes: tuple[NodeName, ...] = ()
+    worked: bool = False
+
+    @property
+    def hides(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES leaves no GPU: CUDA ignores its entries from the first
+        invalid one on (CUDA C++ Programming Guide, "CUDA Environment Variables")."""
+        if self.visible is None:
+            return False
+        first = self.visible.partition(",")[0].strip()
+        if first in _HIDES or first.startswith("-"):
+            return True
+        in_range = self.granted is None or not first.isdecimal() or int(first[:6]) < self.granted
+        return not in_range and first not in self.listed
+
+
+def explain_gpus(trouble: Trouble, grant: GpuGrant) -> Trouble:
+    """A trouble of a program without a GPU, or without the GPU that it asks for, with the cause.
+
+    Where the job's environment hides the GPUs the cause is the user's: a crash that names no node.
+    Else the node is suspect. Any other trouble is returned as it is.
+    """
+    if INVALID_DEVICE in trouble.signature and trouble.kind is Kind.CRASH:
+        return replace(trouble, why=trouble.why + _given(grant))
+    if trouble.signature != NO_GPU:
+        return trouble
+    hidden = ""
+    if grant.hides:
+        hidden = f"the job sees no GPU: CUDA_VISIBLE_DEVICES={grant.visible}"
+    elif grant.granted == 0 and not grant.worked:
+        hidden = "the job has no GPUs: Slurm gave it none (sbatch --gpus-per-node=N asks for them)"
+    elif len(grant.nodes) > 1 and not grant.worked:
+        first, second, *_ = sorted(grant.nodes)
+        hidden = (
+            f"no GPU is visible on {first}, {second} at the same time: the program or its"
+            " environment hides them (CUDA_VISIBLE_DEVICES, the container's options)"
+        )
+    if hidden:
+        signature = "the environment hides the GPUs"
+        return replace(trouble, kind=Kind.CRASH, why=hidden, signature=signature, node=None)
+    node = f"node {trouble.node}" if trouble.node else "the node"
+    if not grant.granted:
+        why = f"{trouble.why}: is CUDA_VISIBLE_DEVICES right, and does nvidia-smi answer on {node}?"
+        return replace(trouble, why=why)
+    why = f"{node} shows no CUDA GPU although Slurm gave it {grant.granted} ({trouble.why})"
+    return replace(trouble, why=why)
+
+
+def _given(grant: GpuGrant) -> str:
+    """What the program could have asked for."""
+    given = f"; Slurm gave {grant.granted} a node" if grant.granted is not None else ""
+    visible = f", CUDA_VISIBLE_DEVICES={grant.visible}" if grant.visible is not None else ""
+    return f"{given}{visible}"
 
 
 def _bounded(tail: Sequence[str]) -> list[str]:
@@ -308,6 +500,8 @@ def _lines_that_explain(lines: Sequence[str]) -> Iterator[_Hit]:
         if row is not None and not (row.named and error):
             text = stable(lines[number])
             why = f"{row.says}: {lines[number].strip()[:120]}" if row.named else row.says
+            if error is not None and error.own and row.tier is PatternTier.CAUSE:
+                why = f"{row.says}, in {error.where}"
             signature = f"{row.says}: {text}" if row.named else row.says
             yield _Hit(number, row.tier, row.kind, why, signature, row.names_node, begin)
         elif error is not None and not error.echoes:

@@ -11,6 +11,12 @@ hpctl_preamble() {
     # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
     # with them, until the time limit.
     export SLURM_KILL_BAD_EXIT="${SLURM_KILL_BAD_EXIT:-1}"
+    # A collective that times out leaves its history of each rank: torch's flight recorder, by the
+    # names of torch 2.11 and of earlier releases.
+    if [ -z "${TORCH_FR_BUFFER_SIZE+set}${TORCH_NCCL_TRACE_BUFFER_SIZE+set}" ]; then
+        export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000
+    fi
+    export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
     : exports
 #@ preflight
     hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.preflight @LEVEL@ </dev/null) || :

@@ -297,6 +297,46 @@ def device(member: RasMember) -> str:
     return f"GPU {gpu}" if gpu is not None else ""
 
 
+class RankNames(Struct, frozen=True):
+    """Finds the job's own rank and node of a process that NCCL names.
+
+    `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
+    is the number of ranks of the job, 0 where nobody knows: a communicator of that size numbers
+    its ranks as the job does.
+    """
+
+    ranks: Mapping[int, Rank]
+    hosts: Mapping[str, NodeName]
+    world: int = 0
+
+    def rank(self, member: RasMember, communicator: Communicator | None) -> Rank | None:
+        """The rank by which the job itself knows this process; None where it is not known."""
+        same = [rank for rank in self.ranks.values() if rank.pid and rank.pid == member.pid]
+        node = self.hosts.get(member.host)
+        if len(same) > 1 and node:
+            same = [rank for rank in same if rank.node == node]
+        if len(same) == 1:
+            return same[0]
+        size = communicator.size if communicator else None
+        if size and size == self.world and member.rank >= 0:
+            return self.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
+        return None
+
+    def node(self, member: RasMember, rank: Rank | None) -> NodeName | None:
+        """The node of a process; None where it is not known."""
+        return (rank.node if rank else None) or self.hosts.get(member.host)
+
+    def name(self, member: RasMember, communicator: Communicator | None) -> str:
+        """Name a process as the job does, where the job knows it."""
+        rank = self.rank(member, communicator)
+        node = self.node(member, rank)
+        if rank is None:
+            own = nccl_name(member)
+            return f"{own} on {node}" if node else own
+        gpu = f" ({device(member)})" if device(member) else ""
+        return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
+
+
 LAST_LOOK_S = 12.0
 """What the look at the verdict may take: RAS itself ends a query after 10 s."""
 
@@ -349,10 +389,13 @@ class Inquiry:
             self._look()
         if self._first is None or self._second is None:
             return replace(trouble, evidence=_evidence(trouble, f"NCCL RAS: {self._error}"))
-        finding = culprits(self._first, self._second, self._namer(progress))
+        finding = culprits(self._first, self._second, self._names(progress).name)
         if finding.cause is HangCause.MOVING:
             return self._moving(progress, trouble, finding)
         return self._named(progress, trouble, finding, self._second.report)
+
+    def _names(self, progress: RunProgress) -> RankNames:
+        return RankNames(progress.ranks, self._hosts, len(progress.ranks))
 
     def _begin(self, progress: RunProgress) -> None:
         """Forget the looks at a silence that is over."""
@@ -389,8 +432,9 @@ class Inquiry:
             # NCCL has nobody to name; the ranks' own notes may.
             why = f"{trouble.why}; {finding.why}"
             return replace(trouble, why=why, evidence=_evidence(trouble, answer))
-        found = [(m, self._rank(progress, m, finding.communicator)) for m in finding.members]
-        nodes = {self._node(member, rank) for member, rank in found} - {None}
+        names = self._names(progress)
+        found = [(m, names.rank(m, finding.communicator)) for m in finding.members]
+        nodes = {names.node(member, rank) for member, rank in found} - {None}
         only = found[0] if len(found) == 1 else None
         unsure = "" if finding.sure else " (two looks only a short time apart)"
         return replace(
@@ -402,39 +446,6 @@ class Inquiry:
             device=device(only[0]) if only else "",
             evidence=_evidence(trouble, answer),
         )
-
-    def _namer(self, progress: RunProgress) -> Callable[[RasMember, Communicator | None], str]:
-        """Names as the job has them, where the job knows the process."""
-
-        def name(member: RasMember, communicator: Communicator | None) -> str:
-            rank = self._rank(progress, member, communicator)
-            node = self._node(member, rank)
-            if rank is None:
-                own = nccl_name(member)
-                return f"{own} on {node}" if node else own
-            gpu = f" ({device(member)})" if device(member) else ""
-            return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
-
-        return name
-
-    def _node(self, member: RasMember, rank: Rank | None) -> NodeName | None:
-        return (rank.node if rank else None) or self._hosts.get(member.host)
-
-    def _rank(
-        self, progress: RunProgress, member: RasMember, communicator: Communicator | None
-    ) -> Rank | None:
-        """The rank that the job itself knows this process by."""
-        same = [rank for rank in progress.ranks.values() if rank.pid and rank.pid == member.pid]
-        node = self._hosts.get(member.host)
-        if len(same) > 1 and node:
-            same = [rank for rank in same if rank.node == node]
-        if len(same) == 1:
-            return same[0]
-        size = communicator.size if communicator else None
-        if size and size == len(progress.ranks) and member.rank >= 0:
-            # A communicator of all ranks numbers them as the job does.
-            return progress.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
-        return None
 
 
 def _evidence(trouble: Trouble, more: str) -> str:

@@ -171,10 +171,17 @@ class _Document(msgspec.Struct, frozen=True):
     communicators: list[_Communicator]
 
 
+_NO_COMMA = re.compile(rb'("nvml_dev": -?\d+)(\s+"status":)')
+"""NCCL 2.28.9 leaves out a comma in each rank that is missing, as recorded on an H200."""
+
+
 def read_json(raw: bytes) -> RasReport:
     """Read a whole answer. Raises RasError where it is torn, or no such document."""
     try:
-        document = msgspec.json.decode(raw, type=_Document)
+        try:
+            document = msgspec.json.decode(raw, type=_Document)
+        except msgspec.DecodeError:
+            document = msgspec.json.decode(_NO_COMMA.sub(rb"\1,\2", raw), type=_Document)
     # A deeply nested answer ends the decoder's recursion.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RasError(

@@ -234,7 +234,8 @@ def _flight(process: _Process, rank: int) -> str:
                 os.close(fd)
         except OSError:
             pass
-    dump = env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
+    new, old = env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    dump = (new or old or "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
     return dump[:200] if Path(dump).is_file() else ""
 
 
@@ -259,15 +260,20 @@ def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -
         ras = pool.submit(_ras, found) if native else None
         stacks = tuple(pool.map(partial(_rank, native), found.items()))
         text = ras.result() if ras else ""
-    error = "" if found else "no Python process of the job runs on the node"
-    return NodeStacks(node, max(sizes, default=0), stacks, error, text)
+    return NodeStacks(node, max(sizes, default=0), stacks, ras=text)
+
+
+def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
+    """Read the stacks of a step's ranks on these nodes and judge them. Takes EXPLAIN_S at most.
+    Raises HpctlError."""
+    return aggregate(collect(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes)
 
 
 def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
     """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
     where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
     try:
-        verdict = aggregate(collect(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes)
+        verdict = read_stacks(job, nodes, bin_dir)
     except HpctlError as error:
         verdict = StackVerdict(str(error))
     evidence = f"stacks: {verdict.text}\n{trouble.evidence}"[:EVIDENCE_CHARS]

@@ -19,6 +19,7 @@ ALLOWED = {
     "hpctl/daemon/observe.py": 1,
     "hpctl/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
+    "hpctl/jobs/flight_files.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
     "hpctl/jobs/daemon_client.py": 1,
     "hpctl/progress.py": 1,

@@ -12,6 +12,7 @@ import pytest
 from msgspec import Struct
 
 from hpctl.sandbox.api import Sandbox
+from tests.gpu.recordings import H200
 from tests.integration.live import until
 from tests.integration.test_training import ROOT
 
@@ -160,3 +161,26 @@ sleep 60
         slurm.inject(victim, "thaw-node")
     job.ended()
     assert f"node {victim}" in job.log()
+
+
+def test_a_timed_out_collective_is_the_hang_of_the_rank_that_did_not_come(job: Job) -> None:
+    """The ranks write the dumps of nccl_skip (an H200's) and print what its rank 0 printed."""
+    recorded = H200 / "nccl"
+    job.submit(
+        f"""[ "$HPCTL_ATTEMPT" = 1 ] || exit 0
+cp {recorded}/nccl_skip.nccl_trace_rank_$SLURM_PROCID.pickle \\
+    "$TORCH_FR_DUMP_TEMP_FILE$SLURM_PROCID"
+[ "$SLURM_PROCID" = 1 ] && sleep 600
+sleep 1
+cat {recorded}/nccl_skip.rank0.stderr >&2
+sleep 1
+kill -ABRT $$
+"""
+    )
+    log = job.ended()
+    (treated,) = [one for one in job.past() if one["type"] == "treated"]
+    trouble = treated["trouble"]
+    assert (trouble["kind"], trouble["rank"]) == ("hang", 1), log
+    assert trouble["node"] == (job.dir / "seen.1.1").read_text().split()[0]
+    assert trouble["why"].startswith("rank 1 did not come to collective 5 of default_pg")
+    assert trouble["evidence"].startswith("flight recorder (2 dumps)")

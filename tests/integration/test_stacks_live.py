@@ -113,6 +113,34 @@ def test_hpctl_stacks_names_the_rank_that_a_running_job_waits_for(slurm, tmp_pat
     assert f"job {job} does not run: it is COMPLETED" in gone.stderr
 
 
+@pytest.mark.slurm
+def test_a_node_without_a_step_is_called_a_spare_and_no_error(slurm, tmp_path) -> None:
+    tmp_path.chmod(0o777)
+    script = tmp_path / "job.sh"
+    script.write_text(
+        f"#!/bin/sh\nsrun -N2 -n2 {sys.executable} -c 'import time; time.sleep(600)'\n"
+    )
+    comment = 'hpctl:{"spares":1}'
+    options = ["-N3", "--exclusive", f"--comment={comment}", f"--chdir={tmp_path}"]
+    said = slurm.run(["sbatch", "--parsable", *options, f"--output={tmp_path}/log", str(script)])
+    job, env = said.stdout.strip(), {**os.environ, **slurm.env}
+    steps = ["squeue", "--steps", "-h", f"--jobs={job}", "--format=%i %N"]
+    until(lambda: f"{job}.0 " in slurm.run(steps).stdout, seconds=30)
+    command = [sys.executable, "-P", "-m", "hpctl", "stacks", job, "--json"]
+
+    def look():
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        return json.loads(done.stdout)
+
+    until(lambda: sum(len(group["ranks"]) for group in look()["groups"]) == 2, seconds=30)
+    view = look()
+    slurm.run(["scancel", job])
+    (idle,) = view["idle"]
+    assert view["errors"] == []
+    assert view["text"].endswith(f"; {idle}: spare, idle")
+    assert idle in view["nodes"]
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_the_culprit_of_forty_hangs_is_right(tmp_path) -> None:

@@ -195,6 +195,22 @@ def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(job
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("given", "exported"),
+    [
+        ({}, "2000 2000 1"),
+        ({"TORCH_FR_BUFFER_SIZE": "7"}, "7 unset 1"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "unset  0"),
+    ],
+)
+def test_ranks_keep_a_flight_recorder_unless_the_user_says_otherwise(job, shell, given, exported):
+    names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"
+    words = " ".join(f"${{{name}-unset}}" for name in names)
+    code, parts, _ = job.run(shell=shell, tail=f"sh -c 'echo \"{words}\"'\n", **given)
+    assert (code, parts[-1]) == (0, exported)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
     newest = generic(job.root, "step-3", 3)
     job.parts = {"fast": FastSaves(f"{job.tmp}/nvme", flush_s=60)}

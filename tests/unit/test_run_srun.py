@@ -8,6 +8,7 @@ from hpctl.jobs.run.srun import (
     TaskEnd,
     blocked,
     lines,
+    node_of,
     parse_srun,
     root_end,
     step_arguments,
@@ -114,6 +115,14 @@ def test_the_lines_in_their_order():
         ("ip-10-0-0-4", 30, 137),
     ]  # fmt: skip
     assert [e.node for e in found if isinstance(e, NotLaunched)] == ["ip-10-0-0-5", None]
+
+
+def test_the_node_of_a_rank_is_where_its_end_was_reported():
+    ends = [one for one in lines(BLOCK) if isinstance(one, TaskEnd)]
+    assert [node_of(rank, ends) for rank in (1, 9, 12, 30)] == [
+        "ip-10-0-0-2", "ip-10-0-0-3", "ip-10-0-0-3", "ip-10-0-0-4",
+    ]  # fmt: skip
+    assert node_of(10, ends) is None
 
 
 def end(code: int, rank: int = 0) -> TaskEnd:

@@ -92,3 +92,24 @@ def test_what_a_node_says_is_bounded_and_printable() -> None:
     assert sum(len(group.ranks) for group in verdict.groups) == MOST_RANKS + 40
     assert verdict.text.isprintable()
     assert len(verdict.text) < 2000
+
+
+def test_a_node_where_no_rank_is_expected_is_idle_and_no_error() -> None:
+    """sandbox-on-gpu.json of the H200: two ranks on two of three nodes, one kept as a spare."""
+    answers = [node("n1", 0, REDUCE), node("n2", 1, REDUCE), NodeStacks("n3")]
+    asked = ["n1", "n2", "n3"]
+    spare = aggregate(answers, asked, ["n1", "n2"], spares=True)
+    assert (spare.errors, spare.idle) == ((), ("n3",))
+    assert spare.text.endswith("; n3: spare, idle")
+    unknown = aggregate(answers, asked)
+    assert (unknown.errors, unknown.idle) == ((), ("n3",))
+    assert unknown.text.endswith("; no process of the job runs on n3")
+
+
+def test_a_node_where_ranks_are_expected_and_none_runs_is_an_error() -> None:
+    answers = [node("n1", 0, REDUCE), NodeStacks("n2"), NodeStacks("n3")]
+    found = aggregate(answers, ["n1", "n2", "n3"], ["n1", "n2"], spares=True)
+    assert found.errors == ("no Python process of the job runs on n2",)
+    assert found.idle == ("n3",)
+    nobody = aggregate([NodeStacks("n1"), NodeStacks("n2")], ["n1", "n2"])
+    assert nobody.errors == ("no Python process of the job runs on n[1-2]",)

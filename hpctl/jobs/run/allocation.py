@@ -144,6 +144,8 @@ class AllocationState:
         self._ours: Attempt | None = None
         self.allocation: JobRecord | None = None
         self.addresses: Mapping[NodeName, str] = {}
+        self.gpus = 0
+        """The most GPUs that Slurm counts on a node of the job; 0 where it counts none."""
         self.suspects: dict[NodeName, str] = {}
         self._closed: set[NodeName] = set()
         self.healed: set[NodeName] = set()
@@ -177,6 +179,8 @@ class AllocationState:
             else:
                 self._returned(states)
                 self.addresses = {name: state.address for name, state in states.items()}
+                has = [dict(state.has.gres).get("gpu", 0) for state in states.values()]
+                self.gpus = max(has, default=0)
                 self._fit, self._looked = fitness(nodes, states, self.suspects), time.monotonic()
                 return self._fit
 

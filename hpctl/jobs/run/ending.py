@@ -21,10 +21,13 @@ from msgspec.structs import replace
 from hpctl.core.model import NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.jobs.crash import GpuGrant, explain_gpus
 from hpctl.jobs.resume import ResumePoint
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd, root_end
 
 _EMPTY = ResumePoint()
+_ABORTED = "SIGABRT"
+"""The signature of a rank that aborted itself, as torch's watchdog does after a timeout."""
 TAIL_LINES = 40
 """Lines of the log's end that a trouble carries as evidence."""
 
@@ -52,6 +55,8 @@ class Evidence(Struct, frozen=True):
     """What a launcher inside the step says of its end."""
     again: bool = False
     """The job had a step before this one."""
+    gpus: GpuGrant = GpuGrant()
+    """What the job's environment says of its GPUs."""
 
 
 Classify = Callable[..., Trouble]
@@ -72,6 +77,7 @@ def judge(
     trouble = _trouble(evidence, policy, now, classify)
     if trouble is None:
         return None
+    trouble = explain_gpus(trouble, _grant(evidence, trouble))
     return replace(
         trouble,
         step=evidence.step if trouble.step is None else trouble.step,
@@ -100,9 +106,10 @@ def _trouble(
     if unheard is not None:
         why = f"srun could not start a task on {unheard.node}: {unheard.text}"
         return Trouble(Kind.NODE, now, why, "node launch", unheard.node, exit_code=code)
-    if evidence.account is not None:
-        return replace(evidence.account, at=now)
-    return classify(
+    account = evidence.account
+    if account is not None and account.signature != _ABORTED:
+        return replace(account, at=now)
+    trouble = classify(
         code,
         evidence.tail,
         at=now,
@@ -111,6 +118,17 @@ def _trouble(
         policy=policy,
         again=evidence.again or _some_ran(evidence),
     )
+    # A rank that aborted itself may have lost others, which its log tells and no launcher.
+    if account is not None and trouble.kind not in (Kind.NETWORK, Kind.HANG):
+        return replace(account, at=now)
+    return trouble
+
+
+def _grant(evidence: Evidence, trouble: Trouble) -> GpuGrant:
+    """What is known of the job's GPUs, with the nodes on which tasks ended as this one did."""
+    nodes = {end.node for end in evidence.ends if end.code == trouble.exit_code}
+    worked = evidence.stepped or evidence.before.path is not None
+    return replace(evidence.gpus, nodes=tuple(sorted(nodes)), worked=worked)
 
 
 def finished(evidence: Evidence) -> bool:

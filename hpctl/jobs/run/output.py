@@ -49,6 +49,9 @@ TAIL = 200
 LONGEST = 2000
 """Characters of a line of the tail."""
 
+COLLECTIVE_TIMED_OUT = b"Watchdog caught collective operation timeout"
+"""What torch's watchdog prints of a collective that timed out (ProcessGroupNCCL.cpp)."""
+
 _OWN = re.compile(b"^" + LOG_PREFIX.encode() + b".*\n", re.MULTILINE)
 
 
@@ -63,7 +66,8 @@ class StepOutput(Struct):
 
 class OutputReader:
     """Reads along. `on_line` is called with each line of srun's, `on_verdict` with each rule that
-    fired and `on_note` with each line of progress; all from a thread, and must not wait."""
+    fired, `on_note` with each line of progress and `on_timeout` where a rank reports a collective's
+    timeout; all from a thread, and must not wait."""
 
     def __init__(
         self,
@@ -74,7 +78,9 @@ class OutputReader:
         fds: tuple[int, int] = (1, 2),
         also: tuple[Path, ...] = (),
         on_note: Callable[[progress_notes.Note], object] = lambda _: None,
+        on_timeout: Callable[[], object] = lambda: None,
     ) -> None:
+        self._on_timeout = on_timeout
         self._rules, self._on_line, self._on_verdict = rules, on_line, on_verdict
         self._on_note = on_note
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -189,6 +195,8 @@ class OutputReader:
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in progress_notes.in_log(block):
             self._on_note(note)
+        if COLLECTIVE_TIMED_OUT in block:
+            self._on_timeout()
         for line in found:
             self._on_line(line)
         self._tell(verdicts)

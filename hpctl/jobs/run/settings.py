@@ -10,13 +10,16 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.core.bounds import natural
 from hpctl.core.hostlist import expand
 from hpctl.core.model import JobId, NodeName
 from hpctl.core.run_policy import RunPolicy
 from hpctl.errors import HpctlError
 from hpctl.jobs.checkpoints.search import Search
+from hpctl.jobs.crash import GpuGrant
 from hpctl.jobs.logs.rules import RuleSet
 from hpctl.jobs.ras_report import Address, address, address_of_job
+from hpctl.jobs.run.flight import flight_prefix
 from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.policies import PolicyFile, merged
@@ -91,6 +94,26 @@ class RunSettings:
         nodes = self.policy.nodes
         return min(self.wanted, nodes[0]) if nodes else self.wanted
 
+    @property
+    def tasks(self) -> int | None:
+        """How many ranks a node of a step has; None where nobody knows."""
+        if self.torch is not None:
+            return self.torch.count or None
+        return self.tasks_per_node
+
+    def flight(self, attempt: int) -> str:
+        """Where the ranks of an attempt dump their flight recorders, as a path's beginning."""
+        return flight_prefix(self.environ, self.history, attempt)
+
+    def gpus(self, in_slurm: int) -> GpuGrant:
+        """What the job's environment says of its GPUs. `in_slurm` is the number that a node has by
+        Slurm, 0 where Slurm counts none."""
+        listed = tuple(filter(None, self.environ.get("SLURM_JOB_GPUS", "").split(",")))
+        counted = natural(self.environ.get("SLURM_GPUS_ON_NODE", "")) or len(listed)
+        # Where Slurm counts no GPUs at all, a job has those of its nodes without asking.
+        granted = counted or (0 if in_slurm else None)
+        return GpuGrant(_visible_devices(self.srun, self.environ), granted, listed)
+
     def account(self, attempt: int) -> Path | None:
         """Where the launcher of an attempt writes what it did."""
         return self.history.with_suffix(f".{attempt}.account") if self.history else None
@@ -151,6 +174,19 @@ def settings(
         search=search,
         own=tuple(own),
     )
+
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def _visible_devices(srun: SrunCommand, environ: Mapping[str, str]) -> str | None:
+    """CUDA_VISIBLE_DEVICES as the ranks are started with it; None where nothing sets it."""
+    exported = srun.given.get("export", "").split(",")
+    for word in (*srun.command, *exported):
+        name, equals, value = word.partition("=")
+        if name == _VISIBLE and equals:
+            return value
+    return environ.get(_VISIBLE)
 
 
 def _save_signal(environ: Mapping[str, str]) -> int:

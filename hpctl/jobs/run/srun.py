@@ -193,12 +193,14 @@ _SIGNALS = {signal.strsignal(number): 128 + number for number in signal.valid_si
 
 
 class TaskEnd(Struct, frozen=True):
-    """Tasks of one node that ended badly. `code` is the shell's; `rank` the lowest of them."""
+    """Tasks of one node that ended badly. `code` is the shell's; `rank` the lowest of them, `spans`
+    all of them as first and last rank of each row."""
 
     node: NodeName
     rank: int
     code: int
     text: str
+    spans: tuple[tuple[int, int], ...] = ()
 
 
 class NotLaunched(Struct, frozen=True):
@@ -217,7 +219,8 @@ def lines(block: bytes) -> Iterator[SrunLine]:
     for match in _TASKS.finditer(block):
         text = match[3].decode("utf-8", "replace").strip()
         first = re.search(rb"\d+", match[2])
-        end = TaskEnd(_name(match[1]), int(first[0]) if first else 0, _code(text), text)
+        rank = int(first[0]) if first else 0
+        end = TaskEnd(_name(match[1]), rank, _code(text), text, _spans(match[2]))
         found.append((match.start(), end))
     for match in _LAUNCH.finditer(block):
         text = match[2].decode("utf-8", "replace").strip()
@@ -226,6 +229,20 @@ def lines(block: bytes) -> Iterator[SrunLine]:
         text = match[1].decode("utf-8", "replace").strip()
         found.append((match.start(), NotLaunched(None, text)))
     return iter([line for _, line in sorted(found, key=lambda each: each[0])])
+
+
+def node_of(rank: int, ends: Sequence[TaskEnd]) -> NodeName | None:
+    """The node on which srun reported the end of a rank; None where it reported none."""
+    for end in ends:
+        if any(first <= rank <= last for first, last in end.spans):
+            return end.node
+    return None
+
+
+def _spans(listed: bytes) -> tuple[tuple[int, int], ...]:
+    """The rows of `[0-3,8]` or `5`."""
+    rows = re.findall(rb"(\d{1,9})(?:-(\d{1,9}))?", listed[:4096])
+    return tuple((int(first), int(last or first)) for first, last in rows)
 
 
 def root_end(

@@ -28,6 +28,7 @@ from hpctl.jobs.elastic.wire import tell
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.resume import ResumePoint, beside, newest
 from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.flight import clear_dumps, flight_environment
 from hpctl.jobs.run.output import OutputReader, RankProgress
 from hpctl.jobs.run.settings import RunSettings, TorchRanks
 from hpctl.jobs.run.srun import (
@@ -40,7 +41,8 @@ from hpctl.jobs.run.srun import (
     step_environment,
     with_step_nodes,
 )
-from hpctl.jobs.stacks import explain
+from hpctl.jobs.run.timeouts import TimeoutInquiry
+from hpctl.jobs.stacks import explain, read_stacks
 from hpctl.policies import PolicyFile
 
 LOOK_S = 2.0
@@ -242,8 +244,16 @@ class Steps:
             events.put,
             lambda trouble, nodes: explain(trouble, given.job, nodes, launcher.runner.bin_dir),
         )
+        self._timeouts = TimeoutInquiry(
+            given.ras, lambda nodes: read_stacks(given.job, nodes, launcher.runner.bin_dir)
+        )
         self._output = OutputReader(
-            given.rules, events.put, self._fired, also=given.logs, on_note=self.ranks.logged
+            given.rules,
+            events.put,
+            self._fired,
+            also=given.logs,
+            on_note=self.ranks.logged,
+            on_timeout=self._timeouts.timed_out,
         )
         self.asked_to_end = False
         self._overlap = False
@@ -281,6 +291,8 @@ class Steps:
             with_step_nodes(srun, nodes), given.tasks_per_node, nodes, overlap=self._overlap
         )
         sinks = self._output.begin()
+        world = (given.tasks or 0) * len(nodes)
+        self._timeouts.begin(nodes, hosts, given.flight(attempt), world)
         try:
             return self._launcher.start(attempt, nodes, line, env | exported, sinks, self._on_end)
         finally:
@@ -368,8 +380,13 @@ class Steps:
             return {}
         return dict.fromkeys(missing, "its ranks did not end at SIGKILL, and it does not answer")
 
-    def evidence(self, code: int, lost: Mapping[NodeName, str]) -> Evidence:
-        """All that is known of a step that has ended."""
+    def explain_timeout(self, trouble: Trouble) -> Trouble:
+        """The trouble of a step that has ended, with whom its ranks waited for in a collective."""
+        progress = self.ranks.progress
+        return self._timeouts.explain(trouble, progress.ranks if progress else {})
+
+    def evidence(self, code: int, lost: Mapping[NodeName, str], gpus: int = 0) -> Evidence:
+        """All that is known of a step that has ended. `gpus`: a node has so many by Slurm."""
         heard = self._output.settle()
         self.ranks.look()
         mark = self._given.done_mark
@@ -387,6 +404,7 @@ class Steps:
             step=self.ranks.step,
             account=self._account.ended() if self._account else None,
             again=self._again,
+            gpus=self._given.gpus(gpus),
         )
 
     def found_at_end(self, answer: RunDecision | None) -> ResumePoint | None:
@@ -456,6 +474,8 @@ class Steps:
             exported["HPCTL_RESUME_FROM"] = resume.path
         here = list(hosts.values()) == [self._given.environ.get("SLURMD_NODENAME")]
         exported["NCCL_RAS_ADDR"] = str(self._given.ras)
+        clear_dumps(self._given.history, attempt)
+        exported |= flight_environment(self._given.environ, self._given.flight(attempt))
         if address := self.ranks.begin(hosts, here=here, file=self._given.progress_file):
             exported["HPCTL_PROGRESS"] = address
         if (mark := _fresh(self._given.done_mark)) is not None:

@@ -31,7 +31,7 @@ from hpctl.jobs.run.allocation import (
 )
 from hpctl.jobs.run.history import AttemptEnded, AttemptStarted, JobHistory
 from hpctl.jobs.run.settings import RunSettings
-from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd
+from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd, node_of
 from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
 from hpctl.policies import from_json
@@ -322,7 +322,7 @@ class StepSupervisor:
         fit = self.allocation.look()
         if code != 0:
             lost = lost | self.allocation.lost(step.nodes, fit)
-        evidence = self.steps.evidence(code, lost)
+        evidence = self.steps.evidence(code, lost, self.allocation.gpus)
         code = ending.code_of(evidence, self.given.policy)
         if self.steps.asked_to_end or self.asked:
             return AttemptOutcome(code, "it was asked to end")
@@ -334,6 +334,10 @@ class StepSupervisor:
         if trouble is None:
             more = f", and then ended with {code}" if code else ""
             return AttemptOutcome(code, f"done{more}")
+        if trouble.kind in (Kind.NETWORK, Kind.HANG) and trouble.node is None:
+            trouble = self.steps.explain_timeout(trouble)
+            if trouble.rank is not None and trouble.node is None:
+                trouble = replace(trouble, node=node_of(trouble.rank, evidence.ends))
         if trouble.kind is Kind.NODE and trouble.node is not None and not lost:
             self.allocation.suspect({trouble.node: trouble.why})
             fit = self.allocation.look()

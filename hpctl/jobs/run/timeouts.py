@@ -1,0 +1,231 @@
+"""A collective timed out: whom did the ranks wait for?
+
+The log of such an end shows who waited, and seldom who was waited for. Three witnesses know more,
+in this order:
+
+1. the flight recorder's dumps, which the ranks write before they end: numbers, operations and sizes
+   of the collectives of each rank (`core.flight`);
+2. NCCL's RAS service: how many collectives each rank has launched, and who does not answer;
+3. the ranks' stacks: who stands elsewhere than in the collective.
+
+The first that names a rank decides, and the others add what they know of it. Only where none does
+is it the network's trouble. RAS and stacks can be asked only while the ranks live: torch's watchdog
+reports the timeout 20 s and more before it ends its process, so they are asked at that line.
+
+The dumps are written where `jobs.run.flight` says, one file a rank, and are read as the user.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.core.flight import FlightCause, FlightVerdict
+from hpctl.core.model import NodeName
+from hpctl.core.stacks import StackVerdict, Suspect
+from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.errors import HpctlError
+from hpctl.jobs.crash import NOT_COME
+from hpctl.jobs.flight_files import read_verdict
+from hpctl.jobs.ras_judge import LAST_LOOK_S, HangCause, RankNames, RasFinding, RasSample, culprits
+from hpctl.jobs.ras_report import Address, RasReport, query
+from hpctl.jobs.run_progress import Rank
+
+DIFFERENT: Final = "the ranks call different collectives"
+"""The signature of a program whose ranks call different collectives."""
+WAIT_S: Final = 5.0
+"""Seconds that the end of a step waits for witnesses that were asked while it ran."""
+PIECE_CHARS: Final = 600
+
+
+class Witnesses(Struct, frozen=True):
+    """What each witness says of one timeout; empty or None where it says nothing."""
+
+    flight: FlightVerdict = FlightVerdict()
+    ras: RasFinding | None = None
+    stacks: StackVerdict | None = None
+
+
+def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+    """The trouble with whom the ranks waited for, where a witness names somebody.
+
+    A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
+    different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
+    """
+    named = _by_flight(trouble, said.flight)
+    if named is None and trouble.kind is Kind.HANG and trouble.rank is not None:
+        named = trouble
+    if named is None and said.ras is not None:
+        named = _by_ras(trouble, said.ras, names)
+    if named is None and said.stacks is not None:
+        named = _by_stacks(trouble, said.stacks)
+    if named is None:
+        named = trouble
+        if said.flight.cause is FlightCause.TOGETHER:
+            named = replace(trouble, why=f"{trouble.why}: {said.flight.text}")
+    return _with_evidence(_with_place(named, said, names), said)
+
+
+def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
+    only = flight.ranks[0] if len(flight.ranks) == 1 else None
+    if flight.cause is FlightCause.DIFFERENT:
+        return replace(
+            trouble, kind=Kind.CRASH, why=flight.text, signature=DIFFERENT, rank=only, node=None
+        )
+    if flight.cause in (FlightCause.ABSENT, FlightCause.SILENT):
+        return _hang(trouble, flight.text, only)
+    return None
+
+
+def _by_ras(trouble: Trouble, finding: RasFinding, names: RankNames) -> Trouble | None:
+    ranks = [names.rank(member, finding.communicator) for member in finding.members]
+    only = ranks[0].rank if len(ranks) == 1 and ranks[0] is not None else None
+    why = f"NCCL's RAS: {finding.why}"
+    nodes = {
+        names.node(member, rank) for member, rank in zip(finding.members, ranks, strict=True)
+    } - {None}
+    node = nodes.pop() if len(nodes) == 1 else None
+    if finding.cause in (HangCause.BEHIND, HangCause.MISSING):
+        return replace(_hang(trouble, why, only), node=node)
+    if finding.cause is HangCause.DIVERGED:
+        return replace(trouble, kind=Kind.CRASH, why=why, signature=DIFFERENT, rank=only)
+    if finding.cause is HangCause.FAILED:
+        # A rank's own error may be its network's: the kind stays, and the place is known.
+        return replace(trouble, why=f"{trouble.why}; {why}", rank=only, node=node)
+    return None
+
+
+def _by_stacks(trouble: Trouble, verdict: StackVerdict) -> Trouble | None:
+    if not verdict.suspects:
+        return None
+    only = verdict.suspects[0] if len(verdict.suspects) == 1 else None
+    return _hang(trouble, verdict.text, only.rank if only else None)
+
+
+def _hang(trouble: Trouble, why: str, rank: int | None) -> Trouble:
+    return replace(trouble, kind=Kind.HANG, why=why, signature=NOT_COME, rank=rank, node=None)
+
+
+def _with_place(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+    """The trouble with the node of its rank, and with what the stacks show of that rank."""
+    if trouble.rank is None:
+        return trouble
+    suspect = _suspect(said.stacks, trouble.rank)
+    rank = names.ranks.get(trouble.rank)
+    node = trouble.node or (rank.node if rank else None)
+    if node is None and suspect is not None and suspect.node:
+        node = NodeName(suspect.node)
+    if node is None and said.ras is not None:
+        node = _node_by_ras(said.ras, trouble.rank, names)
+    why = trouble.why
+    if suspect is not None and suspect.why and suspect.why not in why:
+        why = f"{why}; it {suspect.why}"
+    return replace(trouble, why=why, node=node)
+
+
+def _suspect(verdict: StackVerdict | None, rank: int) -> Suspect | None:
+    found = verdict.suspects if verdict else ()
+    return next((one for one in found if one.rank == rank), None)
+
+
+def _node_by_ras(finding: RasFinding, number: int, names: RankNames) -> NodeName | None:
+    for member in finding.members:
+        rank = names.rank(member, finding.communicator)
+        if rank is not None and rank.rank == number:
+            return names.node(member, rank)
+    return None
+
+
+def _with_evidence(trouble: Trouble, said: Witnesses) -> Trouble:
+    pieces = [
+        f"flight recorder ({said.flight.dumps} dumps): {said.flight.text}"
+        if said.flight.dumps
+        else "",
+        f"NCCL's RAS: {said.ras.why}" if said.ras else "",
+        f"stacks: {said.stacks.text}" if said.stacks else "",
+    ]
+    told = [piece[:PIECE_CHARS] for piece in pieces if piece]
+    return replace(trouble, evidence="\n".join([*told, trouble.evidence])[:EVIDENCE_CHARS])
+
+
+class TimeoutInquiry:
+    """Asks the witnesses of one step's timeout. No method raises; `timed_out` does not wait."""
+
+    def __init__(
+        self,
+        ras: Address,
+        stacks: Callable[[Sequence[NodeName]], StackVerdict],
+        *,
+        flight: Callable[[str, float], FlightVerdict] = read_verdict,
+        ask: Callable[[Address, float], RasReport] = query,
+    ) -> None:
+        """`stacks` reads the ranks' stacks on some nodes; it may raise HpctlError."""
+        self._address, self._stacks, self._flight, self._ask = ras, stacks, flight, ask
+        self.begin((), {}, "", 0)
+
+    def begin(
+        self, nodes: Sequence[NodeName], hosts: Mapping[str, NodeName], prefix: str, world: int
+    ) -> None:
+        """A new step begins: what an older one's witnesses said is void.
+
+        `hosts` maps addresses to the step's nodes, `prefix` is where the ranks dump, `world` how
+        many ranks there are, 0 where nobody knows.
+        """
+        self._nodes, self._hosts, self._prefix, self._world = tuple(nodes), hosts, prefix, world
+        self._began = time.time()
+        self._threads: list[threading.Thread] = []
+        self._heard: dict[str, object] = {}
+
+    def timed_out(self) -> None:
+        """A rank reported a timeout, and the ranks still live. May be called from any thread."""
+        if self._threads or not self._nodes:
+            return
+        heard = self._heard
+        self._threads = [
+            threading.Thread(target=work, args=(heard,), name="timeout", daemon=True)
+            for work in (self._ask_ras, self._read_stacks)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def explain(self, trouble: Trouble, ranks: Mapping[int, Rank]) -> Trouble:
+        """The trouble of a step that has ended, with whom its ranks waited for.
+
+        `ranks` are those that reported themselves. Takes a few seconds where dumps are to be read.
+        """
+        flight = self._flight(self._prefix, self._began) if self._prefix else FlightVerdict()
+        limit = time.monotonic() + WAIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, limit - time.monotonic()))
+        stacks = self._heard.get("stacks")
+        report = self._heard.get("ras")
+        names = RankNames(ranks, self._hosts, self._world or flight.world)
+        said = Witnesses(
+            flight,
+            _judge_ras(report, names) if isinstance(report, RasReport) else None,
+            stacks if isinstance(stacks, StackVerdict) else None,
+        )
+        return name_absent(trouble, said, names)
+
+    def _ask_ras(self, heard: dict[str, object]) -> None:
+        try:
+            heard["ras"] = self._ask(self._address, LAST_LOOK_S)
+        except HpctlError:
+            return  # no NCCL, or one without the service
+
+    def _read_stacks(self, heard: dict[str, object]) -> None:
+        try:
+            heard["stacks"] = self._stacks(self._nodes)
+        except HpctlError:
+            return  # the step ended meanwhile, or its nodes cannot be asked
+
+
+def _judge_ras(report: RasReport, names: RankNames) -> RasFinding | None:
+    """What one answer shows. That nothing moves, the timeout itself has shown."""
+    sample = RasSample(report, 0.0)
+    finding = culprits(sample, sample, names.name)
+    naming = finding.cause not in (HangCause.NOTHING, HangCause.EQUAL, HangCause.MOVING)
+    return finding if naming and finding.members else None
