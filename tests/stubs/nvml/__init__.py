@@ -70,8 +70,8 @@ class Stub:
     The script that it writes has one `key=value` a line. A key is the name of a call or
     `field<id>`, with `@<selector>` where one call answers for many (a link of a field, a clock,
     an ECC counter `type,counter`), after `gpu<n>.` or `gpu*.`. The value is one or more words, or
-    `!<error>`. `error`, `hang`, `crash` (names of calls) and `delay_ms` stand alone, for the
-    node, or after a GPU.
+    `!<error>`. `error`, `hang`, `block`, `spin`, `crash` (names of calls) and `delay_ms` stand
+    alone, for the node, or after a GPU.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -131,6 +131,14 @@ class Stub:
         """Let these calls not come back, until `fix`. Calls that wait already go on waiting."""
         return self._switch("hang", calls, gpu)
 
+    def block(self, *calls: str, gpu: int | None = None) -> Stub:
+        """Let these calls wait in state D, which no signal ends, until `fix`."""
+        return self._switch("block", calls, gpu)
+
+    def spin(self, *calls: str, gpu: int | None = None) -> Stub:
+        """Let these calls use a processor and not come back, until `fix`."""
+        return self._switch("spin", calls, gpu)
+
     def crash(self, *calls: str, gpu: int | None = None) -> Stub:
         """Let these calls kill the process that makes them (SIGABRT)."""
         return self._switch("crash", calls, gpu)
@@ -142,7 +150,7 @@ class Stub:
 
     def fix(self) -> Stub:
         """Take back every hang, crash, delay, lost GPU and failed init."""
-        ends = ("hang", "crash", "delay_ms", "error", "init")
+        ends = ("hang", "block", "spin", "crash", "delay_ms", "error", "init")
         self._values = {
             key: value for key, value in self._values.items() if key.rpartition(".")[2] not in ends
         }
