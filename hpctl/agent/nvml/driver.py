@@ -11,7 +11,10 @@ import struct
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module costs 1 MB
+    from typing import Any
 
 # --- inflight ---
 #
