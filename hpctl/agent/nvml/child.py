@@ -1,4 +1,7 @@
-"""The NVML child: `python -m hpctl.agent.nvml.child <seconds between sweeps> <page's descriptor>`.
+"""The NVML child: `python -m hpctl.agent.nvml.child SECONDS DESCRIPTOR LIBRARY`.
+
+SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path,
+or empty) is loaded where the loader finds no libnvidia-ml.so.1 by itself.
 
 The only process that loads NVIDIA's library. It sweeps all GPUs at its own pace and writes each
 sweep, and each event at once, to the socket that is its standard input. It never decides that a
@@ -9,8 +12,8 @@ signal, SIGKILL included, leaves no child behind.
 
 A sweep has the shape of `hpctl.agent.nvml.snapshot`, in plain dicts: a unit test holds the two
 together. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
-nvidia-ml-py take 16 MB of memory (`benchmarks/agent.py`), and NVIDIA's library takes its own on top:
-on an H200 with driver 580.159.04 the child had 51 MB in all.
+nvidia-ml-py take 16 MB of memory (`benchmarks/agent.py`). NVIDIA's library comes on top: on an H200
+with driver 580.159.04 the child had 51 MB in all.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import time
 
 from hpctl.agent.nvml.driver import (
     EVENTS,
+    LIBRARY_NOT_FOUND,
     OF_THE_LIBRARY,
     SWEEP,
     TIMEOUT,
@@ -373,11 +377,26 @@ def _address(handle: Any) -> int:
     return int.from_bytes(bytes(handle), sys.byteorder)
 
 
-def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float) -> None:
+def begin_session(driver: Driver, library: str) -> None:
+    """Start NVML, with the library at that path where the loader finds none. Raises NvmlFailed."""
+    try:
+        driver.call("nvmlInit")
+    except NvmlFailed as failed:
+        if failed.code != LIBRARY_NOT_FOUND or not library:
+            raise
+        try:
+            # The loader knows it by its soname from now on, and so pynvml finds it.
+            driver.nvml.CDLL(library)
+        except OSError:
+            raise failed from None
+        driver.call("nvmlInit")
+
+
+def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: str = "") -> None:
     """One NVML session: sweeps until the agent is gone (Gone) or the session is over."""
     driver = Driver(nvml, inflight, SWEEP)
     try:
-        driver.call("nvmlInit")
+        begin_session(driver, library)
         sweep = Sweep(driver)
     except NvmlFailed as failed:
         _report(agent, failed)
@@ -429,7 +448,7 @@ def main() -> int:
     """The exit status: 0 after a session, however it ended; 1 when there could be none."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    every_s, page = float(sys.argv[1]), int(sys.argv[2])
+    every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     agent = Agent(socket.socket(fileno=0))
     try:
         try:
@@ -438,7 +457,7 @@ def main() -> int:
             agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
             return 1
         give_back_memory(pynvml)
-        serve(pynvml, agent, InFlight(page), every_s)
+        serve(pynvml, agent, InFlight(page), every_s, library)
     except Gone:
         pass
     except Exception as error:

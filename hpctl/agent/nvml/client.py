@@ -30,6 +30,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
+from hpctl.agent.driver_files import find_library
 from hpctl.agent.machine import pci_gpus
 from hpctl.agent.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Call, InFlight
 from hpctl.agent.nvml.pauses import Pauses, sample
@@ -79,8 +80,12 @@ class Closed(Exception):
 class Child:
     """A running child. Nothing here waits for it, and nothing here kills it."""
 
-    def __init__(self, every_s: float, env: Mapping[str, str]) -> None:
-        """Start it. `env` is the environment that it is to have. Raises OSError."""
+    def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
+        """Start it. Raises OSError.
+
+        `env` is the environment that it is to have, `library` the path of NVIDIA's library, for
+        where the loader finds none by itself.
+        """
         self.started = time.monotonic()
         self._page = InFlight.create()
         self._buffer = bytearray()
@@ -88,10 +93,11 @@ class Child:
         """What it reported of its own failure."""
         ours, theirs = socket.socketpair()
         with theirs:
+            arguments = [str(every_s), str(self._page.fd), library]
             try:
                 self._process = subprocess.Popen(
                     # No site: it costs memory, and the paths are ours in any case.
-                    [sys.executable, "-S", *SAFE_PATH, MODULE, str(every_s), str(self._page.fd)],
+                    [sys.executable, "-S", *SAFE_PATH, MODULE, *arguments],
                     stdin=theirs.fileno(),
                     # Not our own: a child that hangs would hold them open after we are gone.
                     stdout=subprocess.DEVNULL,
@@ -217,7 +223,7 @@ class Client:
     called. Call `events` when `fileno` is readable, and at least every few seconds.
 
     `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: ours), `root` the
-    machine's root for sysfs.
+    machine's root for sysfs and for the driver's files.
     """
 
     def __init__(
@@ -348,8 +354,9 @@ class Client:
         self._watch()
 
     def _start(self) -> None:
+        library = find_library(self._root, self._env)
         try:
-            child = Child(self._every_s, self._env)
+            child = Child(self._every_s, self._env, "" if library is None else str(library))
         except OSError as error:
             self._pause(f"the NVML child does not start: {error}")
             return

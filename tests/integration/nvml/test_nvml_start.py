@@ -42,9 +42,11 @@ def test_the_first_look_waits_for_the_first_sweep(stub, tmp_path, monkeypatch):
         until = time.monotonic() + PATIENCE_S
         while not seen and time.monotonic() < until:
             time.sleep(0.05)
+        metrics = running.metrics(())
     finally:
         running.stop()
     assert [(f.check, f.code) for f in seen][:1] == [("gpu.recovery", "reset")]
+    assert b"hpctl_agent_nvml_child_resident_memory_bytes" in metrics
 
 
 @pytest.mark.parametrize("bytecode", ["kept", "not kept"])

@@ -186,7 +186,10 @@ def bus_id(gpu: int) -> str:
 
 def compiled() -> Path:
     """The library, built once for each state of its source. Raises CompilerMissing."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    options = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    # As NVIDIA's: once it is loaded from any path, the loader knows it by this name.
+    options.append(f"-Wl,-soname,{LIBRARY}")
+    digest = hashlib.sha256(SOURCE.read_bytes() + repr(options).encode()).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"hpctl-nvml-stub-{os.getuid()}-{digest}"
     library = directory / LIBRARY
     if library.exists():
@@ -200,7 +203,7 @@ def compiled() -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     # Under another name first: several test processes may build at once.
     fresh = directory / f"{LIBRARY}.{os.getpid()}"
-    args = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*args, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
+    command = [compiler, *options, "-o", str(fresh), str(SOURCE)]
+    subprocess.run(command, check=True, timeout=120)
     os.replace(fresh, library)
     return library
