@@ -281,7 +281,8 @@ class Client:
             age_s = time.monotonic() - self._done
             pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
             if age_s > self._every_s + pause_s + self._hung_after_s:
-                raise CannotTell(f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}")
+                why = f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}"
+                raise CannotTell(self._pauses.reason or why)
             return replace(snapshot, events=tuple(self._recent))
 
     def events(self) -> tuple[Event, ...]:

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.stubs.nvml.recorded import answers as recorded_answers
+
 SOURCE = Path(__file__).with_name("nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -70,8 +72,8 @@ class Stub:
     The script that it writes has one `key=value` a line. A key is the name of a call or
     `field<id>`, with `@<selector>` where one call answers for many (a link of a field, a clock,
     an ECC counter `type,counter`), after `gpu<n>.` or `gpu*.`. The value is one or more words, or
-    `!<error>`. `error`, `hang`, `block`, `spin`, `crash` (names of calls) and `delay_ms` stand
-    alone, for the node, or after a GPU.
+    `!<error>`; of a field, `<number>ull` is an unsigned long long. `error`, `hang`, `block`,
+    `spin`, `crash` (names of calls) and `delay_ms` stand alone, for the node, or after a GPU.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -95,6 +97,12 @@ class Stub:
                 f"gpu{gpu}.nvmlDeviceGetSerial": f"165000000000{gpu}",
                 f"gpu{gpu}.nvmlDeviceGetPciInfo_v3": bus_id(gpu),
             }
+        return self._write()
+
+    def recorded(self, state: str) -> Stub:
+        """One H200 as it was recorded, `state` "idle" or "load": values and return codes."""
+        self._values["count"] = "1"
+        self._values |= {f"gpu0.{key}": value for key, value in recorded_answers(state).items()}
         return self._write()
 
     def set(self, gpu: int | None, /, *, at=None, **answers) -> Stub:

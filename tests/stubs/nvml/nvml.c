@@ -493,13 +493,14 @@ static void fill(struct field *field, const char *text) {
         field->type = DOUBLE, field->value.d = atof(text);
     else if (text[0] == '-')
         field->type = SIGNED_INT, field->value.i = atoi(text);
-    else if (strtoull(text, NULL, 0) > 0xFFFFFFFFull)
+    else if (strstr(text, "ull") != NULL || strtoull(text, NULL, 0) > 0xFFFFFFFFull)
         field->type = UNSIGNED_LONG_LONG, field->value.u = strtoull(text, NULL, 0);
     else
         field->type = UNSIGNED_INT, field->value.ui = (unsigned int)strtoull(text, NULL, 0);
 }
 
-/* `field165@3` for the scope 3, else `field165`. Asked ids that no script names: NOT_SUPPORTED. */
+/* A number has the smallest type that holds it, `7ull` that of an unsigned long long.
+ * `field165@3` for the scope 3, else `field165`. Asked ids that no script names: NOT_SUPPORTED. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int wanted, struct field *fields) {
     int gpu = index_of(device);
     nvmlReturn_t error = enter(gpu, "nvmlDeviceGetFieldValues");
