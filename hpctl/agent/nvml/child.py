@@ -1,7 +1,7 @@
 """The NVML child: `python -m hpctl.agent.nvml.child SECONDS DESCRIPTOR LIBRARY`.
 
-SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path,
-or empty) is loaded where the loader finds no libnvidia-ml.so.1 by itself.
+SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path, or empty) is
+loaded where the loader finds no libnvidia-ml.so.1 by itself.
 
 The only process that loads NVIDIA's library. It sweeps all GPUs at its own pace and writes each
 sweep, and each event at once, to the socket that is its standard input. It never decides that a

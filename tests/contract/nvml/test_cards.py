@@ -17,6 +17,8 @@ from tests.contract.nvml.beds import PATIENCE_S
 from tests.contract.nvml.smi_fields import DIFFERS, ONLY_SMI, OTHER_SCALE, SAME, compare
 from tests.integration.nvml.halts import stopped
 
+pytestmark = pytest.mark.slow
+
 MIB = 1024 * 1024
 TIMES_STOPPED, STOPPED_S = 3, 3.0
 

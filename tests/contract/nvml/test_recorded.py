@@ -10,6 +10,8 @@ from tests.contract.nvml.smi_fields import NEITHER, ONLY_NVML, OTHER_SCALE, SAME
 from tests.gpu.recordings import read_json, read_text
 from tests.stubs.nvml.recorded import snapshot
 
+pytestmark = pytest.mark.slow
+
 WORDS = {"same": SAME, "same (moved)": SAME, "both none": NEITHER, "smi has none": ONLY_NVML}
 """The recordings' words for what smi_fields finds; all others are a DIFFERS."""
 

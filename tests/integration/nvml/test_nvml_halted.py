@@ -20,6 +20,8 @@ from hpctl.core.faults import CHECKS
 from tests.integration.nvml import halts
 from tests.integration.nvml.bed import PATIENCE_S, fresh, hung, newest, until
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 HUNG_S = 0.6
 TIMES = 10
