@@ -17,7 +17,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +28,7 @@ from msgspec import Struct
 from hpctl.agent.check import CannotTell, NotHere
 from hpctl.agent.checks.kernel_gpu import normalise
 from hpctl.agent.config import AgentSettings
+from hpctl.agent.driver_files import SMI, find_smi
 from hpctl.agent.probe import ProbeResult, Probes
 from hpctl.agent.procs import Jobs
 from hpctl.core.compat import UTC
@@ -39,14 +40,13 @@ from hpctl.protocol.heads import trusted_uids
 
 log = logging.getLogger(__name__)
 
-SMI, SYSTEMCTL = "/usr/bin/nvidia-smi", "/usr/bin/systemctl"
+SYSTEMCTL = "/usr/bin/systemctl"
 LIST: Final = (
-    SMI,
     "--query-gpu=uuid,pci.bus_id,compute_cap,persistence_mode,mig.mode.current",
     "--format=csv,noheader",
 )
-PERSISTENCE: Final = (SMI, "--persistence-mode={mode}", "--id={uuid}")
-RESET: Final = (SMI, "--gpu-reset", "--id={uuids}")
+PERSISTENCE: Final = ("--persistence-mode={mode}", "--id={uuid}")
+RESET: Final = ("--gpu-reset", "--id={uuids}")
 ACTIVE: Final = (SYSTEMCTL, "is-active")
 UNITS: Final = (
     *("nvidia-dcgm.service", "dcgm.service", "nvidia-dcgm-exporter.service"),
@@ -133,8 +133,8 @@ class Reset:
     def _stop_persistence(self, found: Sequence[Gpu], again: ExitStack) -> None:
         for uuid in (gpu.uuid for gpu in found if gpu.persistent):
             off, on = ([w.format(mode=m, uuid=uuid) for w in PERSISTENCE] for m in "01")
-            again.callback(self._try, on)
-            self._try(off)
+            again.callback(self._try_smi, on)
+            self._try_smi(off)
 
     def _end_holders(self) -> None:
         """End the processes that hold a GPU. Raises NoReset where one does not end."""
@@ -204,17 +204,31 @@ class Reset:
         uuids = ",".join(gpu.uuid for gpu in gpus)
         return self._smi([word.format(uuids=uuids) for word in RESET], RESET_S)
 
-    def _smi(self, command: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
-        answer = self._try(command, within_s)
+    def _smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
+        answer = self._try_smi(arguments, within_s)
         if answer is None:
-            raise NoReset(RESET_FAILED, f"{' '.join(command[:2])} does not answer")
+            raise NoReset(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
         return answer
 
-    def _try(self, command: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
+    def _try_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
+        program = find_smi(self._root)
+        if program is None:
+            log.warning("there is no %s that only root can write", SMI)
+            return None
+        return self._run((str(program.path), *arguments), within_s, program.environment)
+
+    def _try(self, command: Sequence[str]) -> ProbeResult | None:
         """What a program of the machine answers; None where it is not there, or hangs."""
         program = str(self._root / command[0].lstrip("/"))
+        return self._run((program, *command[1:]), LIMIT_S, {})
+
+    def _run(
+        self, command: Sequence[str], within_s: float, environment: Mapping[str, str]
+    ) -> ProbeResult | None:
+        program = command[0]
         try:
-            answer = Probes(within_s).ask({program: (program, *command[1:])}, within_s)[program]
+            probes = Probes(within_s, environment=environment)
+            answer = probes.ask({program: command}, within_s)[program]
         except (NotHere, CannotTell) as error:
             log.warning("%s", error)
             return None

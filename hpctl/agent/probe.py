@@ -47,8 +47,15 @@ class Probes:
     into a pipe (64 KiB): nobody reads before it has ended.
     """
 
-    def __init__(self, deadline_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        deadline_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment` is added to the little that every child gets."""
         self.deadline_s = deadline_s
+        self._environment = {**_ENVIRONMENT, **(environment or {})}
         self._monotonic = monotonic
         self._out: dict[str, _Child] = {}
         self._unanswered: dict[str, float] = {}
@@ -109,7 +116,7 @@ class Probes:
                 text=True,
                 errors="replace",
                 cwd="/",
-                env=_ENVIRONMENT,
+                env=self._environment,
                 start_new_session=True,
             )
         except FileNotFoundError as error:

@@ -353,8 +353,13 @@ class Usage(Struct, frozen=True):
 def usage() -> Usage:
     """Of this process, all threads, without its children."""
     times = os.times()
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return Usage(times.user + times.system, resident / _MB)
+    return Usage(times.user + times.system, resident_mb("self"))
+
+
+def resident_mb(process: int | str) -> float:
+    """Return the resident memory of a process in MB. Raises OSError once it has ended."""
+    statm = Path(f"/proc/{process}/statm").read_text()
+    return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / _MB
 
 
 class Budget:

@@ -26,7 +26,7 @@ from hpctl.agent.nvml.client import Client
 from hpctl.agent.nvml.snapshot import Snapshot
 from hpctl.agent.outside.sources import Sources, theirs
 from hpctl.agent.procs import Jobs
-from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load, usage
+from hpctl.agent.runner import AGENT_CHECKS, Budget, Runner, load, resident_mb, usage
 from hpctl.agent.send import Pace, Sender, Spool
 from hpctl.core.compat import UTC
 from hpctl.core.faults import CHECKS
@@ -113,8 +113,17 @@ class Checks:
                 *samples_of(self._runner.samples(), findings, self._runner.gauges()),
                 ("cpu_ratio", {}, self._budget.cpu_percent / 100),
                 ("resident_memory_bytes", {}, usage().memory_mb * 1e6),
+                ("nvml_child_resident_memory_bytes", {}, self._child_bytes()),
             )
         )
+
+    def _child_bytes(self) -> float | None:
+        """The resident memory of NVML's child, NVIDIA's library included; None without a child."""
+        pid = self._nvml.child_pid()
+        try:
+            return None if pid is None else resident_mb(pid) * 1e6
+        except OSError:  # it has just ended
+            return None
 
 
 log = logging.getLogger(__name__)

@@ -2,11 +2,18 @@
 
 Sources: NVIDIA/gpu-operator issue 118, NVIDIA/NVSentinel issue 1690, nvidia-smi(1). What was run is
 in `calls`; the answers to --gpu-reset are taken from `answers` in turn, each an exit code and text.
+
+`install_recorded` answers what a real H200 answered: `-q -x` is smi-idle.xml or smi-load.xml of
+tests/gpu/recordings, and without arguments it is smi-plain-load.txt. The suite tests/contract/nvml
+holds these answers and the real program's to the same reading.
 """
 
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
+
+from tests.gpu.recordings import read_text
 
 GPUS = ("0000:53:00.0", "0000:64:00.0")
 DONE = (0, "GPU 00000000:53:00.0 was successfully reset.")
@@ -21,13 +28,17 @@ IN_USE = (
 UNSUPPORTED = (3, "Resetting GPU 00000000:53:00.0 is not supported.")
 PEERS = (255, "GPUs with NVLink connections must be reset in the same command: 00000000:64:00.0")
 _SCRIPT = """#!{python}
-import json, pathlib, sys
+import json, os, pathlib, sys
 root = pathlib.Path({root!r})
-calls = root / "calls"
-known = calls.read_text() if calls.exists() else ""
-calls.write_text(known + json.dumps(sys.argv[1:]) + "\\n")
+for name, what in (("calls", sys.argv[1:]), ("environments", dict(os.environ))):
+    with open(root / name, "a") as file:
+        file.write(json.dumps(what) + "\\n")
 words = " ".join(sys.argv[1:])
-if "--query-gpu" in words:
+if words == "-q -x":
+    print((root / "smi.xml").read_text(), end="")
+elif not words:
+    print((root / "smi.txt").read_text(), end="")
+elif "--query-gpu" in words:
     print((root / "gpus.csv").read_text(), end="")
 elif "--gpu-reset" in words:
     answers = json.loads((root / "answers").read_text())
@@ -43,11 +54,6 @@ elif "is-active" in words:
 
 def install(root: Path, *answers, mig: str = "Disabled", capability: str = "9.0", units: str = ""):
     """Two GPUs in the machine below `root`, both with persistence mode."""
-    for name in ("nvidia-smi", "systemctl"):
-        program = root / "usr/bin" / name
-        program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text(_SCRIPT.format(python=sys.executable + " -S", root=str(root)))
-        program.chmod(0o755)
     rows = (
         f"GPU-{n}, {'0000' + pci.upper()}, {capability}, Enabled, {mig}\n"
         for n, pci in enumerate(GPUS)
@@ -55,8 +61,37 @@ def install(root: Path, *answers, mig: str = "Disabled", capability: str = "9.0"
     (root / "gpus.csv").write_text("".join(rows))
     (root / "answers").write_text(json.dumps(answers or [DONE]))
     (root / "units").write_text(units)
+    _install_programs(root)
+
+
+def install_recorded(root: Path, state: str) -> Path:
+    """The H200 of the recordings, `state` "idle" or "load"; returns the path of nvidia-smi."""
+    xml = read_text(f"smi-{state}.xml")
+    (root / "smi.xml").write_text(xml)
+    (root / "smi.txt").write_text(read_text("smi-plain-load.txt"))
+    gpu = ElementTree.fromstring(xml).find("gpu")
+    words = ("uuid", "pci/pci_bus_id", "persistence_mode", "mig_mode/current_mig")
+    uuid, pci, persistence, mig = (gpu.findtext(word) for word in words)
+    (root / "gpus.csv").write_text(f"{uuid}, {pci}, 9.0, {persistence}, {mig}\n")
+    (root / "answers").write_text(json.dumps([DONE]))
+    (root / "units").write_text("")
+    _install_programs(root)
+    return root / "usr/bin/nvidia-smi"
+
+
+def _install_programs(root: Path) -> None:
+    for name in ("nvidia-smi", "systemctl"):
+        program = root / "usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(_SCRIPT.format(python=sys.executable + " -S", root=str(root)))
+        program.chmod(0o755)
 
 
 def calls(root: Path) -> list[str]:
     """What was run, a line each."""
     return [" ".join(json.loads(line)) for line in (root / "calls").read_text().splitlines()]
+
+
+def environments(root: Path) -> list[dict[str, str]]:
+    """In what environment, a value for each call."""
+    return [json.loads(line) for line in (root / "environments").read_text().splitlines()]

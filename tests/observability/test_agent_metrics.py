@@ -79,7 +79,7 @@ def test_it_prints_what_its_checks_saw_last_in_base_units():
     }  # fmt: skip
     assert {name: found.get(name) for name in wanted} == pytest.approx(wanted)
     assert 'gpu_temperature_celsius{gpu="1"}' not in found, "what a GPU does not say is no zero"
-    others = {"cpu_ratio", "resident_memory_bytes"}
+    others = {"cpu_ratio", "resident_memory_bytes", "nvml_child_resident_memory_bytes"}
     assert {name.partition("{")[0] for name in found} | others == set(table())
 
 

@@ -1,6 +1,7 @@
 """What the agent makes of the NVML child's words, good and bad, and the page of its calls."""
 
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -88,8 +89,9 @@ def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
     other = InFlight(os.dup(page.fd))
     assert page.oldest() is None
     other.begin(SWEEP, "nvmlInit")
-    since, call = page.oldest() or (0.0, "")
-    assert (call, since) == ("nvmlInit", pytest.approx(time.monotonic(), abs=1.0))
+    call = page.oldest()
+    assert (call.name, call.thread) == ("nvmlInit", threading.get_native_id())
+    assert call.since == pytest.approx(time.monotonic(), abs=1.0)
     other.end(SWEEP)
     assert page.oldest() is None
     other.close()
@@ -98,6 +100,6 @@ def test_the_page_is_shared_through_its_descriptor(page: InFlight) -> None:
 def test_a_call_that_is_meant_to_wait_is_late_only_afterwards(page: InFlight) -> None:
     page.begin(EVENTS, "nvmlEventSetWait", lasts_s=100.0)
     page.begin(SWEEP, "nvmlDeviceGetCount")
-    assert (page.oldest() or (0, ""))[1] == "nvmlDeviceGetCount"
+    assert page.oldest().name == "nvmlDeviceGetCount"
     page.end(SWEEP)
-    assert (page.oldest() or (0.0, ""))[0] > time.monotonic() + 50
+    assert page.oldest().since > time.monotonic() + 50

@@ -141,7 +141,7 @@ def test_the_child_loads_little_and_nothing_else_loads_pynvml():
         "import sys\n"
         "import {module}\n"
         "print(sorted(set(sys.modules) & {{'pynvml', 'dataclasses', 'msgspec', 'asyncio',"
-        " 'pathlib', 'subprocess', 'logging', 'inspect'}}))"
+        " 'pathlib', 'subprocess', 'logging', 'inspect', 'typing'}}))"
     )
 
     def loaded(module: str) -> set[str]:

@@ -25,6 +25,7 @@ from hpctl.agent.check import (
     sweep,
     warn,
 )
+from hpctl.agent.driver_files import library_version
 from hpctl.agent.machine import pci_gpus
 from hpctl.agent.nvml.snapshot import NvmlError, Snapshot
 from hpctl.core.faults import rows_of
@@ -105,10 +106,8 @@ def judge_count(seen: CountSample, before: CountSample | None, limits: Limits) -
 # tried.
 
 _MODULE = "/proc/driver/nvidia/version"
-_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 # `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ...`
 _VERSION = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
-_LIBRARY = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)?)$")
 _OTHERS_CHECKS = (GPU_IS_LOST, RESET_REQUIRED)
 
 
@@ -141,7 +140,7 @@ def gather_driver(machine: Machine) -> DriverSample:
     module = _module(machine)
     if not gpus and error is None and (no_driver or not module):
         raise NotHere(no_driver or "no NVIDIA GPU")
-    return DriverSample(gpus, error, no_driver, module, _library(machine))
+    return DriverSample(gpus, error, no_driver, module, library_version(machine.root))
 
 
 def judge_driver(seen: DriverSample, before: DriverSample | None, limits: Limits) -> Judged:
@@ -166,20 +165,6 @@ def _module(machine: Machine) -> str:
     except (NotHere, CannotTell):
         return ""
     return match[1] if match else ""
-
-
-def _library(machine: Machine) -> str:
-    """The version that the loader's name `libnvidia-ml.so.1` leads to."""
-    for folder in _LIBRARIES:
-        link = machine.path(f"{folder}/libnvidia-ml.so.1")
-        try:
-            match = _LIBRARY.search(str(link.readlink()))
-        except OSError:
-            # Not here, or no link: the next folder, else not known.
-            continue
-        if match:
-            return match[1]
-    return ""
 
 
 # --- gpu.recovery ----------

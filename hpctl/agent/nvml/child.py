@@ -1,4 +1,7 @@
-"""The NVML child: `python -m hpctl.agent.nvml.child <seconds between sweeps> <page's descriptor>`.
+"""The NVML child: `python -m hpctl.agent.nvml.child SECONDS DESCRIPTOR LIBRARY`.
+
+SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path, or empty) is
+loaded where the loader finds no libnvidia-ml.so.1 by itself.
 
 The only process that loads NVIDIA's library. It sweeps all GPUs at its own pace and writes each
 sweep, and each event at once, to the socket that is its standard input. It never decides that a
@@ -8,9 +11,14 @@ can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent th
 signal, SIGKILL included, leaves no child behind.
 
 A sweep has the shape of `hpctl.agent.nvml.snapshot`, in plain dicts: a unit test holds the two
-together. The child imports little, and no dataclasses, msgspec or pathlib: it has 20 MB to live in.
+together. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
+nvidia-ml-py take 16 MB of memory (`benchmarks/agent.py`). NVIDIA's library comes on top: on an H200
+with driver 580.159.04 the child had 51 MB in all.
 """
 
+from __future__ import annotations
+
+import gc
 import json
 import select
 import signal
@@ -19,10 +27,10 @@ import struct
 import sys
 import threading
 import time
-from typing import Any
 
 from hpctl.agent.nvml.driver import (
     EVENTS,
+    LIBRARY_NOT_FOUND,
     OF_THE_LIBRARY,
     SWEEP,
     TIMEOUT,
@@ -32,6 +40,10 @@ from hpctl.agent.nvml.driver import (
     InFlight,
     NvmlFailed,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module costs 1 MB
+    from typing import Any
 
 SLOW_EVERY_S = 30.0
 """How often what costs most is read: links, banks, processes, thresholds."""
@@ -52,7 +64,8 @@ A_LINK = (LINK_RECOVERIES, LINK_RECOVERIES_5, *LINK_BER.values(), *LINK.values()
 VOLATILE, CORRECTED, UNCORRECTED = 0, 0, 1
 SM_CLOCK, CORE_TEMPERATURE, THRESHOLD_SLOWDOWN, THRESHOLD_MEM_MAX = 1, 0, 1, 2
 
-Fields = dict[str, Any]
+if TYPE_CHECKING:
+    Fields = dict[str, Any]
 
 
 CORRUPTED_INFOROM = 14
@@ -364,11 +377,26 @@ def _address(handle: Any) -> int:
     return int.from_bytes(bytes(handle), sys.byteorder)
 
 
-def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float) -> None:
+def begin_session(driver: Driver, library: str) -> None:
+    """Start NVML, with the library at that path where the loader finds none. Raises NvmlFailed."""
+    try:
+        driver.call("nvmlInit")
+    except NvmlFailed as failed:
+        if failed.code != LIBRARY_NOT_FOUND or not library:
+            raise
+        try:
+            # The loader knows it by its soname from now on, and so pynvml finds it.
+            driver.nvml.CDLL(library)
+        except OSError:
+            raise failed from None
+        driver.call("nvmlInit")
+
+
+def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: str = "") -> None:
     """One NVML session: sweeps until the agent is gone (Gone) or the session is over."""
     driver = Driver(nvml, inflight, SWEEP)
     try:
-        driver.call("nvmlInit")
+        begin_session(driver, library)
         sweep = Sweep(driver)
     except NvmlFailed as failed:
         _report(agent, failed)
@@ -376,11 +404,14 @@ def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float) -> None:
     events = Events(Driver(nvml, inflight, EVENTS), agent, sweep)
     events.start()
     try:
-        due = time.monotonic()
+        due, given_back = time.monotonic(), False
         while True:
             inflight.begin(WHOLE, "a sweep")
             snapshot = sweep.read()
             inflight.end(WHOLE)
+            if not given_back:
+                give_back_memory(nvml)
+                given_back = True
             agent.send("sweep", snapshot=snapshot, done=time.monotonic())
             due = max(due + every_s, time.monotonic())
             agent.wait(due - time.monotonic())
@@ -400,11 +431,24 @@ def _report(agent: Agent, failed: NvmlFailed) -> None:
     agent.send("sweep", snapshot={"at": now, "error": failed.as_error()}, done=now)
 
 
+def give_back_memory(nvml: Any) -> None:
+    """Return what is free in the heap to the kernel.
+
+    To compile nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
+    NVIDIA's library frees some of what it takes for its start.
+    """
+    gc.collect()
+    # Of pynvml's star import too. Only glibc has the function, and no other C library needs it.
+    trim = getattr(nvml.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def main() -> int:
     """The exit status: 0 after a session, however it ended; 1 when there could be none."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    every_s, page = float(sys.argv[1]), int(sys.argv[2])
+    every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     agent = Agent(socket.socket(fileno=0))
     try:
         try:
@@ -412,7 +456,8 @@ def main() -> int:
         except ImportError as error:
             agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
             return 1
-        serve(pynvml, agent, InFlight(page), every_s)
+        give_back_memory(pynvml)
+        serve(pynvml, agent, InFlight(page), every_s, library)
     except Gone:
         pass
     except Exception as error:

@@ -6,6 +6,10 @@ wedge the GPU. So the child is never killed. One that has been inside a call for
 is started beside it. When its call does come back, what it read is still taken, and it is let go;
 once it has exited, a fresh one is started. A child that crashes is started again. Each start after
 a failure waits twice as long as the one before.
+
+Time in which the child is stopped, frozen or starved, or in which the agent itself does not run, is
+not the driver's (`hpctl.agent.nvml.pauses`): it counts towards no deadline, and what is said then
+is that nobody can tell.
 """
 
 import logging
@@ -26,8 +30,10 @@ import msgspec
 from msgspec.structs import replace
 
 from hpctl.agent.check import CannotTell, DriverHung, NotHere
+from hpctl.agent.driver_files import find_library
 from hpctl.agent.machine import pci_gpus
-from hpctl.agent.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, InFlight
+from hpctl.agent.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Call, InFlight
+from hpctl.agent.nvml.pauses import Pauses, sample
 from hpctl.agent.nvml.snapshot import Event, Snapshot
 from hpctl.core.compat import SAFE_PATH
 
@@ -74,8 +80,12 @@ class Closed(Exception):
 class Child:
     """A running child. Nothing here waits for it, and nothing here kills it."""
 
-    def __init__(self, every_s: float, env: Mapping[str, str]) -> None:
-        """Start it. `env` is the environment that it is to have. Raises OSError."""
+    def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
+        """Start it. Raises OSError.
+
+        `env` is the environment that it is to have, `library` the path of NVIDIA's library, for
+        where the loader finds none by itself.
+        """
         self.started = time.monotonic()
         self._page = InFlight.create()
         self._buffer = bytearray()
@@ -83,10 +93,11 @@ class Child:
         """What it reported of its own failure."""
         ours, theirs = socket.socketpair()
         with theirs:
+            arguments = [str(every_s), str(self._page.fd), library]
             try:
                 self._process = subprocess.Popen(
                     # No site: it costs memory, and the paths are ours in any case.
-                    [sys.executable, "-S", *SAFE_PATH, MODULE, str(every_s), str(self._page.fd)],
+                    [sys.executable, "-S", *SAFE_PATH, MODULE, *arguments],
                     stdin=theirs.fileno(),
                     # Not our own: a child that hangs would hold them open after we are gone.
                     stdout=subprocess.DEVNULL,
@@ -143,8 +154,8 @@ class Child:
             self._buffer += chunk
         return False
 
-    def in_call(self) -> tuple[float, str] | None:
-        """Since when (monotonic seconds) it is inside which call of the driver; None: in none."""
+    def in_call(self) -> Call | None:
+        """Return the call of the driver that it is in; None: in none."""
         return self._page.oldest()
 
     def exit_status(self) -> int | None:
@@ -198,6 +209,11 @@ RECENT_EVENTS = 64
 WAITING_EVENTS = 1024
 END_S = 2.0
 """How long `close` waits for a child to end, unless a call keeps it longer already."""
+PAUSE_LOG_S = 60.0
+"""A child that is stopped and continued again and again is logged no more often than this."""
+LOOKS = 4
+"""No pause between two looks counts for more than this part of the time after which a call is
+hung: so many looks at least must find the call under way and the child able to run."""
 
 
 class Client:
@@ -207,7 +223,7 @@ class Client:
     called. Call `events` when `fileno` is readable, and at least every few seconds.
 
     `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: ours), `root` the
-    machine's root for sysfs.
+    machine's root for sysfs and for the driver's files.
     """
 
     def __init__(
@@ -228,6 +244,10 @@ class Client:
         self._leaving: Child | None = None
         self._left_at = 0.0
         self._abandoned = self._closed = self._held = False
+        self._hung_since: float | None = None
+        """Of the call that was found to hang: it stays so until it comes back."""
+        self._pauses = Pauses(self._hung_after_s / LOOKS)
+        self._pause_logged, self._pause_logged_at = False, float("-inf")
         self._start_at, self._failures, self._why = 0.0, 0, ""
         self._snapshot: Snapshot | None = None
         self._done = 0.0
@@ -242,7 +262,8 @@ class Client:
         """The newest sweep, with the newest events.
 
         Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
-        not come back, and CannotTell while there is no sweep, or none that is new enough.
+        not come back, and CannotTell while there is no sweep, or none that is new enough. The
+        message says so where the child is stopped, frozen or starved.
         """
         with self._lock:
             if self._closed:
@@ -250,6 +271,8 @@ class Client:
             self._look()
             if (hung := self._hung()) is not None:
                 raise DriverHung(*hung)
+            if (halted := self._halted()) is not None:
+                raise CannotTell(halted)
             snapshot = self._snapshot
             if snapshot is None:
                 raise CannotTell(self._why or "the first sweep of NVML is under way")
@@ -258,7 +281,8 @@ class Client:
             age_s = time.monotonic() - self._done
             pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
             if age_s > self._every_s + pause_s + self._hung_after_s:
-                raise CannotTell(f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}")
+                why = f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}"
+                raise CannotTell(self._pauses.reason or why)
             return replace(snapshot, events=tuple(self._recent))
 
     def events(self) -> tuple[Event, ...]:
@@ -328,15 +352,17 @@ class Client:
             self._listen(self._child)
         elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
             self._start()
+        self._watch()
 
     def _start(self) -> None:
+        library = find_library(self._root, self._env)
         try:
-            child = Child(self._every_s, self._env)
+            child = Child(self._every_s, self._env, "" if library is None else str(library))
         except OSError as error:
             self._pause(f"the NVML child does not start: {error}")
             return
         self._epoll.register(child.socket, select.EPOLLIN)
-        self._child, self._abandoned = child, False
+        self._child, self._abandoned, self._hung_since = child, False, None
 
     def _listen(self, child: Child) -> None:
         try:
@@ -358,10 +384,6 @@ class Client:
             self._why = f"the NVML child {closed}"
             self._release(child)
             return
-        if not self._abandoned and self._age_of_call(child) > self._hung_after_s:
-            self._abandoned = True
-            _since, name = child.in_call() or (0.0, "a call")
-            log.error("the driver hangs in %s", name)
 
     def _release(self, child: Child) -> None:
         self._epoll.unregister(child.socket)
@@ -392,19 +414,73 @@ class Client:
         self._start_at = time.monotonic() + pause_s
         log.warning("%s; the next starts in %g s", why, pause_s)
 
+    # --- whether it answers, with the lock held ------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look at the child that is late: whether it can run at all, and for how long it was."""
+        now, call = time.monotonic(), self._late_call()
+        longest_s = self._hung_after_s / LOOKS
+        if call is None or now - call.since < longest_s / 5:
+            self._pauses.calm(now)
+            self._log_pause("", now)
+            return
+        if self._pauses.since_last_look_s(now) < longest_s / 20:
+            return
+        child = self._child or self._leaving
+        self._pauses.overdue(now, None if child is None else sample(child.pid, call.thread))
+        self._log_pause(self._pauses.reason, now)
+        if child is self._child and not self._abandoned and self._hung() is not None:
+            self._abandoned = True
+            log.error("the driver hangs in %s", call.name)
+
+    def _log_pause(self, reason: str, now: float) -> None:
+        """Log that the child does not run, once and not too often, and that it runs again."""
+        if not reason:
+            if self._pause_logged:
+                log.warning("the NVML child can run again")
+            self._pause_logged = False
+        elif not self._pause_logged and now - self._pause_logged_at >= PAUSE_LOG_S:
+            self._pause_logged, self._pause_logged_at = True, now
+            log.warning("%s; the driver is not blamed for the time without an answer", reason)
+
     def _hung(self) -> tuple[float, str] | None:
+        """For how long which call has not come back; None where the driver is not to blame."""
+        now, call = time.monotonic(), self._call()
+        if call is None:
+            return None
+        if call.since != self._hung_since:
+            if self._pauses.counted_s(call.since, now) <= self._hung_after_s:
+                return None
+            self._hung_since = call.since
+        return now - call.since, call.name
+
+    def _halted(self) -> str | None:
+        """Why the child is late, where it is so late that the driver would be called hung."""
+        call = self._late_call()
+        if call is None or time.monotonic() - call.since <= self._hung_after_s:
+            return None
+        return self._pauses.reason or None
+
+    def _call(self) -> Call | None:
+        """The call that keeps the child: one of the driver's, or its own exit."""
         child = self._child or self._leaving
         call = None if child is None else child.in_call()
         if call is None and self._leaving is not None:
             # Its descriptors are closed in the driver too: that can hang like any call.
-            call = self._left_at, "the child's exit"
-        if call is None or (age_s := time.monotonic() - call[0]) <= self._hung_after_s:
-            return None
-        return age_s, call[1]
+            call = Call(self._left_at, "the child's exit", self._leaving.pid)
+        return call
+
+    def _late_call(self) -> Call | None:
+        """The call that keeps the child, or the sweep that it does not begin."""
+        call = self._call()
+        if call is None and self._child is not None:
+            begun = max(self._done, self._child.started)
+            call = Call(begun + self._every_s, "a sweep", self._child.pid)
+        return call
 
     def _age_of_call(self, child: Child) -> float:
         call = child.in_call()
-        return 0.0 if call is None else time.monotonic() - call[0]
+        return 0.0 if call is None else time.monotonic() - call.since
 
     def _absent(self, snapshot: Snapshot) -> bool:
         """No driver, and no GPU either: with a GPU, a driver that is not there is a fault."""

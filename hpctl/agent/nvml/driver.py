@@ -8,9 +8,13 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module costs 1 MB
+    from typing import Any
 
 # --- inflight ---
 #
@@ -23,13 +27,27 @@ SWEEP, EVENTS, WHOLE = 0, 1, 2
 """One slot for the calls of each of the child's two threads, one for a sweep as a whole."""
 
 _SINCE = struct.Struct("<d")
-_CALL = struct.Struct("<48s")
+_CALL = struct.Struct("<48sQ")
 _SLOT_SIZE = 64
 _SIZE = mmap.PAGESIZE
 
 
+class Call:
+    """A call into the driver that has not come back.
+
+    `since` is in monotonic seconds: when it began or, for a call that is meant to last, when it
+    should be over (in the future, then, in order). `thread` is the kernel's id of the child's
+    thread that makes it.
+    """
+
+    __slots__ = ("name", "since", "thread")
+
+    def __init__(self, since: float, name: str, thread: int) -> None:
+        self.since, self.name, self.thread = since, name, thread
+
+
 class InFlight:
-    """The shared page behind a file descriptor; three slots, each `since` and `call`."""
+    """The shared page behind a file descriptor; three slots: `since`, the call, and the thread."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -43,35 +61,41 @@ class InFlight:
         return cls(fd)
 
     def begin(self, slot: int, call: str, lasts_s: float = 0.0) -> None:
-        """A call begins that is meant to last so many seconds. `call` is cut at 48 bytes."""
+        """Note that this thread begins a call that is meant to last so many seconds.
+
+        `call` is cut at 48 bytes.
+        """
         at = slot * _SLOT_SIZE
         # The time last: a reader that meets a half-written slot sees no call, not a wrong one.
         _SINCE.pack_into(self._page, at, 0.0)
-        _CALL.pack_into(self._page, at + _SINCE.size, call.encode())
+        thread = threading.get_native_id()
+        _CALL.pack_into(self._page, at + _SINCE.size, call.encode(), thread)
         _SINCE.pack_into(self._page, at, time.monotonic() + lasts_s)
 
     def end(self, slot: int) -> None:
         """The call came back."""
         _SINCE.pack_into(self._page, slot * _SLOT_SIZE, 0.0)
 
-    def oldest(self) -> tuple[float, str] | None:
-        """Since when (monotonic seconds) the driver keeps the child, and with which call.
+    def oldest(self) -> Call | None:
+        """Return the call that keeps the child longest, or None where it is in no call.
 
-        For a call that is meant to last, since when it should be over: in the future, in order.
-        A sweep as a whole counts too: many calls that are slow are as bad as one that hangs.
+        A sweep as a whole counts too, under the name of the call that it is in: many calls that
+        are slow are as bad as one that hangs.
         """
         sweep, events, whole = (self._read(slot) for slot in (SWEEP, EVENTS, WHOLE))
         if whole is not None:
-            sweep = (whole[0], sweep[1] if sweep else whole[1])
-        return min((call for call in (sweep, events) if call is not None), default=None)
+            name = whole.name if sweep is None else sweep.name
+            sweep = Call(whole.since, name, whole.thread)
+        calls = [call for call in (sweep, events) if call is not None]
+        return min(calls, key=lambda call: call.since, default=None)
 
-    def _read(self, slot: int) -> tuple[float, str] | None:
+    def _read(self, slot: int) -> Call | None:
         at = slot * _SLOT_SIZE
         (since,) = _SINCE.unpack_from(self._page, at)
-        (call,) = _CALL.unpack_from(self._page, at + _SINCE.size)
+        name, thread = _CALL.unpack_from(self._page, at + _SINCE.size)
         if not since or (since,) != _SINCE.unpack_from(self._page, at):
             return None
-        return since, call.rstrip(b"\0").decode(errors="replace")
+        return Call(since, name.rstrip(b"\0").decode(errors="replace"), thread)
 
     def close(self) -> None:
         """Unmap the page and close its descriptor."""

@@ -2,7 +2,9 @@
 
 import os
 import select
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +116,18 @@ def test_without_the_library(connect, tmp_path, gpus):
     else:
         with pytest.raises(NotHere):
             connect(env=env).wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize("folder", ["usr/local/nvidia/lib64", "run/nvidia/driver/usr/lib64"])
+def test_the_library_in_the_drivers_own_folder_is_found(stub, connect, tmp_path, folder):
+    # As on the machine of the recordings, whose loader does not know /usr/local/nvidia.
+    stub.gpus(2)
+    env = {**os.environ, **stub.env()}
+    library = Path(env.pop("LD_LIBRARY_PATH")) / LIBRARY
+    (tmp_path / folder).mkdir(parents=True)
+    shutil.copy(library, tmp_path / folder / "libnvidia-ml.so.580.159.04")
+    (tmp_path / folder / LIBRARY).symlink_to("libnvidia-ml.so.580.159.04")
+    assert len(connect(env=env).wait(PATIENCE_S).gpus) == 2
 
 
 def test_a_driver_that_goes_away_is_data_and_a_new_one_is_found(stub, connect, tmp_path):

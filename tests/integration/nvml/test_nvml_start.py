@@ -1,6 +1,12 @@
-"""A start of the agent's checks: no GPU is called unknown while the first sweep is under way."""
+"""A start of the agent's checks and of the child: no GPU is called unknown while the first sweep is
+under way, and what the child needs to start does not stay in its memory."""
 
+import os
+import re
 import time
+from pathlib import Path
+
+import pytest
 
 from hpctl.agent.config import AgentConfig, AgentSettings, CheckConfig
 from hpctl.agent.service import Checks
@@ -36,6 +42,22 @@ def test_the_first_look_waits_for_the_first_sweep(stub, tmp_path, monkeypatch):
         until = time.monotonic() + PATIENCE_S
         while not seen and time.monotonic() < until:
             time.sleep(0.05)
+        metrics = running.metrics(())
     finally:
         running.stop()
     assert [(f.check, f.code) for f in seen][:1] == [("gpu.recovery", "reset")]
+    assert b"hpctl_agent_nvml_child_resident_memory_bytes" in metrics
+
+
+@pytest.mark.parametrize("bytecode", ["kept", "not kept"])
+def test_the_child_keeps_little_memory(stub, connect, bytecode):
+    # Where nothing keeps the bytecode (a read-only tree), to compile nvidia-ml-py takes 24 MB, of
+    # which all but 11 go back to the kernel.
+    never = {"PYTHONPYCACHEPREFIX": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
+    stub.gpus(8)
+    env = {**os.environ, **stub.env(), **(never if bytecode == "not kept" else {})}
+    client = connect(env=env)
+    client.wait(PATIENCE_S)
+    status = Path(f"/proc/{client.child_pid()}/status").read_text()
+    (anonymous_kb,) = re.findall(r"^RssAnon:\s+(\d+)", status, re.MULTILINE)
+    assert int(anonymous_kb) < 16 * 1024

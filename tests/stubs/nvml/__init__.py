@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.stubs.nvml.recorded import answers as recorded_answers
+
 SOURCE = Path(__file__).with_name("nvml.c")
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -70,8 +72,8 @@ class Stub:
     The script that it writes has one `key=value` a line. A key is the name of a call or
     `field<id>`, with `@<selector>` where one call answers for many (a link of a field, a clock,
     an ECC counter `type,counter`), after `gpu<n>.` or `gpu*.`. The value is one or more words, or
-    `!<error>`. `error`, `hang`, `crash` (names of calls) and `delay_ms` stand alone, for the
-    node, or after a GPU.
+    `!<error>`; of a field, `<number>ull` is an unsigned long long. `error`, `hang`, `block`,
+    `spin`, `crash` (names of calls) and `delay_ms` stand alone, for the node, or after a GPU.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -95,6 +97,12 @@ class Stub:
                 f"gpu{gpu}.nvmlDeviceGetSerial": f"165000000000{gpu}",
                 f"gpu{gpu}.nvmlDeviceGetPciInfo_v3": bus_id(gpu),
             }
+        return self._write()
+
+    def recorded(self, state: str) -> Stub:
+        """One H200 as it was recorded, `state` "idle" or "load": values and return codes."""
+        self._values["count"] = "1"
+        self._values |= {f"gpu0.{key}": value for key, value in recorded_answers(state).items()}
         return self._write()
 
     def set(self, gpu: int | None, /, *, at=None, **answers) -> Stub:
@@ -131,6 +139,14 @@ class Stub:
         """Let these calls not come back, until `fix`. Calls that wait already go on waiting."""
         return self._switch("hang", calls, gpu)
 
+    def block(self, *calls: str, gpu: int | None = None) -> Stub:
+        """Let these calls wait in state D, which no signal ends, until `fix`."""
+        return self._switch("block", calls, gpu)
+
+    def spin(self, *calls: str, gpu: int | None = None) -> Stub:
+        """Let these calls use a processor and not come back, until `fix`."""
+        return self._switch("spin", calls, gpu)
+
     def crash(self, *calls: str, gpu: int | None = None) -> Stub:
         """Let these calls kill the process that makes them (SIGABRT)."""
         return self._switch("crash", calls, gpu)
@@ -142,7 +158,7 @@ class Stub:
 
     def fix(self) -> Stub:
         """Take back every hang, crash, delay, lost GPU and failed init."""
-        ends = ("hang", "crash", "delay_ms", "error", "init")
+        ends = ("hang", "block", "spin", "crash", "delay_ms", "error", "init")
         self._values = {
             key: value for key, value in self._values.items() if key.rpartition(".")[2] not in ends
         }
@@ -178,7 +194,10 @@ def bus_id(gpu: int) -> str:
 
 def compiled() -> Path:
     """The library, built once for each state of its source. Raises CompilerMissing."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    options = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+    # As NVIDIA's: once it is loaded from any path, the loader knows it by this name.
+    options.append(f"-Wl,-soname,{LIBRARY}")
+    digest = hashlib.sha256(SOURCE.read_bytes() + repr(options).encode()).hexdigest()[:16]
     directory = Path(tempfile.gettempdir()) / f"hpctl-nvml-stub-{os.getuid()}-{digest}"
     library = directory / LIBRARY
     if library.exists():
@@ -192,7 +211,7 @@ def compiled() -> Path:
     directory.mkdir(mode=0o700, exist_ok=True)
     # Under another name first: several test processes may build at once.
     fresh = directory / f"{LIBRARY}.{os.getpid()}"
-    args = [compiler, "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-    subprocess.run([*args, "-o", str(fresh), str(SOURCE)], check=True, timeout=120)
+    command = [compiler, *options, "-o", str(fresh), str(SOURCE)]
+    subprocess.run(command, check=True, timeout=120)
     os.replace(fresh, library)
     return library

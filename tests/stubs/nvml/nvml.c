@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -113,19 +114,31 @@ static int named(int gpu, const char *key, const char *call) {
     return 0;
 }
 
-/* What every call does first: hang, be slow, crash or fail where the script says so. */
-static nvmlReturn_t enter(int gpu, const char *call) {
-    char value[WORD];
+static int is_to(int gpu, const char *what, const char *call) {
     pthread_mutex_lock(&lock);
     read_script();
     pthread_mutex_unlock(&lock);
-    if (named(NODE, "crash", call) || (gpu >= 0 && named(gpu, "crash", call))) abort();
-    while (named(NODE, "hang", call) || (gpu >= 0 && named(gpu, "hang", call))) {
-        usleep(NAP_US);
-        pthread_mutex_lock(&lock);
-        read_script();
-        pthread_mutex_unlock(&lock);
+    return named(NODE, what, call) || (gpu >= 0 && named(gpu, what, call));
+}
+
+/* Wait in state D, which no signal ends, as in the driver: so the kernel lets a parent wait until
+ * its vfork has ended. */
+static void block(int gpu, const char *call) {
+    pid_t child = vfork();
+    if (child == 0) {
+        while (is_to(gpu, "block", call)) usleep(NAP_US);
+        _exit(0);
     }
+    if (child > 0) waitpid(child, NULL, 0);
+}
+
+/* What every call does first: hang, be slow, crash or fail where the script says so. */
+static nvmlReturn_t enter(int gpu, const char *call) {
+    char value[WORD];
+    if (is_to(gpu, "crash", call)) abort();
+    while (is_to(gpu, "hang", call)) usleep(NAP_US);
+    while (is_to(gpu, "spin", call)) continue;
+    if (is_to(gpu, "block", call)) block(gpu, call);
     if (look_up(gpu, "delay_ms", value)) usleep(1000 * (useconds_t)atoi(value));
     if (look_up(NODE, "error", value)) return (nvmlReturn_t)atoi(value);
     if (gpu >= 0 && look_up(gpu, "error", value)) return (nvmlReturn_t)atoi(value);
@@ -480,13 +493,14 @@ static void fill(struct field *field, const char *text) {
         field->type = DOUBLE, field->value.d = atof(text);
     else if (text[0] == '-')
         field->type = SIGNED_INT, field->value.i = atoi(text);
-    else if (strtoull(text, NULL, 0) > 0xFFFFFFFFull)
+    else if (strstr(text, "ull") != NULL || strtoull(text, NULL, 0) > 0xFFFFFFFFull)
         field->type = UNSIGNED_LONG_LONG, field->value.u = strtoull(text, NULL, 0);
     else
         field->type = UNSIGNED_INT, field->value.ui = (unsigned int)strtoull(text, NULL, 0);
 }
 
-/* `field165@3` for the scope 3, else `field165`. Asked ids that no script names: NOT_SUPPORTED. */
+/* A number has the smallest type that holds it, `7ull` that of an unsigned long long.
+ * `field165@3` for the scope 3, else `field165`. Asked ids that no script names: NOT_SUPPORTED. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int wanted, struct field *fields) {
     int gpu = index_of(device);
     nvmlReturn_t error = enter(gpu, "nvmlDeviceGetFieldValues");
