@@ -1,0 +1,35 @@
+"""The environment that the parts run in: the machine's own, or the stand-ins of a dry run."""
+
+import os
+import sys
+from pathlib import Path
+
+from tests.gpu.context import program_path
+
+KMSG = Path("/dev/kmsg")
+STAND_INS = Path(__file__).with_name("stand_in_programs")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def prepare_environment(scratch: Path, *, dry: bool) -> tuple[dict[str, str], Path]:
+    """Return the environment of a part's programs and the kernel's log.
+
+    In a dry run NVML is the scripted library of tests/stubs/nvml with one GPU, nvidia-smi prints a
+    recording, and the kernel's log is an empty file. NVML's script is at $HPCTL_NVML_STUB.
+    """
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "HPCTL_"))
+    }
+    here = os.path.dirname(sys.executable)
+    environment["PATH"] = program_path(here + os.pathsep + environment.get("PATH", ""))
+    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONUNBUFFERED"] = "1"
+    if not dry:
+        return environment, KMSG
+    from tests.stubs.nvml import Stub
+
+    kmsg = scratch / "kmsg"
+    kmsg.touch()
+    environment |= Stub(scratch).gpus(1).env()
+    environment["PATH"] = str(STAND_INS) + os.pathsep + environment["PATH"]
+    return environment, kmsg
