@@ -3,7 +3,15 @@ what a spent budget costs."""
 
 from types import ModuleType
 
-PARTS: tuple[str, ...] = ("machine",)
+PARTS: tuple[str, ...] = (
+    "machine",
+    "slurm_training",
+    "flight_recorder",
+    "ways_to_die",
+    "hangs",
+    "checkpoints",
+    "in_process",
+)
 
 
 def load_part(name: str) -> ModuleType:

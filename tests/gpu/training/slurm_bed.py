@@ -1,0 +1,214 @@
+"""A real Slurm on this machine, and training jobs on it that hpctl supervises."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tests.gpu.training.ranks import PROGRAM, QUIET, read_marks, wait_for
+
+if TYPE_CHECKING:
+    from hpctl.sandbox.api import Sandbox
+    from tests.gpu.context import Context
+
+T = TypeVar("T")
+EAGER = "SchedulerParameters=batch_sched_delay=0\n"
+"""What `hpctl doctor` advises: else a restarted job waits up to 3 s for slurmctld to look."""
+ROOMY = {"budgets": {"open_min": 20, "partition_min": 20, "per_hour": 100, "correlated_min": 20}}
+"""Several nodes of one small cluster fail in two minutes, of which two with the same Xid."""
+STARTS_S = 45.0
+"""Seconds from sbatch to the first step at most: imports and CUDA contexts, several at once."""
+
+
+@dataclass
+class Job:
+    """One submitted job: its folder has the script, the log, the marks and the checkpoints."""
+
+    bed: Bed
+    id: int
+    folder: Path
+    submitted: float
+    sbatch_said: str = ""
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return where it saves."""
+        return self.folder / "save"
+
+    def marks(self, rank: int = 0) -> list[dict[str, Any]]:
+        """Return what a rank has told so far."""
+        return read_marks(self.folder, rank)
+
+    def log(self) -> str:
+        """Return the job's log."""
+        try:
+            return (self.folder / "log").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def state(self) -> str:
+        """Return Slurm's word for its state, "" if Slurm does not answer."""
+        shown = self.bed.sandbox.run(
+            ["scontrol", "--oneliner", "show", "job", str(self.id)], check=False
+        ).stdout
+        found = re.search(r"JobState=(\S+)", shown)
+        return found[1] if found else ""
+
+    def treated(self) -> list[dict[str, Any]]:
+        """Return the troubles that hpctl run has treated, from its history."""
+        rows = []
+        for place in sorted(self.folder.glob("save/.hpctl/run-*.jsonl")):
+            for line in place.read_text(errors="replace").splitlines():
+                with suppress(ValueError):
+                    rows.append(json.loads(line))
+        return [row for row in rows if row.get("type") == "treated"]
+
+    def decisions(self) -> list[str]:
+        """Return the lines in which hpctl run says what it has seen and does."""
+        return [line[:300] for line in self.log().splitlines() if re.search(r"hpctl: .* -> ", line)]
+
+    def wait(self, find: Callable[[], T], what: str, limit_s: float) -> T:
+        """Return what `find` finds. Raises TimeoutError with the end of the log if it does not."""
+        limit_s = max(1.0, min(limit_s, self.bed.context.left_s() - 8.0))
+        found = wait_for(find, limit_s, 0.05)
+        if not found:
+            raise TimeoutError(f"no {what} within {limit_s:.0f} s; log: {self.log()[-900:]}")
+        return found
+
+    def wait_for_step(self, step: int, rank: int = 0, limit_s: float = STARTS_S) -> None:
+        """Wait until a rank has done a step."""
+
+        def is_done() -> bool:
+            return any(m["what"] == "step" and m["step"] >= step for m in self.marks(rank))
+
+        self.wait(is_done, f"step {step}", limit_s)
+
+    def wait_for_end(self, limit_s: float = STARTS_S) -> None:
+        """Wait until rank 0 has done all steps."""
+        self.wait(
+            lambda: any(mark["what"] == "end" for mark in self.marks()), "end of the job", limit_s
+        )
+
+
+@dataclass
+class Bed:
+    """The sandbox of one part. A context manager: it is down afterwards."""
+
+    context: Context
+    sandbox: Sandbox
+    up_s: float = 0.0
+    has_disks: bool = False
+    numbers: list[int] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, context: Context, nodes: int) -> Bed:
+        """Describe a sandbox whose daemon drains, replaces and requeues; `up` starts it."""
+        from hpctl.sandbox.api import Sandbox
+
+        has_disks = may_mount(context)
+        sandbox = Sandbox(
+            "gpu-proof",
+            state_dir=context.scratch / "sandbox",
+            nodes=nodes,
+            daemon=True,
+            mode="own",
+            slurm_conf=EAGER,
+            config=ROOMY,
+            disks=has_disks,
+        )
+        return cls(context, sandbox, has_disks=has_disks)
+
+    def __enter__(self) -> Bed:
+        began = time.monotonic()
+        self.sandbox.up()
+        self.up_s = round(time.monotonic() - began, 2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sandbox.down()
+
+    def hpctl(self, *words: str, limit_s: float = 25.0, **how: Any) -> str:
+        """Return what an `hpctl` command on the head node prints, both streams."""
+        command = [sys.executable, "-m", "hpctl", *words]
+        try:
+            done = self.sandbox.run(command, check=False, timeout=limit_s, **how)
+        except subprocess.TimeoutExpired:
+            return f"hpctl {words[0]} did not end within {limit_s:.0f} s"
+        return done.stdout + done.stderr
+
+    def node_line(self, node: str) -> str:
+        """Return Slurm's state and reason of a node."""
+        shown = self.sandbox.run(["sinfo", "-h", "-n", node, "-o", "%T %E"], check=False).stdout
+        return shown.strip().splitlines()[0] if shown.strip() else ""
+
+    def submit(
+        self,
+        name: str,
+        program: Sequence[object],
+        *,
+        ranks: int,
+        run_words: Sequence[str] = (),
+        options: Sequence[str] = (),
+        policy: str = "",
+        python: str = sys.executable,
+    ) -> Job:
+        """Submit a job whose ranks run a Python program under `hpctl run`.
+
+        `options` are those of hpctl sbatch beside the checkpoint directory, `run_words` those of
+        hpctl run. With --torch among them, the launcher starts the program itself.
+        """
+        folder = self.context.scratch / name
+        folder.mkdir()
+        words = list(run_words)
+        if policy:
+            (folder / "policy.yaml").write_text(policy)
+            words += ["--policy", str(folder / "policy.yaml")]
+        command = [str(word) for word in program]
+        if "--torch" not in words:
+            command = [python, *command]
+        exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in QUIET.items())
+        run = shlex.join([sys.executable, "-m", "hpctl", "run", *words, "--", *command])
+        more = "".join(f"#HPCTL {option}\n" for option in options)
+        script = folder / "job.sh"
+        script.write_text(
+            f"#!/bin/sh\n#SBATCH --nodes={ranks} --ntasks-per-node=1 --exclusive --gres=gpu:1\n"
+            f"#SBATCH --time=00:20:00\n#HPCTL --checkpoint-dir {folder}/save\n{more}{exports}"
+            f"export PYTHONPATH={shlex.quote(os.environ['PYTHONPATH'])}\nexec {run}\n"
+        )
+        submitted = time.time()
+        done = self.sandbox.run(
+            [sys.executable, "-m", "hpctl", "sbatch", "--parsable", "-o", str(folder / "log"),
+             "--chdir", str(folder), str(script)],
+            timeout=30.0,
+        )  # fmt: skip
+        number = int(done.stdout.strip().split(";")[0])
+        return Job(self, number, folder, submitted, done.stderr)
+
+    def submit_training(
+        self, name: str, *words: object, ranks: int, device: str, **how: Any
+    ) -> Job:
+        """Submit `program.py` with these words of its own."""
+        folder = self.context.scratch / name
+        program = [PROGRAM, "--marks", folder, "--device", device, *words]
+        return self.submit(name, program, ranks=ranks, **how)
+
+
+def may_mount(context: Context) -> bool:
+    """Return whether a process may have a disk of its own at a path that others see too."""
+    if os.geteuid() != 0:
+        return False
+    trial = context.scratch / "mount"
+    trial.mkdir()
+    probe = 'mount --bind "$1" "$1" && mount -t tmpfs tmpfs "$1"'
+    ran = context.run(["unshare", "--mount", "sh", "-c", probe, "sh", trial], 5.0)
+    return ran.code == 0
