@@ -25,7 +25,7 @@ from tests.gpu.processes import (
     kill_descendants,
     list_descendants,
 )
-from tests.gpu.stand_ins import prepare_environment
+from tests.gpu.stand_ins import kernel_log, prepare_environment
 
 GRACE_S = 5.0
 """How long a worker may clean up after SIGTERM (stop a sandbox) before it is killed."""
@@ -59,6 +59,8 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         asked_to_end = True
 
     signal.signal(signal.SIGTERM, ask)
+    # Here already: the loader reads its path only when a process starts.
+    environment = prepare_environment(options.scratch, dry=options.dry)
     began = time.monotonic()
     with (options.folder / "output.txt").open("wb") as output:
         worker = subprocess.Popen(
@@ -66,6 +68,7 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
         )
     code: int | None = None
@@ -105,17 +108,14 @@ def work(options: argparse.Namespace) -> None:
     state, why = "ran", ""
     try:
         part = load_part(options.name)
-        environment, kmsg = prepare_environment(options.scratch, dry=options.dry)
-        os.environ.clear()
-        os.environ.update(environment)
         context = Context(
             name=options.name,
             folder=options.folder,
             scratch=options.scratch,
             dry=options.dry,
             until=time.monotonic() + options.limit_s,
-            environment=environment,
-            kmsg=kmsg,
+            environment=dict(os.environ),
+            kmsg=kernel_log(options.scratch, dry=options.dry),
         )
         part.run(context)
     except NotRun as reason:

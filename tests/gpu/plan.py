@@ -3,7 +3,7 @@ what a spent budget costs."""
 
 from types import ModuleType
 
-PARTS: tuple[str, ...] = ("machine",)
+PARTS: tuple[str, ...] = ("machine", "nvml_calls")
 
 
 def load_part(name: str) -> ModuleType:

@@ -11,8 +11,13 @@ STAND_INS = Path(__file__).with_name("stand_in_programs")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def prepare_environment(scratch: Path, *, dry: bool) -> tuple[dict[str, str], Path]:
-    """Return the environment of a part's programs and the kernel's log.
+def kernel_log(scratch: Path, *, dry: bool) -> Path:
+    """Return the kernel's log: a plain file in a dry run, which parts may write to."""
+    return scratch / "kmsg" if dry else KMSG
+
+
+def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
+    """Return the environment of a part and of its programs.
 
     In a dry run NVML is the scripted library of tests/stubs/nvml with one GPU, nvidia-smi prints a
     recording, and the kernel's log is an empty file. NVML's script is at $HPCTL_NVML_STUB.
@@ -25,11 +30,10 @@ def prepare_environment(scratch: Path, *, dry: bool) -> tuple[dict[str, str], Pa
     environment["PYTHONPATH"] = str(ROOT)
     environment["PYTHONUNBUFFERED"] = "1"
     if not dry:
-        return environment, KMSG
+        return environment
     from tests.stubs.nvml import Stub
 
-    kmsg = scratch / "kmsg"
-    kmsg.touch()
+    kernel_log(scratch, dry=dry).touch()
     environment |= Stub(scratch).gpus(1).env()
     environment["PATH"] = str(STAND_INS) + os.pathsep + environment["PATH"]
-    return environment, kmsg
+    return environment
