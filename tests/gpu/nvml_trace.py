@@ -1,4 +1,4 @@
-"""Every NVML call of the agent's child, timed: the child's own classes, with a note of each call."""
+"""Every NVML call of the agent's child, timed: the child's own classes, which note each call."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def read_beside() -> dict[str, Any]:
         key = f"{name}({', '.join(map(str, arguments))})"
         try:
             answer = getattr(pynvml, name)(handle, *arguments)
-        except (pynvml.NVMLError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  pynvml raises several unrelated classes
             found[key] = f"ERROR {error}"
             continue
         found[key] = _plain(answer)
