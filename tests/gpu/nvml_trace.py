@@ -74,6 +74,31 @@ def summarize(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
+def begin_sweep() -> Any:
+    """Return hpctl's Sweep over the real library, begun."""
+    from hpctl.agent.nvml.child import Sweep
+
+    driver = noting_driver(Calls())
+    driver.call("nvmlInit")
+    return Sweep(driver, slow_every_s=0.0)
+
+
+def read_holders() -> dict[str, Any]:
+    """Return the processes that hold GPU 0 and its used memory in MiB; NVML must have been begun.
+
+    `used_mib` is None where the library does not say.
+    """
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    try:
+        used_mib = pynvml.nvmlDeviceGetMemoryInfo(handle).used >> 20
+    except pynvml.NVMLError:
+        used_mib = None
+    processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    return {"pids": sorted(process.pid for process in processes), "used_mib": used_mib}
+
+
 def noting_driver(calls: Calls) -> Any:
     """Return hpctl's Driver over the real library, which notes every call in `calls`."""
     import pynvml

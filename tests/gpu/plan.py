@@ -3,7 +3,7 @@ what a spent budget costs."""
 
 from types import ModuleType
 
-PARTS: tuple[str, ...] = ("machine", "nvml_calls")
+PARTS: tuple[str, ...] = ("machine", "nvml_calls", "agent", "nvml_child", "nvml_contract")
 
 
 def load_part(name: str) -> ModuleType:

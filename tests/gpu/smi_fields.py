@@ -9,7 +9,10 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from tests.gpu.context import Context
 
 NOTHING = frozenset(
     {
@@ -245,3 +248,23 @@ def count_verdicts(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     for row in rows:
         counts[row["verdict"]] = counts.get(row["verdict"], 0) + 1
     return counts
+
+
+def compare_with_smi(context: Context, sweep: Any, label: str) -> None:
+    """Compare the first GPU's values with nvidia-smi's, read between two sweeps."""
+    before = sweep.read()["gpus"][0]
+    smi = context.run(["nvidia-smi", "-q", "-x"], 15)
+    after = sweep.read()["gpus"][0]
+    context.keep(f"smi-{label}.xml", smi.out)
+    context.record("smi_took_s", smi.took_s)
+    try:
+        rows = compare(before, after, smi.out)
+    except (ElementTree.ParseError, ValueError) as error:
+        context.say(f"nvidia-smi -q -x cannot be read: {error}; {smi.err[-200:]}")
+        return
+    context.keep_json(f"compared-{label}.json", rows)
+    differing = [row for row in rows if row["verdict"] in ("DIFFERS", "hpctl has none")]
+    context.record("compared", count_verdicts(rows))
+    context.say(f"fields beside nvidia-smi's ({label}): {count_verdicts(rows)}")
+    for row in differing:
+        context.say(f"{row['field']} {row['verdict']}: hpctl {row['hpctl']}, smi {row['smi']}")

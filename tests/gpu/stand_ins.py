@@ -16,6 +16,13 @@ def kernel_log(scratch: Path, *, dry: bool) -> Path:
     return scratch / "kmsg" if dry else KMSG
 
 
+def set_stand_in(scratch: Path, **answers: object) -> None:
+    """Let the stand-in GPU of a dry run answer something else from now on."""
+    from tests.stubs.nvml import Stub
+
+    Stub(scratch).gpus(1).set(0, **answers)
+
+
 def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
     """Return the environment of a part and of its programs.
 

@@ -26,6 +26,7 @@ SWEEP_LIMIT_S = 6.0
 def run(context: Context) -> None:
     """Time every call of the child's sweep; compare its values with `nvidia-smi -q -x`."""
     from tests.gpu.nvml_trace import Calls, noting_driver, read_beside, time_calls
+    from tests.gpu.smi_fields import compare_with_smi
 
     calls = Calls()
     driver = noting_driver(calls)
@@ -92,27 +93,3 @@ def decode(snapshot: Any) -> str:
     except msgspec.MsgspecError as error:
         return f"refused: {error}"
     return f"ok, {len(raw)} bytes"
-
-
-def compare_with_smi(context: Context, sweep: Any, label: str) -> None:
-    """Compare the first GPU's values with nvidia-smi's, read between two sweeps."""
-    from xml.etree.ElementTree import ParseError
-
-    from tests.gpu.smi_fields import compare, count_verdicts
-
-    before = sweep.read()["gpus"][0]
-    smi = context.run(["nvidia-smi", "-q", "-x"], 15)
-    after = sweep.read()["gpus"][0]
-    context.keep(f"smi-{label}.xml", smi.out)
-    context.record("smi_took_s", smi.took_s)
-    try:
-        rows = compare(before, after, smi.out)
-    except (ParseError, ValueError) as error:
-        context.say(f"nvidia-smi -q -x cannot be read: {error}; {smi.err[-200:]}")
-        return
-    context.keep_json(f"compared-{label}.json", rows)
-    differing = [row for row in rows if row["verdict"] in ("DIFFERS", "hpctl has none")]
-    context.record("compared", count_verdicts(rows))
-    context.say(f"fields beside nvidia-smi's ({label}): {count_verdicts(rows)}")
-    for row in differing:
-        context.say(f"{row['field']} {row['verdict']}: hpctl {row['hpctl']}, smi {row['smi']}")
