@@ -3,7 +3,14 @@ what a spent budget costs."""
 
 from types import ModuleType
 
-PARTS: tuple[str, ...] = ("machine", "nvml_calls", "agent", "nvml_child", "nvml_contract")
+PARTS: tuple[str, ...] = (
+    "machine",
+    "nvml_calls",
+    "agent",
+    "nvml_child",
+    "nvml_contract",
+    "crashes",
+)
 
 
 def load_part(name: str) -> ModuleType:

@@ -1,10 +1,17 @@
 """The environment that the parts run in: the machine's own, or the stand-ins of a dry run."""
 
+from __future__ import annotations
+
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.gpu.context import program_path
+
+if TYPE_CHECKING:
+    from tests.stubs.nvml import Stub
 
 KMSG = Path("/dev/kmsg")
 STAND_INS = Path(__file__).with_name("stand_in_programs")
@@ -16,11 +23,13 @@ def kernel_log(scratch: Path, *, dry: bool) -> Path:
     return scratch / "kmsg" if dry else KMSG
 
 
-def set_stand_in(scratch: Path, **answers: object) -> None:
-    """Let the stand-in GPU of a dry run answer something else from now on."""
+@lru_cache
+def stand_in_gpu(scratch: Path) -> Stub:
+    """Return the scripted library of a dry run's part, with one GPU. What is set on it holds from
+    the next call of NVML on, in every process of the part."""
     from tests.stubs.nvml import Stub
 
-    Stub(scratch).gpus(1).set(0, **answers)
+    return Stub(scratch).gpus(1)
 
 
 def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
@@ -38,9 +47,7 @@ def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
     environment["PYTHONUNBUFFERED"] = "1"
     if not dry:
         return environment
-    from tests.stubs.nvml import Stub
-
     kernel_log(scratch, dry=dry).touch()
-    environment |= Stub(scratch).gpus(1).env()
+    environment |= stand_in_gpu(scratch).env()
     environment["PATH"] = str(STAND_INS) + os.pathsep + environment["PATH"]
     return environment

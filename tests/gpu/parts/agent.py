@@ -128,12 +128,12 @@ def _look_under_load(context: Context, agent: Program) -> None:
 def _watch_load(context: Context, agent: Program, load: Program, seconds: float) -> None:
     from tests.gpu.nvml_trace import begin_sweep
     from tests.gpu.smi_fields import compare_with_smi
-    from tests.gpu.stand_ins import set_stand_in
+    from tests.gpu.stand_ins import stand_in_gpu
     from tests.gpu.usage import measure
 
     if context.dry:
         processes = f"{load.pid}:5000000000"
-        set_stand_in(context.scratch, nvmlDeviceGetComputeRunningProcesses_v3=processes)
+        stand_in_gpu(context.scratch).set(0, nvmlDeviceGetComputeRunningProcesses_v3=processes)
     usage = measure(agent.pid, seconds / 2)
     _tell_usage(context, "load", usage)
     sweep = begin_sweep()
@@ -155,13 +155,13 @@ def _watch_load(context: Context, agent: Program, load: Program, seconds: float)
 def _kill_holder(context: Context, load: Program) -> None:
     """Kill the process that holds the GPU's memory; record when NVML no longer lists it."""
     from tests.gpu.nvml_trace import read_holders
-    from tests.gpu.stand_ins import set_stand_in
+    from tests.gpu.stand_ins import stand_in_gpu
 
     before = read_holders()
     os.kill(load.pid, signal.SIGKILL)
     killed = time.monotonic()
     if context.dry:
-        set_stand_in(context.scratch, nvmlDeviceGetComputeRunningProcesses_v3="")
+        stand_in_gpu(context.scratch).set(0, nvmlDeviceGetComputeRunningProcesses_v3="")
     seen = [{"s": 0.0, **before}]
     while time.monotonic() - killed < 4.0:
         now = read_holders()

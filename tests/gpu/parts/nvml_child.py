@@ -107,6 +107,7 @@ def _watch(
 ) -> tuple[list[dict[str, Any]], bool]:
     """Return what `newest` says each time that it changes, and whether `is_over` came true."""
     seen: list[dict[str, Any]] = []
+    last: object = None
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         at = 0.0
@@ -116,7 +117,7 @@ def _watch(
         except Exception as error:  # noqa: BLE001  what it raises is what is recorded
             text = f"{type(error).__name__}: {error}"
         state = ("".join(c for c in text if not c.isdigit()), client.child_pid())
-        if not seen or state != last:
+        if state != last:
             last = state
             row = {"t": round(time.monotonic() - began, 2), "newest": text, "child": state[1]}
             seen.append(row)
