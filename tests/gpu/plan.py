@@ -10,6 +10,9 @@ PARTS: tuple[str, ...] = (
     "nvml_child",
     "nvml_contract",
     "crashes",
+    "acceptance",
+    "accept_job",
+    "node_lost",
 )
 
 
