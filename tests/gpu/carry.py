@@ -98,7 +98,7 @@ def main(words: Sequence[str]) -> int:
     if keys.get("wheels") != wanted["wheels"]:
         _fetch_wheels(wheels)
     if keys.get("slurm") != wanted["slurm"] or not (folder / SLURM).exists():
-        _pack_slurm(folder / SLURM)
+        pack_slurm(folder / SLURM)
     (folder / KEY).write_text(json.dumps(wanted, indent=1) + "\n")
     try:
         print(check_size(folder))
@@ -302,7 +302,7 @@ def _package_versions() -> str:
     return done.stdout
 
 
-def _pack_slurm(archive: Path) -> None:
+def pack_slurm(archive: Path) -> None:
     """Pack the files of PACKAGES and the libraries that they need, as below /.
 
     Raises SystemExit where a package is missing.

@@ -33,7 +33,7 @@ END = "end.json"
 
 
 class TimeUp(BaseException):
-    """The part has reached its limit: its `finally` blocks have GRACE_S."""
+    """The part has reached its limit: its `finally` blocks have the grace time."""
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -43,6 +43,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--limit-s", type=float, required=True)
+    parser.add_argument("--grace-s", type=float, default=GRACE_S)
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--worker", action="store_true")
     return parser.parse_args(words)
@@ -78,7 +79,7 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         over_s = time.monotonic() - began - options.limit_s
         if (over_s > 0 or asked_to_end) and not told:
             told = True
-            grace_ends = time.monotonic() + GRACE_S
+            grace_ends = time.monotonic() + options.grace_s
             os.kill(worker.pid, signal.SIGTERM)
         if told and not killed and time.monotonic() > grace_ends:
             killed = True

@@ -81,16 +81,19 @@ def fit_files(
 def fit_document(document: dict[str, Any], largest: int) -> str:
     """Return a document as JSON of at most `largest` bytes: long texts and lists are cut first."""
     longest = largest // 2
-    text = json.dumps(document, indent=1, ensure_ascii=True) + "\n"
+    text = json.dumps(document, indent=1) + "\n"
     while len(text) > largest:
         if longest < 64:
             raise ValueError(f"{len(text)} bytes of short texts do not fit into {largest}")
-        for part in document["parts"]:
-            for key in ("facts", "lines", "output", "why"):
-                part[key] = shorten(part[key], longest)
+        parts = [_shorten_part(part, longest) for part in document["parts"]]
+        text = json.dumps({**document, "parts": parts}, indent=1) + "\n"
         longest //= 2
-        text = json.dumps(document, indent=1, ensure_ascii=True) + "\n"
     return text
+
+
+def _shorten_part(part: dict[str, Any], longest: int) -> dict[str, Any]:
+    cut = {key: shorten(part[key], longest) for key in ("facts", "lines", "output", "why")}
+    return {**part, **cut}
 
 
 def shorten(value: Any, longest: int) -> Any:

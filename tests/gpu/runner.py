@@ -25,8 +25,8 @@ LEAST_S = 5.0
 """A part is not begun with less time left than this."""
 MOST_AT_ONCE = 3
 """Parts that run side by side. In a dry run, which measures nothing, all parts do."""
-LATE_S = GRACE_S + 8.0
-"""A part's own watching process is killed so long after the part's limit."""
+LATE_S = 8.0
+"""A part's own watching process is killed so long after the part's limit and grace time."""
 
 
 @dataclass
@@ -70,11 +70,13 @@ class Runner:
         *,
         budget_s: float,
         dry: bool,
+        grace_s: float = GRACE_S,
         finish_part: Callable[[list[PartResult]], None] = lambda results: None,
     ) -> None:
         self._names = names
         self._scratch = scratch
         self._dry = dry
+        self._grace_s = grace_s
         self._end = time.monotonic() + budget_s
         self._finish_part = finish_part
         self._running: list[_Running] = []
@@ -115,7 +117,7 @@ class Runner:
         return all(each.SIDE_BY_SIDE for each in modules)
 
     def _begin(self, name: str, module: ModuleType) -> None:
-        left_s = self._end - time.monotonic() - GRACE_S
+        left_s = self._end - time.monotonic() - self._grace_s
         missing = find_missing(module.NEEDS, dry=self._dry)
         if missing:
             self._conclude(PartResult(name, module.TITLE, "not run", missing))
@@ -130,7 +132,7 @@ class Runner:
             place.mkdir(parents=True, exist_ok=True)
             place.chmod(0o755)
         words = [name, "--folder", str(folder), "--scratch", str(scratch)]
-        words += ["--limit-s", str(limit_s)]
+        words += ["--limit-s", str(limit_s), "--grace-s", str(self._grace_s)]
         if self._dry:
             words.append("--dry")
         print(f"{name}: begins, at most {limit_s:.0f} s", flush=True)
@@ -139,7 +141,7 @@ class Runner:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        overdue = time.monotonic() + limit_s + LATE_S
+        overdue = time.monotonic() + limit_s + self._grace_s + LATE_S
         self._running.append(_Running(name, module, folder, process, overdue))
 
     def _wait_until(self, running_still: int) -> None:

@@ -51,7 +51,7 @@ def run(context: Context) -> None:
         states = run_in(box, "sinfo", "-N", "-h", "-o", "%N %T %G %E").out.splitlines()
         context.record("nodes", states)
         undisturbed.join()
-        with Watch(box) as watch:
+        with Watch(box, 0.1) as watch:
             for name, has_spare in (("requeue", False), ("spare", True)):
                 if has_spare and context.dry:
                     break  # A dry run has 90 s for all parts, and most of this is the same.
