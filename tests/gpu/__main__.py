@@ -2,6 +2,7 @@
 
 import argparse
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,11 +30,14 @@ def main(words: Sequence[str]) -> int:
     if unknown:
         print(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
         return 2
+    # So that what was found is written and nothing is left running.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     scratch = make_scratch()
 
     def write(results: list[PartResult]) -> None:
         write_result(options.out, results, scratch, dry=options.dry)
 
+    results: list[PartResult] = []
     try:
         runner = Runner(names, scratch, budget_s=options.budget, dry=options.dry, finish_part=write)
         results = runner.run()

@@ -25,7 +25,7 @@ from tests.gpu.processes import (
     kill_descendants,
     list_descendants,
 )
-from tests.gpu.stand_ins import prepare_environment
+from tests.gpu.stand_ins import kernel_log, prepare_environment
 
 GRACE_S = 5.0
 """How long a worker may clean up after SIGTERM (stop a sandbox) before it is killed."""
@@ -33,7 +33,7 @@ END = "end.json"
 
 
 class TimeUp(BaseException):
-    """The part has reached its limit: its `finally` blocks have GRACE_S."""
+    """The part has reached its limit: its `finally` blocks have the grace time."""
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -43,6 +43,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--limit-s", type=float, required=True)
+    parser.add_argument("--grace-s", type=float, default=GRACE_S)
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--worker", action="store_true")
     return parser.parse_args(words)
@@ -59,6 +60,8 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         asked_to_end = True
 
     signal.signal(signal.SIGTERM, ask)
+    # Here already: the loader reads its path only when a process starts.
+    environment = prepare_environment(options.scratch, dry=options.dry)
     began = time.monotonic()
     with (options.folder / "output.txt").open("wb") as output:
         worker = subprocess.Popen(
@@ -66,6 +69,7 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            env=environment,
             start_new_session=True,
         )
     code: int | None = None
@@ -75,7 +79,7 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         over_s = time.monotonic() - began - options.limit_s
         if (over_s > 0 or asked_to_end) and not told:
             told = True
-            grace_ends = time.monotonic() + GRACE_S
+            grace_ends = time.monotonic() + options.grace_s
             os.kill(worker.pid, signal.SIGTERM)
         if told and not killed and time.monotonic() > grace_ends:
             killed = True
@@ -105,17 +109,14 @@ def work(options: argparse.Namespace) -> None:
     state, why = "ran", ""
     try:
         part = load_part(options.name)
-        environment, kmsg = prepare_environment(options.scratch, dry=options.dry)
-        os.environ.clear()
-        os.environ.update(environment)
         context = Context(
             name=options.name,
             folder=options.folder,
             scratch=options.scratch,
             dry=options.dry,
             until=time.monotonic() + options.limit_s,
-            environment=environment,
-            kmsg=kmsg,
+            environment=dict(os.environ),
+            kmsg=kernel_log(options.scratch, dry=options.dry),
         )
         part.run(context)
     except NotRun as reason:

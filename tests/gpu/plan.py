@@ -1,15 +1,24 @@
 """The parts of the proof in their order: what matters most comes first, because what comes last is
 what a spent budget costs."""
 
+import importlib
 from types import ModuleType
 
 PARTS: tuple[str, ...] = (
     "machine",
     "slurm_training",
+    "node_lost",
     "flight_recorder",
     "ways_to_die",
     "hangs",
     "checkpoints",
+    "nvml_calls",
+    "agent",
+    "nvml_child",
+    "nvml_contract",
+    "crashes",
+    "acceptance",
+    "accept_job",
     "in_process",
 )
 
@@ -17,7 +26,7 @@ PARTS: tuple[str, ...] = (
 def load_part(name: str) -> ModuleType:
     """Return the module of one part.
 
-    A part is a module `tests.gpu.parts.NAME` with
+    A part is a module `tests.gpu.parts.NAME` (a name with dots is a module's full name) with
 
     TITLE          one line for the page
     LIMIT_S        seconds that it may take on a real GPU
@@ -30,6 +39,4 @@ def load_part(name: str) -> ModuleType:
     The runner imports every module, so a part imports torch and hpctl inside its functions.
     Raises ModuleNotFoundError for a name that is no part.
     """
-    import importlib
-
-    return importlib.import_module(f"tests.gpu.parts.{name}")
+    return importlib.import_module(name if "." in name else f"tests.gpu.parts.{name}")

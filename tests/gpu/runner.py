@@ -23,8 +23,10 @@ from tests.gpu.processes import adopt_orphans, kill_descendants
 
 LEAST_S = 5.0
 """A part is not begun with less time left than this."""
-LATE_S = GRACE_S + 8.0
-"""A part's own watching process is killed so long after the part's limit."""
+MOST_AT_ONCE = 3
+"""Parts that run side by side. In a dry run, which measures nothing, all parts do."""
+LATE_S = 8.0
+"""A part's own watching process is killed so long after the part's limit and grace time."""
 
 
 @dataclass
@@ -68,11 +70,13 @@ class Runner:
         *,
         budget_s: float,
         dry: bool,
+        grace_s: float = GRACE_S,
         finish_part: Callable[[list[PartResult]], None] = lambda results: None,
     ) -> None:
         self._names = names
         self._scratch = scratch
         self._dry = dry
+        self._grace_s = grace_s
         self._end = time.monotonic() + budget_s
         self._finish_part = finish_part
         self._running: list[_Running] = []
@@ -84,15 +88,17 @@ class Runner:
         try:
             for name in self._names:
                 module = load_part(name)
-                if not module.SIDE_BY_SIDE or not self._all_side_by_side():
-                    self._wait_for_all()
+                if self._is_side_by_side(module):
+                    self._wait_until(MOST_AT_ONCE - 1)
+                else:
+                    self._wait_until(0)
                 self._begin(name, module)
-            self._wait_for_all()
+            self._wait_until(0)
         finally:
             for running in self._running:
                 with suppress(ProcessLookupError):
                     running.process.send_signal(signal.SIGTERM)
-            self._wait_for_all()
+            self._wait_until(0)
             kill_descendants()
         return self.results()
 
@@ -104,11 +110,14 @@ class Runner:
         """Return where a part writes what it records."""
         return self._scratch / "parts" / name
 
-    def _all_side_by_side(self) -> bool:
-        return all(running.module.SIDE_BY_SIDE for running in self._running)
+    def _is_side_by_side(self, module: ModuleType) -> bool:
+        if self._dry:
+            return True
+        modules = [module, *(running.module for running in self._running)]
+        return all(each.SIDE_BY_SIDE for each in modules)
 
     def _begin(self, name: str, module: ModuleType) -> None:
-        left_s = self._end - time.monotonic() - GRACE_S
+        left_s = self._end - time.monotonic() - self._grace_s
         missing = find_missing(module.NEEDS, dry=self._dry)
         if missing:
             self._conclude(PartResult(name, module.TITLE, "not run", missing))
@@ -123,7 +132,7 @@ class Runner:
             place.mkdir(parents=True, exist_ok=True)
             place.chmod(0o755)
         words = [name, "--folder", str(folder), "--scratch", str(scratch)]
-        words += ["--limit-s", str(limit_s)]
+        words += ["--limit-s", str(limit_s), "--grace-s", str(self._grace_s)]
         if self._dry:
             words.append("--dry")
         print(f"{name}: begins, at most {limit_s:.0f} s", flush=True)
@@ -132,11 +141,12 @@ class Runner:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        overdue = time.monotonic() + limit_s + LATE_S
+        overdue = time.monotonic() + limit_s + self._grace_s + LATE_S
         self._running.append(_Running(name, module, folder, process, overdue))
 
-    def _wait_for_all(self) -> None:
-        while self._running:
+    def _wait_until(self, running_still: int) -> None:
+        """Wait until at most so many parts run."""
+        while len(self._running) > running_still:
             for running in list(self._running):
                 if running.process.poll() is None and time.monotonic() < running.overdue:
                     continue

@@ -29,13 +29,11 @@ def run(context: Context) -> None:
     from tests.gpu.training.reference import Reference
     from tests.gpu.training.restarts import plan_restarts
     from tests.gpu.training.settings import sizes
-    from tests.gpu.training.slurm_bed import Bed
+    from tests.gpu.training.slurm_bed import open_bed
 
     size = sizes(dry=context.dry)
     worlds = tuple(sorted({2, size.fault_ranks}))
-    with Bed.create(context, DRY_NODES if context.dry else NODES) as bed:
-        context.record("sandbox_up_s", bed.up_s)
-        context.say(f"sandbox with {len(bed.sandbox.nodes)} nodes up after {bed.up_s} s")
+    with open_bed(context, DRY_NODES if context.dry else NODES) as bed:
         reference = Reference(context, size, worlds)
         groups = [
             plan_restarts(bed, size, reference),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.gpu.boxes import wait_for
 from tests.gpu.stories import Story
 from tests.gpu.training.measures import (
     find_last,
@@ -15,7 +16,6 @@ from tests.gpu.training.measures import (
     measure_recovery,
     median_ms,
 )
-from tests.gpu.training.ranks import wait_for
 
 if TYPE_CHECKING:
     from tests.gpu.training.reference import Reference
@@ -117,7 +117,9 @@ def follow_copies(story: Story, job: Job, sizes: Sizes) -> None:
     ]
     spec = specs.read(place)
     is_safe = wait_for(
-        lambda: is_held(spec, spec.hosts, f"step-{step}", 2), min(20.0, job.bed.context.left_s())
+        lambda: is_held(spec, spec.hosts, f"step-{step}", 2),
+        min(20.0, job.bed.context.left_s()),
+        0.02,
     )
     safe_at = time.time()
     marks = job.marks()

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.gpu.boxes import wait_for
 from tests.gpu.training.formats import FORMATS, Format
 from tests.gpu.training.measures import find_last, find_weights
-from tests.gpu.training.ranks import PROGRAM, read_marks, wait_for
+from tests.gpu.training.ranks import PROGRAM, read_marks
 from tests.gpu.training.verdicts import find_newest, judge_all
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.training.ranks import Rank, wait_for
+from tests.gpu.boxes import wait_for
+from tests.gpu.training.ranks import Rank
 
 RAS_S = 12.0
 

@@ -8,17 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tests.gpu.context import Context
 
 HERE = Path(__file__).parent
 PROGRAM, COLLECTIVES = HERE / "program.py", HERE / "collectives.py"
-T = TypeVar("T")
 
 QUIET = {
     "GLOO_SOCKET_IFNAME": "lo",
@@ -127,15 +126,3 @@ def read_marks(folder: Path, rank: int = 0) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-
-
-def wait_for(find: Callable[[], T], limit_s: float, every_s: float = 0.02) -> T | None:
-    """Return what `find` finds as soon as it finds anything; None if that is not in time."""
-    end = time.monotonic() + limit_s
-    while True:
-        found = find()
-        if found:
-            return found
-        if time.monotonic() > end:
-            return None
-        time.sleep(every_s)

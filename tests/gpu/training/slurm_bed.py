@@ -6,24 +6,22 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tests.gpu.training.ranks import PROGRAM, QUIET, read_marks, wait_for
+from tests.gpu.boxes import wait_for
+from tests.gpu.training.ranks import PROGRAM, QUIET, read_marks
 
 if TYPE_CHECKING:
     from hpctl.sandbox.api import Sandbox
     from tests.gpu.context import Context
 
 T = TypeVar("T")
-EAGER = "SchedulerParameters=batch_sched_delay=0\n"
-"""What `hpctl doctor` advises: else a restarted job waits up to 3 s for slurmctld to look."""
 ROOMY = {"budgets": {"open_min": 20, "partition_min": 20, "per_hour": 100, "correlated_min": 20}}
 """Several nodes of one small cluster fail in two minutes, of which two with the same Xid."""
 STARTS_S = 45.0
@@ -102,49 +100,18 @@ class Job:
 
 @dataclass
 class Bed:
-    """The sandbox of one part. A context manager: it is down afterwards."""
+    """The sandbox of a part, and who runs in it. `has_disks`: each node has a disk of its own."""
 
     context: Context
     sandbox: Sandbox
-    up_s: float = 0.0
-    has_disks: bool = False
-    numbers: list[int] = field(default_factory=list)
+    has_disks: bool
 
-    @classmethod
-    def create(cls, context: Context, nodes: int) -> Bed:
-        """Describe a sandbox whose daemon drains, replaces and requeues; `up` starts it."""
-        from hpctl.sandbox.api import Sandbox
-
-        has_disks = may_mount(context)
-        sandbox = Sandbox(
-            "gpu-proof",
-            state_dir=context.scratch / "sandbox",
-            nodes=nodes,
-            daemon=True,
-            mode="own",
-            slurm_conf=EAGER,
-            config=ROOMY,
-            disks=has_disks,
-        )
-        return cls(context, sandbox, has_disks=has_disks)
-
-    def __enter__(self) -> Bed:
-        began = time.monotonic()
-        self.sandbox.up()
-        self.up_s = round(time.monotonic() - began, 2)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sandbox.down()
-
-    def hpctl(self, *words: str, limit_s: float = 25.0, **how: Any) -> str:
+    def hpctl(self, *words: str) -> str:
         """Return what an `hpctl` command on the head node prints, both streams."""
-        command = [sys.executable, "-m", "hpctl", *words]
-        try:
-            done = self.sandbox.run(command, check=False, timeout=limit_s, **how)
-        except subprocess.TimeoutExpired:
-            return f"hpctl {words[0]} did not end within {limit_s:.0f} s"
-        return done.stdout + done.stderr
+        from tests.gpu.boxes import hpctl_in
+
+        ran = hpctl_in(self.sandbox, *words)
+        return ran.out + ran.err
 
     def node_line(self, node: str) -> str:
         """Return Slurm's state and reason of a node."""
@@ -201,6 +168,17 @@ class Bed:
         folder = self.context.scratch / name
         program = [PROGRAM, "--marks", folder, "--device", device, *words]
         return self.submit(name, program, ranks=ranks, **how)
+
+
+@contextmanager
+def open_bed(context: Context, nodes: int) -> Iterator[Bed]:
+    """Start a sandbox whose daemon drains, replaces and requeues; it is down afterwards."""
+    from tests.gpu.boxes import sandbox
+
+    has_disks = may_mount(context)
+    settings = {"nodes": nodes, "disks": has_disks, "config": ROOMY}
+    with sandbox(context, "training", **settings) as box:
+        yield Bed(context, box, has_disks)
 
 
 def may_mount(context: Context) -> bool:
