@@ -1,13 +1,19 @@
 """What parts need, and whether it is here."""
 
 import importlib.util
+import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.gpu.context import program_path
+
 
 def _has_program(*names: str) -> Callable[[], bool]:
-    return lambda: all(shutil.which(name) for name in names)
+    """Look on PATH and beside the interpreter, where parts have them first (see stand_ins.py)."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), program_path(os.environ["PATH"])])
+    return lambda: all(shutil.which(name, path=path) for name in names)
 
 
 def _has_module(name: str) -> Callable[[], bool]:

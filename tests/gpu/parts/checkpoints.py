@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TITLE = "Checkpoints of runs that are killed"
 LIMIT_S = 85
-DRY_LIMIT_S = 40
+DRY_LIMIT_S = 120
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch"})
 
@@ -31,7 +31,7 @@ def run(context: Context) -> None:
     from tests.gpu.training.warm import WarmPrograms
 
     if context.dry:
-        sizes = ChainSizes(device="cpu", steps=20, every=4, ballast_mib=16, limit_s=15.0)
+        sizes = ChainSizes(device="cpu", steps=20, every=4, ballast_mib=16, limit_s=60.0)
     else:
         sizes = ChainSizes(device="cuda", steps=60, every=10, ballast_mib=256, limit_s=40.0)
     rounds: dict[str, Any] = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 TITLE = "NCCL: flight recorder and RAS"
 LIMIT_S = 90
-DRY_LIMIT_S = 40
+DRY_LIMIT_S = 100
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch", "py-spy"})
 
@@ -123,7 +123,7 @@ def _follow(
     from tests.gpu.training.looks import wait_until_hung
     from tests.gpu.training.verdicts import classify, label_lines
 
-    why = wait_until_hung(folder, ranks, culprit, min(45.0, context.left_s() - 30.0))
+    why = wait_until_hung(folder, ranks, culprit, min(60.0, context.left_s() - 30.0))
     if why and case.kind != "kill":
         story.held, story.observed = False, why
         return

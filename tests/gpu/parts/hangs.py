@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TITLE = "Hangs: whom hpctl stacks names"
 LIMIT_S = 80
-DRY_LIMIT_S = 40
+DRY_LIMIT_S = 100
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch", "py-spy"})
 
@@ -83,7 +83,7 @@ def hang(story: Story, *, context: Context, kind: str, backend: str, world: int,
         environment={"NCCL_HOSTID": "host{rank}"},
     )
     try:
-        why = wait_until_hung(folder, ranks, culprit, min(45.0, context.left_s() - 15.0))
+        why = wait_until_hung(folder, ranks, culprit, min(60.0, context.left_s() - 15.0))
         if why:
             story.held, story.observed = False, why
             return

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TITLE = "Ways to die: CUDA, torch, JAX"
 LIMIT_S = 75
-DRY_LIMIT_S = 40
+DRY_LIMIT_S = 100
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch"})
 AT_ONCE, DRY_AT_ONCE = 4, 2

@@ -16,6 +16,7 @@ from tests.gpu.training.measures import (
     measure_recovery,
     median_ms,
 )
+from tests.gpu.training.slurm_bed import STARTS_S
 
 if TYPE_CHECKING:
     from tests.gpu.training.reference import Reference
@@ -66,7 +67,6 @@ def act_fast_saves(
     """Train, save, wait for the copies, lose a node, and compare what was restored."""
     name = story.name.replace("/", "-")
     directory = bed.sandbox.spec.layout.disk / place
-    prepare_directory(bed, place)
     size_mib = 8 * sizes.fast_mib
     words = ["--backend", "gloo", "--format", "dcp", "--ballast-mib", sizes.fast_mib]
     words += ["--steps", sizes.fast_steps, "--every", sizes.fast_every, "--step-s", "0.05"]
@@ -80,22 +80,10 @@ def act_fast_saves(
         node = str(find_last(job.marks(1), "start")["node"])  # type: ignore[index]
         lost_at = time.time()
         story.facts["kernel_line"] = bed.sandbox.inject(node, "xid", code=79)
-        job.wait_for_end(2 * 45.0)
+        job.wait_for_end()
     finally:
         bed.context.keep(f"slurm/{name}.log", job.log())
     compare(story, job, sizes, reference, lost_at, node)
-
-
-def prepare_directory(bed: Bed, place: str) -> None:
-    """Give each node a directory on its own disk, or in its own memory."""
-    directory = bed.sandbox.spec.layout.disk / place
-    command = f"mkdir -p {directory}"
-    if place == "ram":
-        command += f" && mount -t tmpfs tmpfs {directory}"
-    nodes = len(bed.sandbox.nodes)
-    free = bed.sandbox.run(["sinfo", "-h", "-N", "-t", "idle", "-o", "%N"]).stdout.split()
-    count = min(nodes, len(set(free)))
-    bed.sandbox.run(["srun", f"--nodes={count}", "--ntasks-per-node=1", "sh", "-c", command])
 
 
 def follow_copies(story: Story, job: Job, sizes: Sizes) -> None:
@@ -109,7 +97,7 @@ def follow_copies(story: Story, job: Job, sizes: Sizes) -> None:
         marks = [mark for mark in job.marks() if mark["what"] == "saved" and mark["step"] == step]
         return marks[0] if marks else None
 
-    saved = job.wait(find_saved, "save", 45.0)
+    saved = job.wait(find_saved, "save", STARTS_S)
     (place,) = [
         found
         for found in (job.checkpoints / specs.META).glob("*.json")

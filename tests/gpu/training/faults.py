@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tests.gpu.stories import Story
 from tests.gpu.training.measures import find_last, find_weights, measure_recovery
 from tests.gpu.training.restarts import need_gpu
+from tests.gpu.training.slurm_bed import STARTS_S
 
 if TYPE_CHECKING:
     from tests.gpu.training.reference import Reference
@@ -151,10 +152,10 @@ def act_fault(story: Story, *, bed: Bed, sizes: Sizes, reference: Reference, fau
             story.facts["kernel_line"] = bed.sandbox.inject(node, "xid", code=fault.xid)
         if fault.trouble:
             trouble = job.wait(
-                lambda: find_last(job.marks(culprit), "trouble"), "trouble", limit_s=45.0
+                lambda: find_last(job.marks(culprit), "trouble"), "trouble", STARTS_S
             )
             fault_at = float(trouble["at"])
-        job.wait_for_end(2 * 45.0)
+        job.wait_for_end()
     finally:
         keep_evidence(job, name)
         _explain(story, bed, job, node)

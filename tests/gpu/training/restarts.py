@@ -66,7 +66,7 @@ def act_restart(
         run_words.append("--in-process")
     job = bed.submit_training(name, *words, ranks=RANKS, device=sizes.device, run_words=run_words)
     try:
-        job.wait_for_end(2 * 45.0)
+        job.wait_for_end()
     finally:
         bed.context.keep(f"slurm/{name}.log", job.log())
     culprit, first = job.marks(1), job.marks(0)

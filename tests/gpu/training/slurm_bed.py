@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ROOMY = {"budgets": {"open_min": 20, "partition_min": 20, "per_hour": 100, "correlated_min": 20}}
 """Several nodes of one small cluster fail in two minutes, of which two with the same Xid."""
-STARTS_S = 45.0
+STARTS_S = 60.0
 """Seconds from sbatch to the first step at most: imports and CUDA contexts, several at once."""
+ENDS_S = 100.0
+"""Seconds from a fault to the end of the run at most: the restart, and the steps that are left."""
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Job:
 
         self.wait(is_done, f"step {step}", limit_s)
 
-    def wait_for_end(self, limit_s: float = STARTS_S) -> None:
+    def wait_for_end(self, limit_s: float = ENDS_S) -> None:
         """Wait until rank 0 has done all steps."""
         self.wait(
             lambda: any(mark["what"] == "end" for mark in self.marks()), "end of the job", limit_s
@@ -178,7 +180,17 @@ def open_bed(context: Context, nodes: int) -> Iterator[Bed]:
     has_disks = may_mount(context)
     settings = {"nodes": nodes, "disks": has_disks, "config": ROOMY}
     with sandbox(context, "training", **settings) as box:
+        if has_disks:
+            prepare_disks(box)
         yield Bed(context, box, has_disks)
+
+
+def prepare_disks(box: Sandbox) -> None:
+    """Give each node a directory on its own disk, and one in memory that no other node sees."""
+    disk = box.spec.layout.disk
+    command = f"mkdir {disk}/disk {disk}/ram && mount -t tmpfs tmpfs {disk}/ram"
+    count = len(box.nodes)
+    box.run(["srun", f"--nodes={count}", "--ntasks-per-node=1", "sh", "-c", command])
 
 
 def may_mount(context: Context) -> bool:
