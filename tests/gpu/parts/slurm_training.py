@@ -13,7 +13,7 @@ DRY_LIMIT_S = 120
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "slurm", "torch"})
 
-NODES, DRY_NODES = 14, 5
+NODES, DRY_NODES = 18, 5
 
 
 def run(context: Context) -> None:

@@ -134,10 +134,10 @@ def act_fault(story: Story, *, bed: Bed, sizes: Sizes, reference: Reference, fau
     if fault.trouble:
         words += ["--trouble", f"{fault.trouble}@{sizes.trouble_step}"]
     options = ["--spares 1"] if fault.leaves_node else []
-    policy = SOON_HUNG
     if fault.times_out:
         words += ["--group-timeout-s", GROUP_TIMEOUT_S]
-        policy = LATE_HUNG
+    is_hang = fault.trouble == "hang" and not fault.times_out
+    policy = SOON_HUNG if is_hang else LATE_HUNG
     job = bed.submit_training(
         name, *words, ranks=ranks, device=sizes.device, options=options, policy=policy
     )

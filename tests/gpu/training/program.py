@@ -222,6 +222,7 @@ def run(words: argparse.Namespace) -> None:
     if words.backend == "nccl":
         # NCCL refuses two ranks on one GPU of one host.
         os.environ["NCCL_HOSTID"] = f"host{rank}"
+    if words.group_timeout_s:
         # How long a rank lives on after its collective has timed out; torch's default is 8 minutes.
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

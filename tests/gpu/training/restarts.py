@@ -58,7 +58,7 @@ def act_restart(
 ) -> None:
     """Submit the job, wait for its end, and compare it with an undisturbed run."""
     name = story.name.replace("/", "-")
-    backend = "nccl" if kind in ("nccl", "assert") else "gloo"
+    backend = "nccl" if kind == "nccl" else "gloo"
     words = ["--backend", backend, "--steps", sizes.steps, "--every", sizes.every]
     words += ["--step-s", sizes.step_s, "--trouble", f"{kind}@{sizes.trouble_step}"]
     run_words = ["--torch", "--nproc", "1"]

@@ -37,7 +37,7 @@ GPU = Sizes(
     fault_ranks=2,
     fast_steps=120,
     fast_every=40,
-    fast_mib=1024,
+    fast_mib=512,
 )
 DRY = Sizes(
     device="cpu",
