@@ -95,6 +95,9 @@ def kill_writers(story: Story, *, context: Context, library: str) -> None:
         story.skip(f"no {', '.join(lacking)}")
         return
     os.environ["HPCTL_TEST_DEVICE"] = "cuda"
+    # Libraries ask at import whether there is a GPU. CUDA's own answer would make it useless in the
+    # processes that are forked afterwards; the driver's does not.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     place = context.scratch / library.replace(" ", "-")
     with Template(library, place) as template:
         count = Kills(template, place, seed=1).run(KILLS)

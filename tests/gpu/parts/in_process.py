@@ -78,6 +78,7 @@ def restart(
         story.skip("no nvidia-resiliency-ext")
         return
     folder = context.scratch / name
+    (folder / "save").mkdir(parents=True)
     words: list[object] = ["-m", "hpctl.jobs.elastic", "--nproc-per-node=1"]
     words += ["--in-process"] * keeps
     words += ["--", PROGRAM, "--marks", folder, "--device", device, "--backend", backend]

@@ -68,7 +68,8 @@ FAULTS = (
     Fault(
         "xid-94",
         "a contained memory error (Xid 94), of which the program dies",
-        ("cuda",),
+        # Whichever is seen first: the program's own word, or that the node is closed.
+        ("cuda", "node"),
         trouble="ecc",
         xid=94,
         leaves_node=True,

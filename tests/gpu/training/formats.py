@@ -20,14 +20,12 @@ Load = Callable[[Path, State, Any], State]
 class Format:
     """`save(state, directory, step, rank)`; `load(path, example, device)` returns the state.
 
-    `load` raises what the library raises where the checkpoint is damaged. `resumable` is False
-    where no reader can tell the step, so that hpctl is right to pass the checkpoint over.
+    `load` raises what the library raises where the checkpoint is damaged.
     """
 
     name: str
     save: Save
     load: Load
-    resumable: bool = True
 
 
 def _write_by_rename(name: str, wrap: Callable[[State, int], Any]) -> Save:
