@@ -315,6 +315,7 @@ def pack_slurm(archive: Path) -> None:
         ["dpkg", "-L", *PACKAGES], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     files = [Path(line) for line in dict.fromkeys(listed) if is_packed(line)]
+    files += _find_alternatives(files)
     libraries = _find_libraries(files)
     with tempfile.TemporaryDirectory() as room:
         tree = Path(room)
@@ -332,13 +333,31 @@ def is_packed(line: str) -> bool:
     return line.startswith("/") and not line.startswith(NOT_PACKED) and os.path.isfile(line)
 
 
+def _find_alternatives(files: Sequence[Path]) -> list[Path]:
+    """Return the links through /etc/alternatives to packed files, which no package lists: Debian's
+    /usr/sbin/slurmctld is one to slurmctld-wlm."""
+    packed = set(files)
+    folders = {file.parent for file in files if file.parent.name in ("bin", "sbin")}
+    return [
+        link
+        for folder in sorted(folders)
+        for link in sorted(folder.iterdir())
+        if _leads_through_alternatives(link) and link.resolve() in packed and link not in packed
+    ]
+
+
+def _leads_through_alternatives(link: Path) -> bool:
+    return link.is_symlink() and os.readlink(link).startswith("/etc/alternatives")
+
+
 def _copy(file: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    # What leads through /etc/alternatives would lead nowhere there.
-    if file.is_symlink() and not os.readlink(file).startswith("/etc/alternatives"):
+    if _leads_through_alternatives(file):
+        target.symlink_to(file.resolve())
+    elif file.is_symlink():
         target.symlink_to(os.readlink(file))
     else:
-        shutil.copy2(file.resolve(), target)
+        shutil.copy2(file, target)
 
 
 def _find_libraries(files: Sequence[Path]) -> list[Path]:

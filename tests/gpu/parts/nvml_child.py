@@ -46,6 +46,9 @@ def run(context: Context) -> None:
     is_blamed = any("DriverHung" in text for text in said)
     context.say(f"the driver is {'BLAMED' if is_blamed else 'not blamed'} for a stopped child")
     context.say(f"continued: back after {stopped.get('back_after_s')} s")
+    errors = [each["error"] for each in found.values() if "error" in each]
+    if errors:
+        raise RuntimeError("; ".join(errors))
 
 
 def _note(
