@@ -78,6 +78,16 @@ def tell(context: Context, story: Story, act: Callable[[Story], None]) -> Story:
     return story
 
 
+def need_gpu(story: Story) -> None:
+    """Conclude that a story means nothing without a GPU."""
+    story.skip("needs a GPU")
+
+
+def leave_out(story: Story) -> None:
+    """Conclude that a dry run has no time for a story."""
+    story.skip("left out of a dry run for its time")
+
+
 def tell_side_by_side(
     context: Context, stories: Mapping[Story, Callable[[Story], None]], at_once: int
 ) -> None:

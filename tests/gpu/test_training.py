@@ -3,14 +3,16 @@
 import os
 import pickle
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.checkpoints.torch_here import need
+from tests.gpu import boxes
 from tests.gpu.parts import flight_recorder, in_process, ways_to_die
 from tests.gpu.recordings import H200, read_json
 from tests.gpu.stories import Story
-from tests.gpu.training import death_program
+from tests.gpu.training import death_program, slurm_bed
 from tests.gpu.training.formats import FORMATS
 from tests.gpu.training.measures import (
     find_weights,
@@ -103,6 +105,32 @@ def test_a_story_names_the_checks_that_failed():
     assert "nobody [not: named]" in story.line()
     story.skip("needs a GPU")
     assert story.line() == "hang/skip: not run: needs a GPU"
+
+
+def test_a_job_that_has_ended_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm_bed, "LOOK_S", 0.01)
+    monkeypatch.setattr(slurm_bed.Job, "find_end", lambda job: "FAILED (NonZeroExitCode)")
+    bed = slurm_bed.Bed(Mock(left_s=lambda: 100.0), Mock(), has_disks=False)
+    job = slurm_bed.Job(bed, 7, tmp_path, 0.0)
+    (tmp_path / "log").write_text("the last line")
+    with pytest.raises(TimeoutError, match=r"no step 3: FAILED .*the last line"):
+        job.wait_for_step(3, limit_s=50.0)
+    found = iter([None, None, "late"])
+    assert job.wait(lambda: next(found), "mark", 50.0) == "late", "it came just before the end"
+
+
+def test_a_held_job_has_ended_and_a_requeued_one_has_not(tmp_path, monkeypatch):
+    ends = {
+        "JobState=RUNNING Reason=None": "",
+        "JobState=PENDING Reason=BeginTime": "",
+        "JobState=PENDING Reason=JobHeldUser": "PENDING (JobHeldUser)",
+        "JobState=FAILED Reason=NonZeroExitCode": "FAILED (NonZeroExitCode)",
+        "slurm_load_jobs error": "",
+    }
+    job = slurm_bed.Job(Mock(), 7, tmp_path, 0.0)
+    for shown, end in ends.items():
+        monkeypatch.setattr(boxes, "run_in", lambda *_, text=shown: Mock(out=text))
+        assert job.find_end() == end
 
 
 def test_the_ways_to_die_are_those_of_the_recording():

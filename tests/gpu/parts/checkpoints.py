@@ -25,7 +25,7 @@ def run(context: Context) -> None:
     """Kill runs of every format, then the writers of libraries that have formats of their own."""
     from functools import partial
 
-    from tests.gpu.stories import Story, tell_side_by_side
+    from tests.gpu.stories import Story, leave_out, tell_side_by_side
     from tests.gpu.training.kill_chain import ChainSizes, forms, run_undisturbed
     from tests.gpu.training.ranks import QUIET
     from tests.gpu.training.warm import WarmPrograms
@@ -65,11 +65,6 @@ def run(context: Context) -> None:
             stories[story] = leave_out if context.dry else kill
         tell_side_by_side(context, stories, DRY_AT_ONCE if context.dry else AT_ONCE)
     context.keep_json("checkpoints-killed.json", rounds)
-
-
-def leave_out(story: Story) -> None:
-    """Conclude that a dry run has no time for a story."""
-    story.skip("left out of a dry run for its time")
 
 
 def play(story: Story, *, rounds: dict[str, Any], weights: str, **given: Any) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tests.gpu.boxes import wait_for
-from tests.gpu.stories import Story
+from tests.gpu.stories import Story, leave_out
 from tests.gpu.training.measures import (
     find_last,
     find_weights,
@@ -54,11 +54,6 @@ def plan_fast_saves(
 def lack_mounts(story: Story) -> None:
     """Conclude that "nodes" of this machine cannot have disks of their own."""
     story.skip("mount namespaces are not permitted here, so that all nodes would share one disk")
-
-
-def leave_out(story: Story) -> None:
-    """Conclude that a dry run has no time for a story."""
-    story.skip("left out of a dry run for its time")
 
 
 def act_fast_saves(

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tests.gpu.stories import Story
+from tests.gpu.stories import Story, leave_out, need_gpu
 from tests.gpu.training.measures import find_last, find_weights, measure_recovery
-from tests.gpu.training.restarts import need_gpu
 from tests.gpu.training.slurm_bed import STARTS_S
 
 if TYPE_CHECKING:
@@ -116,11 +115,6 @@ def plan_faults(
                 act_fault, bed=bed, sizes=sizes, reference=reference, fault=fault
             )
     return stories
-
-
-def leave_out(story: Story) -> None:
-    """Conclude that a dry run has no time for a story."""
-    story.skip("left out of a dry run for its time")
 
 
 def act_fault(story: Story, *, bed: Bed, sizes: Sizes, reference: Reference, fault: Fault) -> None:

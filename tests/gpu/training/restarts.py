@@ -7,8 +7,8 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tests.gpu.stories import Story
-from tests.gpu.training.measures import find_last, find_weights, measure_recovery
+from tests.gpu.stories import Story, need_gpu
+from tests.gpu.training.measures import Marks, find_last, find_weights, measure_recovery
 
 if TYPE_CHECKING:
     from tests.gpu.training.reference import Reference
@@ -46,11 +46,6 @@ def plan_restarts(
             act_restart, bed=bed, sizes=sizes, reference=reference, kind=kind, in_process=in_process
         )
     return stories
-
-
-def need_gpu(story: Story) -> None:
-    """Conclude that a story means nothing without a GPU."""
-    story.skip("needs a GPU")
 
 
 def act_restart(
@@ -102,6 +97,6 @@ def act_restart(
     story.conclude(checks, observed)
 
 
-def first_step_at(marks: list[dict]) -> float:  # type: ignore[type-arg]
+def first_step_at(marks: Marks) -> float:
     """Return when the first step of a run was done."""
     return float(next((mark["at"] for mark in marks if mark["what"] == "step"), 0.0))

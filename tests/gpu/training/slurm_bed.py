@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 ROOMY = {"budgets": {"open_min": 20, "partition_min": 20, "per_hour": 100, "correlated_min": 20}}
 """Several nodes of one small cluster fail in two minutes, of which two with the same Xid."""
+LIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED")
+LOOK_S = 2.0
+"""Seconds between two questions to slurmctld whether a job has ended."""
 STARTS_S = 60.0
 """Seconds from sbatch to the first step at most: imports and CUDA contexts, several at once."""
-ENDS_S = 100.0
+ENDS_S = 70.0
 """Seconds from a fault to the end of the run at most: the restart, and the steps that are left."""
 
 
@@ -38,7 +41,6 @@ class Job:
     id: int
     folder: Path
     submitted: float
-    sbatch_said: str = ""
 
     @property
     def checkpoints(self) -> Path:
@@ -56,13 +58,17 @@ class Job:
         except FileNotFoundError:
             return ""
 
-    def state(self) -> str:
-        """Return Slurm's word for its state, "" if Slurm does not answer."""
-        shown = self.bed.sandbox.run(
-            ["scontrol", "--oneliner", "show", "job", str(self.id)], check=False
-        ).stdout
-        found = re.search(r"JobState=(\S+)", shown)
-        return found[1] if found else ""
+    def find_end(self) -> str:
+        """Return how the job has ended or that it is held, "" while it runs or may run again."""
+        from tests.gpu.boxes import run_in
+
+        shown = run_in(self.bed.sandbox, "scontrol", "--oneliner", "show", "job", str(self.id)).out
+        found = re.search(r"JobState=(\S+) Reason=(\S+)", shown)
+        if not found:
+            return ""
+        state, reason = found.groups()
+        is_held = state == "PENDING" and "held" in reason.lower()
+        return "" if state in LIVE and not is_held else f"{state} ({reason})"
 
     def treated(self) -> list[dict[str, Any]]:
         """Return the troubles that hpctl run has treated, from its history."""
@@ -78,12 +84,22 @@ class Job:
         return [line[:300] for line in self.log().splitlines() if re.search(r"hpctl: .* -> ", line)]
 
     def wait(self, find: Callable[[], T], what: str, limit_s: float) -> T:
-        """Return what `find` finds. Raises TimeoutError with the end of the log if it does not."""
-        limit_s = max(1.0, min(limit_s, self.bed.context.left_s() - 8.0))
-        found = wait_for(find, limit_s, 0.05)
-        if not found:
-            raise TimeoutError(f"no {what} within {limit_s:.0f} s; log: {self.log()[-900:]}")
-        return found
+        """Return what `find` finds.
+
+        Raises TimeoutError with the end of the log if it finds nothing in time, or if the job has
+        ended before.
+        """
+        end = time.monotonic() + max(1.0, min(limit_s, self.bed.context.left_s() - 8.0))
+        why = ""
+        while True:
+            found = wait_for(find, LOOK_S, 0.05)
+            if found:
+                return found
+            if why or time.monotonic() > end:
+                why = why or f"within {limit_s:.0f} s"
+                raise TimeoutError(f"no {what}: {why}; log: {self.log()[-900:]}")
+            # Once more after this: what is looked for may have come just before the end.
+            why = self.find_end()
 
     def wait_for_step(self, step: int, rank: int = 0, limit_s: float = STARTS_S) -> None:
         """Wait until a rank has done a step."""
@@ -129,7 +145,6 @@ class Bed:
         run_words: Sequence[str] = (),
         options: Sequence[str] = (),
         policy: str = "",
-        python: str = sys.executable,
     ) -> Job:
         """Submit a job whose ranks run a Python program under `hpctl run`.
 
@@ -144,7 +159,7 @@ class Bed:
             words += ["--policy", str(folder / "policy.yaml")]
         command = [str(word) for word in program]
         if "--torch" not in words:
-            command = [python, *command]
+            command = [sys.executable, *command]
         exports = "".join(f"export {key}={shlex.quote(value)}\n" for key, value in QUIET.items())
         run = shlex.join([sys.executable, "-m", "hpctl", "run", *words, "--", *command])
         more = "".join(f"#HPCTL {option}\n" for option in options)
@@ -161,7 +176,7 @@ class Bed:
             timeout=30.0,
         )  # fmt: skip
         number = int(done.stdout.strip().split(";")[0])
-        return Job(self, number, folder, submitted, done.stderr)
+        return Job(self, number, folder, submitted)
 
     def submit_training(
         self, name: str, *words: object, ranks: int, device: str, **how: Any
@@ -180,17 +195,20 @@ def open_bed(context: Context, nodes: int) -> Iterator[Bed]:
     has_disks = may_mount(context)
     settings = {"nodes": nodes, "disks": has_disks, "config": ROOMY}
     with sandbox(context, "training", **settings) as box:
-        if has_disks:
-            prepare_disks(box)
-        yield Bed(context, box, has_disks)
+        yield Bed(context, box, has_disks and prepare_disks(box))
 
 
-def prepare_disks(box: Sandbox) -> None:
-    """Give each node a directory on its own disk, and one in memory that no other node sees."""
+def prepare_disks(box: Sandbox) -> bool:
+    """Give each node a directory on its own disk, and one in memory that no other node sees.
+
+    Returns whether that went well.
+    """
+    from tests.gpu.boxes import run_in
+
     disk = box.spec.layout.disk
     command = f"mkdir {disk}/disk {disk}/ram && mount -t tmpfs tmpfs {disk}/ram"
-    count = len(box.nodes)
-    box.run(["srun", f"--nodes={count}", "--ntasks-per-node=1", "sh", "-c", command])
+    nodes = f"--nodes={len(box.nodes)}"
+    return run_in(box, "srun", nodes, "--ntasks-per-node=1", "sh", "-c", command).code == 0
 
 
 def may_mount(context: Context) -> bool:
