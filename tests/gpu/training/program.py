@@ -210,12 +210,8 @@ def wait_for_ever() -> None:
         time.sleep(1.0)
 
 
-def run(words: argparse.Namespace) -> None:
-    """Train from the resume point to the last step."""
-    rank, world = read_place()
-    words.marks.mkdir(parents=True, exist_ok=True)
-    marks = Marks(words.marks, rank)
-    marks.write("born", 0)
+def prepare_environment(words: argparse.Namespace, rank: int) -> None:
+    """Set what CUDA and NCCL read when they are first used."""
     if words.device == "cuda":
         # Slurm numbers the GPUs that it was told of; the machine has one.
         os.environ["CUDA_VISIBLE_DEVICES"] = "0"
@@ -226,69 +222,113 @@ def run(words: argparse.Namespace) -> None:
         # How long a rank lives on after its collective has timed out; torch's default is 8 minutes.
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "10")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    import torch
-    import torch.distributed as dist
 
-    from hpctl import progress
-    from tests.gpu.training import formats
 
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    form = formats.FORMATS[words.format]
-    if words.backend != "none":
-        join_group(words, rank, world)
-    training = Training(words, rank, world)
-    directory = Path(os.environ.get("HPCTL_FAST_DIR") or words.directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    first = 0
-    if words.resume_from:
-        loaded = form.load(words.resume_from, training.state(-1), training.device)
-        first = training.take(loaded)
-    marks.write(
-        "start",
-        first,
-        resume=str(words.resume_from or ""),
-        digest=training.digest(with_ballast=True) if first else "",
-        since_start_s=round(time.time() - BORN, 3),
-        node=os.environ.get("SLURMD_NODENAME", ""),
-        attempt=os.environ.get("HPCTL_ATTEMPT", ""),
-    )
-    kind, _, at = words.trouble.partition("@")
-    flag = words.marks / "trouble"
-    for step in range(first + 1, words.steps + 1):
-        began = time.monotonic()
-        if kind and rank == min(CULPRIT, world - 1) and step == int(at) and not flag.exists():
+class Run:
+    """One rank's run, from the resume point to the last step."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self.words = words
+        self.rank, self.world = read_place()
+        words.marks.mkdir(parents=True, exist_ok=True)
+        self.marks = Marks(words.marks, self.rank)
+        self.marks.write("born", 0)
+        prepare_environment(words, self.rank)
+        import torch
+
+        from tests.gpu.training.formats import FORMATS
+
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        if words.backend != "none":
+            join_group(words, self.rank, self.world)
+        self.form = FORMATS[words.format]
+        self.training = Training(words, self.rank, self.world)
+        self.directory = Path(os.environ.get("HPCTL_FAST_DIR") or words.directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.first = self.resume()
+
+    def resume(self) -> int:
+        """Load the checkpoint to resume from, if there is one; return its step, else 0."""
+        first, digest = 0, ""
+        place = self.words.resume_from
+        if place:
+            state = self.form.load(place, self.training.state(-1), self.training.device)
+            first = self.training.take(state)
+            digest = self.training.digest(with_ballast=True)
+        self.marks.write(
+            "start",
+            first,
+            resume=str(place or ""),
+            digest=digest,
+            since_start_s=round(time.time() - BORN, 3),
+            node=os.environ.get("SLURMD_NODENAME", ""),
+            attempt=os.environ.get("HPCTL_ATTEMPT", ""),
+        )
+        return first
+
+    def train(self) -> None:
+        """Make every step, and say that the run is done."""
+        from hpctl import progress
+
+        for step in range(self.first + 1, self.words.steps + 1):
+            began = time.monotonic()
+            self.go_wrong(step)
+            loss = self.training.make_step(step)
+            self.marks.write("step", step, took_s=round(time.monotonic() - began, 5))
+            progress.step(step, loss=loss)
+            if self.rank == 0:
+                print(f"step {step} loss {loss:.6f}", flush=True)
+            if step % self.words.every == 0 or step == self.words.steps:
+                self.save(step)
+            time.sleep(max(0.0, self.least_s(step) - (time.monotonic() - began)))
+        weights = self.training.digest(with_ballast=False)
+        self.marks.write("end", self.words.steps, weights=weights)
+        progress.done()
+
+    def go_wrong(self, step: int) -> None:
+        """Cause the trouble that was asked for, if this is its rank and step, once."""
+        kind, _, at = self.words.trouble.partition("@")
+        flag = self.words.marks / "trouble"
+        is_culprit = self.rank == min(CULPRIT, self.world - 1)
+        if kind and is_culprit and step == int(at) and not flag.exists():
             flag.touch()
-            marks.write("trouble", step, kind=kind)
-            cause_trouble(kind, training)
-        loss = training.make_step(step)
-        marks.write("step", step, took_s=round(time.monotonic() - began, 5))
-        progress.step(step, loss=loss)
-        if rank == 0:
-            print(f"step {step} loss {loss:.6f}", flush=True)
-        due = step % words.every == 0 or step == words.steps
-        if due:
-            marks.write(
-                "save",
-                step,
-                digest=training.digest(with_ballast=True),
-                weights=training.digest(with_ballast=False),
-            )
-            began_save = time.monotonic()
-            form.save(training.state(step), directory, step, rank)
-            marks.write("saved", step, took_s=round(time.monotonic() - began_save, 5))
-            if world > 1:
-                dist.barrier()
-        waits = words.patient_from and step >= words.patient_from and not first
-        least_s = PATIENT_STEP_S if waits else words.step_s
-        time.sleep(max(0.0, least_s - (time.monotonic() - began)))
-    marks.write("end", words.steps, weights=training.digest(with_ballast=False))
-    progress.done()
-    if words.backend != "none":
-        # gloo aborts a rank whose neighbors leave before it.
-        dist.barrier()
-        dist.destroy_process_group()
+            self.marks.write("trouble", step, kind=kind)
+            cause_trouble(kind, self.training)
+
+    def save(self, step: int) -> None:
+        """Save, all ranks together."""
+        digest = self.training.digest(with_ballast=True)
+        weights = self.training.digest(with_ballast=False)
+        self.marks.write("save", step, digest=digest, weights=weights)
+        began = time.monotonic()
+        self.form.save(self.training.state(step), self.directory, step, self.rank)
+        self.marks.write("saved", step, took_s=round(time.monotonic() - began, 5))
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
+
+    def least_s(self, step: int) -> float:
+        """Return how long a step takes at least."""
+        awaits_fault = 0 < self.words.patient_from <= step and not self.first
+        return float(PATIENT_STEP_S if awaits_fault else self.words.step_s)
+
+    def leave(self) -> None:
+        """Leave the process group: gloo aborts a rank whose neighbors leave before it."""
+        if self.words.backend != "none":
+            import torch.distributed as dist
+
+            dist.barrier()
+            dist.destroy_process_group()
+
+
+def main(words: list[str]) -> None:
+    """Run one rank."""
+    run = Run(parse(words))
+    run.train()
+    run.leave()
 
 
 if __name__ == "__main__":
-    run(parse(sys.argv[1:]))
+    main(sys.argv[1:])
