@@ -106,6 +106,16 @@ test-matrix: setup ## Scheduler contract, hpctl run and demo inside Debian trixi
 proof: test-packages ## Kill the libraries' checkpoint writers 1000 times; a new seed each run
 	$(BIN)/python -m tests.checkpoints $(PROOF)
 
+# For a machine that has a GPU and no network: tests/gpu/README.md.
+.PHONY: gpu-carry
+gpu-carry: setup ## Fill build/gpu-carry with what `make gpu-proof` needs there
+	@$(BIN)/python -m tests.gpu.carry
+
+# OUT, BUDGET (seconds), ONLY (names of parts); DRY=1 needs no GPU. No setup: the machine is not ours.
+.PHONY: gpu-proof
+gpu-proof: ## Measure hpctl on this machine's GPU, in 8 minutes (DRY=1: with stand-ins)
+	@tests/gpu/run.sh
+
 # SECONDS_EACH for each decoder; atheris guides it where it is installed (pip install atheris).
 .PHONY: fuzz
 fuzz: test-packages ## Feed every decoder with what nobody would write, 10 minutes each

@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+DEVICE = os.environ.get("HPCTL_TEST_DEVICE", "cpu")
+"""Where trainers that choose a device themselves put their tensors: `cpu` or `cuda`."""
 ATTEMPTS = 64
 """More attempts in one directory than the harness ever makes: a float32 holds the sum exactly."""
 

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -124,21 +124,24 @@ class Nodes:
     def safe(self, name: str, limit_s: float = 20.0, copies: int = 2) -> None:
         """Wait until so many living nodes hold each file of a step."""
         deadline = time.monotonic() + limit_s
-        found: dict[str, Any] = {}
         while time.monotonic() < deadline:
-            peers = Peers(self.spec)
-            steps, answered = held_steps(peers, list(self.processes), 0)
-            found = peers.each("inventory", answered)
-            peers.close()
-            for each in steps:
-                held = holders(each.row, found)
-                if each.row.name == name and all(
-                    len({h for h, _ in w}) >= copies for w in held.values()
-                ):
-                    return
+            if is_held(self.spec, list(self.processes), name, copies):
+                return
             time.sleep(0.05)
         alive = {host: process.poll() for host, process in self.processes.items()}
-        raise AssertionError(f"{name} is not safe: {alive} {found} {self.log()[-2000:]}")
+        raise AssertionError(f"{name} is not safe: {alive} {self.log()[-2000:]}")
+
+
+def is_held(spec: Spec, living: Sequence[str], name: str, copies: int) -> bool:
+    """Return whether so many of the living nodes hold each file of a step."""
+    with closing(Peers(spec)) as peers:
+        steps, answered = held_steps(peers, list(living), 0)
+        found = peers.each("inventory", answered)
+    for each in steps:
+        held = holders(each.row, found).values()
+        if each.row.name == name and all(len({host for host, _ in w}) >= copies for w in held):
+            return True
+    return False
 
 
 def children(pid: int) -> list[int]:

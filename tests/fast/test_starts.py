@@ -5,17 +5,21 @@ import hashlib
 import os
 import signal
 import time
+from datetime import datetime
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from hpctl.core.compat import UTC
+from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode
 from hpctl.jobs.checkpoints.search import Search, Unseen
 from hpctl.jobs.fast import helpers, union
 from hpctl.jobs.fast.lead import restore
 from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.spec import META, FastSaves, Spec
+from hpctl.slurm.records import JobRecord
 from tests.fast import cluster
 from tests.fast.cluster import Nodes, content, save, saved
 from tests.unit.checkpoint_files import dcp_files, deepspeed_files
@@ -227,6 +231,24 @@ def test_a_step_in_no_known_format_is_not_removed(tmp_path):
         assert "2 files of step-10 stay on the nodes: no known format" in nodes.log()
         assert "2 files of final stay on the nodes: no known format" in nodes.log()
         assert all((nodes.disk(host) / "step-10").exists() for host in nodes.spec.hosts)
+
+
+@pytest.mark.parametrize(
+    ("job_nodes", "is_gone"),
+    [(("n0",), True), (("n0", "n1"), False), (None, False)],
+    ids=["taken out of the job", "still in it", "no such job"],
+)
+def test_a_drained_node_that_answers_is_gone_when_the_job_has_lost_it(
+    monkeypatch, job_nodes, is_gone
+):
+    # As a sandbox shows it: DRAIN, then DOWN, and a second later slurmd has registered again.
+    drained = SlurmNode(NodeName("n1"), "IDLE", frozenset({"DRAIN"}))
+    job = SlurmJob(JobId(7), "RUNNING", datetime(2026, 1, 1, tzinfo=UTC), nodes=job_nodes or ())
+    record = None if job_nodes is None else JobRecord(job)
+    reader = Mock(nodes=lambda names: {drained.name: drained}, job=lambda number: record)
+    monkeypatch.setattr(helpers, "Reader", lambda *_: reader)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert (list(helpers.gone(["n1"])) == ["n1"]) is is_gone
 
 
 def test_of_deepspeed_every_node_gets_all_where_one_was_a_spare(tmp_path):

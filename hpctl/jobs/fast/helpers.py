@@ -23,7 +23,7 @@ import msgspec
 from hpctl.core.bounds import natural, printable
 from hpctl.core.compat import SAFE_PATH, UTC
 from hpctl.core.hostlist import expand, fold
-from hpctl.core.model import NodeName
+from hpctl.core.model import JobId, NodeName, SlurmNode
 from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.checkpoints.search import Search
 from hpctl.jobs.fast import spec as specs
@@ -134,14 +134,26 @@ def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -
 
 
 def gone(hosts: Sequence[str]) -> Sequence[str]:
-    """Which of these nodes slurmctld calls DOWN or not responding: they run no rank."""
+    """Return which of these nodes run no rank of this job any more.
+
+    Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
+    the job: a node that is drained and set DOWN answers again as soon as its slurmd registers.
+    """
     reader = Reader(Runner(), lambda: datetime.now(UTC))
+    number = os.environ.get("SLURM_JOB_ID", "")
     with suppress(Unavailable):
         nodes = reader.nodes(tuple(map(NodeName, hosts)))
-        return [
-            h for h in hosts if (n := nodes.get(NodeName(h))) is None or n.down or not n.responding
-        ]
+        record = reader.job(JobId(int(number))) if number.isdecimal() else None
+        have = record.job.nodes if record is not None else ()
+        return [host for host in hosts if _is_gone(nodes.get(NodeName(host)), have)]
     return ()
+
+
+def _is_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
+    """Return whether a node is away or, where the job's nodes are known, none of them."""
+    if node is None or node.down or not node.responding:
+        return True
+    return bool(have) and node.name not in have
 
 
 def given(environ: Mapping[str, str] = os.environ) -> Spec | None:

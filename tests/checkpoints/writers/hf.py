@@ -14,7 +14,7 @@ import torch
 import torch._dynamo
 import transformers
 
-from tests.checkpoints.library import Incomplete, Run, numbers
+from tests.checkpoints.library import DEVICE, Incomplete, Run, numbers
 from tests.checkpoints.writers.torch_fsdp import fill
 
 with contextlib.suppress(ImportError):
@@ -71,7 +71,7 @@ class Stop(transformers.TrainerCallback):
 def arguments(root: Path, strategy: str) -> transformers.TrainingArguments:
     return transformers.TrainingArguments(
         str(root), save_strategy=strategy, save_steps=1, save_total_limit=3, max_steps=1_000_000,
-        per_device_train_batch_size=1, report_to=[], use_cpu=True, disable_tqdm=True,
+        per_device_train_batch_size=1, report_to=[], use_cpu=DEVICE == "cpu", disable_tqdm=True,
         logging_strategy="no", dataloader_num_workers=0, ignore_data_skip=True,
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
-from tests.checkpoints.library import Incomplete, Run, numbers
+from tests.checkpoints.library import DEVICE, Incomplete, Run, numbers
 from tests.checkpoints.writers.torch_fsdp import WIDTH, fill, make_model
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -56,8 +56,9 @@ class Stop(Callback):
 
 def trainer(*callbacks: Callback, saves: bool) -> lightning.Trainer:
     return lightning.Trainer(
-        accelerator="cpu", devices=1, max_steps=1_000_000, logger=False, callbacks=[*callbacks],
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=saves,
+        accelerator="cpu" if DEVICE == "cpu" else "gpu", devices=1, max_steps=1_000_000,
+        logger=False, callbacks=[*callbacks], enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=saves,
     )  # fmt: skip
 
 

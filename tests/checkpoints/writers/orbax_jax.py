@@ -5,7 +5,10 @@ Each keeps its newest two, so that a kill also hits the removal of a step.
 
 import os
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # before the import, which reads it
+from tests.checkpoints.library import DEVICE, Run
+
+if DEVICE == "cpu":
+    os.environ["JAX_PLATFORMS"] = "cpu"  # before the import, which reads it
 
 import logging
 from collections.abc import Iterable
@@ -16,8 +19,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.path import atomicity
-
-from tests.checkpoints.library import Run
 
 logging.getLogger("absl").setLevel(logging.ERROR)
 # Nothing here may make an array yet: that starts JAX's threads, and none survives the fork.

@@ -1,0 +1,1 @@
+"""Programs that parts start by their path. They import nothing of hpctl."""

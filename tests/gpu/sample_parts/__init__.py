@@ -1,0 +1,1 @@
+"""Parts that behave badly, for the tests of the frame."""
