@@ -287,8 +287,9 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
     return (-1 if step is None else step), candidate.path.name
 
 
-_OWN = ".hpctl-"
-"""Begins the names of what hpctl keeps beside checkpoints (files.STARTS, fast.spec.META)."""
+_OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
+"""Names of what hpctl itself keeps beside checkpoints (run.history.HISTORIES, files.STARTS,
+fast.spec.META, fetch.ASIDE)."""
 
 
 def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
@@ -299,7 +300,7 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-        if child.name.startswith(_OWN):
+        if _OWN.fullmatch(child.name):
             continue
         if not is_file or child.name.endswith(torch_files.SUFFIXES):
             found.append((child, is_file))
