@@ -328,7 +328,7 @@ def _resumed_from(run: dict[str, Any]) -> str:
 
 def _notes(folder: Path) -> Iterator[str]:
     """What a person noted of these recordings."""
-    yield (folder / "notes.md").read_text(encoding="utf-8").strip()
+    yield (folder / "notes.txt").read_text(encoding="utf-8").strip()
 
 
 SECTIONS: tuple[Callable[[Path], Iterator[str]], ...] = (
