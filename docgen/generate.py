@@ -16,6 +16,7 @@ from docgen.cluster_file import page as cluster_text
 from docgen.commands import page as commands_text
 from docgen.configuration import page as configuration_text
 from docgen.dashboards import BOARDS, dashboard
+from docgen.gpu import pages as gpu_pages
 from docgen.json_types import page as json_text
 from docgen.metrics import page as metrics_text
 from docgen.policies import page as policies_text
@@ -51,6 +52,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "policies.md": _noted(policies_text),
     "recovery.md": _noted(recovery_text),
     "validate.md": _noted(validate_text),
+    **{name: _noted(text) for name, text in gpu_pages().items()},
     f"{SHIPPED}/hpctl.rules.yml": rules,
 }
 if sys.version_info >= (3, 11):  # Grafana's builders need it; what they make does not

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import ocdbt
+from hpctl.jobs.checkpoints import ocdbt, orbax
 from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, every, judge, last_complete
 from tests.unit import ocdbt_files
 from tests.unit.checkpoint_files import write
@@ -30,6 +30,9 @@ from tests.unit.ocdbt_files import (
 
 # Steps that orbax-checkpoint 0.12.8 saved: trees in OCDBT, in zarr 2 and 3, and a manager's step.
 REAL = Path(__file__).with_name("orbax_0_12_saved.zip")
+# What orbax-checkpoint 0.12.8 saved on four devices: a manager's step with a tree, JSON, an array,
+# random keys of JAX and numpy and metrics, and a step of its v1 interface.
+ITEMS = Path(__file__).with_name("orbax_0_12_items.zip")
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 
@@ -48,12 +51,24 @@ def passed(path: Path, *, deep: bool = False) -> PassedOver:
     return row
 
 
-def real(root: Path) -> Path:
+def real(root: Path, archive: Path = REAL) -> Path:
     if not has_zstd():
         pytest.skip("NOT TESTED: backports.zstd is not installed")
-    with zipfile.ZipFile(REAL) as saved:
+    with zipfile.ZipFile(archive) as saved:
         saved.extractall(root)
     return root
+
+
+def value_ends(root: Path) -> dict[Path, int]:
+    """Each data file of the databases, and where its last value ends."""
+    ends: dict[Path, int] = {}
+    for found in root.rglob(f"{ocdbt.MANIFEST}"):
+        if found.parent.name.startswith("ocdbt.process_"):
+            continue
+        for value in ocdbt.values(found.parent).values():
+            path = found.parent / value.path
+            ends[path] = max(ends.get(path, 0), value.offset + value.size)
+    return ends
 
 
 def test_what_orbax_saved_is_whole(tmp_path):
@@ -61,32 +76,119 @@ def test_what_orbax_saved_is_whole(tmp_path):
     assert [(row.step, row.format) for row in rows] == [(n, "orbax") for n in (4, 3, 2, 1)]
 
 
-def test_each_cut_and_each_loss_of_what_orbax_needs_is_seen(tmp_path):
-    needed = {
-        item / value.path
-        for item in (real(tmp_path) / "step_1", tmp_path / "4/state")
-        for value in ocdbt.values(item).values()
-    }
+def test_each_item_that_orbax_saved_is_whole(tmp_path):
+    rows = every(real(tmp_path, ITEMS), deep=True)
+    assert [(row.step, row.format) for row in rows] == [(6, "orbax"), (5, "orbax")]
+
+
+NEVER_READ = ("commit_success.txt", "orbax.checkpoint")
+"""Orbax 0.12.8 loads each sample whatever these files hold; the first only has to be there."""
+
+
+@pytest.mark.parametrize("archive", [REAL, ITEMS], ids=lambda path: path.stem)
+def test_each_cut_and_each_loss_is_seen_without_reading_the_data(tmp_path, archive):
+    """Orbax 0.12.8 fails on each of these; tests/checkpoints/test_damaged_orbax.py asks it."""
+    ends = value_ends(real(tmp_path, archive))
     for path in sorted(tmp_path.rglob("*")):
-        top = tmp_path / path.relative_to(tmp_path).parts[0]
-        if path.is_dir() or path.name in ("_sharding", "process_0", "commit_success.txt"):
-            continue  # what Orbax loads without
-        merged = "ocdbt.process_0" in path.parts
-        if merged and path not in needed:
+        of_process = "ocdbt.process_0" in path.parts
+        if path.is_dir() or path.name in NEVER_READ or (of_process and path not in ends):
             continue  # a process's own manifest and nodes, which the step's were made from
+        top = tmp_path / path.relative_to(tmp_path).parts[0]
         raw = path.read_bytes()
-        # Behind the values there are such nodes, too.
-        for kept in (b"", raw[:1], raw[: len(raw) // 2], bytes(len(raw)), merged or raw[:-1]):
-            if kept is True:
-                continue
-            path.write_bytes(kept)
-            judged = judge(top, deep=True)
-            assert isinstance(judged, PassedOver), (path, len(kept))
+        lengths = {0, 1, len(raw) // 4, len(raw) // 2, len(raw) * 9 // 10, len(raw) - 1}
+        # Behind the values in a process's file are nodes of its own.
+        for length in sorted(n for n in lengths if n < ends.get(path, len(raw))):
+            path.write_bytes(raw[:length])
+            assert isinstance(judge(top), PassedOver), (path, length)
         path.unlink()
-        unread = passed(top).unreadable
-        assert not unread or path.name == "_CHECKPOINT_METADATA"
+        if path.name not in ("process_0", "_sharding"):  # which may be absent
+            assert not passed(top).unreadable or path.name == "_CHECKPOINT_METADATA", path
         path.write_bytes(raw)
     assert all(isinstance(row, Checkpoint) for row in every(tmp_path))
+
+
+def test_a_byte_that_is_changed_is_seen_by_a_deep_look(tmp_path):
+    ends = value_ends(real(tmp_path))
+    for path in sorted(tmp_path.rglob("*")):
+        merged = "ocdbt.process_0" in path.parts
+        if path.is_dir() or path.name in NEVER_READ or (merged and path not in ends):
+            continue
+        raw = path.read_bytes()
+        path.write_bytes(bytes(len(raw)))
+        top = tmp_path / path.relative_to(tmp_path).parts[0]
+        assert isinstance(judge(top, deep=True), PassedOver), path
+        path.write_bytes(raw)
+
+
+def committed(root: Path) -> Path:
+    """The sample's step 4 with the times that a save gives it: the mark is the newest."""
+    step = real(root) / "4"
+    for path in (step, *step.rglob("*")):
+        os.utime(path, (1000, 1000))
+    os.utime(step / "commit_success.txt", (1001, 1001))
+    return step
+
+
+def test_where_the_arrays_lay_may_be_absent_but_not_removed(tmp_path):
+    step = committed(tmp_path)
+    (step / "state/_sharding").unlink()
+    os.utime(step / "state", (1000, 1000))
+    assert isinstance(judge(step), Checkpoint), "the program saves without it"
+    os.utime(step / "state", (1002, 1002))
+    assert "state: _sharding is missing: removed since the commit" in passed(step).why
+    for path in step.rglob("*"):
+        if path.is_dir():
+            os.utime(path, (1003, 1003))
+    assert isinstance(judge(step), Checkpoint), "a copy without times shows nothing"
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b'{"dw==":"{\\"shard', "_sharding is not JSON"),
+        (b"[]", "_sharding is not a JSON object"),
+        (b'{"dw==": 7}', "an entry that names no devices"),
+        (b'{"dw==": "{\\"shar"}', "an entry of _sharding is not JSON"),
+        (b'{"dw==": ""}', None),
+        (b"{}", None),  # Orbax leaves out what it cannot describe, and loads it with a target
+    ],
+)
+def test_a_damaged_sharding_file_is_refused_as_orbax_refuses_it(tmp_path, raw, why):
+    step = real(tmp_path) / "4"
+    (step / "state/_sharding").write_bytes(raw)
+    if why is None:
+        assert isinstance(judge(step), Checkpoint)
+    else:
+        assert why in passed(step).why
+
+
+def test_a_random_key_needs_its_array_its_devices_and_its_metadata(tmp_path):
+    step = real(tmp_path, ITEMS) / "5"
+    for gone, why in (
+        ("key/jax_random_key", "jax_random_key/ is missing"),
+        ("key/jax_random_key_metadata", "jax_random_key_metadata/ is missing"),
+        ("key/jax_random_key/_sharding", "jax_random_key/_sharding is missing"),
+        ("np_key/np_random_key", "np_random_key/ is missing"),
+    ):
+        (step / gone).rename(tmp_path / "aside")
+        assert why in passed(step).why
+        (tmp_path / "aside").rename(step / gone)
+    assert isinstance(judge(step), Checkpoint)
+
+
+def test_a_string_that_is_lost_from_the_file_of_strings_is_seen(tmp_path):
+    step = real(tmp_path) / "step_1"
+    (step / "_strings.json").write_text('{"other": "run"}')
+    assert "_strings.json lacks 'name'" in passed(step).why
+
+
+def test_only_so_many_blocks_are_followed_without_deep(tmp_path, monkeypatch):
+    path = real(tmp_path) / "step_2/params.w/0.0"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "params.w/0.0" in passed(tmp_path / "step_2").why
+    monkeypatch.setattr(orbax, "_MAX_BLOCKS", 0)
+    assert isinstance(judge(tmp_path / "step_2"), Checkpoint)
+    assert isinstance(judge(tmp_path / "step_2", deep=True), PassedOver)
 
 
 def test_without_zstd_nothing_is_proved(tmp_path, monkeypatch):
@@ -116,6 +218,9 @@ def test_an_item_in_another_format_counts_while_nothing_was_removed(tmp_path):
     assert isinstance(judge(path), Checkpoint)
     later = (path / "commit_success.txt").stat().st_mtime_ns + 10**9
     os.utime(path / "data", ns=(later, later))
+    assert "data: was changed since it was committed" in passed(path).why
+    os.utime(path / "data", ns=(later - 10**9, later - 10**9))
+    os.utime(path / "data/process_0.bin", ns=(later, later))
     assert "data: was changed since it was committed" in passed(path).why
     (path / "_CHECKPOINT_METADATA").write_bytes(step({"a": "x.Other", **items}))
     assert "a/ is missing" in passed(path).why

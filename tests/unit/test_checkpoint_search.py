@@ -8,7 +8,12 @@ from click.testing import CliRunner
 
 from hpctl.cli.main import cli
 from hpctl.jobs.checkpoints import search as last
+from hpctl.jobs.checkpoints.fetch import ASIDE
+from hpctl.jobs.checkpoints.files import STARTS
 from hpctl.jobs.checkpoints.search import last_complete
+from hpctl.jobs.fast.spec import META
+from hpctl.jobs.run.history import HISTORIES
+from tests.gpu.recordings import read_json
 from tests.unit.checkpoint_files import generic
 
 
@@ -54,6 +59,20 @@ def test_none_is_not_incomplete_is_not_unreadable(tmp_path) -> None:
     assert last_complete(tmp_path).verdict == "unreadable"
     generic(tmp_path, "step-0", 0)
     assert last_complete(tmp_path).verdict == "found"
+
+
+def test_what_hpctl_keeps_beside_checkpoints_is_not_listed(tmp_path) -> None:
+    """In sandbox-on-gpu.json, `checkpoint ls` lists `.hpctl` as an unknown format."""
+    recorded = read_json("sandbox-on-gpu.json")["spare"]["checkpoint_ls"]["out"]
+    assert "/.hpctl  not complete" in recorded
+    generic(tmp_path, "step-1", 1)
+    for name in (HISTORIES, META, f"{ASIDE}step-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("x")
+    (tmp_path / STARTS).write_text("1\n")
+    (tmp_path / ".hpctlx").mkdir()
+    listed = {row.path.name for row in last.every(tmp_path)}
+    assert listed == {"step-1", ".hpctlx"}, "a name of somebody else's is shown"
 
 
 def test_a_name_that_no_shell_line_can_carry_is_passed_over(tmp_path) -> None:

@@ -158,6 +158,11 @@ def survey(
     return candidates, passed
 
 
+def is_beside_checkpoints(name: str) -> bool:
+    """Whether it is what a program keeps beside its checkpoints, by its name: a log, say."""
+    return _NOT_CHECKPOINTS.fullmatch(name) is not None
+
+
 def has_temporary_name(name: str) -> bool:
     """Whether its writer still means to rename it."""
     return TEMPORARY in name or orbax.TEMPORARY in name
@@ -259,7 +264,7 @@ def _claim(path: Place, world_size: int | None) -> CheckpointCandidate | PassedO
         with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
             directories = sum(each.name in names and _is_directory(each) for each in entries)
     found = _unknown(path, len(names) - directories, directories)
-    return replace(found, holds="") if _NOT_CHECKPOINTS.fullmatch(path.name) else found
+    return replace(found, holds="") if is_beside_checkpoints(path.name) else found
 
 
 def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
@@ -287,8 +292,9 @@ def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
     return (-1 if step is None else step), candidate.path.name
 
 
-_OWN = ".hpctl-"
-"""Begins the names of what hpctl keeps beside checkpoints (files.STARTS, fast.spec.META)."""
+_OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
+"""Names of what hpctl itself keeps beside checkpoints (run.history.HISTORIES, files.STARTS,
+fast.spec.META, fetch.ASIDE)."""
 
 
 def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
@@ -299,12 +305,12 @@ def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
     for count, (child, is_file) in enumerate(_entries(place), start=1):
         if count > MAX_ENTRIES:
             raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
-        if child.name.startswith(_OWN):
+        if _OWN.fullmatch(child.name):
             continue
         if not is_file or child.name.endswith(torch_files.SUFFIXES):
             found.append((child, is_file))
         else:
-            loose += not _NOT_CHECKPOINTS.fullmatch(child.name)
+            loose += not is_beside_checkpoints(child.name)
     names = {child.name for child, _ in found}
     found = [pair for pair in found if not _names_another(pair[0], names)]
     return sorted(found, key=lambda pair: str(pair[0])), loose

@@ -26,7 +26,7 @@ from hpctl.jobs.checkpoints import megatron, search
 from hpctl.jobs.checkpoints.fetch import aside
 from hpctl.jobs.checkpoints.files import Remote, step_in
 from hpctl.jobs.checkpoints.hpctl_checkpoint import sync_directory
-from hpctl.jobs.checkpoints.search import Checkpoint, Search
+from hpctl.jobs.checkpoints.search import Checkpoint, PassedOver, Search
 from hpctl.jobs.fast.node import Node
 from hpctl.jobs.fast.spec import META, SavedFile, SavedStep, Spec, load, path_of, store
 from hpctl.jobs.fast.union import Part, Peers, Union, union
@@ -38,6 +38,9 @@ LAST_FLUSH_S = 20.0
 """Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
 CLOCKS_NS = 5_000_000
 """Nodes' clocks are believed to differ where they do by more than this and half a round trip."""
+TELL_S = 60.0
+"""What is no whole step and has not changed for so long is told: nobody writes it any more."""
+_NUMBER = re.compile(r"\d+")
 _SAMPLES = 8
 """Of a node's clock, of which the one with the shortest round trip counts, as in RFC 5905."""
 
@@ -62,6 +65,14 @@ class Clocks:
         return self._ahead.get(host, 0)
 
 
+class Unproved(Struct, frozen=True):
+    """Something that is not copied. `since_s`: the monotonic time from which on it has been so."""
+
+    parts: tuple[Part, ...]
+    why: str
+    since_s: float
+
+
 class Lead:
     """The leader's memory."""
 
@@ -73,6 +84,10 @@ class Lead:
         self._judged: dict[str, tuple[Part, ...]] = {}
         self._odd: dict[str, str] = {}
         """Steps in no known format, and what they hold."""
+        self._unproved: dict[str, Unproved] = {}
+        """What is not copied, by name."""
+        self._told: set[str] = set()
+        """Patterns of names about which that was said."""
         self._flushed: SavedStep | None = None
         self._flush_at = time.monotonic() + self._spec.saves.flush_s
         self._flushing: threading.Thread | None = None
@@ -111,6 +126,7 @@ class Lead:
             self._sure = self._prove(ahead)
             self._waiting = not self._keep(self._found)
             self._ahead = ahead
+        self._tell_unproved()
         if time.monotonic() >= self._flush_at:
             self._flush_at = time.monotonic() + self._spec.saves.flush_s
             if self._flushing is None or not self._flushing.is_alive():
@@ -160,19 +176,47 @@ class Lead:
         for step in sorted(whole.also):
             if self._judged.get(step) == whole.also[step]:
                 continue
-            result = search.judge(Remote(whole, step).fresh())
+            result = _judge(whole, step)
             self._odd.pop(step, None)
             if isinstance(result, Checkpoint):
+                self._unproved.pop(step, None)
                 self._note(step, result, whole)
-            elif result.unreadable:
-                sure = False
-                continue
-            elif result.format is None and result.holds:
-                self._odd[step] = result.holds
+            else:
+                self._note_unproved(step, whole.also[step], result.why)
+                if result.unreadable:
+                    sure = False
+                    continue
+                if result.format is None and result.holds:
+                    self._odd[step] = result.holds
             self._judged[step] = whole.also[step]
         self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
         self._odd = {step: self._odd[step] for step in whole.also if step in self._odd}
+        self._note_others(whole)
         return sure
+
+    def _note_unproved(self, name: str, parts: tuple[Part, ...], why: str) -> None:
+        known = self._unproved.get(name)
+        if known is None or (known.parts, known.why) != (parts, why):
+            self._unproved[name] = Unproved(parts, why, time.monotonic())
+
+    def _note_others(self, whole: Union) -> None:
+        """Keep in `_unproved` what is still there, and add files that no format knows."""
+        names = {str(name) for mine in self._found.values() for name in mine.get("others", ())}
+        for name in names:
+            self._note_unproved(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
+        there = names | whole.also.keys()
+        self._unproved = {n: each for n, each in self._unproved.items() if n in there}
+
+    def _tell_unproved(self) -> None:
+        """Say what is not copied, once for each pattern of names."""
+        for name, each in sorted(self._unproved.items()):
+            pattern = _NUMBER.sub("N", name)
+            if time.monotonic() < each.since_s + TELL_S or pattern in self._told:
+                continue
+            self._told.add(pattern)
+            hint = f"; {search.OWN_FORMAT}" if name in self._odd else ""
+            once = "" if pattern == name else f" (said once for {pattern})"
+            self._say(f"{name} is not copied to other nodes: {each.why}{hint}{once}")
 
     def _note(self, name: str, proved: Checkpoint, whole: Union) -> None:
         files = tuple(
@@ -283,7 +327,8 @@ class Lead:
         place = Path(self._spec.shared) / row.name
         if not isinstance(search.judge(place), Checkpoint):
             return False
-        times = [path.lstat().st_mtime_ns for path in (place, *place.rglob("*")) if path.is_file()]
+        paths = (place, *place.rglob("*")) if place.is_dir() else (place,)
+        times = [path.lstat().st_mtime_ns for path in paths if path.is_file()]
         began = self._node.begun_ns
         return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
 
@@ -328,12 +373,28 @@ class Lead:
                 done.add(file.path)
                 tasks.setdefault(held[0][0], []).append((file, held[0][1]))
         if missing := {f.path for f in row.files} - done:
-            raise OSError(f"no node holds {min(missing)} any more")
+            raise OSError(f"no node holds {min(missing) or row.name} any more")
         for host, files in tasks.items():
             given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
             peers.ask(host, "flush", **given)
         if errors := peers.finish(tasks, "flush", limit_s, halt):
             raise OSError("; ".join(errors[:3]))
+
+
+def _judge(whole: Union, step: str) -> Checkpoint | PassedOver:
+    """Prove a step over the files of all nodes. One that is a single file, and that several nodes
+    wrote, is whole where each of them is, and all are of the same step."""
+    result = search.judge(Remote(whole, step).fresh())
+    for single in whole.singles(step):
+        if not isinstance(result, Checkpoint):
+            break
+        other = search.judge(Remote(single, step).fresh())
+        if isinstance(other, Checkpoint) and other.step != result.step:
+            why = "the nodes' files of this name are of different steps"
+            return PassedOver(other.path, why, format=other.format)
+        if not isinstance(other, Checkpoint):
+            return other
+    return result
 
 
 def _rooms(spec: Spec) -> Path:

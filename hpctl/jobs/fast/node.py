@@ -1,9 +1,9 @@
 """What one node holds of a job's saves, and what its helper does with it when it is asked.
 
-In the directory lie the steps as the job's ranks wrote them; below META what is hpctl's: the
-ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole once `STEP.json` lies beside it),
-what a restore gathers, and what it moved aside. A helper bounds what it takes of its node: of the
-network, and of the job's memory.
+In the directory lie the steps as the job's ranks wrote them, each a directory or a single file;
+below META what is hpctl's: the ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole
+once `STEP.json` lies beside it), what a restore gathers, and what it moved aside. A helper bounds
+what it takes of its node: of the network, and of the job's memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ import msgspec
 from xxhash import xxh3_64
 
 from hpctl.jobs.checkpoints.files import step_in
-from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name
+from hpctl.jobs.checkpoints.search import TEMPORARY, has_temporary_name, is_beside_checkpoints
+from hpctl.jobs.checkpoints.torch_files import SUFFIXES
 from hpctl.jobs.fast.peer import Answer, Body, Pace, Peer, PeerError, write_all
 from hpctl.jobs.fast.spec import (
     META,
@@ -48,8 +49,11 @@ MOST_FILES = 100_000
 _AT_ONCE = 4
 """Files that are pulled side by side."""
 
+_MOST_OTHERS = 100
+"""Names of files of no known kind that are told."""
+
 File = tuple[str, int, int, int]
-"""Path within its step, size, mtime in ns, inode."""
+"""Path within its step ("" for a step that is a single file), size, mtime in ns, inode."""
 
 
 class CopiedFile(msgspec.Struct, frozen=True):
@@ -178,7 +182,7 @@ class Node:
 
     def look(self) -> bool:
         """Whether the saves or the copies have changed since the last look."""
-        seen = self._touched, self.live()
+        seen = self._touched, self.live(), self.others()
         if seen == self._seen:
             return False
         self._seen, self.version = seen, self.version + 1
@@ -186,17 +190,40 @@ class Node:
         return True
 
     def live(self) -> dict[str, list[File]]:
-        """The files of each step that lies here."""
+        """The files of each step that lies here: a directory, or a file that may be a checkpoint by
+        itself. Raises OSError."""
         found, count = {}, 0
-        with os.scandir(self.root) as entries:
-            names = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
-        for name in sorted(names):
-            if not name.startswith(".") and not has_temporary_name(name) and name.isprintable():
-                found[name] = sorted(_files(self.root / name))
-                count += len(found[name])
-                if count > MOST_FILES:
-                    raise OSError(errno.EFBIG, f"more than {MOST_FILES} files in {self.root}")
+        for name in self._names():
+            files = _files_of(self.root, name)
+            found[name] = sorted(files)
+            count += len(files)
+            if count > MOST_FILES:
+                raise OSError(errno.EFBIG, f"more than {MOST_FILES} files in {self.root}")
         return {name: files for name, files in found.items() if files}
+
+    def _names(self) -> list[str]:
+        """What may be a step by its name and kind, in order."""
+        with os.scandir(self.root) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+                or (entry.is_file(follow_symlinks=False) and entry.name.endswith(SUFFIXES))
+            ]
+        return sorted(filter(_is_step_name, names))
+
+    def others(self) -> list[str]:
+        """Names of files beside the steps that no format knows as a checkpoint, and that are no
+        logs: the program may take them for one. At most _MOST_OTHERS."""
+        with os.scandir(self.root) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.is_file(follow_symlinks=False)
+                and not entry.name.endswith(SUFFIXES)
+                and not is_beside_checkpoints(entry.name)
+            ]
+        return sorted(filter(_is_step_name, names))[:_MOST_OTHERS]
 
     def copied(self) -> dict[str, dict[str, list[File]]]:
         """Whole copies of other nodes' files, by origin and step."""
@@ -233,6 +260,7 @@ class Node:
     def _inventory(self, _request: dict[str, Any]) -> Answer:
         rows = msgspec.to_builtins(list(self.rows.values()))
         mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
+        mine["others"] = self.others()
         start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
         return {**mine, **start, "now": time.time_ns(), "version": self.version}
 
@@ -254,8 +282,23 @@ class Node:
         status = os.fstat(file.fileno())
         if not wanted.same(status.st_size, status.st_mtime_ns):
             file.close()
-            raise OSError(errno.ESTALE, f"{wanted.path} has changed")
+            raise _changed_meanwhile(wanted.path or step)
         return Body(file, status.st_size, self._digest(step, wanted, origin))
+
+    def _same(self, request: dict[str, Any]) -> Answer:
+        """Raise OSError where this node's files of a step are not those any more."""
+        wanted = msgspec.convert(request["files"], list[SavedFile])
+        self._need_same(str(request["step"]), wanted)
+        return {}
+
+    def _need_same(self, step: str, files: Iterable[SavedFile]) -> None:
+        """Raise OSError where a file is not as it was when its step was proved: a program that
+        saves in place may have written to it while it was read."""
+        for file in files:
+            with self.open(step, file.path) as found:
+                status = os.fstat(found.fileno())
+            if not file.same(status.st_size, status.st_mtime_ns):
+                raise _changed_meanwhile(file.path or step)
 
     def _row(self, request: dict[str, Any]) -> Answer:
         """The leader has proved a step."""
@@ -279,10 +322,10 @@ class Node:
         with self._lock:
             for name in names:
                 if self.rows.pop(name, None) is not None:
-                    shutil.rmtree(self.root / name, ignore_errors=True)
+                    _remove(self.root / name)
                     for origin in self.copies.iterdir():
                         (origin / f"{name}.json").unlink(missing_ok=True)
-                        shutil.rmtree(origin / name, ignore_errors=True)
+                        _remove(origin / name)
             store(self.rows, self._ledger)
         self._touched = object()
 
@@ -340,6 +383,7 @@ class Node:
                 with self.open(name, file.path, origin) as source:
                     digest = self._digest(name, file, origin)
                     _place(source, into / _path(file.path), file, digest, given_up)
+            self._need_same(name, [file for file, origin in files if not origin])
 
         if before := self._tasks.get("flush"):  # into another directory
             before.given_up.set()
@@ -397,18 +441,19 @@ class Node:
         files, home = row.of(origin), self.copies / _name(origin)
         home.mkdir(mode=0o700, exist_ok=True)
         mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
-        shutil.rmtree(made, ignore_errors=True)
+        _remove(made)
         self._admit(sum(file.size for file in files))
         try:
             copied = [
                 CopiedFile(file, self._pull(peer, row.name, file, "", made / _path(file.path)))
                 for file in files
             ]
+            peer.ask("same", step=row.name, files=msgspec.to_builtins(files))
             mark.unlink(missing_ok=True)
-            shutil.rmtree(home / row.name, ignore_errors=True)
+            _remove(home / row.name)
             made.rename(home / row.name)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
+            _remove(made)
             raise
         unfinished = mark.with_suffix(TEMPORARY)
         unfinished.write_bytes(msgspec.json.encode(copied))
@@ -438,7 +483,7 @@ class Node:
     def remove(self) -> None:
         """The job is over: nothing of it stays."""
         for name in self.live():
-            shutil.rmtree(self.root / name, ignore_errors=True)
+            _remove(self.root / name)
         shutil.rmtree(self.meta, ignore_errors=True)
         with suppress(OSError):
             self.root.rmdir()
@@ -467,8 +512,10 @@ class Node:
             return False
         if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
             return False
-        here = {(path, size) for path, size, *_ in _files(self.root / row.name)}
-        return not all((f.path, f.size) in here for f in row.of(origin))
+        here = {
+            path: (size, mtime_ns) for path, size, mtime_ns, _ in _files_of(self.root, row.name)
+        }
+        return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
 
     def _make_room(self, wanted: SavedStep) -> None:
         """The disk is full: what a restore set aside goes, or the oldest step, never the newest
@@ -502,7 +549,7 @@ class Node:
             list(pool.map(bring, plan))
 
     def _bring(self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path) -> None:
-        last: OSError = PeerError(f"nobody holds {file.path}")
+        last: OSError = PeerError(f"nobody holds {file.path or step}")
         for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
             try:
                 if host != self.host:
@@ -565,7 +612,7 @@ class Node:
             copied = mark.name.removesuffix(".json")
             if copied not in self.rows and copied != name:
                 mark.unlink()
-                shutil.rmtree(mark.with_suffix(""), ignore_errors=True)
+                _remove(mark.with_suffix(""))
         with self._lock:  # once there is room for it
             store(self.rows, self._ledger)
         self._touched = object()
@@ -577,6 +624,7 @@ _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "inventory": Node._inventory,
     "read": Node._read,
     "get": Node._get,
+    "same": Node._same,
     "row": Node._row,
     "drop": Node._drop,
     "assemble": Node._assemble,
@@ -594,6 +642,34 @@ def _marked(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
     """Read once while it stays the same: each file of a copy asks for its own digest."""
     rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
     return {row.file: row.digest for row in rows}
+
+
+def _is_step_name(name: str) -> bool:
+    return not name.startswith(".") and not has_temporary_name(name) and name.isprintable()
+
+
+def _files_of(root: Path, name: str) -> list[File]:
+    """The files of a step, a directory or a single file; none where it is not there."""
+    with suppress(FileNotFoundError):
+        status = os.lstat(root / name)
+        if stat.S_ISDIR(status.st_mode):
+            return list(_files(root / name))
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            return [("", status.st_size, status.st_mtime_ns, status.st_ino)]
+    return []
+
+
+def _remove(step: Path) -> None:
+    """Remove a step, a directory or a single file, as far as that is possible."""
+    if step.is_dir() and not step.is_symlink():
+        shutil.rmtree(step, ignore_errors=True)
+        return
+    with suppress(OSError):
+        step.unlink()
+
+
+def _changed_meanwhile(name: str) -> OSError:
+    return OSError(errno.ESTALE, f"{name} has changed")
 
 
 def _files(step: Path, inside: str = "") -> Iterator[File]:
@@ -625,9 +701,10 @@ def _name(name: str) -> str:
 
 
 def _path(path: str) -> PurePosixPath:
-    """A path within a step. Raises ValueError where it leads out of it."""
+    """A path within a step, "" for a step that is a single file. Raises ValueError where it leads
+    out of it."""
     found = PurePosixPath(path)
-    if not path or found.is_absolute() or ".." in found.parts or not path.isprintable():
+    if found.is_absolute() or ".." in found.parts or not path.isprintable():
         raise ValueError(f"no path within a step: {path!r:.80}")
     return found
 

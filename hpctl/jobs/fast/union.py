@@ -107,7 +107,7 @@ class Peers:
 
 
 class Part(Struct, frozen=True):
-    """One file of a node, as an object: `STEP/PATH`."""
+    """One file of a node, as an object: `STEP/PATH`, or `STEP` where the step is a single file."""
 
     key: str
     size: int
@@ -127,6 +127,11 @@ class Union(Struct, frozen=True):
     url: str = "fast:"
     also: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     """All files by step, those of the same name too."""
+
+    def singles(self, step: str) -> list[Union]:
+        """Of a step that is a single file on several nodes: each but the first by itself."""
+        others = [part for part in self.also[step] if part.key == step][1:]
+        return [Union(self.peers, {step: part}, self.url, {step: (part,)}) for part in others]
 
     def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
         """As an object store lists."""
@@ -175,7 +180,7 @@ def union(peers: Peers, found: Mapping[str, dict[str, Any]], ahead: Mapping[str,
             for path, size, mtime_ns, inode in files:
                 if mine is None or mtime_ns < mine["begun"]:
                     continue
-                when, key = mtime_ns - ahead.get(host, 0), f"{step}/{path}"
+                when, key = mtime_ns - ahead.get(host, 0), f"{step}/{path}" if path else step
                 part = Part(key, size, when, f"{inode}-{size}-{mtime_ns}", host, mtime_ns, inode)
                 parts.setdefault(key, part)
                 also.setdefault(step, []).append(part)
