@@ -76,7 +76,7 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
         if not isinstance(version, str) or not version.startswith("2."):
             raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
         rows = _rows(document.get("entries") or [])
-        entries = tuple(_entry(row) for row in _kept(rows))
+        entries = tuple(_entry(row) for row in _kept(_settled(rows)))
         first = rows[0].get("record_id") if rows else 0
         groups = _groups(document.get("pg_config"))
     except BadDump:
@@ -103,12 +103,48 @@ def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
     return listed[-MOST_ENTRIES:]
 
 
+def _settled(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The entries, with those marked as completed of which another entry shows that they are.
+
+    torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
+    all_gather of unequal sizes): it stays `scheduled`, and the entry of the whole, under the same
+    number, has the state (test_batched_send_recv in test/distributed/test_c10d_nccl.py). The
+    collectives of a group run on one stream, so a later one that is completed says the same.
+    """
+    last: dict[str, int] = {}
+    batches = set[tuple[str, int]]()
+    for row in rows:
+        if row.get("state") != "completed":
+            continue
+        group, number = _text(row["process_group"][0]), _sequence(row)
+        if row.get("is_p2p") is True:
+            batches.add((group, number))
+        else:
+            last[group] = max(number, last.get(group, number))
+    settled = list[Mapping[str, Any]]()
+    for row in rows:
+        if row.get("state") == "completed":
+            settled.append(row)
+            continue
+        group, number = _text(row["process_group"][0]), _sequence(row)
+        point_to_point = row.get("is_p2p") is True
+        over = (group, number) in batches if point_to_point else number <= last.get(group, -1)
+        settled.append({**row, "state": "completed"} if over else row)
+    return settled
+
+
+def _sequence(row: Mapping[str, Any]) -> int:
+    """The number of an operation in its group: the two kinds are counted apart."""
+    kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
+    return _number(row[kind])
+
+
 def _entry(row: Mapping[str, Any]) -> FlightEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightEntry(
         group=_text(group[0]),
-        seq=_number(row["collective_seq_id"]),
+        seq=_sequence(row),
         # Profiling names carry the backend: nccl:all_reduce.
         op=_text(row["profiling_name"]).rpartition(":")[2],
         sizes=tuple(elements([_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)),

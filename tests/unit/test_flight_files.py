@@ -59,6 +59,49 @@ def test_what_the_alignment_needs_is_kept_of_a_long_dump() -> None:
     assert len(found.entries) == KEPT_OPEN + KEPT_COMPLETED
 
 
+def coalesced(record: int, number: int, state: str, **what: object) -> list[dict[str, object]]:
+    """One coalesced operation as torch records it: its two parts keep the state `scheduled`."""
+    row = document(1, 0)["entries"][0] | what
+    numbered = {"p2p_seq_id": number} if row["is_p2p"] else {"collective_seq_id": number}
+    names = [row["profiling_name"]] * 2 + ["nccl:coalesced"]
+    states = ["scheduled", "scheduled", state]
+    return [
+        {**row, **numbered, "record_id": record + n, "profiling_name": name, "state": states[n]}
+        for n, name in enumerate(names)
+    ]
+
+
+def test_a_part_of_a_coalesced_collective_is_completed_with_the_whole() -> None:
+    """torch's test_allgather_uneven and test_batched_send_recv: the parts stay `scheduled`."""
+    dumps = []
+    for rank, steps in ((0, 401), (1, 400)):
+        rows = [
+            row
+            for step in range(1, steps + 1)
+            for row in coalesced(
+                3 * step - 3, step, "completed" if step < 401 else "started",
+                profiling_name="nccl:_broadcast_oop",
+            )
+        ]  # fmt: skip
+        dumps.append(read_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows})))
+    found = align(dumps)
+    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
+    assert "rank 1 did not come to collective 401" in found.text
+
+
+def test_a_batch_of_sends_that_is_over_is_no_wait() -> None:
+    sent = coalesced(0, 9, "completed", is_p2p=True, profiling_name="nccl:send 1->0")
+    dumps = []
+    for rank, count in ((0, 5), (1, 4)):
+        other = document(count, 4)
+        other["entries"] = sent + [row | {"record_id": 99} for row in other["entries"]]
+        dumps.append(read_dump(rank, pickle.dumps(other)))
+    assert align(dumps).ranks == (1,)
+    waits = coalesced(0, 9, "started", is_p2p=True, profiling_name="nccl:recv 1<-0")
+    dumps[1] = read_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
+    assert align(dumps).ranks == ()
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch evil",)
