@@ -172,6 +172,23 @@ def test_reading_stops_at_its_deadline(tmp_path) -> None:
     assert read_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
 
 
+def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hpctl.jobs.flight_files.subprocess.run", lambda *_, **__: pytest.fail())
+    (tmp_path / "fr-").write_bytes(SKIP[0])
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+
+
+def test_a_full_disk_and_an_odd_name_cost_the_verdict_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "fr-0").write_bytes(SKIP[0])
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpctl.jobs.flight_files.tempfile.TemporaryFile", full)
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+    assert read_verdict(f"{tmp_path}/a\0b/fr-", 0.0).dumps == 0
+
+
 def test_without_a_folder_there_are_no_dumps(tmp_path) -> None:
     assert read_verdict(f"{tmp_path}/gone/fr-", 0.0).dumps == 0
 
