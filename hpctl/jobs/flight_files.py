@@ -77,7 +77,7 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
         if not isinstance(version, str) or not version.startswith("2."):
             raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
         rows = _rows(document.get("entries") or [])
-        entries = tuple(_entry(row) for row in _kept(_settled(rows)))
+        entries = tuple(_entry(row, completed) for row, completed in _kept(rows))
         first = rows[0].get("record_id") if rows else 0
         groups = _groups(document.get("pg_config"))
     except BadDump:
@@ -104,8 +104,8 @@ def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
     return listed[-MOST_ENTRIES:]
 
 
-def _settled(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The entries, with those marked as completed of which another entry shows that they are.
+def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether each entry is completed, by its own state or by what another entry shows.
 
     torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
     all_gather of unequal sizes): it stays `scheduled`, and the entry of the whole, under the same
@@ -122,16 +122,14 @@ def _settled(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             batches.add((group, number))
         else:
             last[group] = max(number, last.get(group, number))
-    settled = list[Mapping[str, Any]]()
+    completed = []
     for row in rows:
-        if row.get("state") == "completed":
-            settled.append(row)
-            continue
         group, number = _text(row["process_group"][0]), _sequence(row)
-        point_to_point = row.get("is_p2p") is True
-        over = (group, number) in batches if point_to_point else number <= last.get(group, -1)
-        settled.append({**row, "state": "completed"} if over else row)
-    return settled
+        if row.get("is_p2p") is True:
+            completed.append((group, number) in batches)
+        else:
+            completed.append(number <= last.get(group, -1))
+    return completed
 
 
 def _sequence(row: Mapping[str, Any]) -> int:
@@ -140,7 +138,7 @@ def _sequence(row: Mapping[str, Any]) -> int:
     return _number(row[kind])
 
 
-def _entry(row: Mapping[str, Any]) -> FlightEntry:
+def _entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightEntry(
@@ -150,7 +148,7 @@ def _entry(row: Mapping[str, Any]) -> FlightEntry:
         op=_text(row["profiling_name"]).rpartition(":")[2],
         sizes=tuple(elements([_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)),
         dtypes=tuple(_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
-        completed=row.get("state") == "completed",
+        completed=completed,
         p2p=row.get("is_p2p") is True,
         place=_place(row.get("frames") or ()),
     )
@@ -187,22 +185,22 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _kept(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The entries that the alignment needs: the oldest that are not completed and, of each group,
-    the newest that are."""
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
+    """The entries that the alignment needs, and whether each is completed: the oldest that are not
+    and, of each group, the newest that are."""
     left: dict[str, int] = {}
-    completed = list[Mapping[str, Any]]()
-    waiting = list[Mapping[str, Any]]()
-    for row in reversed(rows):
-        if row.get("state") != "completed":
-            waiting.append(row)
+    finished = list[tuple[Mapping[str, Any], bool]]()
+    waiting = list[tuple[Mapping[str, Any], bool]]()
+    for row, completed in zip(reversed(rows), reversed(_completed(rows)), strict=True):
+        if not completed:
+            waiting.append((row, False))
             continue
         group = _text(row["process_group"][0])
         kept = left.get(group, 0)
         if kept < KEPT_COMPLETED:
             left[group] = kept + 1
-            completed.append(row)
-    return [*reversed(completed), *reversed(waiting[-KEPT_OPEN:])]
+            finished.append((row, True))
+    return [*reversed(finished), *reversed(waiting[-KEPT_OPEN:])]
 
 
 def _text(value: object) -> str:
