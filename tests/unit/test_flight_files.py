@@ -173,7 +173,9 @@ def test_reading_stops_at_its_deadline(tmp_path) -> None:
 
 
 def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("hpctl.jobs.flight_files.subprocess.run", lambda *_, **__: pytest.fail())
+    monkeypatch.setattr(
+        "hpctl.jobs.flight_files.subprocess.run", lambda *_, **__: pytest.fail("started")
+    )
     (tmp_path / "fr-").write_bytes(SKIP[0])
     assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
 

@@ -201,7 +201,7 @@ def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypa
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail())
+    inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail("asked"))
     inquiry.begin(("n1",), {}, "", 2)
     inquiry.timed_out()
     assert inquiry.explain(NETWORK, {}) == NETWORK

@@ -9,8 +9,9 @@ in this order:
 3. the ranks' stacks: who stands elsewhere than in the collective.
 
 The first that names a rank decides, and the others add what they know of it. Where none does, or
-where the dumps show that all ranks came, it is the network's trouble. RAS and stacks can be asked only while the ranks live: torch's watchdog
-reports the timeout 20 s and more before it ends its process, so they are asked at that line.
+where the dumps show that all ranks came, it is the network's trouble. RAS and stacks can be asked
+only while the ranks live: torch's watchdog reports the timeout 20 s and more before it ends its
+process, so they are asked at that line.
 
 The dumps are written where `jobs.run.flight` says, one file a rank, and are read as the user.
 """
