@@ -114,22 +114,26 @@ def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """
     last: dict[str, int] = {}
     batches = set[tuple[str, int]]()
-    for row in rows:
+    places = [(_group_name(row), _sequence(row), row.get("is_p2p") is True) for row in rows]
+    for row, (group, number, point_to_point) in zip(rows, places, strict=True):
         if row.get("state") != "completed":
             continue
-        group, number = _text(row["process_group"][0]), _sequence(row)
-        if row.get("is_p2p") is True:
+        if point_to_point:
             batches.add((group, number))
-        else:
-            last[group] = max(number, last.get(group, number))
-    completed = []
-    for row in rows:
-        group, number = _text(row["process_group"][0]), _sequence(row)
-        if row.get("is_p2p") is True:
-            completed.append((group, number) in batches)
-        else:
-            completed.append(number <= last.get(group, -1))
-    return completed
+        elif number > last.get(group, -1):
+            last[group] = number
+    return [
+        (group, number) in batches if point_to_point else number <= last.get(group, -1)
+        for group, number, point_to_point in places
+    ]
+
+
+def _group_name(row: Mapping[str, Any]) -> str:
+    """The name of an entry's group as the dump has it: to compare, not to show."""
+    name = row["process_group"][0]
+    if not isinstance(name, str):
+        raise BadDump("it has something else where a text should be")
+    return name
 
 
 def _sequence(row: Mapping[str, Any]) -> int:
@@ -195,7 +199,7 @@ def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bo
         if not completed:
             waiting.append((row, False))
             continue
-        group = _text(row["process_group"][0])
+        group = _group_name(row)
         kept = left.get(group, 0)
         if kept < KEPT_COMPLETED:
             left[group] = kept + 1
