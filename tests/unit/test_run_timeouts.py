@@ -14,13 +14,14 @@ from hpctl.core.stacks import StackVerdict, Suspect
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
 from hpctl.jobs.ras_judge import HangCause, RankNames, RasFinding
-from hpctl.jobs.ras_report import Address, RasMember
+from hpctl.jobs.ras_report import Address, RasError, RasMember, RasReport
 from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
 from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
 from hpctl.jobs.run.settings import settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
+from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
 from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
 from hpctl.jobs.run_progress import Rank
@@ -205,3 +206,31 @@ def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypa
     inquiry.begin(("n1",), {}, "", 2)
     inquiry.timed_out()
     assert inquiry.explain(NETWORK, {}) == NETWORK
+
+
+def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
+    """A launcher's new ranks live for hours after a timeout of the old ones."""
+    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "sleeps"),))
+    since = list[float]()
+
+    def read(_prefix: str, began: float) -> FlightVerdict:
+        since.append(began)
+        return FlightVerdict()
+
+    def refuse(_where: Address, _seconds: float) -> RasReport:
+        raise RasError("no service", "")
+
+    inquiry = TimeoutInquiry(Address(), lambda _: stacks, flight=read, ask=refuse)
+    inquiry.begin(("n1",), {}, "/dumps-", 2)
+    inquiry.timed_out()
+    assert inquiry.explain(NETWORK, {}).rank == 1
+    output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
+    dump.touch()
+    given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
+    step = SimpleNamespace(
+        ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
+    )
+    Steps._renew(step)
+    assert inquiry.explain(NETWORK, {}) == NETWORK
+    assert since[1] > since[0]
+    assert not dump.exists()

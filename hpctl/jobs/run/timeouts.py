@@ -195,6 +195,10 @@ class TimeoutInquiry:
         many ranks there are, 0 where nobody knows.
         """
         self._nodes, self._hosts, self._prefix, self._world = tuple(nodes), hosts, prefix, world
+        self.renew()
+
+    def renew(self) -> None:
+        """New ranks in the same step: what the witnesses said of the old ones is void."""
         self._began = time.time()
         self._threads: list[threading.Thread] = []
         self._heard: dict[str, object] = {}
