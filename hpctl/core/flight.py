@@ -118,26 +118,31 @@ class _Stop(Struct, frozen=True):
         return self.group.description or f"process group {self.group.name}"
 
 
+_GroupKey = tuple[str, tuple[int, ...]]
+"""A group's name and ranks: up to torch 2.7, the groups of one split_group share their name."""
+
+
 class _Ranks(Struct):
     """The entries of all ranks, by group, rank and number."""
 
-    by_group: dict[str, dict[int, dict[int, FlightEntry]]] = field(default_factory=dict)
-    groups: dict[str, FlightGroup] = field(default_factory=dict)
+    by_group: dict[_GroupKey, dict[int, dict[int, FlightEntry]]] = field(default_factory=dict)
+    groups: dict[_GroupKey, FlightGroup] = field(default_factory=dict)
     whole: dict[int, bool] = field(default_factory=dict)
     in_p2p: set[int] = field(default_factory=set)
     unread: frozenset[int] = frozenset()
 
     def add(self, dump: FlightDump) -> None:
         self.whole[dump.rank] = dump.whole
+        keys: dict[str, _GroupKey] = {}
         for group in dump.groups:
-            known = self.groups.get(group.name)
-            if known is None or len(group.ranks) > len(known.ranks):
-                self.groups[group.name] = group
+            key = (group.name, group.ranks)
+            keys[group.name] = key
+            self.groups.setdefault(key, group)
         for entry in dump.entries:
             if entry.p2p:
                 self.in_p2p |= set() if entry.completed else {dump.rank}
                 continue
-            ranks = self.by_group.setdefault(entry.group, {})
+            ranks = self.by_group.setdefault(keys.get(entry.group, (entry.group, ())), {})
             # Coalesced collectives share one number: the first of them is the one that is compared.
             ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
 
@@ -152,7 +157,8 @@ def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVe
     for dump in dumps:
         known.add(dump)
     world = max((len(group.ranks) for group in known.groups.values()), default=0)
-    stops = [stop for group in known.groups.values() if (stop := _stop(group, known))]
+    found = [_stop(key, known) for key in known.groups]
+    stops = [stop for stop in found if stop is not None]
     stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
     verdict = (
         _different(stops)
@@ -164,9 +170,10 @@ def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVe
     return FlightVerdict(verdict.cause, verdict.text, verdict.ranks, world, len(known.whole))
 
 
-def _stop(group: FlightGroup, known: _Ranks) -> _Stop | None:
-    """The collective at which a group stands; None where it stands at none."""
-    issued = known.by_group.get(group.name, {})
+def _stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
+    """Return the collective at which a group stands; None where it stands at none."""
+    group = known.groups[key]
+    issued = known.by_group.get(key, {})
     every = [entry for entries in issued.values() for entry in entries.values()]
     seq = min((entry.seq for entry in every if not entry.completed), default=None)
     if seq is None:
@@ -272,7 +279,8 @@ def _where(stop: _Stop) -> str:
 
 def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
     """The last collective of a rank that did not come."""
-    entries = known.by_group.get(stop.group.name, {}).get(rank)
+    key = (stop.group.name, stop.group.ranks)
+    entries = known.by_group.get(key, {}).get(rank)
     if not entries:
         return f"; rank {rank} issued none there"
     last = entries[max(entries)]

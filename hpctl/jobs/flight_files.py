@@ -10,6 +10,7 @@ the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
 """
 
 import contextlib
+import gc
 import io
 import os
 import pickle
@@ -76,7 +77,7 @@ def read_dump(rank: int, raw: bytes) -> FlightDump:
         if not isinstance(version, str) or not version.startswith("2."):
             raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
         rows = _rows(document.get("entries") or [])
-        entries = tuple(_entry(row) for row in _kept(rows))
+        entries = tuple(_entry(row, completed) for row, completed in _kept(rows))
         first = rows[0].get("record_id") if rows else 0
         groups = _groups(document.get("pg_config"))
     except BadDump:
@@ -103,17 +104,55 @@ def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
     return listed[-MOST_ENTRIES:]
 
 
-def _entry(row: Mapping[str, Any]) -> FlightEntry:
+def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether each entry is completed, by its own state or by what another entry shows.
+
+    torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
+    all_gather of unequal sizes): it stays `scheduled`, and the entry of the whole, under the same
+    number, has the state (test_batched_send_recv in test/distributed/test_c10d_nccl.py). The
+    collectives of a group run on one stream, so a later one that is completed says the same.
+    """
+    last: dict[str, int] = {}
+    batches = set[tuple[str, int]]()
+    places = [(_group_name(row), _sequence(row), row.get("is_p2p") is True) for row in rows]
+    for row, (group, number, point_to_point) in zip(rows, places, strict=True):
+        if row.get("state") != "completed":
+            continue
+        if point_to_point:
+            batches.add((group, number))
+        elif number > last.get(group, -1):
+            last[group] = number
+    return [
+        (group, number) in batches if point_to_point else number <= last.get(group, -1)
+        for group, number, point_to_point in places
+    ]
+
+
+def _group_name(row: Mapping[str, Any]) -> str:
+    """The name of an entry's group as the dump has it: to compare, not to show."""
+    name = row["process_group"][0]
+    if not isinstance(name, str):
+        raise BadDump("it has something else where a text should be")
+    return name
+
+
+def _sequence(row: Mapping[str, Any]) -> int:
+    """The number of an operation in its group: the two kinds are counted apart."""
+    kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
+    return _number(row[kind])
+
+
+def _entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
     group = row["process_group"]
     shapes = row.get("input_sizes") or ()
     return FlightEntry(
         group=_text(group[0]),
-        seq=_number(row["collective_seq_id"]),
+        seq=_sequence(row),
         # Profiling names carry the backend: nccl:all_reduce.
         op=_text(row["profiling_name"]).rpartition(":")[2],
         sizes=tuple(elements([_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)),
         dtypes=tuple(_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
-        completed=row.get("state") == "completed",
+        completed=completed,
         p2p=row.get("is_p2p") is True,
         place=_place(row.get("frames") or ()),
     )
@@ -150,22 +189,22 @@ def _parse_ranks(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in numbers[:MOST_RANKS])
 
 
-def _kept(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The entries that the alignment needs: the oldest that are not completed and, of each group,
-    the newest that are."""
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
+    """The entries that the alignment needs, and whether each is completed: the oldest that are not
+    and, of each group, the newest that are."""
     left: dict[str, int] = {}
-    completed = list[Mapping[str, Any]]()
-    waiting = list[Mapping[str, Any]]()
-    for row in reversed(rows):
-        if row.get("state") != "completed":
-            waiting.append(row)
+    finished = list[tuple[Mapping[str, Any], bool]]()
+    waiting = list[tuple[Mapping[str, Any], bool]]()
+    for row, completed in zip(reversed(rows), reversed(_completed(rows)), strict=True):
+        if not completed:
+            waiting.append((row, False))
             continue
-        group = _text(row["process_group"][0])
+        group = _group_name(row)
         kept = left.get(group, 0)
         if kept < KEPT_COMPLETED:
             left[group] = kept + 1
-            completed.append(row)
-    return [*reversed(completed), *reversed(waiting[-KEPT_OPEN:])]
+            finished.append((row, True))
+    return [*reversed(finished), *reversed(waiting[-KEPT_OPEN:])]
 
 
 def _text(value: object) -> str:
@@ -187,12 +226,7 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
     files were not read: files that are no dumps, that are too large, or another user's, and those
     that the deadline cut off. Raises OSError where the folder cannot be listed.
     """
-    folder, _, start = prefix.rpartition("/")
-    names = [
-        name[len(start) :]
-        for name in os.listdir(folder or "/")
-        if name.startswith(start) and _RANK_NUMBER.fullmatch(name[len(start) :])
-    ]
+    names = _names_of(prefix)
     unread = {int(name) for name in names}
     dumps = []
     for name in sorted(names, key=int)[:MOST_FILES]:
@@ -203,6 +237,16 @@ def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightD
             dumps.append(read_dump(int(name), raw))
             unread.discard(int(name))
     return dumps, unread
+
+
+def _names_of(prefix: str) -> list[str]:
+    """The numbers that stand behind a prefix in the names of files. Raises OSError."""
+    folder, _, start = prefix.rpartition("/")
+    return [
+        name[len(start) :]
+        for name in os.listdir(folder or "/")
+        if name.startswith(start) and _RANK_NUMBER.fullmatch(name[len(start) :])
+    ]
 
 
 def _bytes_of(path: str, since: float) -> bytes:
@@ -221,26 +265,30 @@ def read_verdict(prefix: str, since: float, *, read_s: float = READ_S) -> Flight
     """Read and align an attempt's dumps in a process of its own. Raises nothing.
 
     `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
-    that there are none, or that they could not be read.
+    that there are none, or that they could not be read. Where there is no file, no process is
+    started: a run whose network broke goes on without waiting for one.
     """
     command = [
         sys.executable, *SAFE_PATH, "hpctl.jobs.flight_files", prefix, str(since), str(read_s)
     ]  # fmt: skip
-    with tempfile.TemporaryFile() as out:
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.DEVNULL,
-                timeout=read_s + MARGIN_S,
-                check=False,
-            )
-        out.seek(0)
-        try:
-            return msgspec.json.decode(out.read(ANSWER), type=FlightVerdict)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+    try:
+        if not _names_of(prefix):
             return FlightVerdict()
+        with tempfile.TemporaryFile() as out:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.DEVNULL,
+                    timeout=read_s + MARGIN_S,
+                    check=False,
+                )
+            out.seek(0)
+            return msgspec.json.decode(out.read(ANSWER), type=FlightVerdict)
+    # ValueError: a prefix that holds a null byte. A full disk has no temporary file either.
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return FlightVerdict()
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -249,6 +297,8 @@ def main(arguments: Sequence[str]) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (int(read_s + MARGIN_S), int(read_s + MARGIN_S) + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A third of the time of reading a large dump; what leaks by cycles is bounded by MEMORY.
+    gc.disable()
     dumps, unread = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
     print(printable(msgspec.json.encode(align(dumps, unread)).decode()))
 

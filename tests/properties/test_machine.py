@@ -39,6 +39,7 @@ STEPS = 4_000
 STEPS_A_RUN = 50
 RUNS = 130
 """Some are shorter than STEPS_A_RUN."""
+SOAKS = 4
 RULES = catalogue_rules()
 SIZE = 8
 CODES = ("", "InternalServerError", "InvalidInstanceStatus", "InstanceIdInUse")
@@ -365,11 +366,18 @@ def test_machine_keeps_every_promise() -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_machine_soaks() -> None:
-    """20 000 rules and more from a seed of their own, printed; HPCTL_SEED repeats one."""
+    """20 000 rules and more from a seed of their own, printed; HPCTL_SEED repeats one.
+
+    One seed in three does not draw the rarest signal (`save_wanted`), so up to SOAKS seeds in a row
+    are run until all were met. A broken promise fails the test under any of them.
+    """
     Count.steps, Count.signals = 0, set()
     number = int(os.environ.get("HPCTL_SEED", random.SystemRandom().randrange(2**32)))
-    sys.stdout.write(f"\nHPCTL_SEED={number}\n")
-    seeded = type("SeededClusterMachine", (ClusterMachine,), {})
-    _run(400, 100, with_seed(number)(seeded), database=None)
+    for soak in range(SOAKS):
+        sys.stdout.write(f"\nHPCTL_SEED={number + soak}\n")
+        seeded = type("SeededClusterMachine", (ClusterMachine,), {})
+        _run(400, 100, with_seed(number + soak)(seeded), database=None)
+        if Count.signals >= WANTED:
+            break
     assert Count.steps >= 20_000
     assert Count.signals >= WANTED

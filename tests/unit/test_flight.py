@@ -96,6 +96,20 @@ def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
     assert named([one, two]) == (FlightCause.NOTHING, ())
 
 
+def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+    """Up to torch 2.7, split_group gives all groups of one call the same name."""
+    left = FlightGroup("2", "mesh_tp", (0, 1))
+    right = FlightGroup("2", "mesh_tp", (2, 3))
+    ahead = [dump(rank, entries(90, group="2"), groups=(left,)) for rank in (0, 1)]
+    waits = dump(2, entries(41, group="2", done=40), groups=(right,))
+    late = dump(3, entries(40, group="2"), groups=(right,))
+    assert named([*ahead, waits, late]) == (FlightCause.ABSENT, (3,))
+    # One pair stands together at 41, and the other has not come so far: nobody is late.
+    behind = [dump(rank, entries(7, group="2", done=6), groups=(left,)) for rank in (0, 1)]
+    stands = [dump(rank, entries(41, group="2", done=40), groups=(right,)) for rank in (2, 3)]
+    assert named([*behind, *stands]) == (FlightCause.TOGETHER, ())
+
+
 def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
     receives = [FlightEntry("0", 4, "recv 2<-3", p2p=True)]
     late = dump(3, entries(4), receives)

@@ -59,6 +59,49 @@ def test_what_the_alignment_needs_is_kept_of_a_long_dump() -> None:
     assert len(found.entries) == KEPT_OPEN + KEPT_COMPLETED
 
 
+def coalesced(record: int, number: int, state: str, **what: object) -> list[dict[str, object]]:
+    """One coalesced operation as torch records it: its two parts keep the state `scheduled`."""
+    row = document(1, 0)["entries"][0] | what
+    numbered = {"p2p_seq_id": number} if row["is_p2p"] else {"collective_seq_id": number}
+    names = [row["profiling_name"]] * 2 + ["nccl:coalesced"]
+    states = ["scheduled", "scheduled", state]
+    return [
+        {**row, **numbered, "record_id": record + n, "profiling_name": name, "state": states[n]}
+        for n, name in enumerate(names)
+    ]
+
+
+def test_a_part_of_a_coalesced_collective_is_completed_with_the_whole() -> None:
+    """torch's test_allgather_uneven and test_batched_send_recv: the parts stay `scheduled`."""
+    dumps = []
+    for rank, steps in ((0, 401), (1, 400)):
+        rows = [
+            row
+            for step in range(1, steps + 1)
+            for row in coalesced(
+                3 * step - 3, step, "completed" if step < 401 else "started",
+                profiling_name="nccl:_broadcast_oop",
+            )
+        ]  # fmt: skip
+        dumps.append(read_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows})))
+    found = align(dumps)
+    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
+    assert "rank 1 did not come to collective 401" in found.text
+
+
+def test_a_batch_of_sends_that_is_over_is_no_wait() -> None:
+    sent = coalesced(0, 9, "completed", is_p2p=True, profiling_name="nccl:send 1->0")
+    dumps = []
+    for rank, count in ((0, 5), (1, 4)):
+        other = document(count, 4)
+        other["entries"] = sent + [row | {"record_id": 99} for row in other["entries"]]
+        dumps.append(read_dump(rank, pickle.dumps(other)))
+    assert align(dumps).ranks == (1,)
+    waits = coalesced(0, 9, "started", is_p2p=True, profiling_name="nccl:recv 1<-0")
+    dumps[1] = read_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
+    assert align(dumps).ranks == ()
+
+
 class Evil:
     def __reduce__(self):
         return os.system, ("touch evil",)
@@ -127,6 +170,25 @@ def test_only_plain_files_of_ours_are_read(tmp_path) -> None:
 def test_reading_stops_at_its_deadline(tmp_path) -> None:
     (tmp_path / "fr-0").write_bytes(SKIP[0])
     assert read_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
+
+
+def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "hpctl.jobs.flight_files.subprocess.run", lambda *_, **__: pytest.fail("started")
+    )
+    (tmp_path / "fr-").write_bytes(SKIP[0])
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+
+
+def test_a_full_disk_and_an_odd_name_cost_the_verdict_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "fr-0").write_bytes(SKIP[0])
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpctl.jobs.flight_files.tempfile.TemporaryFile", full)
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+    assert read_verdict(f"{tmp_path}/a\0b/fr-", 0.0).dumps == 0
 
 
 def test_without_a_folder_there_are_no_dumps(tmp_path) -> None:

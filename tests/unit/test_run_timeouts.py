@@ -1,6 +1,7 @@
 """Where ranks dump their flight recorders, and how a collective's timeout is heard of."""
 
 import os
+import threading
 import time
 from types import SimpleNamespace
 
@@ -9,18 +10,20 @@ from msgspec.structs import replace
 
 from hpctl.core.flight import FlightCause, FlightVerdict
 from hpctl.core.run_policy import RunPolicy
+from hpctl.core.stacks import StackVerdict, Suspect
 from hpctl.core.trouble import Kind, Trouble
 from hpctl.jobs.crash import classify
 from hpctl.jobs.ras_judge import HangCause, RankNames, RasFinding
-from hpctl.jobs.ras_report import RasMember
+from hpctl.jobs.ras_report import Address, RasError, RasMember, RasReport
 from hpctl.jobs.run.allocation import Fitness
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
 from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
 from hpctl.jobs.run.settings import settings
 from hpctl.jobs.run.srun import TaskEnd, parse_srun
+from hpctl.jobs.run.steps import Steps
 from hpctl.jobs.run.supervise import StepSupervisor
-from hpctl.jobs.run.timeouts import DIFFERENT, Witnesses, name_absent
+from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
 from hpctl.jobs.run_progress import Rank
 from tests.fakes.values import T0 as NOW
 from tests.waiting import until
@@ -167,3 +170,67 @@ def test_what_the_log_says_of_a_rank_goes_before_ras() -> None:
     logged = Trouble(Kind.HANG, NOW, "rank 3 did not come", rank=3)
     found = name_absent(logged, Witnesses(ras=ras(HangCause.BEHIND, 1)), NAMES)
     assert (found.rank, found.why) == (3, "rank 3 did not come")
+
+
+def test_a_rank_that_is_behind_only_because_others_ran_ahead_is_not_named() -> None:
+    """All wait in one collective. Hosts run ahead of their GPUs, so counts and stacks differ."""
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "is in forward"),))
+    for finding in (ras(HangCause.BEHIND, 1), ras(HangCause.DIVERGED, 1)):
+        found = name_absent(NETWORK, Witnesses(flight, finding, stacks), NAMES)
+        assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+        assert found.why == "a collective timed out: all 8 ranks came"
+    # A rank's own error may be its network's.
+    found = name_absent(NETWORK, Witnesses(flight, ras(HangCause.FAILED, 1), stacks), NAMES)
+    assert (found.kind, found.rank) == (Kind.NETWORK, 5)
+
+
+def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> None:
+    """The log counts one group only: the rank that it misses there may wait in another."""
+    logged = replace(NETWORK, kind=Kind.HANG, why="rank 1 did not come", rank=1, signature="hang")
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 2 ranks came", (), 8, 8)
+    found = name_absent(logged, Witnesses(flight), NAMES)
+    assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+    assert (found.why, found.signature) == (
+        "a collective timed out: all 2 ranks came",
+        "a collective timed out",
+    )
+
+
+def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail("asked"))
+    inquiry.begin(("n1",), {}, "", 2)
+    inquiry.timed_out()
+    assert inquiry.explain(NETWORK, {}) == NETWORK
+
+
+def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
+    """A launcher's new ranks live for hours after a timeout of the old ones."""
+    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "sleeps"),))
+    since = list[float]()
+
+    def read(_prefix: str, began: float) -> FlightVerdict:
+        since.append(began)
+        return FlightVerdict()
+
+    def refuse(_where: Address, _seconds: float) -> RasReport:
+        raise RasError("no service", "")
+
+    inquiry = TimeoutInquiry(Address(), lambda _: stacks, flight=read, ask=refuse)
+    inquiry.begin(("n1",), {}, "/dumps-", 2)
+    inquiry.timed_out()
+    assert inquiry.explain(NETWORK, {}).rank == 1
+    output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
+    dump.touch()
+    given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
+    step = SimpleNamespace(
+        ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
+    )
+    Steps._renew(step)
+    assert inquiry.explain(NETWORK, {}) == NETWORK
+    assert since[1] > since[0]
+    assert not dump.exists()

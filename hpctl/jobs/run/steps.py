@@ -256,6 +256,7 @@ class Steps:
             on_timeout=self._timeouts.timed_out,
         )
         self.asked_to_end = False
+        self._attempt = 0
         self._overlap = False
         self._resume = ResumePoint(judged=False)
         self._after: ResumePoint | None = None
@@ -274,6 +275,7 @@ class Steps:
         """Launch a step on just these nodes. Raises HpctlError where srun cannot be started."""
         given = self._given
         self._again = self._again or attempt > 1
+        self._attempt = attempt
         # The last lines of the step before are not this one's.
         self._output.settle()
         self._events.forget()
@@ -322,6 +324,8 @@ class Steps:
         """What the old ranks reported is void: the new ones may take as long as a first start."""
         self.ranks.renew()
         self._output.renew()
+        self._timeouts.renew()
+        clear_dumps(self._given.history, self._attempt)
 
     def blocked(self, step: RunningStep) -> bool:
         """Whether Slurm holds this step back for the last one; if so, it is withdrawn, and the

@@ -8,13 +8,15 @@ in this order:
 2. NCCL's RAS service: how many collectives each rank has launched, and who does not answer;
 3. the ranks' stacks: who stands elsewhere than in the collective.
 
-The first that names a rank decides, and the others add what they know of it. Only where none does
-is it the network's trouble. RAS and stacks can be asked only while the ranks live: torch's watchdog
-reports the timeout 20 s and more before it ends its process, so they are asked at that line.
+The first that names a rank decides, and the others add what they know of it. Where none does, or
+where the dumps show that all ranks came, it is the network's trouble. RAS and stacks can be asked
+only while the ranks live: torch's watchdog reports the timeout 20 s and more before it ends its
+process, so they are asked at that line.
 
 The dumps are written where `jobs.run.flight` says, one file a rank, and are read as the user.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +38,8 @@ from hpctl.jobs.run_progress import Rank
 
 DIFFERENT: Final = "the ranks call different collectives"
 """The signature of a program whose ranks call different collectives."""
+TIMED_OUT: Final = "a collective timed out"
+"""The signature of the watchdog's line, as in crash_patterns.yaml."""
 WAIT_S: Final = 5.0
 """Seconds that the end of a step waits for witnesses that were asked while it ran."""
 PIECE_CHARS: Final = 600
@@ -55,6 +59,8 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
     A rank that did not come is a HANG of that rank, whatever it did instead. Ranks that call
     different collectives are a CRASH: the program does that again. Else the trouble keeps its kind.
     """
+    if said.flight.cause is FlightCause.TOGETHER:
+        return _with_evidence(_all_came(trouble, said, names), said)
     named = _by_flight(trouble, said.flight)
     if named is None and trouble.kind is Kind.HANG and trouble.rank is not None:
         named = trouble
@@ -64,9 +70,23 @@ def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
         named = _by_stacks(trouble, said.stacks)
     if named is None:
         named = trouble
-        if said.flight.cause is FlightCause.TOGETHER:
-            named = replace(trouble, why=f"{trouble.why}: {said.flight.text}")
     return _with_evidence(_with_place(named, said, names), said)
+
+
+def _all_came(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
+    """The trouble where the dumps show that all ranks came and the collective does not end.
+
+    It is the network's. Counts and stacks name nobody then: a host runs ahead of its GPU, so ranks
+    that wait in one collective have launched different numbers and stand at different lines. What
+    the log counts of one group does not see in which other group a rank waits.
+    """
+    if trouble.kind is Kind.HANG:
+        trouble = replace(trouble, kind=Kind.NETWORK, why=TIMED_OUT, signature=TIMED_OUT)
+    why = f"{trouble.why}: {said.flight.text}"
+    trouble = replace(trouble, why=why, rank=None, node=None)
+    if said.ras is None or said.ras.cause is not HangCause.FAILED:
+        return trouble
+    return _by_ras(trouble, said.ras, names) or trouble
 
 
 def _by_flight(trouble: Trouble, flight: FlightVerdict) -> Trouble | None:
@@ -175,6 +195,10 @@ class TimeoutInquiry:
         many ranks there are, 0 where nobody knows.
         """
         self._nodes, self._hosts, self._prefix, self._world = tuple(nodes), hosts, prefix, world
+        self.renew()
+
+    def renew(self) -> None:
+        """New ranks in the same step: what the witnesses said of the old ones is void."""
         self._began = time.time()
         self._threads: list[threading.Thread] = []
         self._heard: dict[str, object] = {}
@@ -189,7 +213,9 @@ class TimeoutInquiry:
             for work in (self._ask_ras, self._read_stacks)
         ]
         for thread in self._threads:
-            thread.start()
+            # RuntimeError at the user's limit of processes: the log is read on without witnesses.
+            with contextlib.suppress(RuntimeError):
+                thread.start()
 
     def explain(self, trouble: Trouble, ranks: Mapping[int, Rank]) -> Trouble:
         """The trouble of a step that has ended, with whom its ranks waited for.
@@ -199,7 +225,8 @@ class TimeoutInquiry:
         flight = self._flight(self._prefix, self._began) if self._prefix else FlightVerdict()
         limit = time.monotonic() + WAIT_S
         for thread in self._threads:
-            thread.join(max(0.0, limit - time.monotonic()))
+            if thread.is_alive():
+                thread.join(max(0.0, limit - time.monotonic()))
         stacks = self._heard.get("stacks")
         report = self._heard.get("ras")
         names = RankNames(ranks, self._hosts, self._world or flight.world)
