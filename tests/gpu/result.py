@@ -127,10 +127,11 @@ def draw_page(parts: Sequence[dict[str, Any]], dropped: Sequence[str], *, dry: b
     machine = next((part["facts"] for part in parts if part["name"] == "machine"), {})
     lines = [f"# hpctl on {'stand-ins (a dry run)' if dry else 'a GPU'}", ""]
     lines += [f"- {key.replace('_', ' ')}: {value}" for key, value in machine.items()]
-    lines += ["", "| part | state | seconds | left running |", "|---|---|---|---|"]
+    lines += ["", "| part | state | seconds | CPU seconds | left running |", "|---|---|---|---|---|"]
     for part in parts:
         left = ", ".join(part["left_running"])
-        lines.append(f"| {part['name']} | {part['state']} | {part['took_s']:.1f} | {left} |")
+        times = f"{part['took_s']:.1f} | {part['cpu_s']:.1f}"
+        lines.append(f"| {part['name']} | {part['state']} | {times} | {left} |")
     if dropped:
         lines += ["", f"Recordings dropped for their size: {', '.join(dropped)}."]
     for part in parts:

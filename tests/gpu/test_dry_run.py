@@ -19,9 +19,11 @@ from tests.process import run_text
 pytestmark = pytest.mark.slurm
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 200
+LIMIT_S = 300
+"""Generous: what the run needs is processor time, which other programs take, too."""
+MOST_CPU_S = 90.0
+"""Measured: 65 s. More makes `make test` noticeably slower."""
 MAY_LACK = {
-    "no tests/contract/nvml in this tree",
     "no JAX",
     "no nvidia-resiliency-ext",
     "no transformers",
@@ -50,6 +52,15 @@ def test_every_part_runs_or_says_what_this_machine_lacks(parts: dict[str, dict])
     for name, part in parts.items():
         lacks = set(part["why"].split(", "))
         assert part["state"] == "ran" or (part["state"] == "not run" and lacks <= MAY_LACK), name
+
+
+def test_the_run_needs_little_processor_time(parts: dict[str, dict]) -> None:
+    used = {name: part["cpu_s"] for name, part in parts.items()}
+    assert sum(used.values()) < MOST_CPU_S, used
+
+
+def test_nvml_s_contract_holds_for_the_stand_in(parts: dict[str, dict]) -> None:
+    assert parts["nvml_contract"]["facts"]["exit_code"] == 0
 
 
 def test_every_part_that_ran_recorded_something(parts: dict[str, dict]) -> None:

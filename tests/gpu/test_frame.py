@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.needs import PROBES
-from tests.gpu.plan import PARTS, load_part
+from tests.gpu.plan import BUDGET_S, IMPORTANT, PARTS, load_part
 from tests.gpu.result import LARGEST_BYTES, write_result
 from tests.gpu.runner import PartResult, Runner, read_facts
 from tests.process import ended

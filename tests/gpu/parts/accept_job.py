@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tests.gpu.context import Context
 
 TITLE = "Acceptance by its job under Slurm"
-LIMIT_S = 75
-DRY_LIMIT_S = 60
+LIMIT_S = 60
+DRY_LIMIT_S = 90
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "slurm", "torch"})
 

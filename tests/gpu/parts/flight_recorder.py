@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.gpu.training.ranks import Rank
 
 TITLE = "NCCL: flight recorder and RAS"
-LIMIT_S = 90
+LIMIT_S = 75
 DRY_LIMIT_S = 100
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch", "py-spy"})

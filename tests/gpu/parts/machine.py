@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tests.gpu.context import Context
 
 TITLE = "The machine"
-LIMIT_S = 30
-DRY_LIMIT_S = 20
+LIMIT_S = 20
+DRY_LIMIT_S = 60
 SIDE_BY_SIDE = True
 NEEDS: frozenset[str] = frozenset()
 

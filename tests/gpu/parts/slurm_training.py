@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from tests.gpu.context import Context
 
 TITLE = "Training under a real Slurm"
-LIMIT_S = 175
-DRY_LIMIT_S = 120
+LIMIT_S = 160
+DRY_LIMIT_S = 200
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "slurm", "torch"})
 
