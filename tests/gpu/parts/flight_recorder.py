@@ -176,7 +176,7 @@ def _ask_witnesses(
     if case.kind == "kill":
         return checks
     if all(rank.code is None for rank in ranks):
-        stacks = look_at_stacks(job, case.world, native=True)
+        stacks = look_at_stacks(job, case.world, native=not context.dry)
         story.facts["stacks"] = stacks
         story.facts["witness"] = stacks["text"]
         story.figures["stacks_s"] = stacks["took_s"]
