@@ -8,12 +8,14 @@ import json
 import subprocess
 import sys
 import tarfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.carry import LIBRARIES, pack_slurm
 from tests.gpu.plan import PARTS
+from tests.gpu.result import CONTENTS
 from tests.process import run_text
 
 pytestmark = pytest.mark.slurm
@@ -23,12 +25,7 @@ LIMIT_S = 300
 """Generous: what the run needs is processor time, which other programs take, too."""
 MOST_CPU_S = 90.0
 """Measured: 65 s. More makes `make test` noticeably slower."""
-MAY_LACK = {
-    "no JAX",
-    "no nvidia-resiliency-ext",
-    "no transformers",
-    "no nvcc",
-}
+MAY_LACK = {"no JAX", "no nvidia-resiliency-ext", "no transformers", "no nvcc"}
 """What this machine need not have; the GPU machine has it, or the page says that it has not."""
 
 
@@ -92,6 +89,17 @@ def test_recordings_have_the_names_of_those_that_are_committed(out: Path) -> Non
     }  # fmt: skip
     assert mine <= {path.name for path in card.iterdir()}
     assert mine <= {path.name for path in (out / "recordings").iterdir()}
+
+
+def test_every_recording_is_described(out: Path) -> None:
+    folder = out / "recordings"
+    readme = (folder / "README.md").read_text()
+    assert readme.startswith("# Recordings: NVIDIA H200, driver 580.159.04\n")
+    patterns = [pattern for pattern in CONTENTS if f"| `{pattern}` |" in readme]
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    assert {name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)} == {
+        "README.md"
+    }
 
 
 def test_a_lost_node_costs_no_weight(parts: dict[str, dict]) -> None:

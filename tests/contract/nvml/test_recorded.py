@@ -6,13 +6,7 @@ import pytest
 
 from hpctl.agent.nvml.snapshot import Gpu
 from tests.contract.nvml.beds import RECORDED, Bed, look, make_bed
-from tests.contract.nvml.smi_fields import (
-    AGREES,
-    DIFFERS,
-    OTHER_SCALE,
-    Row,
-    compare,
-)
+from tests.contract.nvml.smi_fields import AGREES, DIFFERS, OTHER_SCALE, Row, compare
 from tests.gpu.recordings import read_json, read_text
 from tests.stubs.nvml.recorded import snapshot
 
