@@ -34,7 +34,7 @@ CONTENTS = {
     "acceptance.json": "the GPU programs of the acceptance test, run twice",
     "agent-check-*.json": "the agent's findings, idle and under load",
     "agent-metrics.txt": "the agent's metrics after both",
-    "checkpoints-killed.json": "runs killed in a save and in a step, and the verdicts on their saves",
+    "checkpoints-killed.json": "runs killed in a save and in a step: verdicts on their saves",
     "child-killed-and-stopped.json": "the NVML child killed and stopped",
     "compared-*.json": "NVML's fields and nvidia-smi's, idle and under load",
     "crashes.json": "faulting CUDA programs: kernel records, NVML events, output, findings",
@@ -158,8 +158,8 @@ def describe(parts: Sequence[dict[str, Any]], files: Iterable[str], *, dry: bool
         f"{made} on {time.strftime('%Y-%m-%d', time.gmtime())} on one machine: {', '.join(names)};"
         f" kernel {machine.get('kernel')}, {machine.get('distribution')}, cgroup"
         f" {machine.get('cgroup')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB;"
-        f" Python {machine.get('python')}; {machine.get('slurm')}; {programs}. Serial numbers, UUIDs,"
-        " the host name and paths are replaced by others of the same form; nothing else is edited."
+        f" Python {machine.get('python')}; {machine.get('slurm')}; {programs}. Serial numbers,"
+        " UUIDs, the host name and paths are replaced by others of the same form; nothing else is edited."
     )
     lines = [f"# Recordings: {card}, driver {driver}", "", about, "", "| file | content |"]
     lines.append("|---|---|")

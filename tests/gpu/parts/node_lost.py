@@ -175,9 +175,10 @@ def _submit(context: Context, box: Sandbox, directory: Path, has_spare: bool) ->
     train = f"{sys.executable} {TRAIN} {' '.join(_options(context, directory, STEP_S))}"
     start = f"{sys.executable} -m hpctl run --" if has_spare else "srun --kill-on-bad-exit=1"
     script = directory.parent / "job.sh"
+    count = _count_ranks(context)
     script.write_text(
         "#!/bin/sh\n"
-        f"#SBATCH --job-name=train --nodes={_count_ranks(context)} --ntasks-per-node=1 --gres=gpu:1\n"
+        f"#SBATCH --job-name=train --nodes={count} --ntasks-per-node=1 --gres=gpu:1\n"
         "#SBATCH --time=00:10:00 --open-mode=append\n"
         f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
         f"exec {start} {train}\n"

@@ -2,8 +2,8 @@
 
 It takes the options of hpctl's own demo program (hpctl/sandbox/training), keeps the same record of
 its attempts, and saves with torch. The ranks reduce their gradients over gloo, because NCCL refuses
-two ranks on one GPU. The update is written out, because the first use of torch.optim imports torch's
-compiler. Every rank uses the first GPU: the sandbox's nodes share the machine's.
+two ranks on one GPU. The update is written out, because the first use of torch.optim imports
+torch's compiler. Every rank uses the first GPU: the sandbox's nodes share the machine's.
 """
 
 import argparse
