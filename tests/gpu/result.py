@@ -159,7 +159,8 @@ def describe(parts: Sequence[dict[str, Any]], files: Iterable[str], *, dry: bool
         f" kernel {machine.get('kernel')}, {machine.get('distribution')}, cgroup"
         f" {machine.get('cgroup')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB;"
         f" Python {machine.get('python')}; {machine.get('slurm')}; {programs}. Serial numbers,"
-        " UUIDs, the host name and paths are replaced by others of the same form; nothing else is edited."
+        " UUIDs, the host name and paths are replaced by others of the same form; nothing else is"
+        " edited."
     )
     lines = [f"# Recordings: {card}, driver {driver}", "", about, "", "| file | content |"]
     lines.append("|---|---|")

@@ -1,5 +1,6 @@
 """What travels to a GPU machine without a network: which files, and within which size."""
 
+import json
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from hpctl.clusters import policies
+from tests.gpu import carry
 from tests.gpu.carry import (
     FOLDER,
     LARGEST_BYTES,
