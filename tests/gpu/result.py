@@ -151,16 +151,19 @@ def describe(parts: Sequence[dict[str, Any]], files: Iterable[str], *, dry: bool
     machine = _find_machine(parts)
     names = [word.strip() for word in str(machine.get("nvidia_smi", "")).split(",")]
     card, driver = names[:2] if len(names) > 1 else ("unknown GPU", "unknown")
-    versions = machine.get("versions", {})
-    programs = ", ".join(f"{name} {version}" for name, version in versions.items())
     made = "Made with stand-ins by a dry run" if dry else "Recorded"
+    system = (
+        f"kernel {machine.get('kernel')}, {machine.get('distribution')}, cgroup"
+        f" {machine.get('cgroup')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB"
+    )
+    programs = (
+        f"Python {machine.get('python')}; {machine.get('slurm')};"
+        f" {_draw_value(machine.get('versions', {}))}"
+    )
     about = (
         f"{made} on {time.strftime('%Y-%m-%d', time.gmtime())} on one machine: {', '.join(names)};"
-        f" kernel {machine.get('kernel')}, {machine.get('distribution')}, cgroup"
-        f" {machine.get('cgroup')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB;"
-        f" Python {machine.get('python')}; {machine.get('slurm')}; {programs}. Serial numbers,"
-        " UUIDs, the host name and paths are replaced by others of the same form; nothing else is"
-        " edited."
+        f" {system}; {programs}. Serial numbers, UUIDs, the host name and paths are replaced by"
+        " others of the same form; nothing else is edited."
     )
     lines = [f"# Recordings: {card}, driver {driver}", "", about, "", "| file | content |"]
     lines.append("|---|---|")
@@ -171,6 +174,12 @@ def describe(parts: Sequence[dict[str, Any]], files: Iterable[str], *, dry: bool
     return "\n".join(lines) + "\n"
 
 
+def _draw_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
 def _find_machine(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return next((part["facts"] for part in parts if part["name"] == "machine"), {})
 
@@ -179,7 +188,7 @@ def draw_page(parts: Sequence[dict[str, Any]], dropped: Sequence[str], *, dry: b
     """Return the page: the machine, how each part ended, and what each said."""
     machine = _find_machine(parts)
     lines = [f"# hpctl on {'stand-ins (a dry run)' if dry else 'a GPU'}", ""]
-    lines += [f"- {key.replace('_', ' ')}: {value}" for key, value in machine.items()]
+    lines += [f"- {key.replace('_', ' ')}: {_draw_value(value)}" for key, value in machine.items()]
     lines += [
         "",
         "| part | state | seconds | CPU seconds | left running |",

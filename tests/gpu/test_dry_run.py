@@ -15,6 +15,7 @@ import pytest
 
 from tests.gpu.carry import LIBRARIES, pack_slurm
 from tests.gpu.plan import PARTS
+from tests.gpu.recordings import read_json
 from tests.gpu.result import CONTENTS
 from tests.process import run_text
 
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.slurm
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300
 """Generous: what the run needs is processor time, which other programs take, too."""
-MOST_CPU_S = 90.0
-"""Measured: 65 s. More makes `make test` noticeably slower."""
+MOST_CPU_S = 100.0
+"""Measured: 73 s at a load of 5 on two cores. More makes `make test` noticeably slower."""
 MAY_LACK = {"no JAX", "no nvidia-resiliency-ext", "no transformers", "no nvcc"}
 """What this machine need not have; the GPU machine has it, or the page says that it has not."""
 
@@ -135,6 +136,16 @@ def test_every_recorded_xid_line_is_recognized(parts: dict[str, dict]) -> None:
     assert len(xids) == 5
     assert all(judged["findings"] for judged in xids)
     assert {view["condition"] for view in facts["triage"]} == {"healthy"}
+
+
+def test_the_agent_hears_every_recorded_event(parts: dict[str, dict]) -> None:
+    """Recording: crashes.json."""
+    facts = parts["crashes"]["facts"]
+    recorded = read_json("crashes.json")
+    for row in recorded:
+        heard = [each["event"]["data"] for each in facts[row["program"]]["nvml_events"]]
+        assert heard == [each["event"]["data"] for each in row["nvml_events"]], row["program"]
+    assert any(row["nvml_events"] for row in recorded)
 
 
 def test_a_machine_without_a_gpu_is_told_so() -> None:

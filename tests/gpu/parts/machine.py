@@ -59,7 +59,8 @@ def run(context: Context) -> None:
     done = context.run([sys.executable, "-c", VERSIONS], 25)
     versions = json.loads(done.out) if done.code == 0 else {"error": done.err[-500:]}
     context.record("versions", versions)
-    context.say(f"{smi.out.strip()}; kernel {platform.release()}; {versions}")
+    shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+    context.say(f"{smi.out.strip()}; kernel {platform.release()}; {shown}")
 
 
 def _read_os_release() -> str:
