@@ -27,6 +27,16 @@ IN_USE = (
 )
 UNSUPPORTED = (3, "Resetting GPU 00000000:53:00.0 is not supported.")
 PEERS = (255, "GPUs with NVLink connections must be reset in the same command: 00000000:64:00.0")
+_COLUMNS = {
+    "uuid": "uuid",
+    "name": "product_name",
+    "pci.bus_id": "pci/pci_bus_id",
+    "persistence_mode": "persistence_mode",
+    "mig.mode.current": "mig_mode/current_mig",
+    "vbios_version": "vbios_version",
+    "memory.total": "fb_memory_usage/total",
+}
+"""Columns of --query-gpu, by the place of the same in `-q -x`."""
 _SCRIPT = """#!{python}
 import json, os, pathlib, sys
 root = pathlib.Path({root!r})
@@ -39,7 +49,14 @@ if words == "-q -x":
 elif not words:
     print((root / "smi.txt").read_text(), end="")
 elif "--query-gpu" in words:
-    print((root / "gpus.csv").read_text(), end="")
+    columns = root / "columns.json"
+    if columns.exists():
+        known = json.loads(columns.read_text())
+        query = next(word for word in sys.argv[1:] if word.startswith("--query-gpu="))
+        names = query.partition("=")[2].split(",")
+        print(", ".join(known[name] for name in names))
+    else:
+        print((root / "gpus.csv").read_text(), end="")
 elif "--gpu-reset" in words:
     answers = json.loads((root / "answers").read_text())
     (root / "answers").write_text(json.dumps(answers[1:] or answers))
@@ -70,9 +87,9 @@ def install_recorded(root: Path, state: str) -> Path:
     (root / "smi.xml").write_text(xml)
     (root / "smi.txt").write_text(read_text("smi-plain-load.txt"))
     gpu = ElementTree.fromstring(xml).find("gpu")
-    words = ("uuid", "pci/pci_bus_id", "persistence_mode", "mig_mode/current_mig")
-    uuid, pci, persistence, mig = (gpu.findtext(word) for word in words)
-    (root / "gpus.csv").write_text(f"{uuid}, {pci}, 9.0, {persistence}, {mig}\n")
+    columns = {name: gpu.findtext(place) for name, place in _COLUMNS.items()}
+    columns["driver_version"] = ElementTree.fromstring(xml).findtext("driver_version")
+    (root / "columns.json").write_text(json.dumps({**columns, "compute_cap": "9.0"}))
     (root / "answers").write_text(json.dumps([DONE]))
     (root / "units").write_text("")
     _install_programs(root)

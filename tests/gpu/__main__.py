@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.gpu.plan import PARTS
+from tests.gpu.plan import BUDGET_S, PARTS
 from tests.gpu.result import write_result
 from tests.gpu.runner import PartResult, Runner, make_scratch
 
@@ -16,7 +16,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
-    parser.add_argument("--budget", type=float, default=480.0, help="seconds in all")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds in all")
     parser.add_argument("--only", default="", help=f"some of {','.join(PARTS)}")
     parser.add_argument("--dry", action="store_true", help="stand-ins instead of a GPU")
     return parser.parse_args(words)

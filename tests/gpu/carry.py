@@ -84,7 +84,13 @@ def main(words: Sequence[str]) -> int:
     """Fill the folder; quick when nothing has changed."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.carry", description=__doc__)
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    folder = parser.parse_args(words).folder
+    parser.add_argument(
+        "--verify", action="store_true", help="only say whether hpctl's wheel is of this tree"
+    )
+    options = parser.parse_args(words)
+    folder = options.folder
+    if options.verify:
+        return 0 if has_wheel_of_tree(folder) else 1
     folder.mkdir(parents=True, exist_ok=True)
     keys = _read_keys(folder)
     wanted = {
@@ -106,6 +112,11 @@ def main(words: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def has_wheel_of_tree(folder: Path) -> bool:
+    """Return whether hpctl's wheel in the folder was built from the files of this tree."""
+    return _read_keys(folder).get("own") == _hash_files(_own_files())
 
 
 def check_size(folder: Path, largest: int = LARGEST_BYTES) -> str:

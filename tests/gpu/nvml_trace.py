@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 BESIDE = (
@@ -74,12 +76,21 @@ def summarize(seconds: Sequence[float]) -> dict[str, float]:
     }
 
 
+def begin_nvml(driver: Any) -> None:
+    """Start NVML as the agent's child does. Raises NvmlFailed."""
+    from hpctl.agent.driver_files import find_library
+    from hpctl.agent.nvml.child import begin_session
+
+    library = find_library(Path("/"), os.environ)
+    begin_session(driver, "" if library is None else str(library))
+
+
 def begin_sweep() -> Any:
     """Return hpctl's Sweep over the real library, begun."""
     from hpctl.agent.nvml.child import Sweep
 
     driver = noting_driver(Calls())
-    driver.call("nvmlInit")
+    begin_nvml(driver)
     return Sweep(driver, slow_every_s=0.0)
 
 

@@ -8,6 +8,7 @@ part outlives it, and a worker that hangs in the driver costs its own limit alon
 import argparse
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -87,8 +88,10 @@ def watch(words: list[str], options: argparse.Namespace) -> None:
         time.sleep(0.02)
     left_running = sorted(list_descendants(os.getpid()).values())
     not_killed = sorted(kill_descendants().values())
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     row = {
         "took_s": round(time.monotonic() - began, 2),
+        "cpu_s": round(usage.ru_utime + usage.ru_stime, 2),
         "code": code,
         "at_limit": told,
         "left_running": left_running,

@@ -10,8 +10,10 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,27 @@ LONGEST_LINE = 2000
 MOST_LINES = 100
 """Lines of one part on the page."""
 ROOT = Path(__file__).resolve().parents[2]
+README = "README.md"
+CONTENTS = {
+    "acceptance.json": "the GPU programs of the acceptance test, run twice",
+    "agent-check-*.json": "the agent's findings, idle and under load",
+    "agent-metrics.txt": "the agent's metrics after both",
+    "checkpoints-killed.json": "runs killed in a save and in a step: verdicts on their saves",
+    "child-killed-and-stopped.json": "the NVML child killed and stopped",
+    "compared-*.json": "NVML's fields and nvidia-smi's, idle and under load",
+    "crashes.json": "faulting CUDA programs: kernel records, NVML events, output, findings",
+    "deaths/*": "standard error of programs that fail, and hpctl's verdicts",
+    "in-process/*": "restarts in the same processes (NVRx) and in new ones",
+    "kmsg-boot-driver.txt": "records of /dev/kmsg that the driver prints at boot",
+    "kmsg-crashes.txt": "records that the faulting programs cause",
+    "nccl/*": "NCCL ranks, one of which stays away or dies: RAS, flight recorder, standard error",
+    "nvml-calls.json": "every NVML call of the agent's child: duration, return code, the snapshot",
+    "sandbox-on-gpu.json": "nodes lost under a real Slurm with CUDA training",
+    "slurm/*": "logs of training jobs under a real Slurm",
+    "smi-*.xml": "`nvidia-smi -q -x`, idle and under load",
+    "smi-plain-load.txt": "the table of nvidia-smi under load",
+}
+"""What the recordings of the parts are, by the pattern of their names."""
 
 
 def write_result(out: Path, results: Sequence[PartResult], scratch: Path, *, dry: bool) -> None:
@@ -41,6 +64,7 @@ def write_result(out: Path, results: Sequence[PartResult], scratch: Path, *, dry
     redactor.learn(raw.decode(errors="replace") for raw in kept.values())
     parts = redactor.value(parts)
     recordings, dropped = fit_files({name: redactor.file(name, raw) for name, raw in kept.items()})
+    recordings[README] = describe(parts, recordings, dry=dry).encode()
     page = draw_page(parts, dropped, dry=dry)
     document = {"schema": "hpctl.gpu-proof/1", "dry": dry, "parts": parts, "dropped": dropped}
     _write(out / "result.json", fit_document(document, LARGEST_BYTES - len(page.encode())))
@@ -122,15 +146,58 @@ def shorten(value: Any, longest: int) -> Any:
     return value
 
 
+def describe(parts: Sequence[dict[str, Any]], files: Iterable[str], *, dry: bool) -> str:
+    """Return the README.md of the recordings: the card, the machine, and what each file is."""
+    machine = _find_machine(parts)
+    names = [word.strip() for word in str(machine.get("nvidia_smi", "")).split(",")]
+    card, driver = names[:2] if len(names) > 1 else ("unknown GPU", "unknown")
+    made = "Made with stand-ins by a dry run" if dry else "Recorded"
+    system = (
+        f"kernel {machine.get('kernel')}, {machine.get('distribution')}, cgroup"
+        f" {machine.get('cgroup')}, {machine.get('cores')} cores, {machine.get('memory_gib')} GiB"
+    )
+    programs = (
+        f"Python {machine.get('python')}; {machine.get('slurm')};"
+        f" {_draw_value(machine.get('versions', {}))}"
+    )
+    about = (
+        f"{made} on {time.strftime('%Y-%m-%d', time.gmtime())} on one machine: {', '.join(names)};"
+        f" {system}; {programs}. Serial numbers, UUIDs, the host name and paths are replaced by"
+        " others of the same form; nothing else is edited."
+    )
+    lines = [f"# Recordings: {card}, driver {driver}", "", about, "", "| file | content |"]
+    lines.append("|---|---|")
+    present = list(files)
+    for pattern, content in CONTENTS.items():
+        if any(fnmatch(name, pattern) for name in present):
+            lines.append(f"| `{pattern}` | {content} |")
+    return "\n".join(lines) + "\n"
+
+
+def _draw_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+def _find_machine(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return next((part["facts"] for part in parts if part["name"] == "machine"), {})
+
+
 def draw_page(parts: Sequence[dict[str, Any]], dropped: Sequence[str], *, dry: bool) -> str:
     """Return the page: the machine, how each part ended, and what each said."""
-    machine = next((part["facts"] for part in parts if part["name"] == "machine"), {})
+    machine = _find_machine(parts)
     lines = [f"# hpctl on {'stand-ins (a dry run)' if dry else 'a GPU'}", ""]
-    lines += [f"- {key.replace('_', ' ')}: {value}" for key, value in machine.items()]
-    lines += ["", "| part | state | seconds | left running |", "|---|---|---|---|"]
+    lines += [f"- {key.replace('_', ' ')}: {_draw_value(value)}" for key, value in machine.items()]
+    lines += [
+        "",
+        "| part | state | seconds | CPU seconds | left running |",
+        "|---|---|---|---|---|",
+    ]
     for part in parts:
         left = ", ".join(part["left_running"])
-        lines.append(f"| {part['name']} | {part['state']} | {part['took_s']:.1f} | {left} |")
+        times = f"{part['took_s']:.1f} | {part['cpu_s']:.1f}"
+        lines.append(f"| {part['name']} | {part['state']} | {times} | {left} |")
     if dropped:
         lines += ["", f"Recordings dropped for their size: {', '.join(dropped)}."]
     for part in parts:

@@ -55,5 +55,8 @@ if [[ $(cat $place/key 2>/dev/null) != "$key" ]]; then
     echo "$key" >$place/key
 fi
 export PATH=$place/venv/bin:$PATH:/usr/sbin:/sbin
+# The parts import the tree, and the nodes of a sandbox run the console scripts of the wheel.
+python -m tests.gpu.carry --verify --folder $carry ||
+    die "$carry is of another state of hpctl: run \`make gpu-carry\` again, and carry it here"
 printf 'gpu-proof: set up in %d s: %s\n' $SECONDS "$(slurmctld -V)"
 exec python -m tests.gpu "${options[@]}" --budget $((budget - SECONDS))

@@ -39,6 +39,8 @@ class PartResult:
     """ran, not run, raised, killed at its limit, died"""
     why: str = ""
     took_s: float = 0.0
+    cpu_s: float = 0.0
+    """Processor time of all of the part's processes that have ended."""
     lines: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     left_running: list[str] = field(default_factory=list)
@@ -182,6 +184,7 @@ def read_result(name: str, title: str, folder: Path) -> PartResult:
         state=state,
         why=why,
         took_s=end.get("took_s", 0.0),
+        cpu_s=end.get("cpu_s", 0.0),
         lines=_read_lines(folder / LINES),
         facts=read_facts(folder / FACTS),
         left_running=end.get("left_running", []),

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tests.stubs.nvml import Stub
 
 KMSG = Path("/dev/kmsg")
-STAND_INS = Path(__file__).with_name("stand_in_programs")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -25,18 +24,31 @@ def kernel_log(scratch: Path, *, dry: bool) -> Path:
 
 @lru_cache
 def stand_in_gpu(scratch: Path) -> Stub:
-    """Return the scripted library of a dry run's part, with one GPU. What is set on it holds from
-    the next call of NVML on, in every process of the part."""
+    """Return the scripted library of a dry run's part, which answers as the recorded H200 did.
+    What is set on it holds from the next call of NVML on, in every process of the part."""
     from tests.stubs.nvml import Stub
 
-    return Stub(scratch).gpus(1)
+    return Stub(scratch).recorded("idle")
+
+
+def install_smi(scratch: Path) -> Path:
+    """Install the recorded nvidia-smi, and return a folder for PATH that has nothing else."""
+    from tests.fakes.nvidia_smi import install_recorded
+
+    root, folder = scratch / "smi", scratch / "stand-ins"
+    for place in (root, folder):
+        place.mkdir(exist_ok=True)
+    program = folder / "nvidia-smi"
+    program.unlink(missing_ok=True)
+    program.symlink_to(install_recorded(root, "idle"))
+    return folder
 
 
 def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
     """Return the environment of a part and of its programs.
 
-    In a dry run NVML is the scripted library of tests/stubs/nvml with one GPU, nvidia-smi prints a
-    recording, and the kernel's log is an empty file. NVML's script is at $HPCTL_NVML_STUB.
+    In a dry run NVML (tests/stubs/nvml) and nvidia-smi (tests/fakes/nvidia_smi.py) answer as the
+    recorded H200, and the kernel's log is an empty file. NVML's script is at $HPCTL_NVML_STUB.
     """
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("SLURM_", "HPCTL_"))
@@ -49,5 +61,5 @@ def prepare_environment(scratch: Path, *, dry: bool) -> dict[str, str]:
         return environment
     kernel_log(scratch, dry=dry).touch()
     environment |= stand_in_gpu(scratch).env()
-    environment["PATH"] = str(STAND_INS) + os.pathsep + environment["PATH"]
+    environment["PATH"] = str(install_smi(scratch)) + os.pathsep + environment["PATH"]
     return environment

@@ -1,5 +1,6 @@
 """What travels to a GPU machine without a network: which files, and within which size."""
 
+import json
 import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from hpctl.clusters import policies
+from tests.gpu import carry
 from tests.gpu.carry import (
     FOLDER,
     LARGEST_BYTES,
@@ -111,3 +113,16 @@ def test_a_filled_folder_is_complete_and_within_its_size() -> None:
             needed = merge_needs(needed, read_requirements(read_metadata(wheel)))
     assert find_unmet(FOLDER / "wheels", needed) == []
     check_size(FOLDER, LARGEST_BYTES)
+
+
+def test_a_wheel_of_another_tree_is_noticed(tmp_path: Path, monkeypatch) -> None:
+    source = tmp_path / "code.py"
+    source.write_text("before")
+    monkeypatch.setattr(carry, "ROOT", tmp_path)
+    monkeypatch.setattr(carry, "_own_files", lambda: [source])
+    keys = {"own": carry._hash_files([source])}
+    (tmp_path / carry.KEY).write_text(json.dumps(keys))
+    words = ["--verify", "--folder", str(tmp_path)]
+    assert carry.main(words) == 0
+    source.write_text("after")
+    assert carry.main(words) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.needs import PROBES
-from tests.gpu.plan import PARTS, load_part
+from tests.gpu.plan import BUDGET_S, IMPORTANT, PARTS, load_part
 from tests.gpu.result import LARGEST_BYTES, write_result
 from tests.gpu.runner import PartResult, Runner, read_facts
 from tests.process import ended
@@ -71,7 +71,8 @@ def test_what_is_too_large_is_cut_the_largest_first(tmp_path: Path) -> None:
     assert "100000 items" in facts["rows"][-1]
     size = (out / "result.json").stat().st_size + (out / "result.md").stat().st_size
     assert LARGEST_BYTES // 3 < size <= LARGEST_BYTES
-    assert [path.name for path in (out / "recordings").iterdir()] == ["small.txt"]
+    names = {path.name for path in (out / "recordings").iterdir()}
+    assert names == {"README.md", "small.txt"}
     assert document["dropped"] == ["large.txt (3000000 bytes)"]
     assert "large.txt" in (out / "result.md").read_text()
 
@@ -81,12 +82,22 @@ def test_a_fact_that_was_cut_off_when_the_part_was_killed_is_left_out(tmp_path: 
     assert read_facts(tmp_path / "facts") == {"a": 1}
 
 
+def test_the_budget_is_enough_for_the_important_parts() -> None:
+    """run.sh takes less than 20 s of the budget before the first part."""
+    limits = {name: load_part(name).LIMIT_S for name in IMPORTANT}
+    assert 20 + sum(limits.values()) <= BUDGET_S, limits
+
+
+def test_nothing_runs_beside_what_takes_the_memory_of_the_gpu() -> None:
+    assert not load_part("crashes").SIDE_BY_SIDE
+
+
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_declares_what_the_runner_needs(name: str) -> None:
     part = load_part(name)
     assert part.TITLE
     assert 0 < part.LIMIT_S <= 240
-    assert 0 < part.DRY_LIMIT_S <= 120
+    assert 0 < part.DRY_LIMIT_S <= 200
     assert isinstance(part.SIDE_BY_SIDE, bool)
     assert set(part.NEEDS) <= set(PROBES)
     assert callable(part.run)

@@ -1,7 +1,8 @@
 """The fields that NVML and `nvidia-smi -q -x` both have, and how each says the same thing.
 
 Sources of the places: `nvidia-smi -q -x` of driver 580.159.04 (smi-idle.xml and smi-load.xml of
-tests/gpu/recordings) and, where two are given, of older drivers.
+tests/gpu/recordings) and, where two are given, of other drivers. The verdicts are the words of
+compared-idle.json and compared-load.json there.
 """
 
 import re
@@ -14,16 +15,27 @@ from msgspec import Struct
 
 from hpctl.agent.nvml.snapshot import Gpu
 
-SAME, DIFFERS = "same", "differs"
+SAME, MOVED, DIFFERS = "same", "same (moved)", "DIFFERS"
+AGREES = frozenset({SAME, MOVED})
 OTHER_SCALE = "other scale"
 """nvidia-smi gives the margin to a threshold, NVML the temperature itself."""
-NEITHER, ONLY_NVML, ONLY_SMI = "neither", "only NVML", "only nvidia-smi"
+NEITHER, ONLY_NVML, ONLY_SMI = "both none", "smi has none", "hpctl has none"
 
-_NOTHING = frozenset({"N/A", "[N/A]", "Requested functionality has been deprecated", ""})
+_NOTHING = frozenset(
+    {
+        "",
+        "N/A",
+        "[N/A]",
+        "Not Supported",
+        "Unknown Error",
+        "Requested functionality has been deprecated",
+    }
+)
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _ACTIONS = {"none": 0, "gpu reset": 1, "reset": 1, "node reboot": 2, "reboot": 2, "drain p2p": 3,
             "drain and reset": 4}  # fmt: skip
 _FABRIC_STATES = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
+_FABRIC_STATUSES = {"success": 0}
 _BOOLEANS = {"yes": True, "enabled": True, "no": False, "disabled": False}
 
 
@@ -52,11 +64,15 @@ def _address(text: str) -> str:
 
 
 def _action(text: str) -> int | str:
-    return _ACTIONS.get(text.lower(), text)
+    return _ACTIONS.get(text.lower().removesuffix(" required"), text)
 
 
 def _fabric_state(text: str) -> int | str:
     return _FABRIC_STATES.get(text.lower(), text)
+
+
+def _fabric_status(text: str) -> int | str:
+    return _FABRIC_STATUSES.get(text.lower(), text)
 
 
 def _uuid(text: str) -> str:
@@ -77,12 +93,27 @@ class Field(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """One field on both sides."""
+    """One field on both sides: `nvml` has the values of both sweeps."""
 
     field: str
     verdict: str
-    nvml: Any
+    nvml: list[Any]
     smi: Any
+    text: str | None = None
+    """What nvidia-smi prints, None where the document has no such place."""
+    place: str | None = None
+
+    def recording(self) -> dict[str, Any]:
+        """Return the row as compared-idle.json has it: one value where it did not move."""
+        before, after = self.nvml
+        return {
+            "field": self.field,
+            "verdict": self.verdict,
+            "hpctl": before if before == after else self.nvml,
+            "smi": self.text,
+            "smi_read": self.smi,
+            "place": self.place,
+        }
 
 
 _LINK = "pci/pci_gpu_link_info"
@@ -94,7 +125,7 @@ FIELDS = (
     Field("pci", ("pci/pci_bus_id",), _address),
     Field("persistence", ("persistence_mode",), _flag),
     Field("mig", ("mig_mode/current_mig",), _flag),
-    Field("recovery_action", ("gpu_recovery_action",), _action),
+    Field("recovery_action", ("gpu_recovery_action", ".//recovery_action"), _action),
     Field("utilization", ("utilization/gpu_util",), _number, 50),
     Field("sm_clock_mhz", ("clocks/sm_clock",), _number, 600),
     Field("sm_clock_application_mhz", ("applications_clocks/graphics_clock",), _number),
@@ -120,8 +151,18 @@ FIELDS = (
         _number,
         scaled="temperature/gpu_temp_max_mem_tlimit_threshold",
     ),
-    Field("throttle.sw_thermal_ns", (f"{_REASONS}_sw_therm_slowdown",), _thousands, 1e9),
-    Field("throttle.hw_thermal_ns", (f"{_REASONS}_hw_therm_slowdown",), _thousands, 1e9),
+    Field(
+        "throttle.sw_thermal_ns",
+        (f"{_REASONS}_sw_therm_slowdown", f"{_REASONS}_sw_thermal_slowdown"),
+        _thousands,
+        1e9,
+    ),
+    Field(
+        "throttle.hw_thermal_ns",
+        (f"{_REASONS}_hw_therm_slowdown", f"{_REASONS}_hw_thermal_slowdown"),
+        _thousands,
+        1e9,
+    ),
     Field("throttle.power_brake_ns", (f"{_REASONS}_hw_power_brake",), _thousands, 1e9),
     Field("remap.correctable", ("remapped_rows/remapped_row_corr",), _number),
     Field("remap.uncorrectable", ("remapped_rows/remapped_row_unc",), _number),
@@ -132,15 +173,20 @@ FIELDS = (
     Field("ecc.sram_threshold_exceeded", (".//sram_threshold_exceeded",), _flag),
     Field("ecc.retired_sbe", (".//multiple_single_bit_retirement/retired_count",), _number),
     Field("ecc.retired_dbe", (".//double_bit_retirement/retired_count",), _number),
-    Field("ecc.retired_pending", ("retired_pages/pending_retirement",), _flag),
+    Field(
+        "ecc.retired_pending",
+        ("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        _flag,
+    ),
     Field("pcie.generation", (f"{_LINK}/pcie_gen/current_link_gen",), _number, 4),
     Field("pcie.generation_max", (f"{_LINK}/pcie_gen/max_link_gen",), _number),
     Field("pcie.width", (f"{_LINK}/link_widths/current_link_width",), _number),
     Field("pcie.width_max", (f"{_LINK}/link_widths/max_link_width",), _number),
     Field("pcie.replays", ("pci/replay_counter",), _number, 10),
     Field("fabric.state", ("fabric/state",), _fabric_state),
-    Field("fabric.clique", ("fabric/cliqueId",), _number),
-    Field("fabric.cluster_uuid", ("fabric/clusterUuid",), _uuid),
+    Field("fabric.status", ("fabric/status",), _fabric_status),
+    Field("fabric.clique", ("fabric/cliqueId", "fabric/clique_id"), _number),
+    Field("fabric.cluster_uuid", ("fabric/clusterUuid", "fabric/cluster_uuid"), _uuid),
 )
 _ECC = {
     "ecc.volatile_corrected": ("sram_correctable", "dram_correctable"),
@@ -158,29 +204,29 @@ def compare(before: Gpu, xml: Element, after: Gpu) -> list[Row]:
     """Hold a card's two sweeps against what nvidia-smi said of it in between."""
     rows = [_compare(field, before, xml, after) for field in FIELDS]
     for name, parts in _ECC.items():
-        texts = [xml.findtext(f"ecc_errors/volatile/{part}") for part in parts]
-        counts = [int(text) for text in texts if text is not None and text.isdecimal()]
-        smi = float(sum(counts)) if counts else None
-        rows.append(_row(name, before, smi, after, 0.0))
+        places = [f"ecc_errors/volatile/{part}" for part in parts]
+        found = [place for place in places if (xml.findtext(place) or "").isdecimal()]
+        smi = float(sum(int(xml.findtext(place) or 0) for place in found)) if found else None
+        values = [_value(before, name), _value(after, name)]
+        text = None if smi is None else f"{smi:.0f}"
+        verdict = _verdict(values, smi, 0.0)
+        rows.append(Row(name, verdict, values, smi, text, " + ".join(found) or None))
     return rows
 
 
 def _compare(field: Field, before: Gpu, xml: Element, after: Gpu) -> Row:
+    values = [_value(before, field.name), _value(after, field.name)]
     for place in field.places:
         text = xml.findtext(place)
         if text is None:
             continue
-        smi = None if text.strip() in _NOTHING else field.read(text.strip())
-        row = _row(field.name, before, smi, after, field.tolerance)
-        if place == field.scaled and None not in (row.nvml, row.smi):
-            return Row(field.name, OTHER_SCALE, row.nvml, row.smi)
-        return row
-    return _row(field.name, before, None, after, field.tolerance)
-
-
-def _row(name: str, before: Gpu, smi: Any, after: Gpu, tolerance: float) -> Row:
-    values = [_value(before, name), _value(after, name)]
-    return Row(name, _verdict(values, smi, tolerance), values, smi)
+        text = text.strip()
+        smi = None if text in _NOTHING else field.read(text)
+        verdict = _verdict(values, smi, field.tolerance)
+        if place == field.scaled and None not in (*values, smi):
+            verdict = OTHER_SCALE
+        return Row(field.name, verdict, values, smi, text, place)
+    return Row(field.name, _verdict(values, None, field.tolerance), values, None)
 
 
 def _value(gpu: Gpu, name: str) -> Any:
@@ -199,4 +245,4 @@ def _verdict(values: list[Any], smi: Any, tolerance: float) -> str:
         return SAME
     if isinstance(smi, str) or any(isinstance(value, str) for value in known):
         return DIFFERS
-    return SAME if min(known) - tolerance <= smi <= max(known) + tolerance else DIFFERS
+    return MOVED if min(known) - tolerance <= smi <= max(known) + tolerance else DIFFERS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TITLE = "The agent, idle and under load"
 LIMIT_S = 90
-DRY_LIMIT_S = 40
+DRY_LIMIT_S = 60
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "torch"})
 
@@ -127,7 +127,7 @@ def _look_under_load(context: Context, agent: Program) -> None:
 
 def _watch_load(context: Context, agent: Program, load: Program, seconds: float) -> None:
     from tests.gpu.nvml_trace import begin_sweep
-    from tests.gpu.smi_fields import compare_with_smi
+    from tests.gpu.smi import compare_with_smi
     from tests.gpu.stand_ins import stand_in_gpu
     from tests.gpu.usage import measure
 

@@ -24,8 +24,7 @@ KINDS = {
     "skip": 2,
 }
 """Each way to hang, and among how many ranks."""
-DRY_KINDS = ("gil_sleep", "skip")
-"""One that only native frames or the process's state would tell, and one that Python's tell."""
+DRY_KINDS = ("skip",)
 DRY_WORLD = 2
 FIRST_JOB = 7700
 SETTLES_S = 1.5

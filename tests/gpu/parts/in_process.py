@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TITLE = "Restarts in the same processes against new ones, without Slurm"
 LIMIT_S = 70
-DRY_LIMIT_S = 20
+DRY_LIMIT_S = 60
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "torch"})
 

@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 TITLE = "A node lost under CUDA training"
 LIMIT_S = 140
-DRY_LIMIT_S = 100
+DRY_LIMIT_S = 150
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "slurm", "torch"})
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAIN = Path(__file__).parents[1] / "programs/train.py"
 NODES, RANKS = 6, 2
+DRY_NODES, DRY_RANKS = 2, 1
 STEPS, EVERY, STEP_S = 60, 10, 0.12
 FAULT_AFTER_STEP = EVERY + 3
+LOOK_S, DRY_LOOK_S = 0.1, 0.5
+"""Seconds between two questions to slurmctld: how exact the figures are."""
 START_LIMIT_S = 45.0
 """For a job's first step: imports and the CUDA context took 10 s on an H200."""
 SPARE_NEEDS_S = 50.0
@@ -46,21 +49,25 @@ def run(context: Context) -> None:
     undisturbed = threading.Thread(target=_train_undisturbed, args=(context, reference))
     undisturbed.start()
     found: dict[str, Any] = {"ref": reference}
-    settings = {"nodes": NODES, "boot_time": 3.0, "config": SITE}
+    settings = {"nodes": DRY_NODES if context.dry else NODES, "boot_time": 3.0, "config": SITE}
     with sandbox(context, "lost", **settings) as box:
         states = run_in(box, "sinfo", "-N", "-h", "-o", "%N %T %G %E").out.splitlines()
         context.record("nodes", states)
         undisturbed.join()
-        with Watch(box, 0.1) as watch:
+        with Watch(box, DRY_LOOK_S if context.dry else LOOK_S) as watch:
             for name, has_spare in (("requeue", False), ("spare", True)):
                 if has_spare and context.dry:
-                    break  # A dry run has 90 s for all parts, and most of this is the same.
+                    break  # Most of this is the same, and a dry run is short of processor time.
                 if has_spare and context.left_s() < SPARE_NEEDS_S:
                     context.say("no time left for the job with a spare")
                     break
                 found[name] = _lose_node(context, box, watch, name, has_spare, reference)
                 context.record(name, found[name])
                 context.keep_json("sandbox-on-gpu.json", found)
+
+
+def _count_ranks(context: Context) -> int:
+    return DRY_RANKS if context.dry else RANKS
 
 
 def _options(context: Context, directory: Path, step_s: float) -> list[str]:
@@ -76,12 +83,13 @@ def _train_undisturbed(context: Context, reference: dict[str, Any]) -> None:
     directory = context.scratch / "undisturbed/save"
     command = [sys.executable, str(TRAIN), *_options(context, directory, 0.0)]
     done: list[Any] = []
+    count = _count_ranks(context)
 
     def run_rank(rank: int) -> None:
-        environment = {"RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+        environment = {"RANK": str(rank), "WORLD_SIZE": str(count)}
         done.append(context.run(command, 60, environment=environment))
 
-    ranks = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(RANKS)]
+    ranks = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(count)]
     for thread in ranks:
         thread.start()
     for thread in ranks:
@@ -128,7 +136,7 @@ def _lose_node(
     assert known is not None
     nodes = [str(node) for node in known.nodes]
     # With a spare the batch host must live, and the spare is the last.
-    victim = nodes[1]
+    victim = nodes[-1]
     fact |= {"nodes": nodes, "victim": victim}
     watch.expect("drained", node_is(victim, lambda node: node.drained))
     watch.expect("again", runs(job, known.restarts + 1))
@@ -167,9 +175,10 @@ def _submit(context: Context, box: Sandbox, directory: Path, has_spare: bool) ->
     train = f"{sys.executable} {TRAIN} {' '.join(_options(context, directory, STEP_S))}"
     start = f"{sys.executable} -m hpctl run --" if has_spare else "srun --kill-on-bad-exit=1"
     script = directory.parent / "job.sh"
+    count = _count_ranks(context)
     script.write_text(
         "#!/bin/sh\n"
-        f"#SBATCH --job-name=train --nodes={RANKS} --ntasks-per-node=1 --gres=gpu:1\n"
+        f"#SBATCH --job-name=train --nodes={count} --ntasks-per-node=1 --gres=gpu:1\n"
         "#SBATCH --time=00:10:00 --open-mode=append\n"
         f"export PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
         f"exec {start} {train}\n"

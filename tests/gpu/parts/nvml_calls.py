@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TITLE = "NVML's calls and values"
 LIMIT_S = 45
-DRY_LIMIT_S = 20
+DRY_LIMIT_S = 60
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu"})
 
@@ -25,13 +25,13 @@ SWEEP_LIMIT_S = 6.0
 
 def run(context: Context) -> None:
     """Time every call of the child's sweep; compare its values with `nvidia-smi -q -x`."""
-    from tests.gpu.nvml_trace import Calls, noting_driver, read_beside, time_calls
-    from tests.gpu.smi_fields import compare_with_smi
+    from tests.gpu.nvml_trace import Calls, begin_nvml, noting_driver, read_beside, time_calls
+    from tests.gpu.smi import compare_with_smi
 
     calls = Calls()
     driver = noting_driver(calls)
     began = time.perf_counter()
-    driver.call("nvmlInit")
+    begin_nvml(driver)
     init_ms = round(1000 * (time.perf_counter() - began), 2)
     from hpctl.agent.nvml.child import Sweep
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TITLE = "The NVML child killed and stopped"
 LIMIT_S = 50
-DRY_LIMIT_S = 30
+DRY_LIMIT_S = 60
 SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu"})
 

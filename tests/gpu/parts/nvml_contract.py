@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.gpu.context import NotRun
-
 if TYPE_CHECKING:
     from tests.gpu.context import Context
 
@@ -23,17 +21,18 @@ SUITE = "tests/contract/nvml"
 
 
 def run(context: Context) -> None:
-    """Run the suite by pytest. Raises NotRun where the tree has none."""
-    if not (ROOT / SUITE).is_dir():
-        raise NotRun(f"no {SUITE} in this tree")
+    """Run the suite by pytest on the machine's card, in a dry run on the recorded idle one."""
     words = ["-q", "-p", "no:cacheprovider", "-o", "timeout=60", SUITE]
-    # The suite marks the tests on the real card. Those on recorded cards run with all other tests:
-    # a dry run sees to it that pytest finds them.
-    words += ["--collect-only"] if context.dry else ["-m", "gpu"]
-    done = context.run([sys.executable, "-m", "pytest", *words], LIMIT_S, folder=ROOT)
+    # A dry run leaves out what waits for ten seconds: the suite is among all tests anyway.
+    words += ["-k", "recorded-idle and not stopped"] if context.dry else ["-m", "gpu"]
+    # A container may hide the PCI bus, by which the suite finds a card.
+    environment = {} if context.dry else {"HPCTL_TEST_GPU": "1"}
+    done = context.run(
+        [sys.executable, "-m", "pytest", *words], LIMIT_S, folder=ROOT, environment=environment
+    )
     context.record("exit_code", done.code)
     context.record("output", done.out[-20_000:])
-    ended = re.findall(r"\d+ (?:passed|failed|error|skipped|tests collected)[^=\n]*", done.out)
+    ended = re.findall(r"\d+ (?:passed|failed|error|skipped)[^=\n]*", done.out)
     context.say(f"pytest ended with {done.code}: {ended[-1] if ended else done.err[-300:]}")
     for line in done.out.splitlines():
         if line.startswith(("FAILED", "ERROR", "SKIPPED")):

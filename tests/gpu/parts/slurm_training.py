@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from tests.gpu.context import Context
 
 TITLE = "Training under a real Slurm"
-LIMIT_S = 175
-DRY_LIMIT_S = 120
+LIMIT_S = 160
+DRY_LIMIT_S = 200
 SIDE_BY_SIDE = False
 NEEDS = frozenset({"gpu", "slurm", "torch"})
 
@@ -33,8 +33,10 @@ def run(context: Context) -> None:
 
     size = sizes(dry=context.dry)
     worlds = tuple(sorted({2, size.fault_ranks}))
-    with open_bed(context, DRY_NODES if context.dry else NODES) as bed:
-        reference = Reference(context, size, worlds)
+    with (
+        Reference(context, size, worlds) as reference,
+        open_bed(context, DRY_NODES if context.dry else NODES) as bed,
+    ):
         groups = [
             plan_restarts(bed, size, reference),
             plan_fast_saves(bed, size, reference) | plan_jax(bed, size),

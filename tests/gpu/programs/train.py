@@ -2,7 +2,8 @@
 
 It takes the options of hpctl's own demo program (hpctl/sandbox/training), keeps the same record of
 its attempts, and saves with torch. The ranks reduce their gradients over gloo, because NCCL refuses
-two ranks on one GPU. Every rank uses the first GPU: the sandbox's nodes share the machine's.
+two ranks on one GPU. The update is written out, because the first use of torch.optim imports
+torch's compiler. Every rank uses the first GPU: the sandbox's nodes share the machine's.
 """
 
 import argparse
@@ -14,6 +15,7 @@ from pathlib import Path
 
 WIDTH, ROWS = 256, 64
 """Of the hidden layers; rows of a step over all ranks."""
+RATE, MOMENTUM = 1e-3, 0.9
 
 
 def parse() -> argparse.Namespace:
@@ -46,19 +48,21 @@ def main() -> None:
 
     from hpctl.sandbox.training.model import Recorder
 
-    torch.use_deterministic_algorithms(True)
+    if options.device == "cuda":
+        # One thread of a CPU is deterministic anyway, and this imports torch's compiler.
+        torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
     rank, size, attempt = find_place()
     options.directory.mkdir(parents=True, exist_ok=True)
     meet = options.directory.parent / f".meet-{options.directory.name}-{attempt}"
     dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=size)
     device = torch.device(options.device)
-    model, optimizer = make_model(torch, device)
+    model, momentum = make_model(torch, device)
     first = 0
     if options.resume_from:
         saved = torch.load(options.resume_from, map_location=device, weights_only=True)
         model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
+        momentum = saved["momentum"]
         first = int(saved["step"])
     recorder = None
     if rank == 0:
@@ -68,12 +72,12 @@ def main() -> None:
     loss = 0.0
     for step in range(first + 1, options.steps + 1):
         began = time.monotonic()
-        loss = train_step(torch, dist, model, optimizer, step, rank, size, device)
+        loss = train_step(torch, dist, model, momentum, step, rank, size, device)
         wants_save = step % options.checkpoint_every == 0 or step == options.steps
         if recorder is not None:
             if wants_save or asked_to_save:
                 asked_to_save.clear()
-                save(torch, options.directory, model, optimizer, step)
+                save(torch, options.directory, model, momentum, step)
             recorder.step(step, loss)
         time.sleep(max(0.0, options.step_s - (time.monotonic() - began)))
     if recorder is not None:
@@ -92,7 +96,7 @@ def find_place() -> tuple[int, int, str]:
 
 
 def make_model(torch, device):
-    """Return a small network and its optimizer, the same on every rank."""
+    """Return a small network and the momentum of its parameters, the same on every rank."""
     torch.manual_seed(1)
     layers = [
         torch.nn.Linear(32, WIDTH),
@@ -103,31 +107,33 @@ def make_model(torch, device):
     ]
     # On the CPU first: the first weights are then the same on every device.
     model = torch.nn.Sequential(*layers).to(device)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-3)
+    return model, [torch.zeros_like(each) for each in model.parameters()]
 
 
-def train_step(torch, dist, model, optimizer, step, rank, size, device) -> float:
+def train_step(torch, dist, model, momentum, step, rank, size, device) -> float:
     """Do one step on this rank's rows of the batch; return the loss over all ranks."""
     random = torch.Generator().manual_seed(7_000_003 * step)
     rows = torch.randn((ROWS, 32), generator=random)[rank::size].to(device)
     targets = torch.sin(rows.sum(dim=1, keepdim=True))
-    optimizer.zero_grad(set_to_none=False)
+    model.zero_grad()
     loss = ((model(rows) - targets) ** 2).sum() / ROWS
     loss.backward()
     parameters = list(model.parameters())
     flat = torch.cat([each.grad.reshape(-1) for each in parameters] + [loss.detach().reshape(1)])
     dist.all_reduce(flat)
     place = 0
-    for each in parameters:
-        each.grad.copy_(flat[place : place + each.numel()].view_as(each))
-        place += each.numel()
-    optimizer.step()
+    with torch.no_grad():
+        for each, moved in zip(parameters, momentum, strict=True):
+            gradient = flat[place : place + each.numel()].view_as(each)
+            place += each.numel()
+            moved.mul_(MOMENTUM).add_(gradient)
+            each.sub_(RATE * moved)
     return float(flat[-1])
 
 
-def save(torch, directory: Path, model, optimizer, step: int) -> None:
+def save(torch, directory: Path, model, momentum, step: int) -> None:
     """Write a checkpoint, whole or not at all."""
-    state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    state = {"step": step, "model": model.state_dict(), "momentum": momentum}
     temporary = directory / f"step-{step}.pt.tmp"
     torch.save(state, temporary)
     temporary.rename(directory / f"step-{step}.pt")

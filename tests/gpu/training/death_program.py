@@ -35,6 +35,11 @@ def illegal(device: str) -> None:
     _launch("*(volatile int*)0x10 = 1;")
 
 
+def misaligned(device: str) -> None:
+    """Write an integer to an odd address."""
+    _launch("__shared__ int room[4]; *(volatile int*)((char*)room + 1) = 1;")
+
+
 def trap(device: str) -> None:
     """Execute a trap instruction on the GPU."""
     _launch('asm("trap;");')
@@ -157,7 +162,8 @@ def jax_oom(device: str) -> None:
     print(values.sum())
 
 
-WAYS = (oom, device_assert, illegal, trap, kernel_assert, no_gpu, bad_ordinal, cublas)
+WAYS = (oom, device_assert, illegal, misaligned, trap, kernel_assert)
+WAYS += (no_gpu, bad_ordinal, cublas)
 WAYS += (sigkill, segv, abort, nan, pinned, host_oom, loader, jax_oom)
 
 
