@@ -134,10 +134,11 @@ def _agent(folder: Path) -> Iterator[str]:
         f"The child is killed within a sweep: the next one answers after"
         f" {killed['kill']['back_after_s']} s."
     )
-    yield (
-        f"The child is stopped with SIGSTOP: at the time of the recording hpctl said after"
-        f" {killed['stop_inside']['said_after_s']:.0f} s that the driver hangs."
-    )
+    if "stop_inside" in killed:
+        yield (
+            f"The child is stopped with SIGSTOP: at the time of the recording hpctl said after"
+            f" {killed['stop_inside']['said_after_s']:.0f} s that the driver hangs."
+        )
 
 
 def _faults(folder: Path) -> Iterator[str]:
@@ -237,13 +238,15 @@ def _step_said(row: dict[str, Any]) -> str:
 def _in_process(folder: Path) -> Iterator[str]:
     """Restarts in the same processes and in new ones."""
     found = _json(folder, "in-process/figures.json")
+    if not found:
+        return
     yield "## Restart in the same processes, and in new ones"
     yield ""
     yield "Seconds from the error to the next step, two ranks on the GPU:"
     yield ""
 
     def seconds(name: str) -> str:
-        if not name:
+        if name not in found:
             return "not run"
         each = found[name]
         ended = "" if each["same_process"] or name.startswith("new") else " (the process ended)"
@@ -285,6 +288,9 @@ def _fast_saves(folder: Path) -> Iterator[str]:
 def _node_loss(folder: Path) -> Iterator[str]:
     """A node lost under a spare, and by requeue."""
     found = _json(folder, "sandbox-on-gpu.json")
+    if "same_bits" not in found:
+        yield from _node_loss_to_its_end(found)
+        return
     spare, requeue = found["spare"], found["requeue"]
     total, start = spare["fault_to_first_step_s"], spare["resumed"]["since_born"]
     weights = "bit-identical to" if found["same_bits"]["spare"] else "**different from**"
@@ -309,6 +315,32 @@ def _node_loss(folder: Path) -> Iterator[str]:
         f" seconds). It resumed from `{_resumed_from(requeue)}`. It was not run to its end, so"
         " nothing is known of its weights."
     )
+
+
+def _node_loss_to_its_end(found: dict[str, Any]) -> Iterator[str]:
+    """A node lost under a spare and by requeue, as `tests/gpu/parts/node_lost.py` records it."""
+    yield "## A node that is lost"
+    yield ""
+    yield (
+        "A real Slurm ran its nodes on this machine, which shared the GPU. The loss was simulated"
+        " by a kernel line. Seconds from that line, and whether the final weights are those of an"
+        " undisturbed run:"
+    )
+    yield ""
+    names = {"requeue": "requeue", "spare": "`hpctl run --spares 1`"}
+    rows = [
+        (
+            text,
+            *(found[name].get(key, "-") for key in _NODE_LOSS_TIMES),
+            "identical" if found[name].get("identical") else "**different**",
+        )
+        for name, text in names.items()
+        if name in found
+    ]
+    yield from _table(("job", "running", "first new step", "completed", "weights"), rows)
+
+
+_NODE_LOSS_TIMES = ("fault_to_running_s", "fault_to_first_step_s", "fault_to_completed_s")
 
 
 def _injected(run: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ class Probes:
     ) -> None:
         """`environment` is added to the little that every child gets."""
         self.deadline_s = deadline_s
-        self._environment = {**_ENVIRONMENT, **(environment or {})}
+        self._environment = environment or {}
         self._monotonic = monotonic
         self._out: dict[str, _Child] = {}
         self._unanswered: dict[str, float] = {}
@@ -116,7 +116,7 @@ class Probes:
                 text=True,
                 errors="replace",
                 cwd="/",
-                env=self._environment,
+                env={**_ENVIRONMENT, **self._environment},
                 start_new_session=True,
             )
         except FileNotFoundError as error:
