@@ -337,10 +337,15 @@ def _node_loss_to_its_end(found: dict[str, Any]) -> Iterator[str]:
         for name, text in names.items()
         if name in found
     ]
-    yield from _table(("job", "running", "first new step", "completed", "weights"), rows)
+    yield from _table(("job", "drained", "started", "first new step", "completed", "weights"), rows)
 
 
-_NODE_LOSS_TIMES = ("fault_to_running_s", "fault_to_first_step_s", "fault_to_completed_s")
+_NODE_LOSS_TIMES = (
+    "fault_to_drained_s",
+    "fault_to_start_s",
+    "fault_to_first_step_s",
+    "fault_to_completed_s",
+)
 
 
 def _injected(run: dict[str, Any]) -> str:
