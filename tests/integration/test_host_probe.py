@@ -29,11 +29,21 @@ def children() -> set[int]:
     return {int(pid) for pid in path.read_text().split()}
 
 
+def describe(pid: int) -> str:
+    """Say what a process runs, for the message of a failed test."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError as error:
+        return f"{pid}: {error.strerror}"
+    return f"{pid} ({state}): {command}"
+
+
 @pytest.fixture
 def no_child_stays():
     before = children()
     yield
-    assert children() <= before
+    assert [describe(pid) for pid in children() - before] == []
 
 
 @pytest.fixture
