@@ -18,6 +18,7 @@ from benchmarks import scontrol_text
 from benchmarks.table import median, seconds_of
 from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, WorldScheduler
 from hpctl.cloud.sagemaker import SageMakerProvider
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.catalogue import rules
 from hpctl.core.model import Health
 from hpctl.core.policy import Policy
@@ -63,7 +64,7 @@ class Bench:
         executor = Executor(self.scheduler, provider, memory, clock)
         requests = RequestDesk(self.store, watch, memory, "", _nothing, clock)
         jobs = JobDesk(self.store, watch, memory, Policy(), _nothing, clock)
-        self.loop = Loop(memory, executor, watch, requests, jobs, clock)
+        self.loop = Loop(memory, executor, watch, requests, jobs, clock, KINDS)
 
     def cycle(self, policy: Policy) -> float:
         gc.collect()

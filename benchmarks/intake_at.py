@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import scontrol_text
 from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.catalogue import rules
 from hpctl.daemon import channel
 from hpctl.daemon.execute import Executor
@@ -116,7 +117,7 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     executor = Executor(scheduler, WorldProvider(world), memory, CLOCK)
     requests = RequestDesk(store, watch, memory, "", _nothing, CLOCK)
     jobs = JobDesk(store, watch, memory, CAREFUL, _nothing, CLOCK)
-    return Loop(memory, executor, watch, requests, jobs, CLOCK)
+    return Loop(memory, executor, watch, requests, jobs, CLOCK, KINDS)
 
 
 if __name__ == "__main__":

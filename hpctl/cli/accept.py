@@ -19,7 +19,7 @@ from hpctl.cli.gather import World, gather
 from hpctl.cli.lazy import LazyGroup
 from hpctl.cli.output import Exit
 from hpctl.cli.tables import BAD, GOOD, ago, heading, styled, table, wrapped
-from hpctl.core.acceptance import NO_FLOORS, PEERS, Floors, explain_slow, limits, slow
+from hpctl.core.acceptance import NO_FLOORS, PEERS, Floors, explain_slow, limits, measured, slow
 from hpctl.core.culprit import Group, NextRound, Round, failed, most_rounds, search
 from hpctl.core.culprit import SearchResult as Found
 from hpctl.core.hostlist import HostlistError, expand, fold
@@ -328,7 +328,7 @@ def baseline(config: str, as_json: bool) -> None:
 
 def baseline_view(view: View, site: Floors = NO_FLOORS) -> BaselineView:
     """The limits by what is on record and by the floors, and the nodes that miss them."""
-    runs = view.measured()
+    runs = measured(view)
     known = limits(runs, site)
     rows = [
         LimitView(

@@ -30,6 +30,7 @@ from hpctl.cli.tables import (
 )
 from hpctl.cli.views import TroubleView, copied, trouble_view
 from hpctl.core import model
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
@@ -40,7 +41,7 @@ from hpctl.core.marks import mark_of
 from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.core.policy import Mode
-from hpctl.core.requests import ORDERS
+from hpctl.core.requests import collect_orders
 from hpctl.core.run_policy import Means, Registration, RunPolicy, decide, registration
 from hpctl.core.timeline import (
     Awaited,
@@ -336,7 +337,7 @@ def shed(f: model.Finding) -> bool:
     return (f.check, f.code) == ("agent.checks", "shed")
 
 
-_ORDERS = {row.rule: row for row in ORDERS.values()}
+_ORDERS = {order.fault.rule: order.fault for order in collect_orders(KINDS).values()}
 
 
 def rule_view(rules: Rules, rule: model.RuleId) -> RuleView | None:

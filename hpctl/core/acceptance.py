@@ -17,7 +17,8 @@ or by the site (`acceptance.floors`). A floor decides by one run, also on the fi
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from statistics import median
 from types import MappingProxyType
 from typing import Final, Literal
@@ -28,6 +29,8 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import later, natural
 from hpctl.core.cards import Card, card_of_type, find_figure
+from hpctl.core.change import ChangePhase, Kind
+from hpctl.core.gates import Candidate
 from hpctl.core.model import (
     ENDED,
     TEST,
@@ -37,6 +40,7 @@ from hpctl.core.model import (
     FaultClass,
     Finding,
     JobId,
+    NodeName,
     Outcome,
     OutcomeKind,
     Remedy,
@@ -46,9 +50,10 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_actors import NodeCase, attempt, let_go, moved, since_drain
 from hpctl.core.node_recovery import TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
-from hpctl.core.policy import Policy
+from hpctl.core.policy import Mode, Policy
 from hpctl.core.reach import closed_by_slurm
 from hpctl.core.recovery import Do, Look, Move, Next, StepKind, answer_text, last_step, taken_over
+from hpctl.core.view import View
 
 PEERS: Final = 5
 """Nodes of a type and card without which there is no limit but the floor."""
@@ -372,6 +377,75 @@ BURNED: Final = FaultClass(
     (Remedy.ASK_HUMAN,),
     source="idle",
 )
+
+NEW_S: Final = 5400.0
+"""So long after its launch an instance is new, and after its boot a node has booted of late."""
+
+
+def find_untested(
+    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
+) -> list[Candidate]:
+    """Nodes with an instance or a boot of late that no recovery explains, where those are tested.
+
+    As `plan._restored`, by no budget: nothing is wrong with them, and their jobs may end first.
+    """
+    wanted, found = policy.acceptance, list[Candidate]()
+    if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
+        return found
+    explained = {g for r in view.state.nodes.values() for g in (r.opened_for, r.generation)}
+    instances = {generation.instance for generation in explained}
+    for node in view.scheduler.nodes.values():
+        health, instance = view.health.get(node.name), view.instance(node.name)
+        if health is None or instance is None or node.name in treated or view.aside(node.name):
+            continue
+        here, launched, booted = health.generation, instance.launched, node.boot_time
+        if here.instance != instance.id or here in explained or not node.in_service or not launched:
+            continue
+        new = now < later(launched, NEW_S)
+        rebooted = booted is not None and now < later(booted, NEW_S)
+        if new and wanted.add != "off" and here.instance not in instances:
+            found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
+        elif rebooted and not new and wanted.software_update != "off":
+            found.append(Candidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
+    return found
+
+
+def find_burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
+    """Nodes whose instance has failed its newest burn-in, and that nobody has treated since.
+
+    By every gate, as of any fault: a test that is broken must not take the cluster.
+    """
+    state, found = view.state, list[Candidate]()
+    newest = {
+        change.opened.node: change
+        for change in state.changes.values()
+        if change.opened.kind is Kind.BURN_IN and change.phase is ChangePhase.DONE
+    }
+    for name, change in newest.items():
+        if name is None or not change.tests or name in treated or view.aside(name):
+            continue
+        node, health = view.scheduler.nodes.get(name), view.health.get(name)
+        if node is None or health is None or health.generation.instance != change.opened.instance:
+            continue
+        last = state.nodes[state.last_of_node[name]] if name in state.last_of_node else None
+        if last is not None and last.since >= change.since and not last.withdrawn:
+            continue
+        found.append(
+            Candidate(
+                health.generation, node, BURNED, change.since, change.trail[-1].why,
+                heard=health.last_heard, findings=change.tests,
+            )
+        )  # fmt: skip
+    return found
+
+
+def measured(view: View) -> list[Measured]:
+    """What the nodes' newest acceptance tests measured, by recovery, oldest first."""
+    tested = (rec for rec in view.state.nodes.values() if rec.tests)
+    return [
+        run for rec in tested for run in runs_of(view.instance_type(rec.node), rec.node, rec.tests)
+    ]
+
 
 _FAILED: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
 _REMEDIES: Final = {

@@ -1,39 +1,21 @@
 """All open recoveries against one view: the moves they make, the steps they want, the waits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from hpctl.core import job_advance, node_advance, node_recovery
-from hpctl.core.acceptance import judge_results
 from hpctl.core.bounds import later
-from hpctl.core.capacity import change_facts
-from hpctl.core.catalogue import OWN_HARDWARE
-from hpctl.core.change import Change
-from hpctl.core.change import advance as advance_change
-from hpctl.core.gates import correlated_since
-from hpctl.core.job_recovery import JobRecovery
 from hpctl.core.journal import SignalSeen
-from hpctl.core.model import Attempt, Generation, JobId, NodeName, RecoveryId, SlurmJob
-from hpctl.core.node_actors import NodeFacts, passed_by_itself
-from hpctl.core.node_recovery import NodeRecovery
+from hpctl.core.kinds import Answer, Due, JobsByNode, Kind
+from hpctl.core.model import JobId
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import Do, Move, Next, StepKind, Wait
-from hpctl.core.view import View, job_facts, jobs_on, node_facts
-from hpctl.core.walls import Flaw, each
+from hpctl.core.recovery import Do, Move, StepKind, Wait
+from hpctl.core.view import View, jobs_on
+from hpctl.core.walls import Flaw
 
 KILL_S = 45.0
 """A slurmd ends a job sooner: KillWait is 30 s as it comes."""
-
-
-class Due(Struct, frozen=True):
-    """A step that a recovery wants now. `attempt`: of the job, for a job's step."""
-
-    recovery: RecoveryId
-    do: Do
-    attempt: Attempt | None = None
 
 
 class Progress(Struct, frozen=True):
@@ -45,51 +27,12 @@ class Progress(Struct, frozen=True):
     flaws: tuple[Flaw, ...] = ()
 
 
-class _Next(Struct, frozen=True):
-    """What one recovery answered. `generation`: the new one, where it saw one."""
-
-    recovery: RecoveryId
-    answer: Next
-    attempt: Attempt | None = None
-    generation: Generation | None = None
-
-
-def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
+def advance_all(view: View, policy: Policy, now: datetime, kinds: Sequence[Kind]) -> Progress:
     """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
     if not view.current:
         return Progress()
-    state = view.state
-    here = jobs_on(list(state.open_nodes), view.scheduler.jobs)
-    correlated = correlated_since(view, policy, now)
-
-    def node(rec: NodeRecovery) -> _Next:
-        facts = node_facts(rec, view, here[rec.node], policy, now)
-        facts = _tested(_of_others(rec, facts, correlated.get(rec.id, "")), rec, view, policy)
-        answer = node_advance.advance(rec, facts, policy, now)
-        if (
-            isinstance(answer, Move)
-            and answer.signal is node_recovery.NodeSignal.NEW_GENERATION_SEEN
-        ):
-            return _Next(rec.id, answer, generation=node_advance.new_generation(rec, facts))
-        return _Next(rec.id, answer)
-
-    def job(rec: JobRecovery) -> _Next:
-        answer = job_advance.advance(rec, job_facts(rec, view, policy), policy, now)
-        return _Next(rec.id, answer, rec.attempt)
-
-    def change(rec: Change) -> _Next:
-        facts = change_facts(rec, view, policy, now)
-        return _Next(rec.id, advance_change(rec, facts, policy, now))
-
-    nodes = [state.nodes[i] for n, i in state.open_nodes.items() if not view.aside(n)]
-    jobs = [state.jobs[i] for j, i in state.open_jobs.items() if not view.aside(j)]
-    changes = [state.changes[i] for i in state.open_changes.values()]
-    changes = [rec for rec in changes if not view.aside(rec.opened.node)]
-    found = (
-        each("advance", nodes, lambda rec: rec.node, node),
-        each("advance", jobs, lambda rec: rec.attempt.job, job),
-        each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change),
-    )
+    here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
+    found = [kind.advance(view, policy, here, now) for kind in kinds]
     steps = [step for made, _ in found for step in made]
     return Progress(
         tuple(
@@ -103,12 +46,8 @@ def advance_all(view: View, policy: Policy, now: datetime) -> Progress:
     )
 
 
-Here = Mapping[NodeName, Sequence[SlurmJob]]
-"""The jobs on each node under treatment."""
-
-
 def _due(
-    steps: Sequence[_Next], view: View, policy: Policy, here: Here, now: datetime
+    steps: Sequence[Answer], view: View, policy: Policy, here: JobsByNode, now: datetime
 ) -> tuple[Due, ...]:
     """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
     still moves a recovery. So does mode observe, in which recoveries are open where it was set
@@ -119,7 +58,7 @@ def _due(
     return _ended_once(wanted, view, here, now)
 
 
-def _ended_once(due: Sequence[Due], view: View, here: Here, now: datetime) -> tuple[Due, ...]:
+def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime) -> tuple[Due, ...]:
     """The steps without DOWN for a node whose slurmd is about to end a job that Slurm requeues.
 
     One DOWN requeues a job of several nodes. Set the last of the others DOWN, and slurmctld 22.05
@@ -147,18 +86,3 @@ def _ended_once(due: Sequence[Due], view: View, here: Here, now: datetime) -> tu
             sent.append(one)
             ended |= running
     return tuple(sent)
-
-
-def _tested(facts: NodeFacts, rec: NodeRecovery, view: View, policy: Policy) -> NodeFacts:
-    """The facts with the node's test judged by what the fleet has measured, and by the floors."""
-    if not facts.results:
-        return facts
-    floors, of_type = policy.acceptance.floors, view.instance_type(rec.node)
-    return replace(facts, results=judge_results(facts.results, of_type, view.measured(), floors))
-
-
-def _of_others(rec: NodeRecovery, facts: NodeFacts, why: str) -> NodeFacts:
-    """The facts with what the mass event that `why` tells of means for this one."""
-    if why and rec.rule in OWN_HARDWARE:
-        return replace(facts, blocked=why)
-    return replace(facts, correlated=why or passed_by_itself(rec, facts))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from hpctl.core.acceptance import judge_results, results_of
+from hpctl.core.acceptance import judge_results, measured, results_of
 from hpctl.core.autoscale import Direction, Idle, Past, ScaledGroup, ScaleView, Waiting
 from hpctl.core.bounds import later
 from hpctl.core.change import (
@@ -301,7 +301,7 @@ def _results(change: Change, view: View, policy: Policy) -> tuple[Finding, ...]:
     if node is None or not found:
         return ()
     floors = policy.acceptance.floors
-    return judge_results(found, view.instance_type(node), view.measured(), floors)
+    return judge_results(found, view.instance_type(node), measured(view), floors)
 
 
 def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:

@@ -14,15 +14,13 @@ from datetime import datetime
 from operator import itemgetter
 from typing import Final
 
-from msgspec import Struct
-
-from hpctl.core.acceptance import ADDED, BURNED, UPDATED
-from hpctl.core.bounds import later, natural
+from hpctl.core.bounds import later
 from hpctl.core.catalogue import OWN_HARDWARE, Rules
 from hpctl.core.change import ChangePhase
 from hpctl.core.change import Kind as ChangeKind
 from hpctl.core.gates import GATES, Candidate, Tally, approved, correlated_since, tally
-from hpctl.core.journal import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.core.journal import HoldNoted, NodeRecoveryOpened
+from hpctl.core.kinds import JobsByNode, Kind, Plan
 from hpctl.core.marks import RULES as MARK_RULES
 from hpctl.core.model import (
     Assessment,
@@ -31,19 +29,16 @@ from hpctl.core.model import (
     Finding,
     InstanceId,
     InstanceStatus,
-    JobId,
     NodeName,
     Remedy,
     RuleId,
-    SlurmJob,
     SlurmNode,
     Urgency,
     reason_owner,
 )
 from hpctl.core.node_actors import since_drain
 from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
-from hpctl.core.plan_runs import job_decisions, job_of, run_decisions
-from hpctl.core.policy import Mode, Policy
+from hpctl.core.policy import Policy
 from hpctl.core.reach import RULES as REACH_RULES
 from hpctl.core.reach import left_alone
 from hpctl.core.recovery import StepKind, recovery_id
@@ -76,8 +71,6 @@ def _lasts(before: HoldNoted, now: datetime) -> bool:
     return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
 
 
-NEW_S: Final = 5400.0
-"""So long after its launch an instance is new, and after its boot a node has booted of late."""
 NODE_LOST: Final = RuleId("node-lost")
 """The catalogue's row for a node that two observers call gone."""
 DRAIN_RESTORED: Final = FaultClass(
@@ -90,28 +83,14 @@ DRAIN_RESTORED: Final = FaultClass(
 """No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
 
 
-class Plan(Struct, frozen=True):
-    """What may open, what is held and why, and what could not be decided."""
-
-    opens: tuple[NodeRecoveryOpened | JobRecoveryOpened, ...] = ()
-    holds: tuple[HoldNoted, ...] = ()
-    flaws: tuple[Flaw, ...] = ()
-
-
 def plan(
-    view: View,
-    policy: Policy,
-    rules: Rules,
-    here: Mapping[NodeName, Sequence[SlurmJob]],
-    now: datetime,
+    view: View, policy: Policy, rules: Rules, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
     candidates, flaws = node_candidates(view, rules, now)
-    candidates += _restored(view, {*view.state.open_nodes, *(c.node.name for c in candidates)}, now)
-    taken = {*view.state.open_nodes, *(c.node.name for c in candidates)}
-    candidates += _burned(view, taken)
-    taken = {*view.state.open_nodes, *(c.node.name for c in candidates)}
-    candidates += _untested(view, policy, taken, now)
+    candidates += _restored(view, _names(view, candidates), now)
+    for kind in kinds:
+        candidates += kind.find_candidates(view, policy, _names(view, candidates), now)
     counts = tally(view, candidates, policy, now)
 
     def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
@@ -121,15 +100,31 @@ def plan(
         return decision
 
     nodes, of_nodes = each("plan", sorted(candidates, key=_order), lambda c: c.node.name, one)
-    hit, of_hit = job_decisions(view, policy, here, now)
-    explained = {job_of(d) for d in hit} | {JobId(natural(flaw.target)) for flaw in of_hit}
-    runs, of_runs = run_decisions(view, policy, explained, now)
-    decisions = [*nodes, *hit, *runs, *_blocked(view, policy, now)]
+    plans = [kind.plan(view, policy, here, now) for kind in kinds]
+    opens = [opened for opened in nodes if not isinstance(opened, HoldNoted)]
+    holds = [hold for hold in nodes if isinstance(hold, HoldNoted)]
     return Plan(
-        tuple(d for d in decisions if not isinstance(d, HoldNoted)),
-        tuple(d for d in decisions if isinstance(d, HoldNoted)),
-        (*flaws, *of_nodes, *of_hit, *of_runs),
+        (*opens, *(opened for plan in plans for opened in plan.opens)),
+        (*holds, *(hold for plan in plans for hold in plan.holds), *_blocked(view, policy, now)),
+        (*flaws, *of_nodes, *(flaw for plan in plans for flaw in plan.flaws)),
     )
+
+
+def plan_after(
+    view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
+) -> Plan:
+    """Decide on what may open only after the journal has what `plan` opened."""
+    plans = [kind.plan_after(view, policy, here, now) for kind in kinds]
+    return Plan(
+        tuple(opened for plan in plans for opened in plan.opens),
+        tuple(hold for plan in plans for hold in plan.holds),
+        tuple(flaw for plan in plans for flaw in plan.flaws),
+    )
+
+
+def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
+    """The nodes that are treated or about to be."""
+    return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
 
 
 def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
@@ -246,63 +241,6 @@ def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[
             why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
             generation = health.generation
             found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
-    return found
-
-
-def _untested(
-    view: View, policy: Policy, treated: Collection[NodeName], now: datetime
-) -> list[Candidate]:
-    """Nodes with an instance or a boot of late that no recovery explains, where those are tested.
-
-    As `_restored`, by no budget: nothing is wrong with them, and their jobs may end first.
-    """
-    wanted, found = policy.acceptance, list[Candidate]()
-    if policy.mode is Mode.OBSERVE or {wanted.add, wanted.software_update} == {"off"}:
-        return found
-    explained = {g for r in view.state.nodes.values() for g in (r.opened_for, r.generation)}
-    instances = {generation.instance for generation in explained}
-    for node in view.scheduler.nodes.values():
-        health, instance = view.health.get(node.name), view.instance(node.name)
-        if health is None or instance is None or node.name in treated or view.aside(node.name):
-            continue
-        here, launched, booted = health.generation, instance.launched, node.boot_time
-        if here.instance != instance.id or here in explained or not node.in_service or not launched:
-            continue
-        new = now < later(launched, NEW_S)
-        rebooted = booted is not None and now < later(booted, NEW_S)
-        if new and wanted.add != "off" and here.instance not in instances:
-            found.append(Candidate(here, node, ADDED, now, "it is new", by="hpctl"))
-        elif rebooted and not new and wanted.software_update != "off":
-            found.append(Candidate(here, node, UPDATED, now, "it has booted", by="hpctl"))
-    return found
-
-
-def _burned(view: View, treated: Collection[NodeName]) -> list[Candidate]:
-    """Nodes whose instance has failed its newest burn-in, and that nobody has treated since.
-
-    By every gate, as of any fault: a test that is broken must not take the cluster.
-    """
-    state, found = view.state, list[Candidate]()
-    newest = {
-        change.opened.node: change
-        for change in state.changes.values()
-        if change.opened.kind is ChangeKind.BURN_IN and change.phase is ChangePhase.DONE
-    }
-    for name, change in newest.items():
-        if name is None or not change.tests or name in treated or view.aside(name):
-            continue
-        node, health = view.scheduler.nodes.get(name), view.health.get(name)
-        if node is None or health is None or health.generation.instance != change.opened.instance:
-            continue
-        last = state.nodes[state.last_of_node[name]] if name in state.last_of_node else None
-        if last is not None and last.since >= change.since and not last.withdrawn:
-            continue
-        found.append(
-            Candidate(
-                health.generation, node, BURNED, change.since, change.trail[-1].why,
-                heard=health.last_heard, findings=change.tests,
-            )
-        )  # fmt: skip
     return found
 
 

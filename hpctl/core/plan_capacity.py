@@ -30,12 +30,13 @@ from hpctl.core.capacity import (
 from hpctl.core.change import Change, ChangeOpened, ChangePhase, Kind, ordered
 from hpctl.core.forecast import forecasts
 from hpctl.core.hostlist import nearest
+from hpctl.core.job_facts import restart_at
 from hpctl.core.job_recovery import JobPhase, JobRecovery
 from hpctl.core.model import InstanceStatus, NodeName, RecoveryId, SlurmNode, reason_owner
 from hpctl.core.node_recovery import NodePhase
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
-from hpctl.core.view import View, fresh, restart_at
+from hpctl.core.view import View, fresh
 from hpctl.core.walls import Flaw, each
 
 REFUSED_S: Final = 30.0

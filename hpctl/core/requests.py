@@ -1,11 +1,12 @@
 """What becomes of an operator's request. Pure: a request and the world in, events out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from hpctl.core import acceptance, job_recovery, node_recovery
+from hpctl.core import job_recovery, node_recovery
 from hpctl.core.gates import Candidate, tally
 from hpctl.core.journal import Event, HoldNoted, RequestTaken, SignalSeen
+from hpctl.core.kinds import Kind, Order
 from hpctl.core.model import (
     BootId,
     FaultClass,
@@ -21,14 +22,21 @@ from hpctl.core.model import (
 )
 from hpctl.core.plan import decide
 from hpctl.core.policy import Policy
-from hpctl.core.view import Request, View, jobs_on
+from hpctl.core.view import Request, View
 from hpctl.core.walls import Flaw, walled
+
+
+def _refuse_nothing(node: SlurmNode, view: View) -> str:  # noqa: ARG001
+    """Return no reason to refuse."""
+    return ""
+
 
 NOW = "-now"
 """How the verb ends that does not wait until the jobs on the node have ended."""
-ORDERS: dict[str, FaultClass] = {
-    verb + ending: FaultClass(
-        RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator"
+ORDERS: dict[str, Order] = {
+    verb + ending: Order(
+        FaultClass(RuleId(f"operator-{verb}"), meaning, urgency, (remedy,), source="an operator"),
+        _refuse_nothing,
     )
     for verb, meaning, remedy in (
         ("replace", "an operator asked for a replacement", Remedy.REPLACE),
@@ -37,12 +45,27 @@ ORDERS: dict[str, FaultClass] = {
     )
     for ending, urgency in ((NOW, Urgency.NOW), ("", Urgency.AFTER_JOBS))
     if not (verb == "return" and ending)
-} | acceptance.ORDERS
+}
+"""The orders that concern every node, whatever kinds of recovery there are."""
 
 
-def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
+def collect_orders(kinds: Sequence[Kind]) -> Mapping[str, Order]:
+    """Return every order that an operator may give, by the request's verb."""
+    orders = dict(ORDERS)
+    for kind in kinds:
+        orders.update(kind.orders)
+    return orders
+
+
+def take(
+    request: Request,
+    view: View,
+    policy: Policy,
+    now: datetime,
+    orders: Mapping[str, Order] = ORDERS,
+) -> list[Event]:
     """The events of one request: what it changes, then its answer."""
-    ok, answer, events = _answer(request, view, policy, now)
+    ok, answer, events = _answer(request, view, policy, now, orders)
     by = request.by or "operator"
     taken = RequestTaken(
         now, request.id, request.verb, request.target, by, answer, ok, request.proof
@@ -50,9 +73,13 @@ def take(request: Request, view: View, policy: Policy, now: datetime) -> list[Ev
     return [*events, taken]
 
 
-def taken(request: Request, view: View, policy: Policy, now: datetime) -> list[Event]:
+def taken(
+    request: Request, view: View, policy: Policy, now: datetime, orders: Mapping[str, Order]
+) -> list[Event]:
     """`take` inside a wall: a request that raises is answered so, and is not asked again."""
-    events = walled("request", request.target, lambda r: take(r, view, policy, now), request)
+    events = walled(
+        "request", request.target, lambda r: take(r, view, policy, now, orders), request
+    )
     if not isinstance(events, Flaw):
         return events
     answer = f"internal error: {events.error} (input {events.digest}); see the daemon's log"
@@ -61,7 +88,7 @@ def taken(request: Request, view: View, policy: Policy, now: datetime) -> list[E
 
 
 def _answer(
-    request: Request, view: View, policy: Policy, now: datetime
+    request: Request, view: View, policy: Policy, now: datetime, orders: Mapping[str, Order]
 ) -> tuple[bool, str, Sequence[Event]]:
     if not request.proof:
         return False, f"nothing proves that {request.by!r} asked: ask again while a daemon runs", []
@@ -73,8 +100,8 @@ def _answer(
         return _approve(request, view, policy)
     if request.verb == "cancel":
         return _cancel(request, view, now)
-    if request.verb in ORDERS:
-        return _order(request, view, policy, now)
+    if request.verb in orders:
+        return _order(request, view, policy, now, orders[request.verb])
     return False, f"no such request: {request.verb!r}", []
 
 
@@ -113,7 +140,7 @@ def _cancel(request: Request, view: View, now: datetime) -> tuple[bool, str, Seq
 
 
 def _order(
-    request: Request, view: View, policy: Policy, now: datetime
+    request: Request, view: View, policy: Policy, now: datetime, order: Order
 ) -> tuple[bool, str, Sequence[Event]]:
     name = NodeName(request.target)
     node = view.scheduler.nodes.get(name)
@@ -124,9 +151,9 @@ def _order(
         return False, f"{already.id} treats {name} already ({already.phase}); cancel it first", []
     if request.verb == "return" and not (node.drained and reason_owner(node.reason)):
         return False, f"{name} is not drained by hpctl (Reason {node.reason!r})", []
-    if request.verb in acceptance.ORDERS and (why := _not_testable(node, view)):
+    if why := order.refuse(node, view):
         return False, why, []
-    fault = ORDERS[request.verb]
+    fault = order.fault
     by = request.by or "operator"
     generation = generation_for(request.verb, name, view)
     candidate = Candidate(generation, node, fault, now, f"asked for by {by}", by=by)
@@ -134,21 +161,6 @@ def _order(
     if isinstance(decision, HoldNoted):
         return False, f"held by {decision.gate}: {decision.why}", []
     return True, f"recovery {decision.recovery} opened", [decision]
-
-
-def _not_testable(node: SlurmNode, view: View) -> str:
-    """Why a node cannot be tested now: a test takes a whole node, and waits for no job."""
-    here = jobs_on([node.name], view.scheduler.jobs)[node.name]
-    job = next((j for j in here if j.running or j.completing), None)
-    if job is not None:
-        return f"job {job.id} is on {node.name}: ask again when it has ended"
-    if node.closed and reason_owner(node.reason) is None:
-        return f"{node.name} is closed by somebody else (Reason {node.reason!r})"
-    if node.down or not node.responding:
-        return f"the slurmd of {node.name} does not answer"
-    if node.name not in view.health:
-        return f"no agent speaks for {node.name}, and it is the agent that tells the result"
-    return ""
 
 
 def generation_for(verb: str, name: NodeName, view: View) -> Generation:

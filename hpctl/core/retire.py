@@ -12,8 +12,6 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.core.autoscale import Direction
-from hpctl.core.capacity import SCALES, past
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
 from hpctl.core.job_recovery import JobRecovery
@@ -28,6 +26,7 @@ from hpctl.core.journal import (
     RequestTaken,
     State,
 )
+from hpctl.core.kinds import Kind
 from hpctl.core.model import JobId, NodeName, RecoveryId
 from hpctl.core.node_recovery import NodeRecovery
 from hpctl.core.policy import Policy
@@ -46,6 +45,10 @@ def window_s(policy: Policy, rules: Rules) -> float:
         policy.autoscale.cooldown_s,
         *(row.escalate_window_s for row in rules.classes.values()),
     )
+
+
+InstancePair = tuple[RecoveryId, RecoveryId | None]
+"""What added an instance, and what removed it; None while it lives."""
 
 
 class Retired(Struct, frozen=True):
@@ -83,12 +86,15 @@ class Retired(Struct, frozen=True):
         return e.verb == "return" and self.state.returned.get(NodeName(e.target)) == e.at
 
 
-def retire(state: State, before: datetime, living: Collection[JobId]) -> Retired:
+def retire(
+    state: State, before: datetime, living: Collection[JobId], kinds: Sequence[Kind]
+) -> Retired:
     """What ended before a time and is needed no more. `living`: the jobs that Slurm still knows,
     whose every attempt counts however old it is."""
     living = {*living, *(job for job, events in state.reports.items() if events[-1].at >= before)}
-    links, known = _links(state), dict(_all(state))
-    stays = _reached(_needed(state, before, living), links)
+    instances = [pair for kind in kinds for pair in kind.pair_instances(state)]
+    links, known = _links(state, instances), dict(_all(state))
+    stays = _reached(_needed(state, before, living, instances), links)
     ended: dict[RecoveryId, datetime] = {}
     for rid in known:
         if rid not in stays and rid not in ended:
@@ -118,7 +124,9 @@ def _all(state: State) -> Iterator[tuple[RecoveryId, NodeRecovery | JobRecovery 
     yield from state.changes.items()
 
 
-def _needed(state: State, before: datetime, living: Collection[JobId]) -> Iterator[RecoveryId]:
+def _needed(
+    state: State, before: datetime, living: Collection[JobId], instances: Sequence[InstancePair]
+) -> Iterator[RecoveryId]:
     """What stays for its own sake."""
     for rid, rec in _all(state):
         if not rec.ended or rec.since >= before:
@@ -128,33 +136,17 @@ def _needed(state: State, before: datetime, living: Collection[JobId]) -> Iterat
     yield from (rid for rid, job in state.jobs.items() if job.attempt.job in living)
     # Of each group and node: its name may be in Slurm, closed, long after its instance.
     yield from {change.key: rid for rid, change in state.changes.items()}.values()
-    yield from (added for added, removed in _instances(state) if removed is None)
+    yield from (added for added, removed in instances if removed is None)
 
 
-def _links(state: State) -> dict[RecoveryId, list[RecoveryId]]:
+def _links(state: State, instances: Sequence[InstancePair]) -> dict[RecoveryId, list[RecoveryId]]:
     """What would be told, or counted, wrongly without the other."""
     pairs = [(rid, job.cause) for rid, job in state.jobs.items()]
     pairs += [(rid, c.opened.cause) for rid, c in state.changes.items() if c.opened.cause]
-    pairs += [(added, removed) for added, removed in _instances(state) if removed is not None]
+    pairs += [(added, removed) for added, removed in instances if removed is not None]
     links: dict[RecoveryId, list[RecoveryId]] = {}
     for one, other in pairs:
         if one in state and other in state:
             links.setdefault(one, []).append(other)
             links.setdefault(other, []).append(one)
     return links
-
-
-def _instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:
-    """Each instance that was added, as `autoscale.budget_left` counts its hours: with the removal
-    that ended them, or None while it lives."""
-    scales = [past(c) for c in state.changes.values() if c.opened.kind in SCALES]
-    living: dict[str, deque[RecoveryId]] = {}
-    for one in sorted(scales, key=lambda p: p.at):
-        here = living.setdefault(one.group, deque())
-        if one.direction is Direction.UP:
-            here.extend([one.id] * one.count)
-        elif one.ended is not None:
-            for _ in range(min(one.count, len(here))):
-                yield here.popleft(), one.id
-    for here in living.values():
-        yield from ((rid, None) for rid in here)

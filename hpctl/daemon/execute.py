@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from hpctl.core.advance import Due
 from hpctl.core.capacity import RESERVATION
 from hpctl.core.health import ResetOrder
 from hpctl.core.journal import StepResolved, StepStarted
+from hpctl.core.kinds import Due
 from hpctl.core.model import (
     NOT_LEADING,
     InstanceId,

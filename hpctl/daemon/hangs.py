@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-from hpctl.core.advance import Due
 from hpctl.core.hangs import Hang, Track, judge, of_node
 from hpctl.core.journal import State
+from hpctl.core.kinds import Due
 from hpctl.core.model import JobId, NodeName, Outcome, SchedulerView, SlurmJob
 from hpctl.core.plan_runs import found_hanging
 from hpctl.core.policy import HangPolicy

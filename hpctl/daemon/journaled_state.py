@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hpctl.core.bounds import later
 from hpctl.core.catalogue import Rules
 from hpctl.core.journal import Event, State, replay
+from hpctl.core.kinds import Kind
 from hpctl.core.model import SchedulerView
 from hpctl.core.policy import Policy
 from hpctl.core.retire import retire, window_s
@@ -60,9 +61,12 @@ class JournaledState:
 class Retirement:
     """For the loop's thread, between two cycles: nobody reads its state then."""
 
-    def __init__(self, store: Store, memory: JournaledState, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[Kind]
+    ) -> None:
         """Nothing is due within the first FIRST_S seconds."""
         self._store, self._memory, self._clock = store, memory, clock
+        self._kinds = kinds
         self._due = clock.monotonic() + FIRST_S
         self._moved = 0
 
@@ -76,7 +80,8 @@ class Retirement:
         self._due = self._clock.monotonic() + EVERY_S
         now = self._clock.now()
         before = later(now, -window_s(policy, rules))
-        moved = self._store.retire(retire(self._memory.state, before, slurm.jobs).over, MOST)
+        retired = retire(self._memory.state, before, slurm.jobs, self._kinds)
+        moved = self._store.retire(retired.over, MOST)
         self._moved += moved
         if moved >= MOST:
             # There may be more: memory of too much does no harm meanwhile.

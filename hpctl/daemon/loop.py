@@ -6,21 +6,21 @@ in doubt when the last daemon died is in the journal, and `advance` treats it li
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Protocol
 
 from msgspec import Struct
 
 from hpctl.core.advance import Progress, advance_all
 from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Event, HoldLifted, HoldNoted, State
-from hpctl.core.plan import plan, quarantined
-from hpctl.core.plan_capacity import plan_capacity
+from hpctl.core.journal import Event, HoldLifted, HoldNoted, JobReported, State
+from hpctl.core.kinds import Kind
+from hpctl.core.plan import plan, plan_after, quarantined
 from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import Look
-from hpctl.core.requests import taken
+from hpctl.core.requests import collect_orders, taken
 from hpctl.core.view import View, jobs_on
 from hpctl.core.walls import Flaw, each
 from hpctl.daemon.execute import Executor
-from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.observe import Observer
 from hpctl.daemon.requests import RequestDesk
@@ -38,6 +38,13 @@ class Pace(Struct, frozen=True):
     until: datetime | None
 
 
+class JobReports(Protocol):
+    """What the supervisors of jobs told."""
+
+    def news(self) -> Sequence[JobReported]:
+        """Return the reports since the last call, which the journal has already."""
+
+
 class Loop:
     """The cycle that one daemon repeats."""
 
@@ -47,12 +54,14 @@ class Loop:
         executor: Executor,
         observer: Observer,
         requests: RequestDesk,
-        jobs: JobDesk,
+        jobs: JobReports,
         clock: Clock,
+        kinds: Sequence[Kind],
     ) -> None:
-        """`executor` appends to the same `memory`."""
+        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `core.kinds`."""
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
+        self._kinds, self._orders = kinds, collect_orders(kinds)
         self.flaws: tuple[Flaw, ...] = ()
         """What could not be handled in the last cycle, each by itself."""
         self.view: View | None = None
@@ -72,22 +81,22 @@ class Loop:
         self.view = view
         now = self._clock.now()
         for request in self._requests.pending():
-            self._memory.append(taken(request, view, policy, now))
+            self._memory.append(taken(request, view, policy, now, self._orders))
         here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
-        decided = plan(view, policy, rules, here, now)
+        decided = plan(view, policy, rules, here, now, self._kinds)
         self._memory.append(decided.opens)
-        capacity, of_capacity = plan_capacity(view, policy, now)
-        self._memory.append(capacity)
+        later = plan_after(view, policy, here, now, self._kinds)
+        self._memory.append(later.opens)
         before = self._open()
         progress = self._advance(view, policy, now)
         begun = self._executor.run(progress.due)
-        flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *of_capacity, *progress.flaws]
+        flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
         self.flaws = (*flaws, *self._executor.flaws())
-        holds = quarantined(self.flaws, decided.holds, self.state.holds, now)
+        holds = quarantined(self.flaws, [*decided.holds, *later.holds], self.state.holds, now)
         self._memory.append(self._changed(holds, now))
         # What has ended may be decided on anew: a run that failed again, say.
         ended = self._open() < before
-        return _pace(progress, view, begun or ended or bool(decided.opens or capacity))
+        return _pace(progress, view, begun or ended or bool(decided.opens or later.opens))
 
     def _open(self) -> int:
         state = self.state
@@ -95,7 +104,7 @@ class Loop:
 
     def _advance(self, view: View, policy: Policy, now: datetime) -> Progress:
         for _ in range(MAX_PASSES):
-            progress = advance_all(view, policy, now)
+            progress = advance_all(view, policy, now, self._kinds)
             if not progress.moves:
                 return progress
             self._memory.append(progress.moves)

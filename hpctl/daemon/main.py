@@ -18,6 +18,7 @@ from typing import IO
 
 from hpctl import __version__
 from hpctl.config import load
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.bounds import printable
 from hpctl.core.catalogue import Rules
 from hpctl.core.gates import OF_CLOUD
@@ -246,8 +247,8 @@ class Daemon:
         world = (scheduler, provider, memory, clock, poke, leadership.may_act)
         self._executor = Executor(*world, self._stacks, self._orders)
         self._metrics.leader.set_function(lambda: float(leadership.leads))
-        self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock)
-        self._memory, self._retirement = memory, Retirement(store, memory, clock)
+        self.loop = Loop(memory, self._executor, observer, self._requests, self._jobs, clock, KINDS)
+        self._memory, self._retirement = memory, Retirement(store, memory, clock, KINDS)
         self._notifier = Notifier(config, store, memory, observer, self._metrics, clock)
 
     def _make_intake(self) -> IntakeProcess:

@@ -23,7 +23,7 @@ ALLOWED = {
     "hpctl/core/compat.py fromisoformat": 1,
     "hpctl/core/decode.py int": 1,
     "hpctl/core/hostlist.py int": 7,
-    "hpctl/core/view.py int": 1,
+    "hpctl/core/node_facts.py int": 1,
     "hpctl/daemon/intake_child.py int": 3,
     "hpctl/daemon/intake_process.py int": 1,
     "hpctl/daemon/job_reports.py int": 1,

@@ -13,11 +13,11 @@ from hpctl.cli import requests
 from hpctl.clusters.names import joined_now
 from hpctl.core.journal import replay
 from hpctl.core.policy import Mode, Policy
-from hpctl.core.requests import take
 from hpctl.core.view import View
 from hpctl.daemon.wake import Waker
 from hpctl.errors import Unavailable
 from tests.cli import worlds
+from tests.fakes.engine import take
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.core.advance import advance_all
 from hpctl.core.journal import Event
 from hpctl.core.model import InstanceGroup, NodeName, SlurmJob
 from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode, Policy
 from hpctl.core.recovery import Do
 from hpctl.core.view import View
+from tests.fakes.engine import advance_all
 from tests.fakes.values import at, node_name, slurm_job, view_of
 
 N1, N2, N3 = node_name(1), node_name(2), node_name(3)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpctl.core.advance import Due
+from hpctl.core.kinds import Due
 from hpctl.core.model import Attempt, JobId, OutcomeKind, SlurmJob
 from hpctl.core.recovery import Do, StepKind
 from hpctl.core.stacks import StackVerdict, aggregate, read

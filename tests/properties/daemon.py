@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.health import ResetOrder
 from hpctl.core.job_recovery import JobReport
 from hpctl.core.journal import Event, JobReported
@@ -284,7 +285,7 @@ class Daemon:
         executor = Executor(self.scheduler, self.provider, memory, clock, agents=agents)
         requests = RequestDesk(self.journal, self.observer, memory, "", lambda: None, clock)
         jobs: Any = self
-        self.loop = Loop(memory, executor, self.observer, requests, jobs, clock)
+        self.loop = Loop(memory, executor, self.observer, requests, jobs, clock, KINDS)
         self._untold: list[JobReported] = []
         self._newest: dict[str, tuple[Any, int]] = {}
         self._read_cloud = -1.0

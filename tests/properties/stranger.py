@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.cloud import sagemaker
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.catalogue import rules
 from hpctl.core.compat import UTC
 from hpctl.core.job_recovery import JobReport
@@ -186,7 +187,7 @@ def play(*answer: Words | None) -> Outcome:
     memory = JournaledState(journal)
     executor = Executor(scheduler, cloud._provider, memory, clock)
     requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)
-    loop = Loop(memory, executor, observer, requests, Jobs(), clock)
+    loop = Loop(memory, executor, observer, requests, Jobs(), clock, KINDS)
     flaws: list[Flaw] = []
     for _ in range(CYCLES):
         cloud.read()

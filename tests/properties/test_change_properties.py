@@ -8,7 +8,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpctl.core.advance import advance_all
 from hpctl.core.change import ChangeOpened, Kind
 from hpctl.core.journal import Event, State, StepResolved, StepStarted
 from hpctl.core.model import (
@@ -23,6 +22,7 @@ from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.recovery import Do, StepKind
 from tests.examples import examples
 from tests.fakes.capacity import N1, SCALE, cluster
+from tests.fakes.engine import advance_all
 from tests.fakes.values import at, slurm_job
 from tests.unflawed import unflawed
 

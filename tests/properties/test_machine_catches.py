@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core import gates, job_advance, node_advance, plan, plan_runs, view
-from hpctl.core.advance import Due
+from hpctl.core import gates, job_advance, job_kind, node_advance, node_facts, plan, plan_runs, view
 from hpctl.core.job_recovery import JobPhase, JobReport, JobSignal, Wish
+from hpctl.core.kinds import Due
 from hpctl.core.recovery import Move
 from hpctl.core.run_policy import Action, Registration
 from hpctl.core.trouble import Kind, Trouble
@@ -115,7 +115,7 @@ def test_ignoring_who_owns_the_node_is_caught(monkeypatch):
 
 
 def test_acting_on_stale_facts_is_caught(monkeypatch):
-    for module in (gates, view):
+    for module in (gates, node_facts, view):
         monkeypatch.setattr(module, "fresh", lambda *_: True)
     monkeypatch.setattr(observe, "View", lambda **k: view.View(**{**k, "current": True}))
     story = Story(VARIANTS[0])
@@ -215,6 +215,6 @@ def test_a_forgotten_job_is_caught(monkeypatch):
     def no_jobs(*_):
         return [], []
 
-    monkeypatch.setattr(plan, "job_decisions", no_jobs)
+    monkeypatch.setattr(job_kind, "job_decisions", no_jobs)
     with pytest.raises(Violation, match=r"promise 8: job 1, hit at .* is lost"):
         Story(DIES).play()

@@ -11,6 +11,7 @@ from hpctl.config import Config
 from hpctl.core.catalogue import OWN_HARDWARE
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.journal import HoldNoted, NodeRecoveryOpened
+from hpctl.core.kinds import Plan
 from hpctl.core.model import (
     FaultClass,
     Health,
@@ -20,11 +21,12 @@ from hpctl.core.model import (
     own_reason,
     reason_owner,
 )
-from hpctl.core.plan import Plan, node_candidates, plan
+from hpctl.core.plan import node_candidates
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View
 from tests.examples import examples
+from tests.fakes.engine import plan
 from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_node, view_of
 from tests.unflawed import unflawed
 

@@ -17,7 +17,7 @@ from hpctl.core.journal import (
     StepStarted,
     replay,
 )
-from hpctl.core.retire import retire
+from tests.fakes.engine import retire
 from tests.properties.scenario import VARIANTS, Story, Variant
 
 STORIES = (VARIANTS[0], VARIANTS[2], VARIANTS[5])

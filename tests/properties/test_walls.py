@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from hpctl.core import advance, plan, plan_runs
+from hpctl.core import node_kind, plan, plan_runs
 from hpctl.core import walls as wall
 from hpctl.core.compat import UTC
 from hpctl.core.journal import HoldNoted
@@ -82,7 +82,7 @@ BUGS = [
     (parse, "_record", "parse", str(JOB)), (parse, "_node", "parse", NODE),
     (observe, "assess", "assess", NODE), (observe.RunPolicies, "ruled", "policy", str(JOB)),
     (plan, "_candidate", "plan", NODE), (plan, "decide", "plan", NODE),
-    (plan_runs, "_case", "plan", str(JOB)), (advance, "node_facts", "advance", NODE),
+    (plan_runs, "_case", "plan", str(JOB)), (node_kind, "node_facts", "advance", NODE),
 ]  # fmt: skip
 
 

@@ -5,7 +5,6 @@ from msgspec.structs import replace
 
 from hpctl.cli import accept
 from hpctl.core.acceptance import ADDED, job_of, level_of, name_of
-from hpctl.core.advance import advance_all
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import (
     NodeRecoveryOpened,
@@ -28,11 +27,10 @@ from hpctl.core.model import (
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_advance import advance, deadline_of
 from hpctl.core.node_recovery import NodePhase, NodeRecovery, NodeSignal
-from hpctl.core.plan import plan
 from hpctl.core.policy import AcceptancePolicy
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
-from hpctl.core.requests import take
 from hpctl.core.view import Request
+from tests.fakes.engine import advance_all, plan, take
 from tests.fakes.values import (
     OWN,
     at,

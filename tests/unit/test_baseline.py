@@ -5,7 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.acceptance import FigureLimit, Measured, judge_results, limits, slow
+from hpctl.core.acceptance import FigureLimit, Measured, judge_results, limits, measured, slow
 from hpctl.core.journal import State, replay
 from hpctl.core.model import TEST, Finding, InstanceGroup, Verdict
 from tests.fakes.values import at, opened, view_of
@@ -108,11 +108,11 @@ def test_a_run_that_passed_and_is_slow_beside_the_fleet_has_failed() -> None:
     view = view_of(state=State(nodes=nodes))
     groups = {i.group: InstanceGroup(i.group, "ml.p5.48xlarge") for i in view.instances.values()}
     view = replace(view, provider=replace(view.provider, groups=groups))
-    (limit,) = limits(view.measured())
+    (limit,) = limits(measured(view))
     assert (limit.instance_type, limit.nodes, limit.median) == ("p5.48xlarge", 6, 700)
     kind, good, bad = view.instance_type("n1"), finding(TFLOPS % 690), finding(TFLOPS % 600)
-    assert judge_results((good,), kind, view.measured()) == (good,)
-    (failed,) = judge_results((bad,), kind, view.measured())
+    assert judge_results((good,), kind, measured(view)) == (good,)
+    (failed,) = judge_results((bad,), kind, measured(view))
     assert (failed.verdict, failed.code) == (Verdict.FAIL, "")
     assert failed.detail.startswith(
         "slow: gpu.speed bf16_tflops 600 is under 679: 86% of the median"

@@ -9,11 +9,11 @@ from hpctl.core.change import ChangeFacts, ChangeOpened, ChangePhase, Kind, adva
 from hpctl.core.forecast import forecasts
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted, replay
 from hpctl.core.model import Finding, Health, Outcome, Remedy, Urgency, Verdict, own_reason
-from hpctl.core.plan import plan
 from hpctl.core.plan_capacity import plan_capacity
 from hpctl.core.policy import IdlePolicy, Mode, NodePolicy, Policy
 from hpctl.core.recovery import Do, Move, StepKind, Wait
 from tests.fakes.capacity import N1, N2, N3, cluster, moves, pending, steps
+from tests.fakes.engine import plan
 from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_job
 from tests.unflawed import unflawed
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hpctl.core.advance import Due
 from hpctl.core.journal import Event, StepResolved, StepStarted
+from hpctl.core.kinds import Due
 from hpctl.core.model import Outcome, OutcomeKind
 from hpctl.core.recovery import Do, StepKind
 from hpctl.daemon.execute import Executor

@@ -12,10 +12,10 @@ from hpctl.core.catalogue import Override, Rules, rules
 from hpctl.core.journal import Event, SignalSeen, State, replay
 from hpctl.core.model import Condition, Health, ProviderView, Remedy, Report, SchedulerView, Urgency
 from hpctl.core.peers import WINDOW
-from hpctl.core.plan import plan
 from hpctl.daemon.grey import GreyFailures
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
+from tests.fakes.engine import plan
 from tests.fakes.values import (
     N1,
     OWN,

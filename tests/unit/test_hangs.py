@@ -12,6 +12,7 @@ from hpctl.agent.nvml import snapshot as nvml
 from hpctl.core import job_advance
 from hpctl.core.hangs import Activity, Hang, judge, of_node
 from hpctl.core.job_advance import JobFacts
+from hpctl.core.job_facts import job_facts
 from hpctl.core.job_recovery import JobPhase, JobRecovery, JobSignal
 from hpctl.core.journal import HoldNoted, JobRecoveryOpened, SignalSeen, StepStarted, replay
 from hpctl.core.model import Attempt, Outcome
@@ -19,7 +20,6 @@ from hpctl.core.plan_runs import HUNG, found_hanging, run_decisions
 from hpctl.core.policy import HangPolicy, Mode
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Wait
 from hpctl.core.run_policy import Ruled
-from hpctl.core.view import job_facts
 from hpctl.daemon.hangs import HangWatch
 from tests.fakes.values import OWN, at, slurm_job, view_of
 from tests.unflawed import unflawed

@@ -11,16 +11,15 @@ from msgspec.structs import replace
 from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
 from hpctl.agent.checks import check_host_ec2
 from hpctl.core import node_advance
-from hpctl.core.advance import advance_all
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen, replay
 from hpctl.core.model import Finding, Health, Remedy, SlurmNode, Urgency, Verdict, own_reason
 from hpctl.core.node_actors import NodeFacts
 from hpctl.core.node_recovery import NodePhase, NodeSignal
-from hpctl.core.plan import plan
 from hpctl.core.plan_runs import job_decisions
 from hpctl.core.recovery import Move, StepKind
+from tests.fakes.engine import advance_all, plan
 from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
 from tests.unflawed import unflawed
 

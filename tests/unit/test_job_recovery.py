@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from hpctl.core.bounds import EARLIEST
 from hpctl.core.job_advance import JobFacts, advance, deadline_s
+from hpctl.core.job_facts import job_facts
 from hpctl.core.job_recovery import (
     ENDS,
     TRANSITIONS,
@@ -18,7 +19,6 @@ from hpctl.core.journal import SignalSeen, StepResolved, StepStarted
 from hpctl.core.model import Outcome, SchedulerView, SlurmJob, SlurmNode, own_reason
 from hpctl.core.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
 from hpctl.core.run_policy import Action
-from hpctl.core.view import job_facts
 from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
 
 BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), JobPhase.HIT, at(0))

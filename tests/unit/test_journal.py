@@ -33,13 +33,13 @@ from hpctl.core.journal import (
 )
 from hpctl.core.model import Health, Outcome, SchedulerView, SlurmNode
 from hpctl.core.node_recovery import NodePhase
-from hpctl.core.plan import plan
 from hpctl.core.policy import AutoscalePolicy, Budgets, Policy
 from hpctl.core.recovery import StepKind
-from hpctl.core.retire import RECENT_S, retire, window_s
+from hpctl.core.retire import RECENT_S, window_s
 from hpctl.core.run_policy import Action
 from hpctl.store.rows import decode, encode
 from tests.cli.worlds import hung
+from tests.fakes.engine import plan, retire
 from tests.fakes.values import OWN, T0, at, attempt, faulty, generation, node_name, opened, view_of
 
 N, J = "n-1", "j-1"

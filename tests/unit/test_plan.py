@@ -3,7 +3,6 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.advance import advance_all
 from hpctl.core.catalogue import rules as catalogue_rules
 from hpctl.core.journal import (
     Event,
@@ -14,6 +13,7 @@ from hpctl.core.journal import (
     SignalSeen,
     replay,
 )
+from hpctl.core.kinds import Plan
 from hpctl.core.model import (
     Assessment,
     Attempt,
@@ -27,11 +27,10 @@ from hpctl.core.model import (
     Urgency,
     own_reason,
 )
-from hpctl.core.plan import Plan, plan
 from hpctl.core.policy import Mode
 from hpctl.core.recovery import StepKind
-from hpctl.core.requests import take
 from hpctl.core.view import Request, View, jobs_on
+from tests.fakes.engine import advance_all, plan, take
 from tests.fakes.values import (
     OWN,
     at,

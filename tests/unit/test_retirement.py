@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from benchmarks.world import World, WorldScheduler
+from hpctl.core.all_kinds import KINDS
 from hpctl.core.catalogue import rules
 from hpctl.core.journal import SignalSeen
 from hpctl.core.model import SchedulerView
@@ -39,7 +40,7 @@ class Bench:
     def __init__(self, store: Store) -> None:
         self.clock = Clock()
         self.memory = JournaledState(store)
-        self.retirement = Retirement(store, self.memory, self.clock)
+        self.retirement = Retirement(store, self.memory, self.clock, KINDS)
 
     def look(self, after: timedelta, keep_days: int = 400) -> None:
         self.clock.at += after
@@ -49,7 +50,7 @@ class Bench:
 def test_it_leaves_the_first_minutes_alone_and_comes_once_a_day(store):
     bench = Bench(store)
     bench.clock.at += 200 * DAY
-    bench.retirement = Retirement(store, bench.memory, bench.clock)
+    bench.retirement = Retirement(store, bench.memory, bench.clock, KINDS)
     bench.look(timedelta(seconds=FIRST_S - 1))
     assert ids(store, past=False) == ["n-1", "n-2"]
     bench.look(timedelta(seconds=1))
