@@ -23,6 +23,7 @@ from hpctl.core.catalogue import rules
 from hpctl.core.model import Health
 from hpctl.core.policy import Policy
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop
@@ -59,7 +60,7 @@ class Bench:
         self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
-        watch = Observer(self.scheduler, cloud, self.health, clock, directory / "STOP")
+        watch = Observer(self.scheduler, cloud, self.health, clock, directory / "STOP", HangWatch())
         memory = JournaledState(self.store)
         executor = Executor(self.scheduler, provider, memory, clock)
         requests = RequestDesk(self.store, watch, memory, "", _nothing, clock)

@@ -112,7 +112,7 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     scheduler.view = reader.view  # type: ignore[method-assign]
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
-    watch = Observer(scheduler, cloud, book, CLOCK, directory / "STOP")
+    watch = Observer(scheduler, cloud, book, CLOCK, directory / "STOP", HangWatch())
     memory = JournaledState(store)
     executor = Executor(scheduler, WorldProvider(world), memory, CLOCK)
     requests = RequestDesk(store, watch, memory, "", _nothing, CLOCK)

@@ -299,3 +299,13 @@ class Resets:
         now = datetime.now(UTC)
         answer = Finding(RESET_CHECK, verdict, now, now, order.recovery, code, detail, evidence)
         self._report([answer])
+
+
+def make_order_handler(
+    settings: AgentSettings,
+    hold: Callable[[], AbstractContextManager[None]],
+    report: Callable[[list[Finding]], None],
+    earlier: Iterable[Finding],
+) -> Callable[[str], None]:
+    """Return what obeys the daemon's orders, each a credential. Parameters as of `Resets`."""
+    return Resets(settings, hold, report, earlier).obey

@@ -6,19 +6,17 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime, timedelta
 from types import FrameType
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from hpctl.acceptance.result import Inbox
 from hpctl.agent.checks.kernel_log import Kernel
 from hpctl.agent.config import AgentSettings, apply
 from hpctl.agent.findings import Findings
-from hpctl.agent.gpu_reset import Resets
 from hpctl.agent.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.agent.machine import boot_age_s, machine, upgraded
 from hpctl.agent.metrics import Endpoint, render, samples_of
@@ -145,10 +143,35 @@ STOP_S = 5.0
 """How long the agent's parts are given to end, all together."""
 
 
+class TestResults(Protocol):
+    """What the tests of this node left for its agent."""
+
+    def prepare(self) -> None:
+        """Make the folder. Raises OSError."""
+
+    def look(self) -> bool:
+        """Whether there are new results."""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """The results as findings."""
+
+
+Hold = Callable[[], AbstractContextManager[None]]
+Report = Callable[[list[Finding]], None]
+MakeOrderHandler = Callable[[AgentSettings, Hold, Report, Sequence[Finding]], Callable[[str], None]]
+"""Makes the function that obeys the daemon's orders, each a credential.
+
+It gets the settings, what keeps the agent's own reads off the GPUs, where to report, and the
+findings of this boot's former agents.
+"""
+
+
 class Agent:
     """One node's agent. `run` returns after SIGTERM or SIGINT, or after `stop`."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(
+        self, settings: AgentSettings, tests: TestResults, make_order_handler: MakeOrderHandler
+    ) -> None:
         self._settings = settings
         spool = Spool(settings.spool)
         generation = Generation(settings.node, settings.instance, settings.boot)
@@ -177,11 +200,11 @@ class Agent:
             self._changed,
             recalled.findings,
         )
-        self._tests = Inbox(settings.spool)
-        resets = Resets(settings, self._checks.held, self._add, mine)
+        self._tests = tests
+        obey = make_order_handler(settings, self._checks.held, self._add, mine)
         begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
         ask = self._outside.stacks.ask
-        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, resets.obey)
+        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, obey)
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 

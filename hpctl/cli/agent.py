@@ -126,7 +126,9 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
+    from hpctl.acceptance.result import Inbox
     from hpctl.agent.config import load
+    from hpctl.agent.gpu_reset import make_order_handler
     from hpctl.agent.node_name import this_node
     from hpctl.agent.outside.sources import Places
     from hpctl.agent.service import Agent
@@ -147,7 +149,9 @@ def run(
             config=load(config, CHECKS),
             places=Places(socket, hma_log, plugins),
             **settings,
-        )
+        ),
+        Inbox(settings["spool"]),
+        make_order_handler,
     ).run()
 
 

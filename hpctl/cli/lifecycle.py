@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -323,23 +323,12 @@ def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
 
 def _with_slurm(directory: Path) -> str:
     """Boot a sandbox of one node from the bundle: what became of it, in words."""
-    from hpctl.sandbox import packages
-    from hpctl.sandbox.api import Sandbox
-
     try:
-        packages.find("", netns=False)
-    except HpctlError as error:
-        return f"not tried: {error}"
-    # Without the emulated API, which would keep the failed instance and go on.
-    bare: dict[str, Any] = {"nodes": 1, "agents": False, "emulator": False}
-    box = Sandbox(f"lifecycle-{os.getpid()}", lifecycle=str(directory), **bare)
-    try:
-        with box:
-            return f"{box.nodes[0]} is idle in a real Slurm"
-    except HpctlError as error:
-        return f"failed: {error}"
-    finally:
-        box.down()
+        trial = import_module("hpctl.sandbox.lifecycle_trial")
+    except ModuleNotFoundError:
+        return "not tried: the sandbox is not installed; pip install 'hpctl[sandbox]' brings it"
+    outcome: str = trial.try_bundle(directory)
+    return outcome
 
 
 @lifecycle.command()

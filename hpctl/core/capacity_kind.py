@@ -10,7 +10,7 @@ from hpctl.core.change import Change, advance
 from hpctl.core.journal import State
 from hpctl.core.kinds import Answer, Answers, JobsByNode, Kind, Plan
 from hpctl.core.model import RecoveryId
-from hpctl.core.plan_capacity import plan_capacity
+from hpctl.core.plan_capacity import RankRisks, plan_capacity
 from hpctl.core.policy import Policy
 from hpctl.core.view import View
 from hpctl.core.walls import each
@@ -33,15 +33,19 @@ def advance_changes(
     return each("advance", changes, lambda rec: rec.opened.node or rec.opened.group, change)
 
 
-def plan_changes(
-    view: View,
-    policy: Policy,
-    here: JobsByNode,  # noqa: ARG001
-    now: datetime,
-) -> Plan:
-    """Decide which changes of capacity may open."""
-    opens, flaws = plan_capacity(view, policy, now)
-    return Plan(tuple(opens), (), tuple(flaws))
+def make_capacity_kind(rank_risks: RankRisks) -> Kind:
+    """Return the kind. `rank_risks` orders the nodes that a burn-in tests first."""
+
+    def plan_changes(
+        view: View,
+        policy: Policy,
+        here: JobsByNode,  # noqa: ARG001
+        now: datetime,
+    ) -> Plan:
+        opens, flaws = plan_capacity(view, policy, now, rank_risks)
+        return Plan(tuple(opens), (), tuple(flaws))
+
+    return Kind(advance=advance_changes, plan_after=plan_changes, pair_instances=pair_instances)
 
 
 def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None]]:
@@ -58,6 +62,3 @@ def pair_instances(state: State) -> Iterator[tuple[RecoveryId, RecoveryId | None
                 yield here.popleft(), one.id
     for here in living.values():
         yield from ((rid, None) for rid in here)
-
-
-CAPACITY = Kind(advance=advance_changes, plan_after=plan_changes, pair_instances=pair_instances)

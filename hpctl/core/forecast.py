@@ -38,6 +38,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.node_recovery import NodePhase, NodeRecovery
+from hpctl.core.view import View
 
 CHECK: Final = "history.forecast"
 DAY: Final = 86400.0
@@ -413,6 +414,13 @@ def forecasts(
         recs = past.treated.get(instance, ()) if unit.breaks else ()
         found.append(_forecast(model, node, instance, unit, chances, recs, moved, shown))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
+
+
+def rank_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
+    """Return how likely each of some nodes breaks within a week."""
+    known = {*view.scheduler.nodes, *view.health}
+    found = forecasts(view.state, known, view.health, now, of=nodes)
+    return {forecast.node: forecast.week for forecast in found}
 
 
 def _chances(model: Model, unit: Unit, signs: tuple[str, ...]) -> tuple[float, float, float]:

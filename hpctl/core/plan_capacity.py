@@ -11,7 +11,7 @@ that could use the node. Slurm's own preemption needs nothing of it: without any
 comes, the job is behind all others and its node is free within seconds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -28,7 +28,6 @@ from hpctl.core.capacity import (
     wanted_by_others,
 )
 from hpctl.core.change import Change, ChangeOpened, ChangePhase, Kind, ordered
-from hpctl.core.forecast import forecasts
 from hpctl.core.hostlist import nearest
 from hpctl.core.job_facts import restart_at
 from hpctl.core.job_recovery import JobPhase, JobRecovery
@@ -38,6 +37,9 @@ from hpctl.core.policy import Mode, Policy
 from hpctl.core.recovery import recovery_id
 from hpctl.core.view import View, fresh
 from hpctl.core.walls import Flaw, each
+
+RankRisks = Callable[[View, datetime, set[NodeName]], Mapping[NodeName, float]]
+"""How likely each of some nodes breaks within a week: `hpctl.core.forecast` in a daemon."""
 
 REFUSED_S: Final = 30.0
 """How long a refused reservation is left alone."""
@@ -192,7 +194,7 @@ def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: da
 
 
 def plan_capacity(
-    view: View, policy: Policy, now: datetime
+    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
 ) -> tuple[tuple[ChangeOpened, ...], tuple[Flaw, ...]]:
     """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
     where hpctl is stopped."""
@@ -217,7 +219,7 @@ def plan_capacity(
         return list(_returns(view, policy, now))
 
     def tests() -> list[ChangeOpened]:
-        return [one for one in burn_ins(view, policy, now) if one.node not in taken]
+        return [one for one in burn_ins(view, policy, now, rank_risks) if one.node not in taken]
 
     parts = {"spares": spares, "autoscale": scales, "removals": removals, "burn-in": tests}
     opens, flaws = each("plan", parts, str, lambda part: parts[part]())
@@ -302,7 +304,9 @@ def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOp
             )
 
 
-def burn_ins(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+def burn_ins(
+    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
+) -> Iterator[ChangeOpened]:
     """The tests that begin now."""
     state, wanted = view.state, policy.idle
     running = sum(key.startswith(f"{Kind.BURN_IN} ") for key in state.open_changes)
@@ -320,9 +324,8 @@ def burn_ins(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
     }
     if not due:
         return
-    known = {*view.scheduler.nodes, *view.health}
-    worst = {f.node: -f.week for f in forecasts(state, known, view.health, now, of=due)}
-    ordered = sorted(due, key=lambda n: (worst[n], tested.get(n, EARLIEST), n))
+    risks = rank_risks(view, now, set(due))
+    ordered = sorted(due, key=lambda n: (-risks[n], tested.get(n, EARLIEST), n))
     for name in ordered[: wanted.at_once - running]:
         instance, last = view.instance(name), tested.get(name)
         before = f"last tested {last:%Y-%m-%d %H:%M}" if last else "not tested yet"
@@ -331,7 +334,7 @@ def burn_ins(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened
             recovery=recovery_id("b", name, now, len(state.changes), known=state),
             kind=Kind.BURN_IN,
             group=due[name].partitions[0],
-            why=f"idle; {before}; {-worst[name]:.1%} to break within 7 d",
+            why=f"idle; {before}; {risks[name]:.1%} to break within 7 d",
             node=name,
             instance=instance.id if instance else view.health[name].generation.instance,
         )

@@ -30,7 +30,7 @@ from hpctl.daemon import channel
 from hpctl.daemon.alerts import AlertStore, Webhook
 from hpctl.daemon.execute import AgentOrders, Executor
 from hpctl.daemon.grey import GreyFailures
-from hpctl.daemon.hangs import StackDesk
+from hpctl.daemon.hangs import HangWatch, StackDesk
 from hpctl.daemon.intake_process import Backend, IntakeProcess
 from hpctl.daemon.job_reports import JobDesk
 from hpctl.daemon.journaled_state import JournaledState, Retirement
@@ -231,7 +231,9 @@ class Daemon:
         provider = make_provider(config)
         self._metrics = Metrics(provider.calls, config.metrics.agent_port)
         self._cloud = CloudWatch(provider, poke, config.cluster.poll_s)
-        observer = Observer(scheduler, self._cloud, self._health, clock, config.kill_switch)
+        observer = Observer(
+            scheduler, self._cloud, self._health, clock, config.kill_switch, HangWatch()
+        )
         observer.configure(config)
         self._observer = observer
         memory = JournaledState(store, self._metrics.journal.observe)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from hpctl.config import Config
 from hpctl.core.acceptance import left
 from hpctl.core.assess import assess
 from hpctl.core.catalogue import Rules
+from hpctl.core.hangs import Hang
 from hpctl.core.health import standing
 from hpctl.core.journal import State
 from hpctl.core.marks import mark_of
@@ -40,11 +41,11 @@ from hpctl.core.model import (
 )
 from hpctl.core.node_actors import lost
 from hpctl.core.node_recovery import IN_TEST, NodePhase
+from hpctl.core.policy import HangPolicy
 from hpctl.core.reach import Signs, with_marks_and_reach
 from hpctl.core.run_policy import Ruled, registration
 from hpctl.core.view import View
 from hpctl.core.walls import Flaw, each
-from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.errors import Interrupted, Unavailable
 from hpctl.policies import PolicyFile, from_json, merged
@@ -140,6 +141,23 @@ class CloudWatch:
             self._poke()
 
 
+class HangSource(Protocol):
+    """Which running jobs stand still, from what the agents count of their processes."""
+
+    policy: HangPolicy
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def worked(self) -> Mapping[JobId, datetime]:
+        """When each job was last seen at work."""
+
+    def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
+        """Take in what an agent sent. Called on other threads."""
+
+    def look(self, slurm: SchedulerView, now: datetime, state: State) -> Mapping[JobId, Hang]:
+        """The jobs that hang."""
+
+
 LEAVES_S = 600.0
 """How often the topology is read, in seconds."""
 
@@ -154,6 +172,7 @@ class Observer:
         health: NodeHealthStore,
         clock: Clock,
         kill_switch: Path,
+        hangs: HangSource,
     ) -> None:
         """`kill_switch`: while this file exists nothing is done."""
         self.whole_cheap_s = WHOLE_CHEAP_S
@@ -180,7 +199,7 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
-        self.hangs = HangWatch()
+        self.hangs = hangs
 
     def configure(self, config: Config) -> None:
         """Take what a configuration sets, at the start and after each reload.

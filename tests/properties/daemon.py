@@ -20,6 +20,7 @@ from hpctl.core.journal import Event, JobReported
 from hpctl.core.model import Attempt, Health, Outcome, ProviderView, Report, SchedulerView
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop, Pace
 from hpctl.daemon.node_health import NodeHealthStore
@@ -278,7 +279,7 @@ class Daemon:
         self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch
-        self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch)
+        self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch, HangWatch())
         self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)

@@ -27,6 +27,7 @@ from hpctl.core.model import Finding, ProviderView, Report, Verdict
 from hpctl.core.policy import Budgets, Mode, Policy
 from hpctl.core.walls import Flaw
 from hpctl.daemon.execute import Executor
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.journaled_state import JournaledState
 from hpctl.daemon.loop import Loop
 from hpctl.daemon.node_health import NodeHealthStore
@@ -177,7 +178,7 @@ def play(*answer: Words | None) -> Outcome:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
     cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
-    observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"))
+    observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"), HangWatch())
 
     class Jobs:
         def news(self) -> list[JobReported]:

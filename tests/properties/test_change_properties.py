@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpctl.core.change import ChangeOpened, Kind
+from hpctl.core.forecast import rank_risks
 from hpctl.core.journal import Event, State, StepResolved, StepStarted
 from hpctl.core.model import (
     InstanceStatus,
@@ -121,7 +122,7 @@ class Played:
 
     def turn(self, way: str, seconds: float) -> None:
         """A cycle of the daemon, then time. Work that came may be on a node that goes."""
-        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now)))])
+        self.append([*unflawed(plan_capacity(self.view(), SCALE, at(self.now), rank_risks))])
         for _ in range(20):
             progress = advance_all(self.view(), SCALE, at(self.now))
             if not progress.moves:

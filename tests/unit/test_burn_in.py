@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from hpctl.core.capacity import change_facts
 from hpctl.core.catalogue import rules
 from hpctl.core.change import ChangeFacts, ChangeOpened, ChangePhase, Kind, advance
-from hpctl.core.forecast import forecasts
+from hpctl.core.forecast import forecasts, rank_risks
 from hpctl.core.journal import SignalSeen, StepResolved, StepStarted, replay
 from hpctl.core.model import Finding, Health, Outcome, Remedy, Urgency, Verdict, own_reason
 from hpctl.core.plan_capacity import plan_capacity
@@ -23,7 +23,7 @@ BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
 
 def chosen(view, policy=BURN):
     """The nodes whose test begins, in order."""
-    found = unflawed(plan_capacity(view, policy, at(0)))
+    found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
     assert {c.kind for c in found} <= {Kind.BURN_IN}
     return [c.node for c in found]
 
@@ -103,7 +103,7 @@ def test_nobody_is_tested_where_a_users_job_waits() -> None:
 
 def begun(*events):
     """A burn-in with what has happened to it."""
-    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0)))
+    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_risks))
     state = replay([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
     return state.changes[opens.recovery]
 

@@ -13,6 +13,7 @@ from hpctl.core.journal import Event, SignalSeen, State, replay
 from hpctl.core.model import Condition, Health, ProviderView, Remedy, Report, SchedulerView, Urgency
 from hpctl.core.peers import WINDOW
 from hpctl.daemon.grey import GreyFailures
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer
 from tests.fakes.engine import plan
@@ -57,7 +58,9 @@ class Head:
         self.book = NodeHealthStore({}, self, self._poke, self.clock)
         no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
-        self.observer = Observer(self.slurm, cloud, self.book, self.clock, tmp / "STOP")
+        self.observer = Observer(
+            self.slurm, cloud, self.book, self.clock, tmp / "STOP", HangWatch()
+        )
         self.grey = GreyFailures(self.book, self.observer, self.clock)
         self.book.add_sources(self.grey)
 

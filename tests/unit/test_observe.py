@@ -25,6 +25,7 @@ from hpctl.core.model import (
     Verdict,
 )
 from hpctl.core.node_recovery import NodePhase
+from hpctl.daemon.hangs import HangWatch
 from hpctl.daemon.loop import _pace
 from hpctl.daemon.node_health import NodeHealthStore
 from hpctl.daemon.observe import CloudWatch, Observer, carry_nodes, next_silence
@@ -171,7 +172,7 @@ def observing(slurm, place, cloud=None, *reported):
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
-    return watch, Observer(slurm, watch, health, slurm, place / "STOP")
+    return watch, Observer(slurm, watch, health, slurm, place / "STOP", HangWatch())
 
 
 def looked(reported, returned, tmp_path):
@@ -346,7 +347,7 @@ def large(tmp_path) -> tuple[Large, dict[str, Health], Observer]:
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
-    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP")
+    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP", HangWatch())
     observer.whole_cheap_s = -1
     return slurm, health, observer
 

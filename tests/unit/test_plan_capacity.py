@@ -15,6 +15,7 @@ from hpctl.core.change import (
     advance,
     open_change,
 )
+from hpctl.core.forecast import rank_risks
 from hpctl.core.job_recovery import JobPhase
 from hpctl.core.journal import (
     Corrupt,
@@ -35,7 +36,7 @@ from tests.unflawed import unflawed
 
 
 def opens(view, policy, now):
-    return unflawed(plan_capacity(view, policy, now))
+    return unflawed(plan_capacity(view, policy, now, rank_risks))
 
 
 # --- the autoscaler's -------------------------------------------------------------------------
@@ -331,7 +332,7 @@ NAME = f"{RESERVATION}workers"
 
 
 def wanted(view, policy=SPARE):
-    changes = unflawed(plan_capacity(view, policy, at(0)))
+    changes = unflawed(plan_capacity(view, policy, at(0), rank_risks))
     assert len(changes) <= 1
     return changes[0] if changes else None
 
@@ -411,7 +412,7 @@ def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
     first = set_to(cluster())
     log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
     assert wanted(cluster(log=log)) is None
-    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31)))
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), rank_risks))
 
 
 def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
