@@ -11,6 +11,8 @@ from tests.checkpoints.table import pytest_terminal_summary as pytest_terminal_s
 from tests.durations import Recorder, longest_first
 from tests.examples import examples
 from tests.intakes import Head
+from tests.live_clusters import live as live
+from tests.live_clusters import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.munged import Realm, realm
 from tests.process import room
 

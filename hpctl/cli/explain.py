@@ -29,8 +29,7 @@ from hpctl.cli.tables import (
     styled,
 )
 from hpctl.cli.views import TroubleView, copied, trouble_view
-from hpctl.core import model
-from hpctl.core.all_kinds import KINDS
+from hpctl.core import acceptance, model
 from hpctl.core.bounds import at_stamp, natural
 from hpctl.core.catalogue import Rules
 from hpctl.core.change import Change
@@ -41,7 +40,7 @@ from hpctl.core.marks import mark_of
 from hpctl.core.node_recovery import NodePhase, NodeRecovery
 from hpctl.core.plan_runs import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.core.policy import Mode
-from hpctl.core.requests import collect_orders
+from hpctl.core.requests import ORDERS
 from hpctl.core.run_policy import Means, Registration, RunPolicy, decide, registration
 from hpctl.core.timeline import (
     Awaited,
@@ -337,7 +336,10 @@ def shed(f: model.Finding) -> bool:
     return (f.check, f.code) == ("agent.checks", "shed")
 
 
-_ORDERS = {order.fault.rule: order.fault for order in collect_orders(KINDS).values()}
+_ORDERS = {
+    **{order.fault.rule: order.fault for order in ORDERS.values()},
+    **{fault.rule: fault for fault in acceptance.ORDERS.values()},
+}
 
 
 def rule_view(rules: Rules, rule: model.RuleId) -> RuleView | None:

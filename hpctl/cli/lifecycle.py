@@ -165,19 +165,21 @@ def _target(version: str | None, machine: str, packed: Path | None) -> Target:
 
 
 @contextmanager
-def _room_beside(output: Path) -> Iterator[Path]:
+def _room_beside(target_file: Path) -> Iterator[Path]:
     """Where a bundle is made, on the same file system: it moves to its place whole or not at all.
 
     Raises HpctlError where that cannot be written.
     """
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as room:
+        target_file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target_file.name}-", dir=target_file.parent
+        ) as room:
             yield Path(room)
     except OSError as error:
         raise HpctlError(
-            f"{output} cannot be made: {error.strerror or error}",
-            "name a place that can be written and has room in --output",
+            f"{target_file} cannot be made: {error.strerror or error}",
+            "name a place that can be written and has room in --target_file",
         ) from error
 
 

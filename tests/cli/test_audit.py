@@ -8,7 +8,7 @@ from sqlalchemy import text
 from hpctl.core.journal import ConfigurationTaken, RequestTaken
 from hpctl.store.engine import make_engine
 from tests.cli import worlds
-from tests.cli.conftest import Head
+from tests.fakes.command_line import Head
 
 ASKED = RequestTaken(
     worlds.at(5), 3, "replace", "n1", "carol", "recovery n-1 opened", True, "MUNGE uid 1001"

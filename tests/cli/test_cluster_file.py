@@ -11,10 +11,10 @@ from hpctl.clusters.cluster_file import OFFERS
 from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import parse, read
 from hpctl.sandbox.emulator import Emulator, NullMachines
-from tests.cli import conftest
 from tests.cli.test_golden import compare
 from tests.clusters.api_model import FILES, complaints, files
 from tests.clusters.bed import SANDBOX_KEYS
+from tests.fakes import command_line
 
 ROLE = "arn:aws:iam::111122223333:role/hyperpod"
 FSX = "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"
@@ -28,7 +28,7 @@ RICH = (
 
 
 def run(*args, stdin=""):
-    return conftest.run("cluster", *args, stdin=stdin, width=100)
+    return command_line.run("cluster", *args, stdin=stdin, width=100)
 
 
 @pytest.fixture

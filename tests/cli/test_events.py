@@ -14,7 +14,7 @@ from hpctl.core.journal import HoldLifted, HoldNoted
 from hpctl.core.model import RuleId
 from hpctl.errors import HpctlError
 from tests.cli import worlds
-from tests.cli.conftest import Head
+from tests.fakes.command_line import Head
 
 
 def test_events_are_told_in_order_in_the_words_of_explain(history: Head) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from hpctl.errors import Unavailable
 from hpctl.jobs.logs.rules import PRESETS, parse, preset
-from tests.cli import conftest
+from tests.fakes import command_line
 
 SAMPLES = Path(__file__).parents[1] / "jobs" / "logs" / "samples"
 
 
 def run(*args):
-    return conftest.run("logs", *args, width=160)
+    return command_line.run("logs", *args, width=160)
 
 
 @pytest.fixture

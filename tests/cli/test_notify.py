@@ -4,7 +4,7 @@ import json
 
 from hpctl.cli import doctor
 from hpctl.config import load
-from tests.cli.conftest import run
+from tests.fakes.command_line import run
 from tests.integration.test_notify import Webhook
 
 

@@ -7,11 +7,11 @@ import pytest
 from hpctl.cli import output
 from hpctl.cli.policy import show
 from hpctl.core.run_policy import DEFAULTS
-from tests.cli import conftest
+from tests.fakes import command_line
 
 
 def run(*args, width=100):
-    return conftest.run("policy", *args, width=width)
+    return command_line.run("policy", *args, width=width)
 
 
 def test_a_run_that_ends_held_is_a_problem(tmp_path):
@@ -101,7 +101,7 @@ def test_show_goes_on_without_the_head_nodes_configuration(tmp_path, monkeypatch
 def test_a_rule_that_does_not_exist_is_refused_by_config_check(tmp_path):
     path = tmp_path / "hpctl.yaml"
     path.write_text("catalogue: {xid-790: {ladder: [reboot]}}\n")
-    result = conftest.run("config", "check", path, "--json")
+    result = command_line.run("config", "check", path, "--json")
     (problem,) = json.loads(result.stdout)["problems"]
     assert (result.exit_code, "no rule 'xid-790'" in problem) == (1, True)
     assert "did you mean" in problem

@@ -10,8 +10,8 @@ from hpctl.core.change import ChangeOpened, Kind
 from hpctl.core.model import RecoveryId, RuleId, Tres
 from hpctl.errors import HpctlError
 from tests.cli import worlds
-from tests.cli.conftest import Head
 from tests.cli.test_json_contract import holds
+from tests.fakes.command_line import Head
 
 EVIL = "<script>alert(1)</script>\x1b[2J"
 

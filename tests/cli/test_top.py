@@ -21,8 +21,8 @@ from rich.console import Console
 from hpctl.cli.top import Model, Screen, keys, model
 from hpctl.core.model import NodeName
 from tests.cli import worlds
-from tests.cli.conftest import Head
 from tests.cli.test_terminal import EVIL, OBEYED
+from tests.fakes.command_line import Head
 
 SICK, JOB = "ip-10-1-0-4", "4343"
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from hpctl.cli.triage import _Reader
-from tests.cli import conftest
+from tests.fakes import command_line
 from tests.gpu.recordings import read_text
 from tests.tables import beside
 
@@ -18,7 +18,7 @@ FIELDS = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "MESSAGE": LOST}
 
 def run(text, *args):
     data = text.encode() if isinstance(text, str) else text
-    return conftest.run("triage", *args, stdin=io.BytesIO(data), width=160)
+    return command_line.run("triage", *args, stdin=io.BytesIO(data), width=160)
 
 
 def rows(text):

@@ -9,9 +9,9 @@ from hpctl.cli.cluster.validate import FAMILIES, before_spending
 from hpctl.clusters import spec
 from hpctl.clusters.validate import FAMILIES as KNOWN
 from hpctl.errors import Absent, HpctlError
-from tests.cli.conftest import run, simulated
 from tests.clusters.validate import world
 from tests.clusters.validate.world import ROLE
+from tests.fakes.command_line import run, simulated
 
 WRONG = "cluster.yaml"
 

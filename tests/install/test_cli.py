@@ -10,15 +10,15 @@ from hpctl.cli import output
 from hpctl.cli.doctor import CheckView
 from hpctl.cli.install import InstallView, StepView
 from hpctl.config import load
-from tests.cli import conftest
 from tests.cli.test_json_contract import holds
+from tests.fakes import command_line
 
 ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
 RESOURCES = {"ClusterConfig": {"ClusterArn": ARN, "ClusterName": "trainer"}}
 
 
 def run(root, *text):
-    return conftest.run(*text, "--root", root, width=200)
+    return command_line.run(*text, "--root", root, width=200)
 
 
 def tree(root):
@@ -104,7 +104,7 @@ def test_a_person_is_asked_about_the_site_s_scheduler_parameters(
     terminal = SimpleNamespace(**{**vars(sys), "stdin": SimpleNamespace(isatty=lambda: True)})
     monkeypatch.setattr("hpctl.cli.install.sys", terminal)
     args = ("install", "head", "--slurm", "--root", tmp_path)
-    result = conftest.run(*args, stdin=f"{answer}\n", width=200)
+    result = command_line.run(*args, stdin=f"{answer}\n", width=200)
     assert "slurm.conf sets SchedulerParameters=defer. Add batch_sched_delay=0" in result.output
     assert ("SchedulerParameters=defer,batch_sched_delay=0" in conf.read_text()) is added
 

@@ -15,7 +15,7 @@ import pytest
 from hpctl.daemon import page_process
 from hpctl.daemon.page_process import PageProcess
 from tests.cli import worlds
-from tests.cli.conftest import run
+from tests.fakes.command_line import run
 from tests.page import site
 from tests.waiting import until
 

@@ -7,7 +7,6 @@ import sys
 import pytest
 import yaml
 
-from tests.integration.conftest import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.integration.live import EAGER
 
 EVERY = ("--every", "0.3s")

@@ -6,8 +6,8 @@ import pytest
 
 from hpctl.clusters import storage
 from hpctl.errors import HpctlError
-from tests.cli import conftest
 from tests.cli.test_golden import compare
+from tests.fakes import command_line
 from tests.storage.fsx import Fsx
 
 FS = "fs-0123456789abcdef0"
@@ -23,7 +23,7 @@ def fsx(monkeypatch) -> Fsx:
 
 
 def run(*text):
-    return conftest.run("storage", *text)
+    return command_line.run("storage", *text)
 
 
 def wanted(s3: str, path: str) -> storage.Wanted:

@@ -10,7 +10,7 @@ import pytest
 from hpctl.cli import storage
 from hpctl.cli.storage import Lfs, load
 from hpctl.errors import HpctlError
-from tests.cli import conftest
+from tests.fakes import command_line
 
 LFS = Path(__file__).parent / "lfs.py"
 Make = Callable[..., Path]
@@ -48,7 +48,7 @@ def calls(tmp_path, verb: str) -> list[int]:
 
 
 def run(*text):
-    return conftest.run("storage", "preload", *text, width=200)
+    return command_line.run("storage", "preload", *text, width=200)
 
 
 def looks(path: Path, **more) -> Iterator[storage.Preload]:

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from hpctl.acceptance.result import Result, Results, findings_of
 from hpctl.core.acceptance import NO_FLOORS, Floors, Measured, judge_results, limits, slow
-from hpctl.core.advance import advance_all
 from hpctl.core.cards import CARDS, COMPARISONS, FIGURES, FLOOR_SHARE, Card, find_figure
 from hpctl.core.journal import State
 from hpctl.core.model import TEST_SUMMARY, Finding, Health, InstanceGroup, Verdict
 from hpctl.core.node_recovery import NodeSignal
+from tests.fakes.engine import advance_all
 from tests.fakes.values import at, view_of
 from tests.gpu.recordings import read_json
 from tests.unit.test_acceptance import BOOTED, OPEN, TESTED

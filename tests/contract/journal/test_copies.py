@@ -12,7 +12,7 @@ from hpctl.core.journal import HoldLifted
 from hpctl.store.rows import Holder
 from hpctl.store.sql import Store
 from tests.cli import worlds
-from tests.cli.conftest import run
+from tests.fakes.command_line import run
 
 LEASE = (
     "INSERT INTO hpctl_lease (id, epoch, until, host, pid, version, mode, started, heartbeat,"
