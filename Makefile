@@ -65,7 +65,7 @@ test-pure: test-packages ## The tests that need no Slurm
 test-trixie: setup ## The same on Debian 13 and its Python, in the matrix's root (needs root)
 	@.ci/matrix --in trixie env HPCTL_TEST_WITHOUT_FRAMEWORKS=1 .ci/once-more $(PURE) tests \
 		--ignore=tests/architecture --ignore=tests/docs --ignore=tests/checkpoints \
-		--ignore=tests/page/test_browser.py --ignore=tests/lifecycle/test_scripts.py --ignore=tests/integration/test_elastic_torch.py
+		--ignore=tests/service/page/test_browser.py --ignore=tests/clusters/lifecycle/test_scripts.py --ignore=tests/jobs/elastic/test_elastic_torch.py
 
 .PHONY: test-floor
 test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON310 names it)
@@ -73,7 +73,7 @@ test-floor: setup ## The quick tests on Python 3.10, where one is found (PYTHON3
 
 .PHONY: test-slurm
 test-slurm: test-packages ## The tests against a real Slurm, on loopback
-	@$(BIN)/python -m tests.lifecycle.chroot
+	@$(BIN)/python -m tests.clusters.lifecycle.chroot
 	.ci/once-more $(BIN)/$(REAL) $(WITH_SLURM)
 
 .PHONY: durations
@@ -90,7 +90,7 @@ nightly: test-packages ## The long tiers, and one page of results (8 h on 2 core
 # INPUTS and SEED may be given; the same ones play the same inputs, on however many cores.
 .PHONY: hostile
 hostile: setup ## A million hostile inputs through the non-interference property (20 min on 2 cores)
-	$(BIN)/python -m tests.properties.walls $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.engine.machine.walls $(if $(INPUTS),--inputs $(INPUTS)) $(if $(SEED),--seed $(SEED))
 
 # Faults of every kind at random over training jobs. MINUTES and SEED may be given.
 .PHONY: soak
@@ -104,7 +104,7 @@ test-matrix: setup ## Scheduler contract, hpctl run and demo inside Debian trixi
 
 .PHONY: proof
 proof: test-packages ## Kill the libraries' checkpoint writers 1000 times; a new seed each run
-	$(BIN)/python -m tests.checkpoints $(PROOF)
+	$(BIN)/python -m tests.checkpoints.proof $(PROOF)
 
 # For a machine that has a GPU and no network: tests/gpu/README.md.
 .PHONY: gpu-carry

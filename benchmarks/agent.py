@@ -18,8 +18,8 @@ from benchmarks.agent_process import Cost, cost, read
 from benchmarks.agent_rivals import NHC, NODE_EXPORTER, Nhc, NodeExporter, Run, find, node_exporter
 from benchmarks.agent_round import Looks, looks
 from benchmarks.table import Outcome, Row, median
-from hpctl.agent.checks.check_efa import DEVICE, PORT
-from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB
+from hpctl.detection.budget import CPU_PERCENT, MEMORY_MB
+from hpctl.detection.checks.efa_reading import DEVICE, PORT
 
 WARM_UP_S = 20.0
 MEASURED_S = 90.0

@@ -12,17 +12,17 @@ from msgspec import Struct, field
 
 from benchmarks import agent_machine
 from benchmarks.agent_process import children, command, read
-from hpctl.agent.kmsg import format_record
-from hpctl.core.model import Report
-from hpctl.daemon.authentication import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.node_health import NodeHealthStore
-from hpctl.daemon.server import IntakeServer
-from hpctl.daemon.wake import SystemClock
+from hpctl.detection.kmsg import format_record
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.server import IntakeServer
+from hpctl.vocabulary.model import Report
+from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Rows
 from tests.munged import munged, public_directory
 
-CHILD = "hpctl.agent.nvml.child"
+CHILD = "hpctl.detection.nvml.child"
 READY_S = 20.0
 NOISE = "audit: type=1400 audit(1714824000.123:{}): apparmor=ALLOWED operation=open"
 REPOSITORY = Path(__file__).resolve().parents[1]

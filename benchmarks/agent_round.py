@@ -11,11 +11,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.table import median
-from hpctl.agent.check import CannotTell, Expected, Machine, NotHere
-from hpctl.agent.machine import machine
-from hpctl.agent.nvml.client import Client
-from hpctl.agent.runner import ABSENT_FACTOR, Check, load
-from hpctl.core.faults import CHECKS
+from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
+from hpctl.detection.machine import machine
+from hpctl.detection.nvml.client import Client
+from hpctl.detection.runner import ABSENT_FACTOR, Check, load
+from hpctl.faults.table import CHECKS
 
 ROUNDS = 5
 APART_S = 120.0

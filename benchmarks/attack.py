@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from benchmarks.table import Outcome, Row, median
 from tests.adversary.bed import Attack, Siege, begin, besieged, memory_mb
-from tests.integration.live import until
+from tests.live import until
 
 ROUNDS = int(os.environ.get("BENCH_ATTACK_ROUNDS", "7"))
 BAR, MEMORY_BAR_MB = 1.2, 300.0

@@ -18,8 +18,8 @@ from pickletools import genops
 from typing import Any
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.checkpoints import torch_files
-from hpctl.jobs.checkpoints.files import opened
+from hpctl.checkpoints.files import opened
+from hpctl.checkpoints.formats import torch_files
 
 FILES = 10_000
 ITEMS = 4

@@ -14,10 +14,10 @@ from pathlib import Path
 from benchmarks import scontrol_text
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, World, node_name
-from hpctl.core.journal import HoldNoted
-from hpctl.core.model import NodeName, RuleId
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
+from hpctl.engine.journal.events import HoldNoted
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.vocabulary.identity import NodeName, RuleId
 
 RUNS, HELP_RUNS = 7, 20
 HPCTL = str(Path(sys.executable).with_name("hpctl"))

@@ -17,23 +17,24 @@ import hpctl.daemon.main  # noqa: F401
 from benchmarks import scontrol_text
 from benchmarks.table import median, seconds_of
 from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, WorldScheduler
-from hpctl.cloud.sagemaker import SageMakerProvider
-from hpctl.core.all_kinds import KINDS
-from hpctl.core.catalogue import rules
-from hpctl.core.model import Health
-from hpctl.core.policy import Policy
-from hpctl.daemon.execute import Executor
-from hpctl.daemon.hangs import HangWatch
-from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.journaled_state import JournaledState
-from hpctl.daemon.loop import Loop
-from hpctl.daemon.node_health import NodeHealthStore
-from hpctl.daemon.observe import CloudWatch, Observer
-from hpctl.daemon.requests import RequestDesk
+from hpctl.daemon.kinds import KINDS
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.execute import Executor
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.loop import Loop
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.observe import Observer
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.faults.catalogue import rules
+from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.sagemaker.provider import SageMakerProvider
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.policy import Policy
 from tests.intakes import Rows
 
 QUIET_RUNS = 41

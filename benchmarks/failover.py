@@ -12,10 +12,10 @@ from collections.abc import Callable
 from contextlib import closing
 
 from benchmarks.table import Outcome, Row, median, p99
-from hpctl.config import load
+from hpctl.engine.adapters import open_store
+from hpctl.engine.config import load
+from hpctl.engine.journal.store import Store
 from hpctl.sandbox.api import Sandbox
-from hpctl.store.sql import Store
-from hpctl.wiring import open_store
 
 ROUNDS = 8
 TIMEOUT_S = 10

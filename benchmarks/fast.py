@@ -21,15 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.fast.node import Pace
-from tests.fast import cluster
-from tests.fast.cluster import Nodes, children
-from tests.unit.checkpoint_files import dcp_metadata, pickle_of
+from hpctl.checkpoints.fast.node import Pace
+from tests.checkpoints.checkpoint_files import dcp_metadata, pickle_of
+from tests.checkpoints.fast import cluster
+from tests.checkpoints.fast.cluster import Nodes, children
 
 MB = 1 << 20
 NETWORK = 400 * MB
 SLOWED = """
-from hpctl.jobs.fast import node, peer
+from hpctl.checkpoints.fast import node, peer
 pace, pull = node.Pace({rate}), peer.Peer.pull
 def slow(self, write, p, what, **given):
     return pull(self, write, lambda n: (p(n), pace(n)), what, **given)

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import BootId, Finding, InstanceId, NodeName, Report, Verdict
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
 from hpctl.sandbox import packages
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
+from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
 
 START = datetime.now(UTC)
 GAUGES = {f"gpu.gauge_{n}": 1980.0 + n for n in range(8)}

@@ -1,6 +1,6 @@
 """Whether forecasts tell nodes that will break from others, against the rules before them.
 
-Walk-forward: each day from what was known then (`tests/forecast`). On traces made up like
+Walk-forward: each day from what was known then (`tests/insight/forecast`). On traces made up like
 InfiniteHBD-Trace, and on that trace where `HPCTL_TRACES` names the folder above it.
 """
 
@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.core.forecast import HORIZONS, PRIORS, Unit, learn
-from tests.forecast import trace
+from hpctl.insight.forecast.decide import HORIZONS, PRIORS, Unit, learn
+from tests.insight.forecast import trace
 
 SEEDS = range(101, 106)
 NODES, BROKEN = 10_000, 3_000

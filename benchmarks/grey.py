@@ -1,6 +1,6 @@
 """How many slow and lossy nodes are found, how many healthy ones are accused, and how soon.
 
-On made-up clusters (`tests/grey`, which names the shapes) whose seeds were not tuned on, with the
+On made-up clusters (`tests/insight/grey`, which names the shapes) whose seeds were not tuned on, with the
 real window store and judge. Rivals see the same windows: fixed thresholds as node agents have
 them, three standard deviations from the job's mean, and the bare robust z.
 """
@@ -12,22 +12,15 @@ from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.core import peers
-from hpctl.core.compat import UTC
-from hpctl.core.forecast import forecasts
-from hpctl.core.journal import State, replay
-from hpctl.core.model import (
-    BootId,
-    Generation,
-    InstanceId,
-    JobId,
-    NodeName,
-    SchedulerView,
-    SlurmJob,
-)
-from hpctl.core.peers import GAUGES
-from hpctl.daemon.grey import PeerWindows
-from tests.grey import history, make, score
+from hpctl.engine.journal.state import State, replay
+from hpctl.insight.forecast.history import forecasts
+from hpctl.insight.grey import decide
+from hpctl.insight.grey.daemon import PeerWindows
+from hpctl.insight.grey.decide import GAUGES
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, JobId, NodeName
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from tests.insight.grey import history, make, score
 
 Marker = Callable[[score.Window], Iterable[tuple[NodeName, str]]]
 """A rival: which nodes stand out in one window, by which gauge."""
@@ -85,7 +78,7 @@ def three_sigma(window: score.Window) -> list[tuple[NodeName, str]]:
                 for n in group.nodes
                 if n in window.seen and gauge in window.seen[n]
             ]
-            if len(values) < peers.LEAST_PEERS:
+            if len(values) < decide.LEAST_PEERS:
                 continue
             mean = sum(v for v, _ in values) / len(values)
             sigma = (sum((v - mean) ** 2 for v, _ in values) / len(values)) ** 0.5
@@ -104,7 +97,7 @@ def plain_mad(window: score.Window) -> list[tuple[NodeName, str]]:
                 for n in group.nodes
                 if n in window.seen and gauge in window.seen[n]
             ]
-            if len(values) < peers.LEAST_PEERS:
+            if len(values) < decide.LEAST_PEERS:
                 continue
             middle = statistics.median(v for v, _ in values)
             spread = statistics.median(abs(v - middle) for v, _ in values)
@@ -228,9 +221,9 @@ def _judging() -> list[float]:
         for n, name in enumerate(names):
             values = {g: v * (1 + (n * 37 % 101) / 5000) for g, v in usual.items()}
             book.take(born[name], values | ({"gpu.sm_clock_mhz": 1200.0} if n < SLOW else {}))
-        now += peers.WINDOW
+        now += decide.WINDOW
         begun = time.perf_counter()
-        found = book.judge(peers.groups_of(SchedulerView(now, jobs=jobs), {}, now), now)
+        found = book.judge(decide.groups_of(SchedulerView(now, jobs=jobs), {}, now), now)
         taken.append(time.perf_counter() - begun)
     assert len(found) == SLOW
     return taken

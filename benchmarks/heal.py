@@ -22,10 +22,10 @@ from msgspec import Struct
 
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median, p99
-from hpctl.core.job_recovery import JobRecovery
-from hpctl.core.node_recovery import NodeRecovery
-from hpctl.core.recovery import StepKind, last_step
 from hpctl.sandbox.api import Sandbox
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.recovery import StepKind, last_step
 
 FAULTS = int(os.environ.get("BENCH_FAULTS", "30"))
 JOB_FAULTS = int(os.environ.get("BENCH_JOB_FAULTS", "5"))

@@ -22,11 +22,12 @@ from msgspec import Struct, field
 from benchmarks.heal import EAGER, SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
-from hpctl.core.journal import State
-from hpctl.core.model import JobId, NodeName, SchedulerView
-from hpctl.core.node_recovery import NodePhase, NodeRecovery
-from hpctl.errors import HpctlError
+from hpctl.engine.journal.state import State
 from hpctl.sandbox.api import Sandbox
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.slurm_facts import SchedulerView
 
 Mode = Literal["own", "assist"]
 FAULTS = int(os.environ.get("BENCH_HMA_FAULTS", "100"))

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from tests.integration.elastic_bed import Launchers
+from tests.jobs.elastic.elastic_bed import Launchers
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "5"))
 
@@ -34,7 +34,7 @@ def run() -> Outcome:
 
 def once(options: list[str]) -> float:
     """Seconds from the exception to the first step that was not done before."""
-    from tests.integration.test_in_process import ONCE, RANK
+    from tests.jobs.elastic.test_in_process import ONCE, RANK
 
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as name:
         script = Path(name) / "program.py"

@@ -19,25 +19,26 @@ from typing import Any
 from benchmarks import scontrol_text
 from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
-from hpctl.core.all_kinds import KINDS
-from hpctl.core.catalogue import rules
-from hpctl.daemon import channel
-from hpctl.daemon.execute import Executor
-from hpctl.daemon.grey import GreyFailures
-from hpctl.daemon.hangs import HangWatch
-from hpctl.daemon.intake_process import Backend, IntakeProcess
-from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.journaled_state import JournaledState
-from hpctl.daemon.loop import Loop
-from hpctl.daemon.metrics import Metrics
-from hpctl.daemon.node_health import NodeHealthStore
-from hpctl.daemon.observe import CloudWatch, Observer
-from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.server import Bounds, IntakeServer
+from hpctl.daemon.kinds import KINDS
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.execute import Executor
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.loop import Loop
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.observe import Observer
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.faults.catalogue import rules
+from hpctl.insight.grey.daemon import GreyFailures
+from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.service.intake import channel
+from hpctl.service.intake.process import Backend, IntakeProcess
+from hpctl.service.intake.server import Bounds, IntakeServer
+from hpctl.service.metrics import Metrics
 from hpctl.slurm.read import Reader
 from hpctl.slurm.run import Runner
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
 
 CYCLE_S = 10.0
 AT_LEAST = 1000

@@ -6,13 +6,13 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median, p99, seconds_of
-from hpctl.core.compat import UTC
-from hpctl.core.journal import Event, SignalSeen, StepResolved, StepStarted
-from hpctl.core.model import Outcome as StepOutcome
-from hpctl.core.model import RecoveryId
-from hpctl.core.recovery import StepKind
-from hpctl.store.rows import Holder, encode
-from hpctl.store.sql import Store
+from hpctl.engine.journal.events import Event, SignalSeen, StepResolved, StepStarted
+from hpctl.engine.journal.rows import Holder, encode
+from hpctl.engine.journal.store import Store
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import RecoveryId
+from hpctl.vocabulary.outcome import Outcome as StepOutcome
+from hpctl.vocabulary.recovery import StepKind
 
 RUNS = 500
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

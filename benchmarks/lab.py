@@ -11,13 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hpctl.config import load
-from hpctl.core.journal import State, replay
-from hpctl.core.model import Health, JobId, NodeName, SchedulerView, SlurmJob
+from hpctl.engine.adapters import make_scheduler, open_store
+from hpctl.engine.config import load
+from hpctl.engine.journal.state import State, replay
+from hpctl.engine.journal.store import Store
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.faults import append_kmsg, xid_line
-from hpctl.store.sql import Store
-from hpctl.wiring import make_scheduler, open_store
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 T = TypeVar("T")
 LOOK_S = 0.001

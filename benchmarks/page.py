@@ -24,10 +24,11 @@ from benchmarks import scontrol_text
 from benchmarks.past import Past
 from benchmarks.table import Outcome, Row, median
 from benchmarks.world import CLOCK, World, instance_id, node_name, xid
-from hpctl.core.journal import NodeRecoveryOpened
-from hpctl.core.model import BootId, Generation, RecoveryId, Remedy, RuleId, Urgency
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
+from hpctl.engine.journal.events import NodeRecoveryOpened
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.identity import BootId, Generation, RecoveryId, RuleId
 
 NODES, JOBS, VIEWERS, DAYS = 2000, 200, 10, 30
 RUNS, WATCH_S, EVERY_S = 5, 60.0, 5.0

@@ -5,10 +5,7 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from benchmarks.world import instance_id, node_name, xid
-from hpctl.core import change, job_recovery, node_recovery
-from hpctl.core.change import ChangeOpened
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.journal import (
+from hpctl.engine.journal.events import (
     Event,
     HoldLifted,
     HoldNoted,
@@ -20,21 +17,23 @@ from hpctl.core.journal import (
     StepResolved,
     StepStarted,
 )
-from hpctl.core.model import (
+from hpctl.vocabulary import change, job_recovery, node_recovery
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeOpened
+from hpctl.vocabulary.identity import (
     Attempt,
     BootId,
     Generation,
     JobId,
     NodeName,
-    Outcome,
     RecoveryId,
-    Remedy,
     RuleId,
-    Urgency,
 )
-from hpctl.core.recovery import StepKind
-from hpctl.core.run_policy import Action
-from hpctl.core.trouble import Kind, Trouble
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.recovery import StepKind
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.trouble import Kind, Trouble
 
 NODE_RECOVERIES = 20
 JOBS_EACH = 2

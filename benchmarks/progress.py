@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.jobs.progress_notes import listen, parse
+from hpctl.jobs.run.progress_notes import listen, parse
 
 RUNS = 5
 CALLS = 2_000

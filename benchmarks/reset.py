@@ -16,10 +16,10 @@ from typing import Any
 from benchmarks.heal import SITE
 from benchmarks.lab import Lab, NotSeen
 from benchmarks.table import Outcome, Row, median
-from hpctl.core.node_recovery import NodePhase, NodeRecovery
-from hpctl.core.recovery import StepKind
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.faults import append_kmsg, xid_line
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.recovery import StepKind
 from tests.fakes import nvidia_smi
 
 BOOT_S = float(os.environ.get("BENCH_BOOT", "60"))

@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.world import World
-from hpctl.core.hostlist import fold
-from hpctl.core.model import SlurmJob, SlurmNode
 from hpctl.slurm import parse
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 _KEY = re.compile(r"(?:^| +)([A-Z][A-Za-z_:]*)=")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.core.stacks import Frame, NodeStacks, RankStack, aggregate, lines, read
+from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack, aggregate, lines, read
 
 RANKS, PER_NODE, DEPTH, SEEDS = 1000, 8, 40, 20
 C10D = "torch/distributed/distributed_c10d.py"

@@ -13,24 +13,17 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.table import Outcome, Row, median
-from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
-from hpctl.agent.checks.kernel_log import Kernel
-from hpctl.agent.findings import Findings
-from hpctl.agent.kmsg import KernelFile, format_record, parse
+from hpctl.detection.findings import Findings
+from hpctl.detection.kernel import block_devices, lockup, pcie, xid74
+from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kmsg import KernelFile, format_record, parse
 
 LINES = 30_000
 """One second of the storm that the agent must keep up with."""
 RUNS = 5
 ROUNDS = 10
 """Of the same lines with other numbers in them, for the memory."""
-_FAMILIES: Sequence[ModuleType] = (
-    kernel_gpu,
-    kernel_processor,
-    kernel_platform,
-    kernel_platform,
-    kernel_processor,
-    kernel_storage,
-)
+_FAMILIES: Sequence[ModuleType] = (xid74, lockup, pcie, pcie, lockup, block_devices)
 _STORM = "NVRM: Xid (PCI:0000:10:00): 95, pid={pid}, name=python, Uncontained: FBHUB. RST: Yes"
 _NOISE = (
     "systemd-journald[512]: Data hash table of /var/log/journal/x/system.journal has {n} entries",

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections import deque
 
-from hpctl.daemon.server import Bounds
+from hpctl.service.intake.server import Bounds
 
 AGAIN_S = 5.0
 HALF = b"POST /v1/reports HTTP/1.1\r\nHost: head\r\nX-Half: "

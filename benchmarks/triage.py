@@ -1,6 +1,6 @@
 """`hpctl triage`: how right it is on kernel lines that no pattern was written for, and how fast.
 
-How right: the sets of `tests/corpus/held_out`, labeled by what the drivers' sources mean before
+How right: the sets of `tests/detection/corpus/held_out`, labeled by what the drivers' sources mean before
 hpctl read them; of the last one nothing was mended. The rival is what everybody types:
 `dmesg | grep -iE 'error|fail|...'`, and for acting a list of Xid numbers to reboot for.
 
@@ -22,9 +22,9 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.table import Outcome, Row
-from hpctl.cli.triage import _Reader
-from tests.corpus.unseen import SETS, Case, Judgment, figures, hpctl, load
-from tests.unit.kernel_cases import CASES
+from hpctl.detection.triage import _Reader
+from tests.detection.corpus.unseen import SETS, Case, Judgment, figures, hpctl, load
+from tests.detection.kernel_cases import CASES
 
 RUNS = 5
 MEGABYTE = 1_000_000
@@ -187,10 +187,10 @@ def _stretched() -> Iterator[bytes]:
 
 
 def _shapes() -> list[re.Pattern[str]]:
-    from hpctl.agent.checks import kernel_gpu, kernel_platform, kernel_processor, kernel_storage
+    from hpctl.detection.kernel import block_devices, lockup, pcie, xid74
 
-    modules = (kernel_gpu, kernel_processor, kernel_platform)
-    modules += (kernel_platform, kernel_processor, kernel_storage)
+    modules = (xid74, lockup, pcie)
+    modules += (pcie, lockup, block_devices)
     values = [value for module in modules for value in vars(module).values()]
     return [value for value in values if isinstance(value, re.Pattern)]
 

@@ -5,27 +5,21 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.core.model import (
+from hpctl.engine.clock import SystemClock
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.identity import (
     Attempt,
     BootId,
-    Finding,
     Generation,
-    Health,
-    Instance,
     InstanceId,
-    InstanceStatus,
     JobId,
     NodeName,
-    Outcome,
-    ProviderView,
     RecoveryId,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-    Verdict,
 )
-from hpctl.core.policy import Budgets, Mode, Policy
-from hpctl.daemon.wake import SystemClock
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 JOB_NODES = 8
 NODES_OF_YEARS = 1000
@@ -124,7 +118,7 @@ class World:
 
 
 class WorldScheduler:
-    """`hpctl.ports.Scheduler`: the prepared view, as of now; every order is accepted."""
+    """`hpctl.vocabulary.ports.Scheduler`: the prepared view, as of now; every order is accepted."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -173,7 +167,7 @@ class WorldScheduler:
 
 
 class WorldProvider:
-    """`hpctl.ports.Provider`: the prepared list, as of now; every order is accepted."""
+    """`hpctl.vocabulary.ports.Provider`: the prepared list, as of now; every order is accepted."""
 
     def __init__(self, world: World) -> None:
         self._world = world

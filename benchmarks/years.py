@@ -15,8 +15,8 @@ from benchmarks import scontrol_text
 from benchmarks.past import Past
 from benchmarks.table import Outcome, Row, median, seconds_of
 from benchmarks.world import CLOCK, NODES_OF_YEARS, World
-from hpctl.core.journal import NodeRecoveryOpened
-from hpctl.store.sql import Store
+from hpctl.engine.journal.events import NodeRecoveryOpened
+from hpctl.engine.journal.store import Store
 
 DAYS = 365
 STATUS_RUNS = 3

@@ -13,12 +13,13 @@ from typing import Any
 from benchmarks.cycle_at import Bench, peak_mb
 from benchmarks.table import median
 from benchmarks.world import CAREFUL, CLOCK, NODES_OF_YEARS, World
-from hpctl.core.catalogue import rules
-from hpctl.core.journal import NodeRecoveryOpened, replay
-from hpctl.core.policy import Policy
-from hpctl.core.retire import retire, window_s
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
+from hpctl.engine.journal.events import NodeRecoveryOpened
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.state import replay
+from hpctl.engine.journal.store import Store
+from hpctl.engine.retire import retire, window_s
+from hpctl.faults.catalogue import rules
+from hpctl.vocabulary.policy import Policy
 
 CYCLES = 9
 

@@ -1,9 +1,9 @@
-"""hpctl/observability/hpctl.rules.yml: what is worth an alert, and rates that dashboards share."""
+"""hpctl/service/observability/hpctl.rules.yml: what is worth an alert, and rates that dashboards share."""
 
 import yaml
 from msgspec import Struct
 
-from hpctl.core.gates import GATES
+from hpctl.engine.gates import GATES
 
 
 class Alert(Struct, frozen=True):

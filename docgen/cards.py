@@ -1,6 +1,13 @@
-"""docs/cards.md: the floors of the acceptance test by card, from hpctl/core/card_figures.md."""
+"""docs/cards.md: the floors of the acceptance test by card, from hpctl/nodes/acceptance/card_figures.md."""
 
-from hpctl.core.cards import CARDS, COMPARISONS, FIGURES, FLOOR_SHARE, CardFigure, find_figure
+from hpctl.nodes.acceptance.cards import (
+    CARDS,
+    COMPARISONS,
+    FIGURES,
+    FLOOR_SHARE,
+    CardFigure,
+    find_figure,
+)
 
 HEAD = """# Floors of GPUs
 

@@ -3,9 +3,9 @@
 import re
 from itertools import groupby
 
-from hpctl.core.catalogue import SHIPPED
-from hpctl.core.faults import SECTIONS, FaultRow, stem
-from hpctl.core.model import Urgency
+from hpctl.faults.catalogue import SHIPPED
+from hpctl.faults.table import SECTIONS, FaultRow, stem
+from hpctl.vocabulary.assessment import Urgency
 
 WEEK_S, SETTLE_S = 7 * 86400.0, 3.0
 SAME = "\u2033"

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from hpctl.agent.runner import CPU_PERCENT, MEMORY_MB
-from hpctl.core.faults import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, rows_of
-from hpctl.core.model import Clears
+from hpctl.detection.budget import CPU_PERCENT, MEMORY_MB
+from hpctl.faults.table import BENIGN_LINES, KERNEL_CHECKS, TIMED, CheckSpec, rows_of
+from hpctl.vocabulary.model import Clears
 
 HEAD = f"""# What the agent checks
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.config import Config
+from hpctl.engine.config import Config
 
 HEAD = """# hpctl.yaml
 

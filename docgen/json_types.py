@@ -16,10 +16,10 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import hpctl.agent
 import msgspec
 import yaml
 
-import hpctl.agent
 import hpctl.cli
 import hpctl.clusters
 

@@ -8,11 +8,11 @@ from typing import cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 
-from hpctl.agent.metrics import table
-from hpctl.daemon.channel import Channel, Setup
-from hpctl.daemon.intake_child import DaemonClient, application, count
-from hpctl.daemon.metrics import Metrics
-from hpctl.daemon.server import Bounds, Connections
+from hpctl.detection.metrics import table
+from hpctl.service.intake.channel import Channel, Setup
+from hpctl.service.intake.child import DaemonClient, application, count
+from hpctl.service.intake.server import Bounds, Connections
+from hpctl.service.metrics import Metrics
 
 HEAD = """# Metrics
 

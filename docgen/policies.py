@@ -1,7 +1,7 @@
 """docs/policies.md: what a recovery policy says, with the defaults from the code."""
 
-from hpctl.core.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
-from hpctl.core.trouble import Kind
+from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.trouble import Kind
 
 HEAD = """# Recovery policies
 

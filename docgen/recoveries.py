@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpctl.core import job_recovery, node_recovery
-from hpctl.core.compat import StrEnum
-from hpctl.core.gates import GATES
-from hpctl.core.plan_runs import RUN_GATES
+from hpctl.engine.gates import GATES
+from hpctl.jobs.run_gates import RUN_GATES
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary import job_recovery, node_recovery
 
 _HEAD = """# Recoveries
 

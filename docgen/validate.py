@@ -1,6 +1,6 @@
 """docs/validate.md from the checks of `hpctl cluster validate`."""
 
-from hpctl.clusters.policies import PERSONAS
+from hpctl.clusters.iam_policies import PERSONAS
 from hpctl.clusters.validate import FAMILIES
 from hpctl.clusters.validate.facts import Family
 

@@ -4,7 +4,7 @@
  * In plugstack.conf:  optional /path/hpctl_spank.so python=/opt/hpctl/bin/python [timeout=10]
  *
  * Does nothing until a user gives the option. Then it asks hpctl, once and for at most `timeout`
- * seconds, which command does the same resiliently (python ... hpctl.cli.spank, which says what it
+ * seconds, which command does the same resiliently (python ... hpctl.jobs.spank, which says what it
  * would do and does nothing), and runs that command instead of this one. Whatever goes wrong up to
  * there, hpctl missing, broken, slow or of another mind, is reported on stderr, and this sbatch or srun
  * goes on as if the option had not been given. Nothing is done on compute nodes.
@@ -29,7 +29,7 @@
 
 #include <slurm/spank.h>
 
-/* hpctl.core.compat.SAFE_PATH: -P, which Python 3.10 lacks. */
+/* hpctl.toolkit.compat.SAFE_PATH: -P, which Python 3.10 lacks. */
 #define SAFE_PATH                                                                                  \
 	"import sys; sys.path = [p for p in sys.path if p]; import runpy;"                             \
 	" runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
@@ -228,7 +228,7 @@ static char **instead(const char *kind, const char *directory, char **args, int 
 	ask[n++] = (char *)python;
 	ask[n++] = (char *)"-c";
 	ask[n++] = (char *)SAFE_PATH;
-	ask[n++] = (char *)"hpctl.cli.spank";
+	ask[n++] = (char *)"hpctl.jobs.spank";
 	ask[n++] = (char *)kind;
 	ask[n++] = (char *)directory;
 	ask[n++] = policy;

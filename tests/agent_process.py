@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from hpctl.agent.kmsg import format_record
-from hpctl.core.faults import CHECKS
+from hpctl.detection.kmsg import format_record
+from hpctl.faults.table import CHECKS
 
 GPU = "PCI:0000:c1:00"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 from hpctl.sandbox.api import Sandbox
-from tests.checkpoints.table import pytest_terminal_summary as pytest_terminal_summary
+from tests.checkpoints.proof.table import pytest_terminal_summary as pytest_terminal_summary
 from tests.durations import Recorder, longest_first
 from tests.examples import examples
 from tests.intakes import Head

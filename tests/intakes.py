@@ -8,13 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import Finding, Health, Report
-from hpctl.daemon.authentication import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.server import IntakeServer
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
+from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.server import IntakeServer
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Finding, Health, Report
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import IntakeSettings
 from tests.munged import ADDRESSES, Realm
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -3,8 +3,8 @@
 import pytest
 
 from hpctl.sandbox.api import Sandbox
-from tests.integration.left_behind import left_behind
-from tests.integration.live import Live
+from tests.left_behind import left_behind
+from tests.live import Live
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.protocol import munge
+from hpctl.wire import munge
 
 ADDRESSES = {"n1": "127.0.1.2", "n2": "127.0.1.3"}
 """What Slurm would say the nodes' addresses are."""

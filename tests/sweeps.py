@@ -5,11 +5,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from hpctl.agent.check import Expected, Machine, Observation
-from hpctl.agent.nvml.snapshot import Gpu, Snapshot
-from hpctl.agent.runner import Check, load
-from hpctl.core.catalogue import SHIPPED
-from hpctl.core.faults import CHECKS, CheckSpec
+from hpctl.detection.check import Expected, Machine, Observation
+from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+from hpctl.detection.runner import Check, load
+from hpctl.faults.catalogue import SHIPPED
+from hpctl.faults.table import CHECKS, CheckSpec
 
 HOPPER = "NVIDIA H100 80GB HBM3"
 MINUTE = 60.0

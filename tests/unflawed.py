@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from hpctl.core.walls import Flaw
+from hpctl.vocabulary.isolation import Flaw
 
 T = TypeVar("T")
 

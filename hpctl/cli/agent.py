@@ -12,19 +12,20 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.agent import config as defaults
-from hpctl.agent.config import CONFIG
-from hpctl.agent.outside.ask import SOCKET
-from hpctl.agent.outside.plugins import DIRECTORY
-from hpctl.cli import output
-from hpctl.cli.tables import table, word, wrapped
-from hpctl.core.model import InstanceId, NodeName
-from hpctl.protocol.heads import AGENT_METRICS_PORT
+from hpctl.detection import settings as detection_settings
+from hpctl.detection.config import CONFIG
+from hpctl.detection.outside.ask import SOCKET
+from hpctl.detection.outside.plugins import DIRECTORY
+from hpctl.toolkit import output
+from hpctl.toolkit.tables import table, word, wrapped
+from hpctl.vocabulary.identity import InstanceId, NodeName
+from hpctl.wire.heads import AGENT_METRICS_PORT
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.agent.runner import Check, CheckRow
+    from hpctl.detection.check_once import CheckRow
+    from hpctl.detection.runner import Check
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -37,7 +38,7 @@ def _option(flag: str, text: str, **how: Any) -> Callable[[F], F]:
 
 
 _PATH = click.Path(path_type=Path)
-_KMSG = _option("--kmsg", "The kernel's log.", type=_PATH, default=defaults.KERNEL_LOG)
+_KMSG = _option("--kmsg", "The kernel's log.", type=_PATH, default=detection_settings.KERNEL_LOG)
 _KMSG_ACCEPT_USER = _option(
     "--kmsg-accept-user",
     "Believe log lines that user space wrote. For tests only.",
@@ -80,12 +81,15 @@ _PLUGINS = _option(
     "--boot-id-file",
     "Where the kernel says which boot this is.",
     type=_PATH,
-    default=defaults.BOOT_ID_FILE,
+    default=detection_settings.BOOT_ID_FILE,
 )
 @_KMSG
 @_option("--munge-socket", "Default: libmunge's own.", type=_PATH)
 @_option(
-    "--spool", "Directory for what must outlive the agent.", type=_PATH, default=defaults.SPOOL
+    "--spool",
+    "Directory for what must outlive the agent.",
+    type=_PATH,
+    default=detection_settings.SPOOL,
 )
 @_option(
     "--heartbeat-s",
@@ -126,14 +130,14 @@ def run(
     **settings: Any,
 ) -> None:
     """Watch this node and report to the head node until SIGTERM."""
-    from hpctl.acceptance.result import Inbox
-    from hpctl.agent.config import load
-    from hpctl.agent.gpu_reset import make_order_handler
-    from hpctl.agent.node_name import this_node
-    from hpctl.agent.outside.sources import Places
-    from hpctl.agent.service import Agent
-    from hpctl.core.faults import CHECKS
-    from hpctl.protocol.heads import Head
+    from hpctl.detection.config import load
+    from hpctl.detection.node_name import this_node
+    from hpctl.detection.outside.sources import Places
+    from hpctl.detection.service import Agent
+    from hpctl.faults.table import CHECKS
+    from hpctl.nodes.acceptance.result import Inbox
+    from hpctl.nodes.gpu_reset import make_order_handler
+    from hpctl.wire.heads import Head
 
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
@@ -141,11 +145,13 @@ def run(
     )
     name = NodeName(node) if node else this_node(settings["munge_socket"], settings["spool"])
     Agent(
-        defaults.AgentSettings(
+        detection_settings.AgentSettings(
             heads=tuple(Head.parse(url) for url in head.split(",") if url),
             node=name,
-            instance=InstanceId(instance_id) if instance_id else defaults.this_instance(name),
-            boot=defaults.this_boot(boot_id_file),
+            instance=InstanceId(instance_id)
+            if instance_id
+            else detection_settings.this_instance(name),
+            boot=detection_settings.this_boot(boot_id_file),
             config=load(config, CHECKS),
             places=Places(socket, hma_log, plugins),
             **settings,
@@ -200,23 +206,23 @@ def look(
     """Run the chosen checks. Raises HpctlError for a bad file, UsageError for a bad name."""
     from functools import partial
 
-    from hpctl.agent import config as files
-    from hpctl.agent import runner
-    from hpctl.agent.machine import machine
-    from hpctl.agent.nvml.client import Client
-    from hpctl.core.faults import CHECKS
+    from hpctl.detection import check_once, runner
+    from hpctl.detection import config as detection_config
+    from hpctl.detection.machine import machine
+    from hpctl.detection.nvml.client import Client
+    from hpctl.faults.table import CHECKS
 
-    settings = files.load(config, CHECKS)
-    own = [runner.load(spec, limits) for spec, limits in files.apply(settings, CHECKS)]
+    settings = detection_config.load(config, CHECKS)
+    own = [runner.load(spec, limits) for spec, limits in detection_config.apply(settings, CHECKS)]
     checks = chosen(only, [*own, *_plugins(plugins)])
     rows, lost = [], 0
-    if not only or runner.LOG in only:
-        row, lost = runner.look_at_log(kmsg, accept_user=kmsg_accept_user)
+    if not only or check_once.LOG in only:
+        row, lost = check_once.look_at_log(kmsg, accept_user=kmsg_accept_user)
         rows.append(row)
     nvml = Client(root=root)
     try:
         here = replace(machine(root, settings.expected), nvml=partial(nvml.wait, FIRST_SWEEP_S))
-        rows += runner.look(checks, here)
+        rows += check_once.look(checks, here)
     finally:
         nvml.close()
     return AgentCheckView(output.now(), str(kmsg), lost, tuple(rows))
@@ -224,7 +230,7 @@ def look(
 
 def chosen(only: Sequence[str], checks: Sequence[Check]) -> list[Check]:
     """The checks that the words name; all where there are none. Raises UsageError."""
-    from hpctl.agent.runner import LOG
+    from hpctl.detection.check_once import LOG
 
     names = [check.spec.name for check in checks]
     for part in only:
@@ -237,8 +243,8 @@ def _plugins(directory: Path) -> list[Check]:
     """The site's own checks; none where it has no directory for them."""
     if not directory.exists():
         return []
-    from hpctl.agent.outside.plugins import specs_and_checks
-    from hpctl.agent.runner import Check
+    from hpctl.detection.outside.plugins import specs_and_checks
+    from hpctl.detection.runner import Check
 
     return [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(directory)]
 
@@ -261,7 +267,7 @@ def draw(out: Console, view: AgentCheckView) -> None:
 
     What the kernel's lines amount to together stands before them.
     """
-    from hpctl.agent.runner import LOG
+    from hpctl.detection.check_once import LOG
 
     rows = []
     for row in view.checks:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from hpctl.cli import output
-from hpctl.core.journal import ConfigurationTaken, RequestTaken
+from hpctl.engine import config_loading
+from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
+from hpctl.toolkit import output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.store.sql import AuditRow
+    from hpctl.engine.journal.store import AuditRow
 
 
 class AuditEntry(Struct, frozen=True):
@@ -89,9 +90,9 @@ def _draw(out: Console, view: AuditView) -> None:
 
 
 def _trail(config: str) -> list[AuditRow]:
-    from hpctl.wiring import open_store
+    from hpctl.engine.adapters import open_store
 
-    with closing(open_store(output.load_config(config))) as store:
+    with closing(open_store(config_loading.load_config(config))) as store:
         return store.audit_trail()
 
 
@@ -118,7 +119,7 @@ def verify(expect: str | None, config: str, as_json: bool) -> None:
     Whoever may write to the database can make the whole chain anew: compare with a digest that
     the daemon's log has (`journalctl -u hpctl-daemon -g digest=`). Exit code: 0 intact, 1 not.
     """
-    from hpctl.store.sql import FIRST, broken
+    from hpctl.engine.journal.store import FIRST, broken
 
     trail = _trail(config)
     bad = broken(trail)

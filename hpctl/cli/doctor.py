@@ -6,144 +6,36 @@ import contextlib
 import ctypes
 import os
 import pwd
-import re
 import secrets
 import shutil
 import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct
 
-from hpctl.cli import output
-from hpctl.cli.output import Exit
-from hpctl.cli.tables import DIM, counted, grid, styled, word
-from hpctl.clusters.names import joined_now
-from hpctl.config import DEFAULT_PATH, Config
-from hpctl.core.model import InstanceStatus, ProviderView
-from hpctl.core.plan import ESCALATED, GATE
-from hpctl.core.policy import Mode
-from hpctl.core.timeline import duration
-from hpctl.errors import HpctlError, Unavailable
-from hpctl.protocol.heads import slurm_confs, slurm_user
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-# --- the daemon's user ------------------------------------------------------------------------
-# Its unit runs the daemon as SlurmUser. A secret is for that user's group to read and for nobody
-# beside it: hpctl.yaml where it holds a database's password, and the token of Alertmanager.
-
-UNIT = "hpctl-daemon.service"
-FIX = "as root: hpctl install daemon-user, then systemctl restart hpctl-daemon"
-_CLOSED = 'for path do [ -r "$path" ] || printf "%s\\0" "$path"; done'
-
-
-def closed(user: str, paths: Iterable[Path]) -> list[Path]:
-    """Those paths that are there and that a user cannot read.
-
-    Raises HpctlError where there is no such user, PermissionError where only root may tell.
-    """
-    try:
-        one = pwd.getpwnam(user)
-    except KeyError:
-        raise HpctlError(f"the daemon's user {user} has no account here", FIX) from None
-    there = (str(path) for path in paths if path.exists())
-    who: Any = {"user": one.pw_uid, "group": one.pw_gid}
-    who["extra_groups"] = os.getgrouplist(user, one.pw_gid)
-    args = ("sh", "-c", _CLOSED, "sh", *there)
-    done = subprocess.run(args, cwd="/", capture_output=True, timeout=30, check=True, **who)
-    return [Path(os.fsdecode(path)) for path in done.stdout.split(b"\0") if path]
-
-
-def _secrets(config: Config) -> set[Path]:
-    """The files that the daemon reads and others must not."""
-    from sqlalchemy import make_url
-
-    files = (config.alerts.token_file, config.page.token_file)
-    found = {file for file in files if file}
-    found |= {Path(file) for file in config.notify.sinks.values() if file.startswith("/")}
-    if config.database_url and make_url(config.database_url).password:
-        found.add(Path(DEFAULT_PATH))
-    return found
-
-
-def grants(config: Config, user: str) -> list[Path]:
-    """The files whose group or mode must change: a closed one, and a secret that is open."""
-    hidden = _secrets(config)
-    loud = {path for path in hidden if path.exists() and path.stat().st_mode & 0o006}
-    return sorted(loud.union(closed(user, {Path(DEFAULT_PATH), *hidden})))
-
-
-def grant(path: Path, user: str) -> None:
-    """Have a user's group read a file of root's, and nobody beside. Raises HpctlError, OSError."""
-    found, group = path.stat(), pwd.getpwnam(user).pw_gid
-    if found.st_gid not in (0, group):
-        raise HpctlError(f"{path} is another group's", f"chgrp {group} {path}; chmod 0640 {path}")
-    os.chown(path, -1, group)
-    path.chmod(found.st_mode & 0o700 | 0o040)
-    if closed(user, [path]):
-        raise HpctlError(f"{user} cannot get to {path}", f"chmod o+x {path.parent}")
-
-
-def slurms_user(config: Config | None) -> str:
-    """SlurmUser, as slurmctld says; where it does not answer, as slurm.conf does."""
-    from hpctl.wiring import make_scheduler
-
-    shown: Mapping[str, str] = {}
-    with contextlib.suppress(HpctlError):
-        shown = make_scheduler(config or Config()).show_config()
-    return shown.get("SlurmUser", "").partition("(")[0] or slurm_user()
-
-
-def unit_user() -> str | None:
-    """Whom the installed unit runs the daemon as; None where there is none."""
-    args = ("systemctl", "show", "--property=LoadState,User", UNIT)
-    shown = ""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        shown = subprocess.run(args, capture_output=True, text=True, timeout=20, check=True).stdout
-    named = re.search(r"(?m)^User=(.+)$", shown)
-    return None if "LoadState=loaded" not in shown else named[1] if named else "root"
-
-
-# --- the checks -------------------------------------------------------------------------------
-
-
-class CheckView(Struct, frozen=True):
-    """One check: `verdict` is ok, note, warn, fail or unknown; `fix` says what to do about it.
-
-    `source` says where a fact about Slurm comes from.
-    """
-
-    name: str
-    verdict: str
-    what: str
-    fix: str
-    source: str = ""
-
-
-class DoctorView(Struct, frozen=True):
-    """What `hpctl doctor` shows."""
-
-    as_of: datetime
-    checks: tuple[CheckView, ...]
-
-
-def verdict(view: DoctorView) -> Exit:
-    """The command's exit code."""
-    return output.worst(check.verdict for check in view.checks)
+from hpctl.cli.daemon_user import FIX, closed, grants, slurms_user, unit_user
+from hpctl.engine import config_loading
+from hpctl.engine.config import Config
+from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.plan import ESCALATED, GATE
+from hpctl.toolkit import output
+from hpctl.toolkit.checks_view import CheckView, DoctorView, draw_checks, verdict
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.cloud_facts import InstanceStatus, ProviderView
+from hpctl.vocabulary.policy import Mode
+from hpctl.wire.heads import slurm_confs
 
 
 def read_config(path: str) -> tuple[Config | None, CheckView]:
     """The configuration as the first thing that is checked."""
     try:
-        config = output.load_config(path)
+        config = config_loading.load_config(path)
     except HpctlError as error:
         return None, CheckView("configuration", "fail", str(error), error.hint)
     return config, CheckView("configuration", "ok", f"{path}, mode {config.mode}", "")
@@ -165,6 +57,8 @@ def doctor(config: str, as_json: bool) -> None:
 
 
 Version = tuple[int, int, int]
+
+
 Check = Callable[[Config, datetime], Iterable[CheckView]]
 
 
@@ -201,7 +95,7 @@ def commands(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG
 
 def controller(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """By which adapter Slurm is read, and that slurmctld answers."""
-    from hpctl.wiring import choose_scheduler
+    from hpctl.engine.adapters import choose_scheduler
 
     scheduler, adapter = choose_scheduler(config)
     yield CheckView("slurm adapter", "ok", adapter, "")
@@ -246,9 +140,9 @@ def _dotted(version: Version) -> str:
 
 def settings(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """slurm.conf against what recovery needs, and the known hazards of the release that runs."""
+    from hpctl.engine.adapters import make_scheduler
     from hpctl.slurm import parse
     from hpctl.slurm.hazards import hazards
-    from hpctl.wiring import make_scheduler
 
     scheduler = make_scheduler(config)
     commands, shown = scheduler.version(), scheduler.show_config()
@@ -290,7 +184,7 @@ def _rights(slurm_user: str) -> CheckView:
 
 def munge(socket_path: Path | None) -> Iterator[CheckView]:
     """A credential survives the round trip through munged."""
-    from hpctl.protocol.munge import decode, encode
+    from hpctl.wire.munge import decode, encode
 
     payload = secrets.token_bytes(16)
     try:
@@ -310,8 +204,8 @@ def munge(socket_path: Path | None) -> Iterator[CheckView]:
 
 def daemon(config: Config, now: datetime) -> Iterator[CheckView]:
     """A daemon holds the lease, its intake listens, and nothing stops it from acting."""
-    from hpctl.cli.gather import fold, leader
-    from hpctl.wiring import open_store
+    from hpctl.engine.adapters import open_store
+    from hpctl.engine.world import fold, leader
 
     with contextlib.closing(open_store(config)) as store:
         info = leader(store, now, wait=config.database_url is not None)
@@ -358,6 +252,8 @@ NETWORK_FILESYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "lustre", "beegfs", "gpfs", "ceph", "9p", "afs", "gfs2"}
 )
 """File systems where SQLite's WAL is not safe: it needs shared memory between its users."""
+
+
 ROOM = 256 * 1024 * 1024
 
 
@@ -396,7 +292,7 @@ def filesystem(path: Path, mountinfo: str) -> str:
 
 def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """The cloud answers with these credentials, and only one of the two replaces nodes."""
-    from hpctl.wiring import make_provider
+    from hpctl.engine.adapters import make_provider
 
     if config.cluster.provider == "none":
         hint = "set cluster.provider to have hpctl reboot and replace"
@@ -415,7 +311,7 @@ def cloud(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
 
 def instance_names(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """Each instance stands for one Slurm node, whatever their names are."""
-    from hpctl.wiring import make_provider, make_scheduler
+    from hpctl.engine.adapters import make_provider, make_scheduler
 
     slurm = make_scheduler(config).view()
     view, join = joined_now(make_provider(config).view(), slurm)
@@ -469,7 +365,7 @@ HYPERPOD = Path("opt/sagemaker_cluster")
 
 def other_doctors(root: Path = Path("/")) -> Iterator[CheckView]:
     """HyperPod's other actors that stop or restart jobs, where they are on for everybody."""
-    from hpctl.jobs.submit import HANG_RULES
+    from hpctl.jobs.sbatch.submit import HANG_RULES
 
     for path in (root / "etc/environment", *sorted((root / "etc/profile.d").glob("*.sh"))):
         try:
@@ -519,7 +415,7 @@ def _daemon_user(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa:
 
 def notifications(config: Config, now: datetime) -> Iterator[CheckView]:  # noqa: ARG001
     """Each sink's URL is there and nobody else's to read, and somebody answers there."""
-    from hpctl.daemon.sinks import unusable
+    from hpctl.service.notify.sinks import unusable
 
     wrong = list(unusable(config.notify.sinks, reach=True))
     yield from (CheckView("notifications", "warn", str(e), e.hint) for e in wrong)
@@ -558,6 +454,8 @@ def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
 
 
 TIME_ERROR = 5
+
+
 _TIMEX = "@i4xlllli"
 
 
@@ -591,20 +489,3 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("notifications", notifications),
     ("other doctors", lambda *_: other_doctors()),
 )
-
-
-def draw_checks(out: Console, view: DoctorView) -> None:
-    """The checklist of `hpctl doctor`: what is not in order says how to fix it."""
-    labels = {"ok": "ok", "note": "note", "warn": "WARN", "fail": "FAIL", "unknown": "CANNOT TELL"}
-    table = grid("", "")
-    for check in view.checks:
-        text = styled(check.what)
-        if check.fix and check.verdict != "ok":
-            text.append(f"\nmend: {check.fix}", DIM)
-        if check.source:
-            text.append(f"\nsource: {check.source}", DIM)
-        table.add_row(word(check.verdict, labels[check.verdict]), check.name, text)
-    out.print(table)
-    counts = {v: sum(c.verdict == v for c in view.checks) for v in labels}
-    out.print()
-    out.print(counted({v: n for v, n in counts.items() if n}))

@@ -14,12 +14,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from hpctl.cli import output, views
-from hpctl.cli.arguments import complete_any, explainable
-from hpctl.cli.gather import Followed
-from hpctl.core.bounds import EARLIEST, json_safe, printable
-from hpctl.core.change import Change
-from hpctl.core.journal import (
+from hpctl.engine import config_loading, views
+from hpctl.engine.completion import complete_any, explainable
+from hpctl.engine.journal.events import (
     ConfigurationTaken,
     DaemonStarted,
     Event,
@@ -27,15 +24,19 @@ from hpctl.core.journal import (
     HoldNoted,
     JobReported,
     RequestTaken,
-    State,
 )
-from hpctl.core.node_recovery import NodeRecovery
-from hpctl.core.timeline import event_line, subject_of
-from hpctl.errors import Unavailable
+from hpctl.engine.journal.state import State
+from hpctl.engine.timeline import event_line, subject_of
+from hpctl.engine.world import Followed
+from hpctl.toolkit import output
+from hpctl.toolkit.bounds import EARLIEST, json_safe, printable
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.node_recovery import NodeRecovery
 
 if TYPE_CHECKING:
-    from hpctl.store.rows import SqliteReader
-    from hpctl.store.sql import Store
+    from hpctl.engine.journal.rows import SqliteReader
+    from hpctl.engine.journal.store import Store
 
 EVERY_S = 1.0
 PATIENCE = 10
@@ -136,9 +137,9 @@ def events(
     TARGET is a node, a job, an instance group or the id of a recovery or change. Steps that were
     accepted at once have one line, those that were not a second one.
     """
-    from hpctl.wiring import open_reader
+    from hpctl.engine.adapters import open_reader
 
-    loaded, now = output.load_config(config), output.now()
+    loaded, now = config_loading.load_config(config), output.now()
     begun = since or (EARLIEST if targets else now - DAY)
     past = views.looks_back(now, ended=False, since=since)
     journal = Followed(None if targets else min(begun, now - DAY), past=past)

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from hpctl.cli import output
-from hpctl.cli.output import Exit
-from hpctl.cli.requests import ask
-from hpctl.cli.status import STANDBY_LOST_S, StandbyView, standby_views
-from hpctl.errors import HpctlError
+from hpctl.engine import config_loading
+from hpctl.engine.request_client import ask
+from hpctl.insight.status_view import STANDBY_LOST_S, StandbyView, standby_views
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.output import Exit
 
 if TYPE_CHECKING:
-    from hpctl.config import Config
-    from hpctl.store.rows import DaemonInfo
+    from hpctl.engine.config import Config
+    from hpctl.engine.journal.rows import DaemonInfo
 
 WAIT_S = 30.0
 LOOK_S = 0.1
@@ -37,7 +38,7 @@ class FailoverView(Struct, frozen=True):
 
 
 def _look(config: Config) -> tuple[DaemonInfo | None, tuple[StandbyView, ...]]:
-    from hpctl.wiring import open_store
+    from hpctl.engine.adapters import open_store
 
     with closing(open_store(config)) as store:
         return store.daemon(), standby_views(store.standbys(), output.now())
@@ -49,7 +50,7 @@ def _hosts(config: Config) -> list[str]:
 
 def _complete(ctx: click.Context, _param: click.Parameter, start: str) -> list[str]:
     try:
-        found = _hosts(output.load_config(ctx.params.get("config") or ""))
+        found = _hosts(config_loading.load_config(ctx.params.get("config") or ""))
     except HpctlError:
         return []
     return [name for name in found if name.startswith(start)]
@@ -96,7 +97,7 @@ def failover(to: str, dry_run: bool, wait: bool, config: str, as_json: bool) -> 
     where the standby leads. Exit code: 0 it agreed, 1 it refused, 3 nobody answered, or with
     --wait nobody leads yet.
     """
-    loaded = output.load_config(config)
+    loaded = config_loading.load_config(config)
     if loaded.database_url is None:
         raise click.UsageError(
             "the journal is a file, and has one head: database_url (docs/head-nodes.md)"

@@ -12,12 +12,13 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.cli import output
+from hpctl.engine import config_loading
+from hpctl.toolkit import output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hpctl.store.copies import Checked, Tell
+    from hpctl.engine.journal.copies import Checked, Tell
 
 
 class ProblemView(Struct, frozen=True):
@@ -93,7 +94,7 @@ def _draw(out: Console, view: JournalView) -> None:
 
 
 def _check(url: str, what: str) -> JournalView:
-    from hpctl.store.copies import check
+    from hpctl.engine.journal.check import check
 
     with _bar(what) as tell:
         return _view(check(url, tell))
@@ -113,10 +114,10 @@ def check_command(file: Path | None, config: str, as_json: bool) -> None:
 
     FILE: a backup, in place of the configured journal. Exit code: 0 intact, 1 not, 3 not reachable.
     """
-    from hpctl.store.copies import file_url
-    from hpctl.wiring import readable_url
+    from hpctl.engine.adapters import readable_url
+    from hpctl.engine.journal.backup import file_url
 
-    url = file_url(file) if file else readable_url(output.load_config(config))
+    url = file_url(file) if file else readable_url(config_loading.load_config(config))
     view = _check(url, "checking")
     output.show("journal-check", view, as_json, _draw)
     output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
@@ -132,12 +133,12 @@ def backup(file: Path, config: str, as_json: bool) -> None:
     FILE is a SQLite file whatever the database is, for root and the daemon alone. Exit code: 0
     whole, 1 not.
     """
-    from hpctl.store import copies
-    from hpctl.wiring import readable_url
+    from hpctl.engine.adapters import readable_url
+    from hpctl.engine.journal import backup as journal_backup
 
     with _bar("copying") as tell:
-        copies.backup(readable_url(output.load_config(config)), file, tell)
-    view = _check(copies.file_url(file), "checking")
+        journal_backup.backup(readable_url(config_loading.load_config(config)), file, tell)
+    view = _check(journal_backup.file_url(file), "checking")
     output.show("journal-check", view, as_json, _draw)
     output.leave(output.Exit.FINE if view.ok else output.Exit.PROBLEM)
 
@@ -156,16 +157,16 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
     """
     from tempfile import TemporaryDirectory
 
-    from hpctl.store import copies
+    from hpctl.engine.journal import restore as journal_restore
 
-    url = output.load_config(config).url
+    url = config_loading.load_config(config).url
     with TemporaryDirectory(prefix="hpctl-restore-") as directory:
-        source = copies.prepared(file, Path(directory))
+        source = journal_restore.prepared(file, Path(directory))
         found = replace(_check(source, "checking"), journal=str(file))
         if not found.ok:
             output.show("journal-check", found, as_json, _draw)
             output.leave(output.Exit.PROBLEM)
-        there = copies.target(source, url, output.now())
+        there = journal_restore.target(source, url, output.now())
         view = RestoreView(found, there.journal, there.events, there.lost, done=False)
         if dry_run:
             output.show("journal-restore", view, as_json, _draw_restore)
@@ -176,7 +177,7 @@ def restore(file: Path, dry_run: bool, yes: bool, config: str, as_json: bool) ->
             output.on_stderr(_draw_restore, view)
             output.confirm(f"replace {there.events} events?", abort=True)
         with _bar("restoring") as tell:
-            copies.restore(source, url, output.now(), tell)
+            journal_restore.restore(source, url, output.now(), tell)
     output.show("journal-restore", replace(view, done=True), as_json, _draw_restore)
 
 
@@ -200,10 +201,12 @@ def export(
     as_json: bool,  # noqa: ARG001 -- JSON either way
 ) -> None:
     """Print events as JSON, one a line, oldest first."""
-    from hpctl.core.bounds import json_safe
-    from hpctl.store.copies import events
-    from hpctl.wiring import readable_url
+    from hpctl.engine.adapters import readable_url
+    from hpctl.engine.journal.check import events
+    from hpctl.toolkit.bounds import json_safe
 
-    for seq, kind, payload in events(readable_url(output.load_config(config)), since, recovery):
+    for seq, kind, payload in events(
+        readable_url(config_loading.load_config(config)), since, recovery
+    ):
         line = f'{{"seq":{seq},"kind":"{kind}","event":{payload}}}'
         output.echo(json_safe(line.replace("\n", " ")))

@@ -11,7 +11,7 @@ import os
 import click
 
 from hpctl import __version__
-from hpctl.cli.lazy import LazyGroup
+from hpctl.toolkit.lazy_commands import LazyGroup
 
 COMPLETED_IN_S = 3
 """How long completion may ask around, in seconds; names that take longer are not completed."""
@@ -34,55 +34,79 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "hpctl.cli.events:events",
             "What hpctl saw, decided and did, one line an event.",
         ),
-        "report": ("hpctl.cli.report:report", "What failed, what it cost, and what hpctl saved."),
-        "forecast": ("hpctl.cli.forecast:forecast", "How likely nodes break in the next days."),
+        "report": (
+            "hpctl.insight.report.command:report",
+            "What failed, what it cost, and what hpctl saved.",
+        ),
+        "forecast": (
+            "hpctl.insight.forecast.command:forecast",
+            "How likely nodes break in the next days.",
+        ),
         "audit": (
             "hpctl.cli.audit:audit",
             "Operators' requests and changes of the daemon's configuration.",
         ),
         "page": (
-            "hpctl.cli.daemon:page",
+            "hpctl.daemon.command:page",
             "Serve a read-only web page of what hpctl sees and does.",
         ),
         "observability": (
-            "hpctl.cli.observability:observability",
+            "hpctl.service.observability_command:observability",
             "Prometheus and Grafana for this cluster.",
         ),
-        "triage": ("hpctl.cli.triage:triage", "Show what hpctl would make of a kernel log."),
+        "triage": ("hpctl.detection.triage:triage", "Show what hpctl would make of a kernel log."),
     },
     "Act": {
-        "pause": ("hpctl.cli.requests:pause", "Stop opening recoveries and taking steps."),
-        "resume": ("hpctl.cli.requests:resume", "Lift a pause."),
-        "approve": ("hpctl.cli.requests:approve", "Approve a blocked recovery."),
-        "cancel": ("hpctl.cli.requests:cancel", "End a recovery without finishing it."),
-        "replace": ("hpctl.cli.requests:replace", "Replace a node's instance."),
-        "reboot": ("hpctl.cli.requests:reboot", "Reboot a node's instance."),
+        "pause": ("hpctl.nodes.orders_command:pause", "Stop opening recoveries and taking steps."),
+        "resume": ("hpctl.nodes.orders_command:resume", "Lift a pause."),
+        "approve": ("hpctl.nodes.orders_command:approve", "Approve a blocked recovery."),
+        "cancel": ("hpctl.nodes.orders_command:cancel", "End a recovery without finishing it."),
+        "replace": ("hpctl.nodes.orders_command:replace", "Replace a node's instance."),
+        "reboot": ("hpctl.nodes.orders_command:reboot", "Reboot a node's instance."),
         "accept": (
-            "hpctl.cli.accept:accept",
+            "hpctl.nodes.acceptance.command:accept",
             "Test nodes, and see what tests have found (docs/acceptance.md).",
         ),
         "failover": ("hpctl.cli.failover:failover", "Let another head node lead."),
-        "return": ("hpctl.cli.requests:give_back", "Give a node that hpctl drained back to Slurm."),
+        "return": (
+            "hpctl.nodes.orders_command:give_back",
+            "Give a node that hpctl drained back to Slurm.",
+        ),
     },
     "Jobs": {
-        "sbatch": ("hpctl.cli.sbatch:sbatch", "Submit a batch job that resumes from checkpoints."),
-        "run": ("hpctl.cli.run:run", "Run a step that comes back on healthy nodes."),
-        "checkpoint": ("hpctl.cli.checkpoint:checkpoint", "Look at a job's checkpoints."),
-        "logs": ("hpctl.cli.logs:logs", "Try log rules on a job's log."),
+        "sbatch": (
+            "hpctl.jobs.sbatch.command:sbatch",
+            "Submit a batch job that resumes from checkpoints.",
+        ),
+        "run": ("hpctl.jobs.run.command:run", "Run a step that comes back on healthy nodes."),
+        "checkpoint": ("hpctl.checkpoints.command:checkpoint", "Look at a job's checkpoints."),
+        "logs": ("hpctl.jobs.logs.command:logs", "Try log rules on a job's log."),
         "stacks": (
-            "hpctl.cli.stacks:stacks",
+            "hpctl.jobs.hangs.command:stacks",
             "Show each rank's stack, and which ranks the others wait for.",
         ),
-        "policy": ("hpctl.cli.policy:policy", "Check, try and print recovery policies."),
+        "policy": ("hpctl.jobs.policy_command:policy", "Check, try and print recovery policies."),
     },
     "Cluster": {
-        "cluster": ("hpctl.cli.cluster:cluster", "Create, operate and retire a HyperPod cluster."),
-        "capacity": ("hpctl.cli.capacity:capacity", "What is reserved, running, spare and failed."),
-        "autoscale": ("hpctl.cli.autoscale:autoscale", "How groups grow and shrink, and why not."),
-        "iam": ("hpctl.cli.iam:iam", "Print IAM policies of least privilege."),
-        "lifecycle": ("hpctl.cli.lifecycle:lifecycle", "Build, test and upload lifecycle scripts."),
+        "cluster": (
+            "hpctl.clusters.commands:cluster",
+            "Create, operate and retire a HyperPod cluster.",
+        ),
+        "capacity": (
+            "hpctl.clusters.commands.capacity:capacity",
+            "What is reserved, running, spare and failed.",
+        ),
+        "autoscale": (
+            "hpctl.capacity.command:autoscale",
+            "How groups grow and shrink, and why not.",
+        ),
+        "iam": ("hpctl.clusters.commands.iam:iam", "Print IAM policies of least privilege."),
+        "lifecycle": (
+            "hpctl.clusters.commands.lifecycle:lifecycle",
+            "Build, test and upload lifecycle scripts.",
+        ),
         "storage": (
-            "hpctl.cli.storage:storage",
+            "hpctl.clusters.commands.storage:storage",
             "Link file systems to S3, and load files ahead of use.",
         ),
     },
@@ -93,13 +117,16 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "uninstall": ("hpctl.cli.install:uninstall", "Undo `hpctl install` on this machine."),
         "doctor": ("hpctl.cli.doctor:doctor", "Check this cluster's settings and name the fixes."),
-        "notify": ("hpctl.cli.notify:notify", "Which sink receives what, and a test message."),
-        "config": ("hpctl.cli.daemon:config", "Check or print the daemon's configuration."),
+        "notify": (
+            "hpctl.service.notify.command:notify",
+            "Which sink receives what, and a test message.",
+        ),
+        "config": ("hpctl.daemon.command:config", "Check or print the daemon's configuration."),
         "journal": ("hpctl.cli.journal:journal", "Check, back up, restore and export the journal."),
-        "daemon": ("hpctl.cli.daemon:daemon", "The head-node daemon."),
+        "daemon": ("hpctl.daemon.command:daemon", "The head-node daemon."),
         "agent": ("hpctl.cli.main:agent", "The node agent."),
         "sandbox": (
-            "hpctl.cli.sandbox:sandbox",
+            "hpctl.sandbox.command:sandbox",
             "A real Slurm and an emulated HyperPod on loopback.",
         ),
         "completion": ("hpctl.cli.main:completion", "Print the shell's completion script."),
@@ -135,11 +162,11 @@ def cli() -> None:
         ),
         # A prolog that calls it must not pay for the agent's imports.
         "verdict": (
-            "hpctl.cli.agent_report:verdict",
+            "hpctl.detection.report_command:verdict",
             "Print the agent's verdict on this node; probe nothing.",
         ),
         "report": (
-            "hpctl.cli.agent_report:report",
+            "hpctl.detection.report_command:report",
             "Tell this node's agent what a script has found.",
         ),
     },
@@ -160,7 +187,7 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from hpctl.cli.output import echo
+    from hpctl.toolkit.output import echo
 
     script = get_completion_class(shell)
     assert script is not None
@@ -192,12 +219,12 @@ def main() -> None:
     # Imports make no garbage, and looking for some among them is a tenth of a command's start.
     gc.set_threshold(10_000)
     os.environ["PATH"] = os.pathsep.join((os.environ.get("PATH") or os.defpath, SLURM_BIN))
-    from hpctl.errors import HpctlError, InDoubt, Unavailable
+    from hpctl.toolkit.errors import HpctlError, InDoubt, Unavailable
 
     try:
         cli.main(prog_name="hpctl", terminal_width=_help_width())
     except HpctlError as error:
-        from hpctl.cli.output import echo
+        from hpctl.toolkit.output import echo
 
         echo(f"hpctl: {error}", err=True)
         if error.hint:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 from msgspec import Struct
 
-from hpctl.cli import output, views
-from hpctl.cli.gather import World, gather
-from hpctl.cli.tables import heading, table, wrapped
-from hpctl.core.timeline import duration
+from hpctl.engine import config_loading, views
+from hpctl.engine.world import World, gather
+from hpctl.toolkit import output
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.tables import heading, table, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ _which = output.together(
 
 def _world(config: str, ended: bool, since: datetime | None) -> World:
     past = views.looks_back(output.now(), ended=ended, since=since)
-    return gather(output.load_config(config), output.now(), past=past)
+    return gather(config_loading.load_config(config), output.now(), past=past)
 
 
 @click.command()

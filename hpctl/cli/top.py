@@ -20,24 +20,27 @@ from typing import TYPE_CHECKING, Final
 import click
 from msgspec import Struct
 
-from hpctl.cli import output, requests
-from hpctl.cli.arguments import DurationType
 from hpctl.cli.explain import draw as draw_story
 from hpctl.cli.explain import explained
-from hpctl.cli.gather import Followed, World, gather
-from hpctl.cli.nodes import nodes_view, treatment
-from hpctl.cli.status import LOOKS_BACK, StatusView, status_view
-from hpctl.cli.tables import BAD, DIM, HEAD, WARN, ago, columns, counted, plain, styled, word
-from hpctl.clusters.names import natural
-from hpctl.core.bounds import printable
-from hpctl.core.timeline import duration
-from hpctl.errors import HpctlError
+from hpctl.cli.nodes import treatment
+from hpctl.engine import config_loading
+from hpctl.engine.instance_resolver import natural
+from hpctl.engine.world import Followed, World, gather
+from hpctl.insight.nodes_view import nodes_view
+from hpctl.insight.status_view import LOOKS_BACK, StatusView, status_view
+from hpctl.nodes import orders_command
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import DurationType
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.tables import BAD, DIM, HEAD, WARN, ago, columns, counted, plain, styled, word
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    from hpctl.config import Config
+    from hpctl.engine.config import Config
 
 HEADINGS: Final = {
     "nodes": ("NODE", "SLURM", "HEALTH", "RULE", "HEARD", "TREATMENT"),
@@ -355,17 +358,17 @@ def _request(asked: str, row: Row | None, paused: bool, config: str) -> None:
         if asked == "pause":
             verb = "resume" if paused else "pause"
             output.confirm(f"{verb} hpctl?", abort=True)
-            context.invoke(getattr(requests, verb), **options)
+            context.invoke(getattr(orders_command, verb), **options)
         elif asked == "approve" and row is not None:
             if not row.held:
                 raise HpctlError(f"{row.target} waits for no approval")
             output.confirm(f"approve {row.target}?", abort=True)
-            context.invoke(requests.approve, targets=(row.target,), rule=None, **options)
+            context.invoke(orders_command.approve, targets=(row.target,), rule=None, **options)
         elif row is not None:
             if not row.node:
                 raise HpctlError(f"{row.target} is no node", "go to the node that it is about")
             order = {"names": (row.node,), "now": False, "yes": False, "dry_run": False}
-            context.invoke(requests.replace, **order, **options)
+            context.invoke(orders_command.replace, **order, **options)
     except (click.exceptions.Exit, click.Abort):
         pass
     except HpctlError as error:
@@ -386,7 +389,7 @@ def top(view: str, delay: float, config: str) -> None:
     What needs attention comes first. Enter explains a row; approve, pause and replace ask before
     they do anything. Where output is not a terminal, one screen is printed.
     """
-    reader = Reader(output.load_config(config), delay)
+    reader = Reader(config_loading.load_config(config), delay)
     gc.freeze()
     gc.enable()
     out = output.console()

@@ -17,11 +17,12 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.clusters.diff import Diff, diff, filled, is_controller, request_of
-from hpctl.clusters.names import find_group, node_rows
-from hpctl.clusters.node_orders import key
-from hpctl.core.update_cluster import IMAGES, group_of
-from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
-from hpctl.ports import Aws
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.node_lookup import find_group
+from hpctl.clusters.order_call import key
+from hpctl.sagemaker.update_cluster import IMAGES, group_of
+from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.vocabulary.ports import Aws
 
 _MENDS = {
     "ResourceLimitExceeded": (

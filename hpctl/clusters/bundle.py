@@ -23,8 +23,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.errors import Absent, HpctlError, InDoubt
-from hpctl.ports import Aws, Service
+from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
+from hpctl.vocabulary.ports import Aws, Service
 
 _HERE = Path(__file__).resolve().parent.parent
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from hpctl.clusters import bundle_wheels
 from hpctl.clusters.bundle import ENTRY_POINTS, PYTHON, WHEELS
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 
 PYTHON_FLOOR = (3, 8)
 """Of Ubuntu 20.04, the oldest AMI."""

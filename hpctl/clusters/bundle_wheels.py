@@ -27,8 +27,8 @@ from packaging.version import Version
 
 from hpctl.clusters import bundle
 from hpctl.clusters.bundle import PYTHON, WHEELS
-from hpctl.core.compat import SAFE_PATH
-from hpctl.errors import HpctlError
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
 
 FILE = "target.json"
 VERSION = re.compile(r"3\.\d{1,3}")

@@ -14,11 +14,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from hpctl.clusters.apply import Patience, seen
-from hpctl.clusters.names import NodeRow
-from hpctl.core.capacity import RESERVATION
-from hpctl.core.model import NodeName
-from hpctl.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
-from hpctl.ports import Aws
+from hpctl.clusters.fleet import NodeRow
+from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused, Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.ports import Aws
+from hpctl.vocabulary.spares_reservation import RESERVATION
 
 RUNNING: Final = "Running"
 FAILED: Final = ("Failure", "Failed")

@@ -27,7 +27,7 @@ from hpctl.clusters.request import (
 from hpctl.clusters.spec import ClusterSpec, GroupSpec, SpecError, checked
 from hpctl.clusters.spec.cluster import FsxLustre, FsxOpenZfs, Lifecycle, Settings, Storage, Vpc
 from hpctl.clusters.validate.facts import ServiceModel
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 
 CONTROLLER_TYPE = "ml.m5.4xlarge"
 

@@ -16,8 +16,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.compat import StrEnum
-from hpctl.core.update_cluster import group_of
+from hpctl.sagemaker.update_cluster import group_of
+from hpctl.toolkit.compat import StrEnum
 
 _SAME_OF_CLUSTER = (
     "ClusterName", "VpcConfig", "Orchestrator", "NodeRecovery", "TieredStorageConfig",

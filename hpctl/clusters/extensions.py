@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpctl.clusters.apply import Patience, ordered
-from hpctl.errors import Absent, HpctlError, Refused
-from hpctl.ports import Aws
+from hpctl.toolkit.errors import Absent, HpctlError, Refused
+from hpctl.vocabulary.ports import Aws
 
 OBSERVABILITY: Final = "sagemaker-observability"
 BROKEN: Final = ("CreateFailed", "UpdateFailed", "Degraded", "DeleteFailed")

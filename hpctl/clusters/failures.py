@@ -12,18 +12,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.clusters.names import NodeRow
-from hpctl.clusters.progress import (
-    Cause,
-    NodeProgress,
-    Trouble,
-    Where,
-    cause_of,
-    understand,
-    where_of_group,
-)
-from hpctl.errors import Absent, HpctlError, Unavailable
-from hpctl.ports import Aws
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.progress import NodeProgress, where_of_group
+from hpctl.sagemaker.failure_causes import Cause, Trouble, Where, cause_of, understand
+from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
+from hpctl.vocabulary.ports import Aws
 
 TAIL = 300
 """Newest lines that are looked at: the script has ended, so its failure is among them."""

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from hpctl.clusters.bundle import MANIFEST, repeated
 from hpctl.clusters.request import FILE, LARGEST, NODE_TYPES, places, read_back, read_object
-from hpctl.errors import Absent, HpctlError
-from hpctl.ports import Aws
+from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.vocabulary.ports import Aws
 
 
 class Legacy(Struct, frozen=True):

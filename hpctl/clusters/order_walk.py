@@ -11,14 +11,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hpctl.clusters import failures
-from hpctl.clusters.names import NodeRow, node_rows, targets_of
-from hpctl.clusters.node_orders import MOVING, Plan, Target, Verb, after_doubt, began, fix, send
-from hpctl.clusters.progress import Cause, Where, understand
-from hpctl.core.compat import StrEnum
-from hpctl.core.model import NodeName, Outcome, OutcomeKind, SchedulerView, SlurmJob
-from hpctl.core.view import jobs_on
-from hpctl.errors import Refused, Unavailable
-from hpctl.ports import Aws, ByHand
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.fleet_reading import node_rows, targets_of
+from hpctl.clusters.node_order_plan import Plan, Target, began
+from hpctl.clusters.node_orders import send
+from hpctl.clusters.order_in_doubt import after_doubt
+from hpctl.clusters.order_terms import MOVING, Verb, fix
+from hpctl.engine.view import jobs_on
+from hpctl.sagemaker.failure_causes import Cause, Where, understand
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.errors import Refused, Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.ports import Aws, ByHand
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 EVERY_S = 5.0
 

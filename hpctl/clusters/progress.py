@@ -12,131 +12,16 @@ A shortage is explained by where the instances were to come from: the zones of t
 those of a training plan. Nothing here raises: what cannot be found out is left out.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from hpctl.core.compat import StrEnum
-from hpctl.errors import HpctlError
-from hpctl.ports import Aws
-
-
-class Cause(StrEnum):
-    """Why an instance is not there."""
-
-    LIFECYCLE = "lifecycle"
-    CAPACITY = "capacity"
-    QUOTA = "quota"
-    NETWORK = "network"
-    OTHER = "other"
-
-
-class Trouble(Struct, frozen=True):
-    """A failure, understood. `step` and `line` are of a lifecycle script's log.
-
-    `unread` says why there is no line yet. `log` is where to read the rest: CloudWatch's log
-    group and stream, divided by a blank.
-    """
-
-    cause: Cause
-    meaning: str
-    fix: str
-    step: str = ""
-    line: str = ""
-    unread: str = ""
-    log: str = ""
-
-
-_CAUSES = (
-    # The service's texts (sources: its documentation's troubleshooting pages and users' issues).
-    (Cause.CAPACITY, r"insufficient\s*(instance)?\s*capacity|sufficient capacity|no capacity"),
-    (Cause.LIFECYCLE, r"life\s*cycle|\bLCS\b"),
-    (Cause.QUOTA, r"limit\s*exceeded|quota|resourcelimit|vcpu limit"),
-    (Cause.NETWORK, r"\bEFA\b|security group|subnet|\bENI\b|free ip|ip address"),
-)
-
-_MEANING = {
-    Cause.LIFECYCLE: "a lifecycle script ended with an error on the node",
-    Cause.QUOTA: "the account's quota for these instances is used up",
-    Cause.NETWORK: "the node's network did not come up as it must",
-    Cause.OTHER: "the service gave no reason that is known",
-}
-
-_FIX = {
-    Cause.LIFECYCLE: "fix the script, push it (`hpctl lifecycle push`) and replace the node",
-    Cause.QUOTA: "ask for more in Service Quotas: `<type> for cluster usage` of SageMaker",
-    Cause.NETWORK: (
-        "security groups must allow themselves both ways (`hpctl cluster validate` looks); where "
-        "they do, the failure often passes: replace the node once"
-    ),
-    Cause.OTHER: "read the message; `hpctl cluster events` may say more",
-}
-
-
-def cause_of(message: str) -> Cause:
-    """Which kind of failure a message of the service's speaks of."""
-    for cause, pattern in _CAUSES:
-        if re.search(pattern, message, re.IGNORECASE):
-            return cause
-    return Cause.OTHER
-
-
-class Where(Struct, frozen=True):
-    """Where a group's instances are to come from: `types` in order, the zone of each subnet ("" for
-    unknown), and the training plan with its status and the zones of its capacity.
-    """
-
-    types: tuple[str, ...] = ()
-    zones: Mapping[str, str] = field(default_factory=dict)
-    plan: str = ""
-    plan_status: str = ""
-    plan_zones: tuple[str, ...] = ()
-
-
-def understand(message: str, where: Where | None = None) -> Trouble:
-    """What a failure of a node means; `where` its group looks for instances."""
-    cause = cause_of(message)
-    if cause is Cause.CAPACITY:
-        return _capacity(where or Where())
-    return Trouble(cause, _MEANING[cause], _FIX[cause])
-
-
-def _capacity(where: Where) -> Trouble:
-    types = where.types or ("of this type",)
-    wanted = f"none of {', '.join(types)}" if len(types) > 1 else f"no {types[0]}"
-    places = ", ".join(f"{s} ({z})" if z else s for s, z in where.zones.items())
-    meaning = f"AWS has {wanted} to give in {places or 'the subnets of the group'}"
-    if where.plan:
-        meaning += f", from training plan {where.plan}"
-        return Trouble(Cause.CAPACITY, meaning, _of_plan(where))
-    if len(types) > 1:
-        alternatives = f"the spec's order was tried to its end ({' then '.join(types)}): add a type"
-    else:
-        alternatives = "name alternatives in the spec's order (instance_types, in a new group)"
-    fix = (
-        f"{alternatives}, try a subnet in another Availability Zone, reserve capacity (a training "
-        "plan), or wait: with Continuous provisioning the service goes on trying"
-    )
-    return Trouble(Cause.CAPACITY, meaning, fix)
-
-
-def _of_plan(where: Where) -> str:
-    zones = {zone for zone in where.zones.values() if zone}
-    held = ", ".join(where.plan_zones)
-    if where.plan_status and where.plan_status != "Active":
-        return f"the plan is {where.plan_status}: it gives instances only while it is Active"
-    if zones and where.plan_zones and not zones & set(where.plan_zones):
-        return (
-            f"the plan's capacity is in {held}, the group's subnets are in "
-            f"{', '.join(sorted(zones))}: give the group a subnet in {held}"
-        )
-    return (
-        f"the plan's capacity{f' in {held}' if held else ''} is taken, or not in the zone of the "
-        "group's subnets: `hpctl capacity` shows who has it"
-    )
+from hpctl.sagemaker.failure_causes import Trouble, Where
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.ports import Aws
 
 
 def where_of_group(aws: Aws, group: Mapping[str, Any], description: Mapping[str, Any]) -> Where:
@@ -183,7 +68,10 @@ def types_of(group: Mapping[str, Any]) -> tuple[str, ...]:
 DELETED = "Deleted"
 """Progress.status of a cluster that the service does not know (any more)."""
 
+
 RUNNING = "Running"
+
+
 FAILURE = frozenset({"Failure", "Failed"})
 """The API says Failure; prose and some tools say Failed."""
 
@@ -303,14 +191,20 @@ class Progress(Struct, frozen=True):
 
 
 Judged = tuple[WaitState, str]
+
+
 Until = Callable[[Progress], Judged]
+
 
 LAG_S = 120.0
 """How long DescribeCluster may still show the counts from before an order that was taken."""
 
+
 PATIENCE_S = 900.0
 
+
 WAITING: Judged = (WaitState.WAITING, "")
+
 
 _MENDS = {
     "drift detected": (

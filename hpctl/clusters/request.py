@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from hpctl.clusters.spec import ClusterSpec, GroupSpec
 from hpctl.clusters.spec.cluster import HeadNodes, ProvisioningParameters
 from hpctl.clusters.spec.field_types import ApiSection
-from hpctl.errors import HpctlError, Unavailable
-from hpctl.ports import Service
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.ports import Service
 
 if TYPE_CHECKING:
-    from hpctl.ports import Aws
+    from hpctl.vocabulary.ports import Aws
 
 
 NODE_TYPES = {"controller": "Controller", "login": "Login", "compute": "Compute"}

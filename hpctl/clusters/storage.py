@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from hpctl.errors import Absent, HpctlError, InDoubt, Refused
-from hpctl.ports import Aws
+from hpctl.toolkit.errors import Absent, HpctlError, InDoubt, Refused
+from hpctl.vocabulary.ports import Aws
 
 EVENTS: Final = ("NEW", "CHANGED", "DELETED")
 SETTLED: Final = ("AVAILABLE", "FAILED", "MISCONFIGURED")

@@ -20,20 +20,18 @@ from hpctl.clusters import failures
 from hpctl.clusters.progress import (
     DELETED,
     RUNNING,
-    Cause,
     EventLine,
     GroupProgress,
     NodeProgress,
     Progress,
-    Trouble,
     Until,
     WaitState,
-    Where,
     types_of,
 )
-from hpctl.core.compat import UTC
-from hpctl.errors import Absent, HpctlError, Refused, Unavailable
-from hpctl.ports import Aws, Service
+from hpctl.sagemaker.failure_causes import Cause, Trouble, Where
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Absent, HpctlError, Refused, Unavailable
+from hpctl.vocabulary.ports import Aws, Service
 
 AT_ONCE = 16
 LEVELS = ("Info", "Warn", "Error")

@@ -17,38 +17,48 @@ from types import FrameType
 from typing import IO
 
 from hpctl import __version__
-from hpctl.config import load
-from hpctl.core.all_kinds import KINDS
-from hpctl.core.bounds import printable
-from hpctl.core.catalogue import Rules
-from hpctl.core.gates import OF_CLOUD
-from hpctl.core.journal import ConfigurationTaken, Corrupt, DaemonStarted
-from hpctl.core.policy import Policy
-from hpctl.core.recovery import Look
-from hpctl.core.walls import Flaw, walled
-from hpctl.daemon import channel
-from hpctl.daemon.alerts import AlertStore, Webhook
-from hpctl.daemon.execute import AgentOrders, Executor
-from hpctl.daemon.grey import GreyFailures
-from hpctl.daemon.hangs import HangWatch, StackDesk
-from hpctl.daemon.intake_process import Backend, IntakeProcess
-from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.journaled_state import JournaledState, Retirement
-from hpctl.daemon.leadership import Leadership
-from hpctl.daemon.loop import Loop, Pace
-from hpctl.daemon.metrics import Metrics
-from hpctl.daemon.node_health import NodeHealthStore, without
-from hpctl.daemon.notify import Notifier
-from hpctl.daemon.observe import CloudWatch, Observer
-from hpctl.daemon.page_process import PageProcess
-from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.wake import SystemClock, WakeLimiter, Waker
-from hpctl.errors import HpctlError, JournalCorrupt, Unavailable
-from hpctl.protocol import munge
-from hpctl.protocol.systemd import hand_on, notify
-from hpctl.store.rows import Holder
-from hpctl.store.sql import LeaseLost, Store
-from hpctl.wiring import choose_scheduler, make_provider, make_rules, make_scheduler, open_store
+from hpctl.daemon.kinds import KINDS
+from hpctl.engine.adapters import (
+    choose_scheduler,
+    make_provider,
+    make_rules,
+    make_scheduler,
+    open_store,
+)
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import load
+from hpctl.engine.execute import AgentOrders, Executor
+from hpctl.engine.gates import OF_CLOUD
+from hpctl.engine.journal.events import ConfigurationTaken, DaemonStarted
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.state import Corrupt
+from hpctl.engine.journal.store import LeaseLost, Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.leadership import Leadership
+from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.node_health import NodeHealthStore, without
+from hpctl.engine.observe import Observer
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.retirement import Retirement
+from hpctl.engine.wake import WakeLimiter, Waker
+from hpctl.faults.catalogue import Rules
+from hpctl.insight.grey.daemon import GreyFailures
+from hpctl.jobs.hangs.daemon import HangWatch, StackDesk
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.service.alerts import AlertStore, Webhook
+from hpctl.service.intake import channel
+from hpctl.service.intake.process import Backend, IntakeProcess
+from hpctl.service.metrics import Metrics
+from hpctl.service.notify.daemon import Notifier
+from hpctl.service.page.process import PageProcess
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
+from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import Look
+from hpctl.wire import munge
+from hpctl.wire.systemd import hand_on, notify
 
 log = logging.getLogger("hpctl.daemon")
 

@@ -18,10 +18,10 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import RunPolicy
-from hpctl.core.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
 from hpctl.jobs.logs.patterns import Pattern
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, UNSTARTED, Kind, Trouble, unstarted
 
 SIGNATURE_CHARS: Final = 200
 MESSAGE_CHARS: Final = 120

@@ -7,14 +7,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from hpctl import yaml as yaml_files
-from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
-from hpctl.core.policy import Seconds, SecondsOrNone
-from hpctl.core.run_policy import RESTARTS, Action, Means, Past, RunPolicy, decide, worth_growing
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.policies import Count
-from hpctl.yaml import FileProblems
+from hpctl.jobs.decide import Means, Past, decide, worth_growing
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.yaml_files import FileProblems
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy import Seconds, SecondsOrNone
+from hpctl.vocabulary.policy_file import Count
+from hpctl.vocabulary.run_policy import RESTARTS, Action, RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
 
 
 class ScenarioError(FileProblems):

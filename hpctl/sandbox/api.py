@@ -24,12 +24,12 @@ from typing import Any
 import msgspec
 import yaml
 
-from hpctl.core.compat import SAFE_PATH
-from hpctl.errors import HpctlError, Unavailable
 from hpctl.sandbox import head, packages
 from hpctl.sandbox import spec as specs
 from hpctl.sandbox.bootplan import child_env, environment
 from hpctl.sandbox.proctree import kill_stragglers, start_time
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError, Unavailable
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 

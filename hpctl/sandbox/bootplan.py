@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from hpctl.core.compat import SAFE_PATH
 from hpctl.sandbox import hardware
 from hpctl.sandbox.machines import LifecycleFailed, Machine
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import OWNED
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.compat import SAFE_PATH
 
 LIFECYCLE_TIMEOUT_S = 60.0
 

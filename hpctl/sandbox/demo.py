@@ -22,15 +22,16 @@ from typing import Any, Protocol
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from hpctl.cli.gather import Followed
-from hpctl.config import load
-from hpctl.core.compat import SAFE_PATH, UTC, iso_time
-from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
-from hpctl.core.timeline import Line, event_line
-from hpctl.errors import HpctlError, Unavailable
+from hpctl.engine.adapters import make_scheduler, open_store
+from hpctl.engine.config import load
+from hpctl.engine.timeline import Line, event_line
+from hpctl.engine.world import Followed
 from hpctl.sandbox.api import Sandbox
 from hpctl.sandbox.training.model import FINAL, attempts, last_step
-from hpctl.wiring import make_scheduler, open_store
+from hpctl.toolkit.compat import SAFE_PATH, UTC, iso_time
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 Test = Callable[[SchedulerView], bool]
 
@@ -145,7 +146,7 @@ SLURM_CONF = "SchedulerParameters=batch_sched_delay=0\n"
 
 
 class Screen(Protocol):
-    """Where the demo reports what happens (`hpctl.cli.sandbox`)."""
+    """Where the demo reports what happens (`hpctl.sandbox.command`)."""
 
     def chapter(self, title: str) -> None:
         """A new part begins."""

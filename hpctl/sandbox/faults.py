@@ -22,9 +22,7 @@ from typing import Any, Final
 import yaml
 from msgspec import Struct
 
-from hpctl.core.marks import MARKS
-from hpctl.core.model import NodeName, SlurmNode
-from hpctl.errors import HpctlError
+from hpctl.faults.hma_marks import MARKS
 from hpctl.sandbox import hardware, instances
 from hpctl.sandbox.bootplan import HARDWARE, LASTING, NVML_SCRIPT, child_env
 from hpctl.sandbox.instances import LocalMachines
@@ -32,6 +30,9 @@ from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import send
 from hpctl.sandbox.spec import Layout, Spec
 from hpctl.slurm import parse
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.slurm_facts import SlurmNode
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 
 COUNTERS: dict[str, list[str]] = yaml.safe_load(
     Path(__file__).with_name("counters.yaml").read_text()

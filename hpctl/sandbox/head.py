@@ -24,14 +24,14 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from hpctl.core.compat import SAFE_PATH
-from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import listening
 from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
 
 INSTALL_S = 180.0
 _PLACES = ["/usr/sbin", *sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)]

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from hpctl.clusters.failures import log_place
 from hpctl.clusters.request import FILE
-from hpctl.core.model import InstanceStatus, NodeName
-from hpctl.errors import HpctlError
 from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator.faults import Fault
 from hpctl.sandbox.emulator.service import Emulator
@@ -26,6 +24,9 @@ from hpctl.sandbox.machines import (
     head_node,
 )
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
     from hpctl.sandbox.other_aws import OtherAws

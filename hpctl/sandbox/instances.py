@@ -28,8 +28,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.core.compat import SAFE_PATH, UTC
-from hpctl.errors import HpctlError
 from hpctl.sandbox import bootplan, slurmconf
 from hpctl.sandbox.logs import last_lines
 from hpctl.sandbox.machines import LifecycleFailed, Machine
@@ -37,6 +35,8 @@ from hpctl.sandbox.packages import Programs
 from hpctl.sandbox.proctree import descendants, kill_below, start_time
 from hpctl.sandbox.slurmconf import Slots
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.compat import SAFE_PATH, UTC
+from hpctl.toolkit.errors import HpctlError
 
 BRIDGE = "br0"
 HEAD = "10.77.0.1"

@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hpctl.errors import HpctlError
 from hpctl.sandbox import packages
 from hpctl.sandbox.api import Sandbox
+from hpctl.toolkit.errors import HpctlError
 
 
 def try_bundle(directory: Path) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from hpctl.core.join import guessed
-from hpctl.core.model import InstanceId, LogicalId, NodeName
-from hpctl.errors import HpctlError
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
+from hpctl.vocabulary.instance_join import guessed
 
 
 class Machine(Struct, frozen=True):

@@ -18,10 +18,10 @@ from typing import Any
 
 import yaml
 
-from hpctl.clusters.policies import trust
-from hpctl.errors import HpctlError
+from hpctl.clusters.iam_policies import trust
 from hpctl.sandbox.machines import CONTROLLER_TYPE, LIFECYCLE_S3, ON_CREATE, WORKER_TYPE
 from hpctl.sandbox.spec import Spec
+from hpctl.toolkit.errors import HpctlError
 
 
 def complete_file_systems() -> None:

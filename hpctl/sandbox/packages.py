@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 
 # program -> Debian package
 _SLURM = {

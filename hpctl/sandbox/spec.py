@@ -15,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from hpctl.clusters import bundle
-from hpctl.core.join import guessed
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.instance_join import guessed
 
 MAX_NODES = 200
 """Addresses 127.0.1.1 to 127.0.1.200 stand for instances, 127.0.2.x for those that moved."""

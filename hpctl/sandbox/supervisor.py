@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpctl.core.model import NodeName
-from hpctl.errors import HpctlError
 from hpctl.sandbox import faults, instances, packages
 from hpctl.sandbox.api import Control
 from hpctl.sandbox.bootplan import child_env
@@ -33,6 +31,8 @@ from hpctl.sandbox.instances import LocalMachines
 from hpctl.sandbox.machines import LifecycleFailed, initial_machines
 from hpctl.sandbox.proctree import become_subreaper, die_with_parent, zombie_children
 from hpctl.sandbox.spec import Spec, load
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
 
 if TYPE_CHECKING:
     from hpctl.sandbox.hyperpod import HyperPod
@@ -175,9 +175,9 @@ class Supervisor:
         Raises HpctlError with the others' names.
         """
         # Not imported without a daemon: SQLAlchemy costs every sandbox a third of a second.
-        from hpctl import config, wiring
+        from hpctl.engine import adapters, config
 
-        store = wiring.open_store(config.load(self.spec.layout.config))
+        store = adapters.open_store(config.load(self.spec.layout.config))
         nodes = {NodeName(self.spec.node(n)) for n in range(1, self.spec.nodes + 1)}
         deadline = time.monotonic() + HEARD_TIMEOUT_S
         with contextlib.closing(store):

@@ -18,26 +18,18 @@ import pwd
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from hpctl.core.bounds import natural
-from hpctl.core.hostlist import batches, fold, valid_name
-from hpctl.core.model import (
-    NOT_LEADING,
-    Attempt,
-    JobId,
-    NodeName,
-    Outcome,
-    OutcomeKind,
-    RecoveryId,
-    SchedulerView,
-    SlurmNode,
-    reason_owner,
-)
-from hpctl.errors import Unavailable
 from hpctl.slurm import rules
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import Hostlists, JobRecord
 from hpctl.slurm.rules import NO_SUCH_NODE
 from hpctl.slurm.run import UNAVAILABLE, outcome
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.hostlist import batches, fold, valid_name
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 
 BATCH = 100
 """Nodes in one update: a refusal costs at most this many single repeats."""
@@ -125,7 +117,7 @@ def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
 
 
 class CliScheduler(Reader):
-    """`hpctl.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as Reader does.
+    """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as Reader does.
 
     Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
     with a longer timeout gets Slurm's own message.
@@ -315,7 +307,7 @@ def _unavailable(error: Unavailable) -> Outcome:
 
 
 class SlurmByHand:
-    """`hpctl.ports.ByHand` over Slurm's own commands."""
+    """`hpctl.vocabulary.ports.ByHand` over Slurm's own commands."""
 
     def __init__(self, cli: CliScheduler) -> None:
         self._cli = cli

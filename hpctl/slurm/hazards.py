@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 import yaml
 
-from hpctl.core.trouble import STOP_EXIT_CODE
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 Version = tuple[int, int, int]
 Config = Mapping[str, str]

@@ -21,10 +21,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from hpctl.core.bounds import EARLIEST, at_text, natural, printable
-from hpctl.core.compat import UTC
-from hpctl.core.model import Demand, JobId, NodeName, SlurmJob, SlurmNode, Tres
-from hpctl.core.walls import Flaw, each
 from hpctl.slurm.records import (
     JOB_BASE,
     UNASKED,
@@ -40,6 +36,12 @@ from hpctl.slurm.records import (
     tasks_of,
     tres_of,
 )
+from hpctl.toolkit.bounds import EARLIEST, at_text, natural, printable
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.demand import Demand, Tres
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 SKEW = timedelta(seconds=30)
 """How far slurmctld's clock may be from ours."""

@@ -28,25 +28,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from hpctl.core.bounds import EARLIEST, at_stamp, printable
-from hpctl.core.compat import SAFE_PATH
-from hpctl.core.hostlist import fold, valid_name
-from hpctl.core.model import (
-    NOT_LEADING,
-    JobId,
-    NodeName,
-    Outcome,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-)
-from hpctl.core.walls import Flaw, each, walled
-from hpctl.errors import Unavailable
 from hpctl.slurm.cli import CliScheduler, Rule, update
 from hpctl.slurm.parse import ended_state, job_states
 from hpctl.slurm.read import RETRY_WITHIN
 from hpctl.slurm.records import Hostlists, node_states, tasks_of
 from hpctl.slurm.run import Runner, of_text
+from hpctl.toolkit.bounds import EARLIEST, at_stamp, printable
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.hostlist import fold, valid_name
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw, each, walled
+from hpctl.vocabulary.outcome import NOT_LEADING, Outcome
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T = TypeVar("T")
 
@@ -73,7 +67,7 @@ class Question(msgspec.Struct):
 
 
 class PySlurm(CliScheduler):
-    """`hpctl.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
+    """`hpctl.vocabulary.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__(runner)
@@ -207,9 +201,6 @@ def _end(running: list[tuple[subprocess.Popen[bytes], Connection]]) -> None:
         pipe.close()
         process.kill()
         process.wait()
-
-
-# --- in the child ---------------------------------------------------------------------------------
 
 
 def _serve(pipe: Connection) -> None:

@@ -12,16 +12,17 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from hpctl.core.bounds import at_text
-from hpctl.core.compat import UTC
-from hpctl.core.hostlist import HostlistError, batches, expand, fold
-from hpctl.core.marks import mark_in
-from hpctl.core.model import JobId, NodeName, SchedulerView, SlurmJob, SlurmNode
-from hpctl.core.walls import Flaw
-from hpctl.errors import Interrupted, Unavailable
+from hpctl.faults.hma_marks import mark_in
 from hpctl.slurm import parse
 from hpctl.slurm.records import UNASKED, Dealt, Hostlists, JobRecord, dealt
 from hpctl.slurm.run import End, Ran, Runner
+from hpctl.toolkit.bounds import at_text
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Interrupted, Unavailable
+from hpctl.toolkit.hostlist import HostlistError, batches, expand, fold
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T = TypeVar("T")
 EXPEDITED_SINCE = (25, 11)

@@ -16,9 +16,11 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from hpctl.core.bounds import natural
-from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.model import NOTHING_KNOWN, NodeName, SlurmJob, Tres
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.slurm_facts import SlurmJob
 
 JOB_BASE = frozenset(
     [

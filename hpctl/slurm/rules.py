@@ -30,10 +30,13 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.marks import MARKS, mark_of, spent
-from hpctl.core.model import ENDED, Attempt, NodeName, Outcome, RecoveryId, SlurmNode, reason_owner
-from hpctl.core.reach import SLURMCTLD_REASONS, closed_by_slurm
+from hpctl.faults.hma_marks import MARKS, mark_of, spent
+from hpctl.faults.reachability import SLURMCTLD_REASONS, closed_by_slurm
 from hpctl.slurm.records import JobRecord
+from hpctl.vocabulary.identity import Attempt, NodeName, RecoveryId
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import ENDED, SlurmNode
 
 COMPLETING = Outcome.rejected(
     "completing", "the job is COMPLETING: wait until its nodes are cleaned up", transient=True

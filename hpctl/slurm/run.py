@@ -18,8 +18,8 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.core.compat import StrEnum
-from hpctl.core.model import Outcome
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.outcome import Outcome
 
 MAX_OUTPUT = 256 * 1024 * 1024
 """Bytes of standard output after which a command is killed: 10 000 nodes are 8 MB of text."""

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from tests.integration.chaos import Chaos, cluster
-from tests.integration.live import until
+from tests.daemon.chaos import Chaos, cluster
+from tests.live import until
 from tests.process import room
 
 STRANGER = pwd.getpwnam("games")

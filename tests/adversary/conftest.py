@@ -3,8 +3,8 @@
 import pytest
 
 from tests.adversary.bed import besieged
-from tests.contract.journal.conftest import mariadb as mariadb
-from tests.contract.journal.conftest import postgresql as postgresql
+from tests.engine.journal.conftest import mariadb as mariadb
+from tests.engine.journal.conftest import postgresql as postgresql
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.jobs.checkpoints import pickle_reader
-from hpctl.jobs.checkpoints.files import NotWhole, opened
-from hpctl.jobs.checkpoints.pickle_reader import PickleReader
-from hpctl.jobs.checkpoints.search import Checkpoint, every, judge, last_complete
-from tests.unit.checkpoint_files import generic
+from hpctl.checkpoints.files import NotWhole, opened
+from hpctl.checkpoints.formats import pickle_reader
+from hpctl.checkpoints.formats.pickle_reader import PickleReader
+from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
+from tests.checkpoints.checkpoint_files import generic
 
 NOBODY = 65534
 SIZE = 12 << 20

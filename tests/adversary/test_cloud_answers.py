@@ -16,12 +16,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hpctl.cli.main import cli
-from hpctl.cloud import sagemaker
-from hpctl.cloud.aws import AwsAccount
-from hpctl.cloud.sagemaker import SageMakerProvider
-from hpctl.core.compat import UTC
-from hpctl.core.model import OutcomeKind, ProviderView
-from hpctl.errors import HpctlError, InDoubt, Unavailable
+from hpctl.sagemaker import provider as sagemaker_provider
+from hpctl.sagemaker.aws import AwsAccount
+from hpctl.sagemaker.provider import SageMakerProvider
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError, InDoubt, Unavailable
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.outcome import OutcomeKind
 from tests.aws_wire import Answer, answering
 from tests.examples import sliced
 
@@ -195,7 +196,7 @@ def paged(pages, each=1, same=False):
 def test_as_many_pages_as_are_allowed_are_read_and_endless_ones_are_trouble(
     cloud, same, monkeypatch
 ):
-    monkeypatch.setattr(sagemaker, "MAX_PAGES", 40)
+    monkeypatch.setattr(sagemaker_provider, "MAX_PAGES", 40)
     cloud.answers["ListClusterNodes"] = paged(40)
     assert len(cloud.view().instances) == 40
     cloud.asked.clear()
@@ -211,8 +212,6 @@ def test_five_megabytes_in_every_word_stay_bounded(cloud):
     cloud.view()
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024 < 200
 
-
-# --- orders -------------------------------------------------------------------------------------
 
 ORDERS = {
     "accepts another cluster's": {"Successful": [OTHER_ID], "Failed": []},
@@ -245,8 +244,6 @@ def test_an_answer_to_an_order_is_about_its_own_ids(cloud, order, name):
         assert outcomes[GOOD_ID].kind is not OutcomeKind.ACCEPTED
 
 
-# --- the operator's commands --------------------------------------------------------------------
-
 COMMANDS = {
     "list": ("ListClusters", {"ClusterSummaries": []}),
     "describe": ("DescribeCluster", {**CLUSTER, "CreationTime": 1767225600}),
@@ -270,7 +267,7 @@ def one_error(done: Result) -> bool:
 
 @pytest.fixture
 def commands(cloud: Cloud, monkeypatch) -> Cloud:
-    monkeypatch.setattr("hpctl.cloud.aws.READ_ATTEMPTS", 1)
+    monkeypatch.setattr("hpctl.sagemaker.aws.READ_ATTEMPTS", 1)
     monkeypatch.delenv("HPCTL_CONFIG", raising=False)
     for operation, answer in COMMANDS.values():
         cloud.say(operation, answer)

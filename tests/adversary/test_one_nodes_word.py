@@ -1,7 +1,7 @@
 """What one node, or one job, says of another node destroys nothing."""
 
-from hpctl.core.catalogue import rules
-from hpctl.core.peers import SIGNALS
+from hpctl.faults.catalogue import rules
+from hpctl.insight.grey.decide import SIGNALS
 
 
 def test_what_peers_say_of_a_node_is_watched_and_no_more() -> None:

@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import Finding, Report, Verdict
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Finding, Report, Verdict
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
 from tests.adversary.bed import Siege, attack, begin
-from tests.integration.live import until
+from tests.live import until
 from tests.munged import munged, public_directory
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
@@ -28,8 +28,6 @@ def word(job: int, **more) -> bytes:
     answer = {"job": job, "restarts": 0, "wish": "requeue", "why": "x", **more}
     return json.dumps({"v": 1, "job_report": answer}).encode()
 
-
-# --- without any right --------------------------------------------------------------------------
 
 NOT_REPORTS = {
     "a pickle": lambda: pickle.dumps(print),
@@ -117,9 +115,6 @@ def test_a_stranger_speaks_for_no_job_of_another(siege):
     assert siege.live.running(job)
     siege.holds()
     siege.sandbox.run(["scancel", str(job)])
-
-
-# --- root of one node ---------------------------------------------------------------------------
 
 
 class Node:

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hpctl.jobs.progress_notes import listen
+from hpctl.jobs.run.progress_notes import listen
 from tests.adversary.bed import attack
-from tests.integration.progress_talk import heard, sender
+from tests.jobs.run.progress_talk import heard, sender
 
 SHOTS = [
     b"step=99 loss=nan", b"token= step=99", b"token=00000000000000000000000000000000 step=99",

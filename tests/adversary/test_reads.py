@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.adversary.bed import STRANGER, Siege, attack, drop
-from tests.integration.live import until
+from tests.live import until
 from tests.process import run_text
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from hpctl.core.journal import RequestTaken
-from hpctl.daemon.requests import RequestDesk
-from hpctl.daemon.wake import SystemClock
-from hpctl.store.sql import broken
-from tests.contract.journal.conftest import database as database
-from tests.contract.journal.conftest import mariadb as mariadb
-from tests.contract.journal.conftest import postgresql as postgresql
-from tests.integration.test_requests_desk import NOON, Head
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.journal.store import broken
+from hpctl.engine.request_intake import RequestDesk
+from tests.engine.journal.conftest import database as database
+from tests.engine.journal.conftest import mariadb as mariadb
+from tests.engine.journal.conftest import postgresql as postgresql
+from tests.engine.test_requests_desk import NOON, Head
 from tests.munged import realm
 
 pytestmark = pytest.mark.timeout(120)

@@ -6,8 +6,8 @@ ten nodes an hour; what is out of service for a reason of ours counts as open.
 
 import pytest
 
-from tests.integration.chaos import cluster, stays
-from tests.integration.live import until
+from tests.daemon.chaos import cluster, stays
+from tests.live import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
 LIMIT = 3

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from hpctl.daemon import server as daemon_server
-from hpctl.daemon.authentication import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.server import Bounds, Connections, IntakeServer, Peer
-from hpctl.protocol import reports as wire
+from hpctl.service.intake import server as daemon_server
+from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.server import Bounds, Connections, IntakeServer, Peer
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink
 
 WITHIN_S = 30.0

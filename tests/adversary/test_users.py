@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.adversary.bed import STRANGER, Siege, attack
-from tests.integration.live import until
+from tests.live import until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
@@ -149,9 +149,6 @@ def test_the_failing_and_backing_off_are_in_order(words: Words) -> None:
     words.siege.stands()
 
 
-# --- what lies about ----------------------------------------------------------------------------
-
-
 def test_nothing_of_the_daemon_s_can_be_written(siege: Siege) -> None:
     state = siege.sandbox.state_dir
     munges = {str(siege.munge)} | {
@@ -178,9 +175,6 @@ def test_nothing_is_ordered_by_a_stranger(siege: Siege) -> None:
     )  # fmt: skip
     assert [status for status, _ in output] == [403]
     siege.holds()
-
-
-# --- and then it is killed ----------------------------------------------------------------------
 
 
 def test_killed_in_mid_recovery_it_goes_on_beside_all_of_this(words: Words) -> None:

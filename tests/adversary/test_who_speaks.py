@@ -11,18 +11,17 @@ from contextlib import contextmanager
 import msgspec
 import pytest
 
-from hpctl.agent.send import Delivery, HeadClient
-from hpctl.core.bounds import EARLIEST, LATEST
-from hpctl.core.health import ResetOrder
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.model import Generation
-from hpctl.daemon import authentication
-from hpctl.jobs.daemon_client import MUNGE_SOCKET, send_report
-from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import munge
-from hpctl.protocol import reports as wire
-from hpctl.protocol.heads import Head as At
-from hpctl.protocol.heads import Unproved, check_proof, trusted_uids
+from hpctl.detection.send import Delivery, HeadClient
+from hpctl.toolkit.bounds import EARLIEST, LATEST
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.wire import authentication, munge
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire import reports as wire
+from hpctl.wire.heads import Head as At
+from hpctl.wire.heads import Unproved, check_proof, trusted_uids
+from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
 from tests.intakes import Head, Session, report
 
 pytestmark = pytest.mark.slurm

@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.journal import JobReported
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.daemon import authentication, job_reports
-from hpctl.daemon.authentication import RateLimiter, Refusal
-from hpctl.daemon.wake import WakeLimiter
+from hpctl.engine.journal.events import JobReported
+from hpctl.engine.wake import WakeLimiter
+from hpctl.jobs import report_intake
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.wire import authentication
+from hpctl.wire.authentication import RateLimiter, Refusal
 from tests.fakes.desk import NOON, Desk
 
 HANG = JobReport(7, 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
@@ -39,14 +40,14 @@ def test_signs_of_life_are_kept_in_memory(monkeypatch):
         bed.take(JobReport(7, 0, progress=step))
     assert [e.report.progress for e in bed.stored if isinstance(e, JobReported)] == [0]
     assert [reported.report.progress for reported in bed.desk.news()] == list(range(50))
-    monkeypatch.setattr(job_reports, "LIFE_S", 0.0)
+    monkeypatch.setattr(report_intake, "LIFE_S", 0.0)
     bed.take(JobReport(7, 0, progress=50))
     assert len(bed.stored) == 2, "one now and then is kept for good"
 
 
 def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, job_reports.LOW_DISK - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, report_intake.LOW_DISK - 1))
     bed = Bed(tmp_path)
     with pytest.raises(Refusal) as refused:
         bed.take(HANG)
@@ -54,7 +55,7 @@ def test_a_nearly_full_disk_turns_words_off_and_says_so(tmp_path, monkeypatch):
     assert bed.stored == []
     assert "nearly full" in bed.desk.trouble
     monkeypatch.undo()
-    monkeypatch.setattr(job_reports, "LOW_DISK", 0)
+    monkeypatch.setattr(report_intake, "LOW_DISK", 0)
     monkeypatch.setattr(bed.desk, "_room", (True, 0.0))
     bed.take(HANG)
     assert (len(bed.stored), bed.desk.trouble) == (1, "")

@@ -1,4 +1,4 @@
-"""Times, durations and numbers from outside pass through hpctl/core/bounds.py alone.
+"""Times, durations and numbers from outside pass through hpctl/toolkit/bounds.py alone.
 
 What is counted here is about hpctl's own values or is bounded by a pattern beside it.
 """
@@ -9,31 +9,31 @@ from pathlib import Path
 
 from tests.architecture.source import python_files, tree
 
-BOUNDS = Path("hpctl/core/bounds.py")
+BOUNDS = Path("hpctl/toolkit/bounds.py")
 FOLDERS = ("hpctl/core", "hpctl/slurm", "hpctl/daemon", "hpctl/store", "hpctl/cloud")
-FOUND = ("hpctl/protocol/reports.py", "hpctl/protocol/job_reports.py", "hpctl/policies.py")
+FOUND = ("hpctl/wire/reports.py", "hpctl/wire/job_reports.py", "hpctl/vocabulary/policy_file.py")
 FILES = tuple(map(Path, FOUND))
 BANNED = ("fromtimestamp", "utcfromtimestamp", "fromisoformat", "strptime", "astimezone")
 
 ALLOWED = {
-    "hpctl/cloud/objects.py int": 5,
-    "hpctl/cloud/sagemaker.py int": 3,
-    "hpctl/core/autoscale.py int": 2,
-    "hpctl/core/faults/__init__.py int": 2,
-    "hpctl/core/compat.py fromisoformat": 1,
-    "hpctl/core/decode.py int": 1,
-    "hpctl/core/hostlist.py int": 7,
-    "hpctl/core/node_facts.py int": 1,
-    "hpctl/daemon/intake_child.py int": 3,
-    "hpctl/daemon/intake_process.py int": 1,
-    "hpctl/daemon/job_reports.py int": 1,
+    "hpctl/sagemaker/objects.py int": 5,
+    "hpctl/sagemaker/provider.py int": 3,
+    "hpctl/capacity/autoscale.py int": 2,
+    "hpctl/faults/table.py int": 2,
+    "hpctl/toolkit/compat.py fromisoformat": 1,
+    "hpctl/faults/decode.py int": 1,
+    "hpctl/toolkit/hostlist.py int": 7,
+    "hpctl/nodes/facts.py int": 1,
+    "hpctl/service/intake/child.py int": 3,
+    "hpctl/service/intake/process.py int": 1,
+    "hpctl/jobs/report_intake.py int": 1,
     "hpctl/daemon/main.py int": 1,
     "hpctl/slurm/hazards.py int": 3,
     "hpctl/slurm/parse.py int": 3,
     "hpctl/slurm/pyslurm.py int": 1,
-    "hpctl/store/rows.py fromtimestamp": 1,
-    "hpctl/store/sql.py astimezone": 2,
-    "hpctl/store/sql.py int": 1,
+    "hpctl/engine/journal/rows.py fromtimestamp": 1,
+    "hpctl/engine/journal/store.py astimezone": 2,
+    "hpctl/engine/journal/store.py int": 1,
 }
 
 

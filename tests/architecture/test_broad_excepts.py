@@ -10,18 +10,18 @@ from collections import Counter
 from tests.architecture.source import python_files, text, tree
 
 ALLOWED = {
-    "hpctl/agent/outside/reported.py": 1,
-    "hpctl/agent/runner.py": 1,
+    "hpctl/detection/outside/reported.py": 1,
+    "hpctl/detection/runner.py": 1,
     "hpctl/clusters/request.py": 1,
-    "hpctl/core/walls.py": 2,
-    "hpctl/daemon/intake_process.py": 2,
+    "hpctl/vocabulary/isolation.py": 2,
+    "hpctl/service/intake/process.py": 2,
     "hpctl/daemon/main.py": 1,
-    "hpctl/daemon/observe.py": 1,
-    "hpctl/page/follow.py": 1,
+    "hpctl/engine/observe.py": 1,
+    "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
-    "hpctl/jobs/flight_files.py": 1,
+    "hpctl/jobs/hangs/flight_files.py": 1,
     "hpctl/jobs/run/supervise.py": 1,
-    "hpctl/jobs/daemon_client.py": 1,
+    "hpctl/wire/job_report_client.py": 1,
     "hpctl/progress.py": 1,
     "hpctl/sandbox/emulator/launch.py": 3,
 }

@@ -12,7 +12,7 @@ DOORS = {
     "boto3": ("hpctl/cloud", "hpctl/sandbox"),
     "botocore": ("hpctl/cloud", "hpctl/sandbox"),
     "pyslurm": ("hpctl/slurm/pyslurm.py",),
-    "pynvml": ("hpctl/agent/nvml/child.py",),
+    "pynvml": ("hpctl/detection/nvml/child.py",),
     "moto": ("hpctl/sandbox",),
 }
 

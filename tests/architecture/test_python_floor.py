@@ -8,14 +8,14 @@ from tests.architecture.source import python_files, text, tree
 
 STAND_INS = {
     "asyncio.wait_for": "one whose TimeoutError is the builtin one, which 3.10's is not",
-    "datetime.fromisoformat": "hpctl.core.compat.iso_time: 3.10's reads no `Z`",
+    "datetime.fromisoformat": "hpctl.toolkit.compat.iso_time: 3.10's reads no `Z`",
 }
 MEANT = {
     # 19 characters that Slurm writes in one form, read 65536 times in a large cluster.
-    Path("hpctl/core/bounds.py"): {"datetime.fromisoformat"},
-    Path("hpctl/core/compat.py"): {"datetime.fromisoformat"},
+    Path("hpctl/toolkit/bounds.py"): {"datetime.fromisoformat"},
+    Path("hpctl/toolkit/compat.py"): {"datetime.fromisoformat"},
     Path("hpctl/jobs/elastic/wire.py"): {"asyncio.wait_for"},
-    Path("hpctl/daemon/authentication.py"): {"asyncio.wait_for"},  # catches asyncio's own
+    Path("hpctl/wire/authentication.py"): {"asyncio.wait_for"},  # catches asyncio's own
 }
 OPTIONS = re.compile(r'"-[a-zA-Z]*P"|"\$HPCTL_PYTHON" -P')
 """Of the interpreter: -P came with 3.11."""

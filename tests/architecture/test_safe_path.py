@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hpctl.core.compat import SAFE_PATH
+from hpctl.toolkit.compat import SAFE_PATH
 from tests.architecture.source import python_files, tree
 from tests.process import run_text
 

@@ -1,4 +1,4 @@
-"""What others wrote reaches a terminal by `hpctl.cli.output`, or cleaned by `printable`, alone."""
+"""What others wrote reaches a terminal by `hpctl.toolkit.output`, or cleaned by `printable`, alone."""
 
 import ast
 from collections import Counter
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.architecture.source import python_files, tree
 
-OUTPUT = Path("hpctl/cli/output.py")
+OUTPUT = Path("hpctl/toolkit/output.py")
 PRINTS = {"echo", "secho", "echo_via_pager", "confirm", "prompt", "pause", "progressbar", "style"}
 CLEAN = {"printable", "json.dumps"}
 """Calls whose answers hold nothing that a terminal obeys."""
@@ -15,7 +15,7 @@ ALLOWED = {
     # It may run where hpctl is not installed, and what it prints is the program's own or a path.
     "hpctl/jobs/elastic/in_process.py print": 2,
     # Its own words, for the parser of the contract.
-    "hpctl/acceptance/speed.py print": 1,
+    "hpctl/nodes/acceptance/speed.py print": 1,
     # Numbers, and the places of its own options.
     "hpctl/sandbox/training/__main__.py print": 2,
     "hpctl/sandbox/training/model.py print": 2,

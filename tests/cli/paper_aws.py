@@ -9,9 +9,9 @@ from typing import Any
 
 from botocore import xform_name
 
-from hpctl.core.compat import UTC
-from hpctl.errors import Absent
 from hpctl.sandbox.emulator import shapes
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Absent
 from tests.cli import worlds
 from tests.tables import table
 
@@ -26,7 +26,7 @@ def _file(name: str) -> dict[str, Any]:
 
 
 class PaperAws:
-    """`hpctl.ports.Aws` with the services that the commands ask."""
+    """`hpctl.vocabulary.ports.Aws` with the services that the commands ask."""
 
     region = "us-west-2"
 

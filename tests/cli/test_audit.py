@@ -5,8 +5,8 @@ import json
 import pytest
 from sqlalchemy import text
 
-from hpctl.core.journal import ConfigurationTaken, RequestTaken
-from hpctl.store.engine import make_engine
+from hpctl.engine.journal.database import make_engine
+from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from tests.cli import worlds
 from tests.fakes.command_line import Head
 

@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from hpctl.cli import doctor as checks
-from hpctl.cli.doctor import CheckView, read_config
-from hpctl.cli.output import load_config
-from hpctl.config import Config, Slurm
-from hpctl.core.model import Instance, InstanceGroup, InstanceStatus, ProviderView
-from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode
-from hpctl.errors import Unavailable
+from hpctl.cli import doctor
+from hpctl.cli.doctor import read_config
+from hpctl.engine.config import Config, Slurm
+from hpctl.engine.config_loading import load_config
+from hpctl.toolkit.checks_view import CheckView
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode
 from tests import munged
 from tests.cli import worlds
 
@@ -43,27 +44,27 @@ def with_(head, **change):
     ],
 )  # fmt: skip
 def test_the_file_system_is_that_of_the_longest_mount(path, kind):
-    assert checks.filesystem(Path(path), MOUNTS) == kind
+    assert doctor.filesystem(Path(path), MOUNTS) == kind
 
 
 def test_a_state_directory_on_the_network_fails_unless_a_database_server_keeps_the_journal(
     head, monkeypatch
 ):
-    assert verdicts(checks.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
-    monkeypatch.setattr(checks, "filesystem", lambda path, mounts: "nfs4")
-    (check,) = checks.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
+    assert verdicts(doctor.state_dir(with_(head), worlds.NOW)) == {"state directory": "ok"}
+    monkeypatch.setattr(doctor, "filesystem", lambda path, mounts: "nfs4")
+    (check,) = doctor.state_dir(with_(head, state_dir=head.dir / "no"), worlds.NOW)
     assert (check.verdict, check.fix) == ("fail", f"mkdir -p {head.dir}/no")
-    (check,) = checks.state_dir(with_(head), worlds.NOW)
+    (check,) = doctor.state_dir(with_(head), worlds.NOW)
     assert (check.verdict, "nfs4" in check.what) == ("fail", True)
     server = with_(head, database_url="postgresql://head/hpctl")
-    assert verdicts(checks.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
+    assert verdicts(doctor.state_dir(server, worlds.NOW)) == {"state directory": "ok"}
 
 
 def test_munge_goes_there_and_back():
     with munged.realm() as realm:
-        (fine,) = checks.munge(realm.head)
+        (fine,) = doctor.munge(realm.head)
         assert (fine.verdict, "127.0.1.1" in fine.what) == ("ok", True)
-    (dead,) = checks.munge(realm.head)
+    (dead,) = doctor.munge(realm.head)
     assert dead.verdict == "fail"
     assert "munge" in dead.fix
 
@@ -75,11 +76,11 @@ def test_the_daemons_lease_its_intake_and_a_kill_switch_left_on(history, monkeyp
         config = with_(history)
         intake = replace(config.intake, listen=f"0.0.0.0:{port}")
         config = replace(config, intake=intake)
-        found = verdicts(checks.daemon(config, worlds.NOW))
+        found = verdicts(doctor.daemon(config, worlds.NOW))
     assert found == {"journal": "ok", "daemon": "ok", "intake": "ok"}
-    assert verdicts(checks.daemon(config, worlds.NOW))["intake"] == "fail"
+    assert verdicts(doctor.daemon(config, worlds.NOW))["intake"] == "fail"
     (history.dir / "STOP").touch()
-    later = {c.name: c for c in checks.daemon(config, worlds.at(3600))}
+    later = {c.name: c for c in doctor.daemon(config, worlds.at(3600))}
     assert (later["daemon"].verdict, "silent for" in later["daemon"].what) == ("fail", True)
     switch = later["kill switch"]
     assert (switch.verdict, switch.fix) == ("warn", f"rm {history.dir}/STOP")
@@ -90,7 +91,7 @@ def test_missing_commands_are_named(head, tmp_path):
     slurm = replace(config.slurm, bin=tmp_path)
     (tmp_path / "scontrol").write_text("#!/bin/sh\n")
     (tmp_path / "scontrol").chmod(0o755)
-    (check,) = checks.commands(replace(config, slurm=slurm), worlds.NOW)
+    (check,) = doctor.commands(replace(config, slurm=slurm), worlds.NOW)
     assert check.verdict == "fail"
     assert "squeue, sinfo, sbatch" in check.what
     assert "scontrol" not in check.what
@@ -104,7 +105,7 @@ def test_exactly_one_replaces():
         (True, Mode.ASSIST): "ok",
     }
     for (automatic, mode), verdict in expected.items():
-        found = checks.one_doctor(ProviderView(worlds.NOW, True, automatic), mode)
+        found = doctor.one_doctor(ProviderView(worlds.NOW, True, automatic), mode)
         assert (found.verdict, "`hpctl cluster update`" in found.fix) == (verdict, verdict != "ok")
 
 
@@ -123,32 +124,32 @@ def test_autoscaled_groups_are_there_and_can_grow(head, change, said):
     section = AutoscalePolicy(enabled=True, groups=groups)
     known = {"workers": InstanceGroup("workers", target=4)}
     view = ProviderView(worlds.NOW, True, groups=known, continuous=True)
-    (check,) = checks.scaled(replace(view, **change), with_(head, autoscale=section))
+    (check,) = doctor.scaled(replace(view, **change), with_(head, autoscale=section))
     assert f"{check.verdict}: {check.what}".startswith(said)
 
 
 def test_a_cluster_that_takes_no_replacement_yet_is_told_what_it_needs(head):
     assert head.cloud is not None
     head.cloud = replace(head.cloud, unpatched=("BatchReplaceClusterNodes",))
-    (check,) = [c for c in checks.cloud(with_(head), worlds.NOW) if c.name == "software update"]
+    (check,) = [c for c in doctor.cloud(with_(head), worlds.NOW) if c.name == "software update"]
     assert (check.verdict, check.what[:36]) == ("warn", "older than BatchReplaceClusterNodes,")
     assert check.fix == "when no jobs run: `hpctl cluster software-update llm-prod`"
 
 
 def test_what_does_not_answer_is_unknown_with_its_own_hint_and_hides_nothing_else(head):
-    found = verdicts(checks.examine(with_(head), worlds.NOW))  # no journal was ever written
+    found = verdicts(doctor.examine(with_(head), worlds.NOW))  # no journal was ever written
     assert (found["daemon"], found["cloud"], found["slurm.conf"]) == ("unknown", "ok", "unknown")
     head.cloud = head.slurm = None
-    found = {c.name: (c.verdict, c.fix) for c in checks.examine(with_(head), worlds.NOW)}
+    found = {c.name: (c.verdict, c.fix) for c in doctor.examine(with_(head), worlds.NOW)}
     assert found["cloud"] == found["slurmctld"] == ("unknown", "look at its log")
 
 
 def test_rights_are_sure_for_root_and_slurms_user_only(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 0)
-    assert checks._rights("slurm(64030)").verdict == "ok"
+    assert doctor._rights("slurm(64030)").verdict == "ok"
     monkeypatch.setattr(os, "getuid", lambda: 65534)
-    assert checks._rights("nobody(65534)").verdict == "ok"
-    assert checks._rights("slurm(64030)").verdict == "unknown"
+    assert doctor._rights("nobody(65534)").verdict == "ok"
+    assert doctor._rights("slurm(64030)").verdict == "unknown"
 
 
 def test_a_broken_configuration_is_a_failed_check_with_every_problem(head):
@@ -169,8 +170,8 @@ def prints(head, monkeypatch):
 
     def said(*version: int, **config: str) -> dict[str, CheckView]:
         shows = SimpleNamespace(version=lambda: version, show_config=lambda: config)
-        monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: shows)
-        return {c.name: c for c in checks.settings(with_(head), worlds.NOW)}
+        monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: shows)
+        return {c.name: c for c in doctor.settings(with_(head), worlds.NOW)}
 
     return said
 
@@ -207,7 +208,7 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
     config = Config(slurm=Slurm(bin=there, adapter="cli"))
     found: list[CheckView] = []
     with pytest.raises(Unavailable, match="Insane"):
-        found.extend(checks.controller(config, worlds.NOW))
+        found.extend(doctor.controller(config, worlds.NOW))
     what = "the commands are of Slurm 22.05.8, slurmctld of 25.11.7"
     adapter, *rest = [(c.name, c.verdict, c.what) for c in found]
     assert adapter[:2] == ("slurm adapter", "ok")
@@ -216,11 +217,11 @@ def test_commands_too_old_for_slurmctld_are_named_where_it_does_not_answer(
 
 def test_hyperpod_s_other_doctors_are_named_with_the_fix(tmp_path):
     (tmp_path / "etc/profile.d").mkdir(parents=True)
-    assert list(checks.other_doctors(tmp_path)) == []
+    assert list(doctor.other_doctors(tmp_path)) == []
     (tmp_path / "etc/environment").write_text('PATH="/bin"\nHYPERPOD_HANG_RULES=/fsx/r.json\n')
     (tmp_path / "etc/profile.d/hang.sh").write_text("export HYPERPOD_HANG_RULES=/fsx/r.json\n")
     (tmp_path / "opt/sagemaker_cluster").mkdir(parents=True)
-    found = list(checks.other_doctors(tmp_path))
+    found = list(doctor.other_doctors(tmp_path))
     assert [(c.name, c.verdict) for c in found] == [
         ("hung-job agent", "warn"),
         ("hung-job agent", "warn"),

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from hpctl.core.journal import HoldLifted, HoldNoted
-from hpctl.core.model import RuleId
-from hpctl.errors import HpctlError
+from hpctl.engine.journal.events import HoldLifted, HoldNoted
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import RuleId
 from tests.cli import worlds
 from tests.fakes.command_line import Head
 

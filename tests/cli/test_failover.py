@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from hpctl.cli import gather
 from hpctl.cli.failover import preview
-from hpctl.cli.status import standby_views
-from hpctl.store.rows import DaemonInfo, Holder, StandbyInfo
+from hpctl.engine import world
+from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
+from hpctl.insight.status_view import standby_views
 from tests.cli import worlds
 
 NOW = worlds.at(0)
@@ -53,9 +53,9 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
             self.looks += 1
             return replace(LEADER, beat=LEADER.beat + self.looks)
 
-    found = gather.leader(Renewed(), late, wait=True)
+    found = world.leader(Renewed(), late, wait=True)
     assert found.until > late
-    assert gather.leader(Renewed(), late, wait=False).until < late
+    assert world.leader(Renewed(), late, wait=False).until < late
 
     class Dead:
         def daemon(self):
@@ -63,7 +63,7 @@ def test_a_leader_whose_hosts_clock_is_late_is_not_called_silent():
 
     begun = time.monotonic()
     for _ in range(5):
-        assert gather.leader(Dead(), late, wait=True) == LEADER
+        assert world.leader(Dead(), late, wait=True) == LEADER
     assert time.monotonic() - begun < 2 * LEADER.lease_s, "it is waited for once"
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hpctl.cli import doctor, output
-from hpctl.cli.doctor import CheckView
-from hpctl.store.rows import Holder
+from hpctl.cli import doctor
+from hpctl.engine.journal.rows import Holder
+from hpctl.toolkit import output
+from hpctl.toolkit.checks_view import CheckView
 from tests.cli import worlds
-from tests.cli.test_cluster_file import PLAIN
 from tests.cli.test_golden import CHECKED, GOLDEN
+from tests.clusters.commands.test_cluster_file import PLAIN
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")

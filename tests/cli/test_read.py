@@ -6,20 +6,21 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from hpctl.agent.runner import Budget, Usage
-from hpctl.cli import explain, nodes
-from hpctl.cli.explain import explain_view
-from hpctl.cli.output import Exit
-from hpctl.cli.status import status_view, verdict
-from hpctl.core.assess import assess
-from hpctl.core.catalogue import rules
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.journal import HoldNoted, JobReported
-from hpctl.core.model import Clears, Finding, Health, Verdict
-from hpctl.core.run_policy import Action
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.checkpoints import search
-from hpctl.jobs.job_comment import JobRegistration
+from hpctl.checkpoints import search
+from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.cli import nodes as cli_nodes
+from hpctl.detection.budget import Budget, Usage
+from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import rules
+from hpctl.insight import explain_view as insight_explain_view
+from hpctl.insight.explain_view import explain_view
+from hpctl.insight.status_view import status_view, verdict
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.cli import worlds
 from tests.cli.worlds import healed, troubled, world
 from tests.fakes.values import slurm_job
@@ -167,8 +168,8 @@ def test_heartbeats_that_were_not_stored_yet_make_no_node_unknown(history):
 
 def test_a_table_of_many_nodes_says_the_same(history, monkeypatch):
     few = history.run("nodes").stdout
-    monkeypatch.setattr(nodes, "MANY", 0)
-    monkeypatch.setattr(nodes, "columns", None)
+    monkeypatch.setattr(cli_nodes, "MANY", 0)
+    monkeypatch.setattr(cli_nodes, "columns", None)
     many = history.run("nodes").stdout
     assert [line.split() for line in many.splitlines()] == [x.split() for x in few.splitlines()]
     assert len(many.splitlines()) > 5
@@ -239,6 +240,8 @@ def test_root_opens_no_checkpoint_of_a_user(monkeypatch, tmp_path, asks, owner, 
 
     monkeypatch.setattr(search, "last_complete", look)
     monkeypatch.setattr(os, "geteuid", lambda: asks)
-    text = explain.checkpoint_text(JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner))
+    text = insight_explain_view.checkpoint_text(
+        JobRegistration(ckpt=str(tmp_path)), slurm_job(uid=owner)
+    )
     assert (opened == [tmp_path]) is looks
     assert ("hpctl checkpoint last" in text) is not looks

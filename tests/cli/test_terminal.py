@@ -8,13 +8,13 @@ from click.testing import CliRunner
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.cli import output
-from hpctl.cli.lazy import LazyGroup
-from hpctl.core.compat import StrEnum
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.journal import HoldNoted, JobReported, RequestTaken
-from hpctl.core.model import Finding, Verdict
-from hpctl.core.trouble import Kind, Trouble
+from hpctl.engine.journal.events import HoldNoted, JobReported, RequestTaken
+from hpctl.toolkit import output
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.cli import worlds
 from tests.cli.test_golden import COMMANDS
 from tests.cli.test_json_contract import SHOWS

@@ -3,12 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from hpctl.core import job_recovery, node_recovery
-from hpctl.core.journal import State, replay
-from hpctl.core.model import Outcome
-from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import StepKind
-from hpctl.core.timeline import Mark, awaited, event_line, lines
+from hpctl.engine.journal.state import State, replay
+from hpctl.engine.timeline import Mark, awaited, event_line, lines
+from hpctl.vocabulary import job_recovery, node_recovery
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
 N, J = "n-11111111", "j-22222222"

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from hpctl.cli.top import Model, Screen, keys, model
-from hpctl.core.model import NodeName
+from hpctl.vocabulary.identity import NodeName
 from tests.cli import worlds
 from tests.cli.test_terminal import EVIL, OBEYED
 from tests.fakes.command_line import Head

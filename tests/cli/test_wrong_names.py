@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.errors import HpctlError, InDoubt, Unavailable
-from tests.cli.test_cluster_file import PLAIN
-from tests.cli.test_requests import asked
+from hpctl.toolkit.errors import HpctlError, InDoubt, Unavailable
+from tests.clusters.commands.test_cluster_file import PLAIN
+from tests.nodes.commands.test_requests import asked
 from tests.tables import beside
 
 TABLE = beside(__file__)

@@ -4,16 +4,9 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.cli.gather import World
-from hpctl.clusters.names import joined_now
-from hpctl.core.assess import assess
-from hpctl.core.catalogue import rules
-from hpctl.core.change import ChangeOpened, ChangeSignal
-from hpctl.core.change import Kind as Capacity
-from hpctl.core.compat import UTC
-from hpctl.core.gates import GATES
-from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.journal import (
+from hpctl.engine.gates import GATES
+from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.journal.events import (
     DaemonStarted,
     Event,
     HoldNoted,
@@ -24,31 +17,27 @@ from hpctl.core.journal import (
     SignalSeen,
     StepResolved,
     StepStarted,
-    replay,
 )
-from hpctl.core.model import (
-    Attempt,
-    Finding,
-    Generation,
-    Health,
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    Outcome,
-    ProviderView,
-    Remedy,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-    Urgency,
-    Verdict,
-    own_reason,
-)
-from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import StepKind
-from hpctl.core.run_policy import Action
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.store.rows import DaemonInfo
+from hpctl.engine.journal.rows import DaemonInfo
+from hpctl.engine.journal.state import replay
+from hpctl.engine.world import World
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import rules
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeOpened, ChangeSignal
+from hpctl.vocabulary.change import Kind as Capacity
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.identity import Attempt, Generation, InstanceId
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import StepKind
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from hpctl.vocabulary.trouble import Kind, Trouble
 
 T0 = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 NOW = T0 + timedelta(seconds=90)

@@ -10,7 +10,7 @@ from botocore.session import Session
 from botocore.validate import ParamValidator
 
 from hpctl.clusters.spec import ClusterSpec, read
-from hpctl.core.compat import UTC
+from hpctl.toolkit.compat import UTC
 
 FILES = Path(__file__).parent / "files"
 

@@ -3,10 +3,10 @@
 import os
 import time
 
-from hpctl.cloud.aws import AwsAccount
+from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from hpctl.sandbox.emulator.service import CallLog
-from tests.contract.provider.beds import SANDBOX_KEYS, cluster
+from tests.sagemaker.contract.beds import SANDBOX_KEYS, cluster
 
 CLUSTER = "llm"
 REGION = "us-west-2"

@@ -4,8 +4,11 @@ import itertools
 import time
 from collections.abc import Callable
 
-from hpctl.clusters.names import node_rows, read_fleet, resolve_all, with_slurm
-from hpctl.clusters.node_orders import Plan, Verb, plan
+from hpctl.clusters.fleet_joining import with_slurm
+from hpctl.clusters.fleet_reading import node_rows, read_fleet
+from hpctl.clusters.node_lookup import resolve_all
+from hpctl.clusters.node_order_plan import Plan, plan
+from hpctl.clusters.order_terms import Verb
 from hpctl.clusters.order_walk import Walk
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.clusters.paper_slurm import PaperSlurm

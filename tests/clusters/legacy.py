@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.cloud.aws import AwsAccount
-from hpctl.errors import Absent, Refused
+from hpctl.sagemaker.aws import AwsAccount
+from hpctl.toolkit.errors import Absent, Refused
 from tests.clusters.bed import AwsBed
 
 BUCKET = "sagemaker-x"

@@ -5,16 +5,18 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName, Outcome, SchedulerView, SlurmJob, SlurmNode
-from hpctl.errors import Unavailable
 from hpctl.slurm import cli
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class PaperSlurm:
-    """`hpctl.ports.ByHand`. What a look does to the world is in `at_look`."""
+    """`hpctl.vocabulary.ports.ByHand`. What a look does to the world is in `at_look`."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.nodes = {

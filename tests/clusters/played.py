@@ -3,8 +3,8 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.core.compat import UTC
 from hpctl.sandbox.emulator.faults import validation
+from hpctl.toolkit.compat import UTC
 from tests.clusters.bed import REGION, AwsBed
 
 ARN = f"arn:aws:sagemaker:{REGION}:000000000000"

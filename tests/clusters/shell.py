@@ -40,8 +40,8 @@ class Shell:
             f"cluster: {{provider: sagemaker, name: {CLUSTER}, region: {REGION},"
             f" endpoint_url: '{self.bed.emulator.endpoint_url}'}}\n"
         )
-        self.patch.setattr("hpctl.wiring.make_scheduler", lambda _: slurm)
-        self.patch.setattr("hpctl.wiring.make_by_hand", lambda _: slurm)
+        self.patch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: slurm)
+        self.patch.setattr("hpctl.engine.adapters.make_by_hand", lambda _: slurm)
         return slurm
 
     def run(self, *args: str, stdin: str = "", of: str = "cluster") -> Result:

@@ -9,8 +9,8 @@ from hpctl.clusters import apply
 from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import diff
 from hpctl.clusters.migration import jobs_in_the_way
-from hpctl.errors import HpctlError, InDoubt
 from hpctl.sandbox.emulator.faults import ApiError
+from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
 
@@ -27,9 +27,6 @@ def change(bed: AwsBed, **of_workers) -> apply.Plan:
     wanted["InstanceGroups"][1] |= of_workers
     found = there(bed.aws, CLUSTER)
     return apply.plan(wanted, found, diff(wanted, found))
-
-
-# --- create -----------------------------------------------------------------------------------
 
 
 def test_a_cluster_of_that_name_that_differs_is_left_alone(bed):
@@ -71,9 +68,6 @@ def test_a_create_that_stays_in_doubt_says_so(bed):
     assert bed.operations().count("CreateCluster") == 2
 
 
-# --- update -----------------------------------------------------------------------------------
-
-
 def test_groups_that_are_going_already_are_not_ordered_away_again(bed):
     gone = bed.instances()
     apply.drop_groups(bed.aws, CLUSTER, ("workers",), PATIENCE, gone)
@@ -92,9 +86,6 @@ def test_jobs_are_in_the_way_of_a_migration_that_rewrites_slurm_conf(strategy):
     for running in ([1], None):
         with pytest.raises(HpctlError, match="rewrites slurm"):
             jobs_in_the_way(strategy, running)
-
-
-# --- grow -------------------------------------------------------------------------------------
 
 
 def added(bed):
@@ -143,8 +134,6 @@ def test_a_second_controller_is_refused_where_the_api_sets_slurm_up(bed):
     with pytest.raises(HpctlError, match="one head node"):
         apply.grow_orders(found, "controller", 2)
 
-
-# --- refusals ---------------------------------------------------------------------------------
 
 ORDERS = {
     "CreateCluster": lambda bed: apply.create(bed.aws, request(bed), QUICK),

@@ -68,9 +68,6 @@ def test_tags_are_compared_where_somebody_looked():
     assert diff(REQUEST, described(), {"team": "cv"}).changes == ()
 
 
-# --- what is ordered for it -------------------------------------------------------------------
-
-
 def planned(request):
     there = described()
     return plan(request, there, diff(request, there))

@@ -11,11 +11,11 @@ from hpctl.clusters import request as provisioning
 from hpctl.clusters.cluster_file import images_of, spec_from, spec_of, spec_of_json, to_yaml, unsaid
 from hpctl.clusters.diff import diff
 from hpctl.clusters.request import create_request
+from hpctl.clusters.service_model import open_model
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from hpctl.clusters.spec.reading import broken
-from hpctl.core.compat import UTC
-from hpctl.errors import HpctlError
-from hpctl.wiring import open_model
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
 from tests.clusters.any_spec import specs
 from tests.clusters.api_model import complaints, described, files
 

@@ -4,11 +4,12 @@ import time
 
 import pytest
 
-from hpctl.clusters import maintenance
-from hpctl.clusters.maintenance import Following, Work
-from hpctl.clusters.names import node_rows
+from hpctl.clusters import maintenance, maintenance_orders
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.maintenance import Work
+from hpctl.clusters.maintenance_following import Following
 from hpctl.clusters.watch import NoEvents, events
-from hpctl.errors import HpctlError, InDoubt
+from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 
 SLEPT: list[float] = []
@@ -29,9 +30,9 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
 
 
 def software(bed, **how):
-    request = maintenance.software_request(CLUSTER, **how)
-    maintenance.order(
-        bed.aws, "update_cluster_software", request, lambda: maintenance.updating(bed.aws, CLUSTER),
+    request = maintenance_orders.software_request(CLUSTER, **how)
+    maintenance_orders.order(
+        bed.aws, "update_cluster_software", request, lambda: maintenance_orders.updating(bed.aws, CLUSTER),
         sleep,
     )  # fmt: skip
     return request
@@ -39,10 +40,10 @@ def software(bed, **how):
 
 def check(bed: AwsBed, **how) -> None:
     rows = [row for row in node_rows(bed.aws, CLUSTER) if row.role == "compute"]
-    request = maintenance.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
-    maintenance.order(
+    request = maintenance_orders.health_request(CLUSTER, rows[:2], (), maintenance.CHECKS[:1])
+    maintenance_orders.order(
         bed.aws, "start_cluster_health_check", request,
-        lambda: maintenance.checking(bed.aws, CLUSTER), sleep,
+        lambda: maintenance_orders.checking(bed.aws, CLUSTER), sleep,
     )  # fmt: skip
 
 
@@ -108,9 +109,6 @@ def test_a_follower_gives_up_and_says_that_it_goes_on(bed):
     check(bed)
     with pytest.raises(HpctlError, match="it goes on"):
         list(follow(bed, "workers", timeout_s=0.1).health())
-
-
-# --- events -----------------------------------------------------------------------------------
 
 
 def test_events_come_oldest_first_with_the_reason_of_a_failure(bed):

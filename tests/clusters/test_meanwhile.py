@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from hpctl.clusters import apply
 from hpctl.clusters.apply import there
-from hpctl.clusters.node_orders import Verb
+from hpctl.clusters.order_terms import Verb
 from hpctl.clusters.order_walk import OrderPhase
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
 from tests.clusters.test_apply import PATIENCE, change

@@ -5,20 +5,14 @@ from datetime import datetime
 import pytest
 from msgspec.structs import replace
 
-from hpctl.clusters.names import (
-    NOT_FOUND,
-    NodeRow,
-    NoSuchNode,
-    node_rows,
-    read_fleet,
-    resolve,
-    resolve_all,
-    with_health,
-    with_instance_names,
-    with_slurm,
-)
-from hpctl.core.compat import UTC
-from hpctl.core.model import Assessment, Condition, Generation, SchedulerView, SlurmJob, SlurmNode
+from hpctl.clusters.fleet import NOT_FOUND, NodeRow, NoSuchNode
+from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
+from hpctl.clusters.fleet_reading import node_rows, read_fleet
+from hpctl.clusters.node_lookup import resolve, resolve_all
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from tests.clusters.bed import CLUSTER
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -41,7 +35,7 @@ def test_a_replaced_node_is_found_by_its_logical_id(bed):
 
 def test_what_cannot_be_described_is_a_row_that_says_so(bed, monkeypatch):
     bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeClusterNode"])
-    monkeypatch.setattr("hpctl.clusters.names.AT_ONCE", 1)
+    monkeypatch.setattr("hpctl.clusters.fleet.AT_ONCE", 1)
     rows = read_fleet(bed.aws, CLUSTER).rows
     assert [bool(row.unread) for row in rows].count(True) == 1
     assert all(row.instance_id for row in rows)

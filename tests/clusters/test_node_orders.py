@@ -6,11 +6,13 @@ from collections import Counter
 
 import pytest
 
-from hpctl.clusters import failures, node_orders
-from hpctl.clusters.names import NodeRow, node_rows
-from hpctl.clusters.node_orders import Verb, plan
+from hpctl.clusters import failures, node_orders, order_terms
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.node_order_plan import plan
+from hpctl.clusters.order_terms import Verb
 from hpctl.clusters.order_walk import OrderPhase
-from hpctl.errors import Refused
+from hpctl.toolkit.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.tables import beside
 
@@ -74,14 +76,11 @@ def test_an_order(desk, steps):
             batches = [op for op in desk.bed.operations() if op.startswith("Batch")]
             assert Counter(batches) == step["sent"]
         assert slurm.downed == [names[n] for n in step.get("down", ())]
-        assert not step.get("slept") or desk.slept >= node_orders.DOUBT_S
+        assert not step.get("slept") or desk.slept >= order_terms.DOUBT_S
 
 
 def ordered(bed: AwsBed) -> list[tuple[str, tuple[str, ...]]]:
     return [(c.operation, c.node_ids) for c in bed.emulator.calls.all() if c.node_ids]
-
-
-# --- a replacement ----------------------------------------------------------------------------
 
 
 def test_a_replacement_waits_for_the_job_and_gives_the_node_back(desk):
@@ -154,9 +153,6 @@ def test_a_new_instance_that_fails_is_told_with_the_line_of_its_log(desk, monkey
     assert not desk.slurm.nodes[desk.workers[0]].drained
 
 
-# --- the others -------------------------------------------------------------------------------
-
-
 def test_many_nodes_go_out_in_calls_that_the_service_takes():
     bed = AwsBed(workers=60)
     try:
@@ -175,9 +171,6 @@ def test_many_nodes_go_out_in_calls_that_the_service_takes():
         bed.close()
 
 
-# --- refusals ---------------------------------------------------------------------------------
-
-
 def test_a_node_of_which_nobody_says_what_it_is_is_not_touched():
     row = NodeRow("ip-1", "i-1", group="g", status="Running", slurm_state="NOT_FOUND")
     order = plan(Verb.REBOOT, {"ClusterStatus": "InService"}, [row], None, by="ana")
@@ -188,9 +181,6 @@ def test_a_deletion_that_another_command_was_faster_with_is_done(desk):
     ours, theirs = (desk.plan(Verb.DELETE, *desk.workers[:2]) for _ in range(2))
     desk.carry_out(theirs)
     assert {one.phase for one in desk.carry_out(ours)} == {OrderPhase.DONE}
-
-
-# --- in doubt ---------------------------------------------------------------------------------
 
 
 def test_a_second_order_for_what_is_under_way_counts_as_taken(desk):

@@ -9,10 +9,10 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from hpctl.clusters import policies
-from hpctl.clusters.policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR
+from hpctl.clusters import iam_policies
+from hpctl.clusters.iam_policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR
 
-CODE = Path(policies.__file__).parents[1]
+CODE = Path(iam_policies.__file__).parents[1]
 TABLES = {
     # The daemon's own calls; what an operator runs on a head node has the operator's rights.
     "head node": ((HEAD_NODE, AUTOSCALE), [CODE / "cloud" / "sagemaker.py"]),
@@ -68,13 +68,13 @@ def test_every_operation_that_is_called_has_a_row_and_no_other(who: str) -> None
     assert rows <= calls.keys()
 
 
-def granted(statements: tuple[policies.Statement, ...]) -> dict[str, tuple[str, ...]]:
+def granted(statements: tuple[iam_policies.Statement, ...]) -> dict[str, tuple[str, ...]]:
     return {action: one.resources for one in statements for action in one.actions}
 
 
 def test_a_policy_is_narrowed_to_what_is_named() -> None:
-    to = policies.scope(cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod")
-    found = granted(policies.operator(to))
+    to = iam_policies.scope(cluster=ARN, bucket="s3://sagemaker-ours/scripts", role="hyperpod")
+    found = granted(iam_policies.operator(to))
     assert found["sagemaker:UpdateCluster"] == (ARN,)
     assert found["sagemaker:CreateCluster"] == (ARN.replace("abcd1234efgh", "*"),)
     assert found["s3:PutObject"] == ("arn:aws:s3:::sagemaker-ours/*",)
@@ -88,21 +88,23 @@ def test_a_policy_is_narrowed_to_what_is_named() -> None:
 
 
 def test_the_daemon_may_do_nothing_but_to_its_cluster() -> None:
-    found = granted(policies.head_node(policies.scope(cluster=ARN)))
+    found = granted(iam_policies.head_node(iam_policies.scope(cluster=ARN)))
     assert set(found.values()) == {(ARN,)}
     assert all(action.startswith("sagemaker:") for action in found)
 
 
 def test_roles_are_passed_to_sagemaker_alone() -> None:
-    passing = [s for s in policies.operator(policies.Scope()) if "iam:PassRole" in s.actions]
+    passing = [
+        s for s in iam_policies.operator(iam_policies.Scope()) if "iam:PassRole" in s.actions
+    ]
     assert [s.condition for s in passing] == [
         {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}}
     ]
 
 
-@pytest.mark.parametrize("who", policies.PERSONAS)
+@pytest.mark.parametrize("who", iam_policies.PERSONAS)
 def test_a_policy_is_one_that_iam_takes(who: str) -> None:
-    text = json.dumps(policies.document(policies.PERSONAS[who](policies.Scope())))
+    text = json.dumps(iam_policies.document(iam_policies.PERSONAS[who](iam_policies.Scope())))
     document = json.loads(text)
     assert document["Version"] == "2012-10-17"
     sids = [one["Sid"] for one in document["Statement"]]
@@ -113,8 +115,8 @@ def test_a_policy_is_one_that_iam_takes(who: str) -> None:
 
 
 def test_the_operator_may_start_the_sessions_that_ssh_starts() -> None:
-    from hpctl.cli.cluster.ssh import DOCUMENT
+    from hpctl.clusters.commands.ssh import DOCUMENT
 
-    allowed = granted(policies.operator(policies.scope(cluster=ARN)))["ssm:StartSession"]
+    allowed = granted(iam_policies.operator(iam_policies.scope(cluster=ARN)))["ssm:StartSession"]
     assert ARN in allowed
     assert any(arn.endswith(f"document/{DOCUMENT}") for arn in allowed)

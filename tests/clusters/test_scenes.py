@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import Result
 
-from hpctl.errors import HpctlError
+from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.legacy import FILE, KEY, SCRIPTS, Account, LegacyBed
 from tests.clusters.played import Extensions, Plans
@@ -101,7 +101,7 @@ class Stage:
             self.checked.append(spec.groups[1].count)
             raise HpctlError("cluster.yaml: 1 check failed; nothing was ordered")
 
-        self.shell.patch.setattr("hpctl.cli.cluster.validate.before_spending", fail)
+        self.shell.patch.setattr("hpctl.clusters.commands.validate.before_spending", fail)
 
     def do_jobs(self, jobs: Mapping[int, list[int]]) -> None:
         """Be on the head node, with these jobs on the nodes of these numbers."""

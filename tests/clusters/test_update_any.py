@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from hpctl.clusters import apply
 from hpctl.clusters.apply import Patience, there
 from hpctl.clusters.diff import Kind, diff
-from hpctl.clusters.names import node_rows
-from hpctl.clusters.node_orders import key
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.order_call import key
 from hpctl.clusters.request import create_request
 from tests.clusters.any_spec import specs
 from tests.examples import examples

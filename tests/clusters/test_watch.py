@@ -10,22 +10,14 @@ from moto.server import ThreadedMotoServer
 from msgspec.structs import replace
 
 from hpctl.clusters import failures, progress
-from hpctl.clusters.progress import (
-    Cause,
-    GroupProgress,
-    NodeProgress,
-    Progress,
-    WaitState,
-    Where,
-    cause_of,
-    understand,
-)
+from hpctl.clusters.progress import GroupProgress, NodeProgress, Progress, WaitState
 from hpctl.clusters.watch import watch
-from hpctl.core.compat import UTC
-from hpctl.errors import Unavailable
+from hpctl.sagemaker.failure_causes import Cause, Where, cause_of, understand
 from hpctl.sandbox.emulator.launch import NO_CAPACITY
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
-from tests.contract.provider.beds import add
+from tests.sagemaker.contract.beds import add
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -69,9 +61,6 @@ def write(logs, group: str, stream: str, *lines: str) -> None:
     logs.create_log_stream(logGroupName=group, logStreamName=stream)
     events = [{"timestamp": at + n, "message": line} for n, line in enumerate(lines)]
     logs.put_log_events(logGroupName=group, logStreamName=stream, logEvents=events)
-
-
-# --- over HTTP --------------------------------------------------------------------------------
 
 
 def test_a_deletion_that_nobody_has_ordered_is_not_waited_for(bed):
@@ -167,9 +156,6 @@ def test_a_deadline_ends_a_wait_and_is_kept_to_the_second(bed):
     last = followed(bed, lambda _: progress.WAITING, timeout_s=25.0, every_s=10.0)
     assert [look.waited_s for look in last] == [0.0, 10.0, 20.0, 25.0]
     assert last[-1].verdict is WaitState.DEADLINE
-
-
-# --- judgements -------------------------------------------------------------------------------
 
 
 def look(status: str = "InService", current: int = 2, target: int = 2, **more) -> Progress:

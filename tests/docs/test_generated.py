@@ -5,7 +5,7 @@ import re
 import pytest
 
 from docgen.generate import PAGES, TABLES, stale
-from hpctl.core.gates import GATES
+from hpctl.engine.gates import GATES
 
 
 def test_generated_pages_are_fresh() -> None:

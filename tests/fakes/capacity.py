@@ -4,11 +4,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.core.journal import Event
-from hpctl.core.model import InstanceGroup, NodeName, SlurmJob
-from hpctl.core.policy import AutoscalePolicy, GroupLimits, Mode, Policy
-from hpctl.core.recovery import Do
-from hpctl.core.view import View
+from hpctl.engine.journal.events import Event
+from hpctl.engine.view import View
+from hpctl.vocabulary.cloud_facts import InstanceGroup
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode, Policy
+from hpctl.vocabulary.recovery import Do
+from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.fakes.engine import advance_all
 from tests.fakes.values import at, node_name, slurm_job, view_of
 

@@ -9,13 +9,14 @@ from click.testing import CliRunner, Result
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.cli import output
 from hpctl.cli.main import cli
-from hpctl.core.capacity import RESERVATION
-from hpctl.core.model import InstanceGroup, ProviderView, SchedulerView, SlurmJob
-from hpctl.errors import Absent, Unavailable
-from hpctl.store.rows import Holder
-from hpctl.store.sql import Store
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import Absent, Unavailable
+from hpctl.vocabulary.cloud_facts import InstanceGroup, ProviderView
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.cli import worlds
 from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
 from tests.clusters.paper_slurm import PaperSlurm
@@ -90,17 +91,19 @@ def head(tmp_path, monkeypatch) -> Head:
         "cluster: {provider: sagemaker, name: llm-prod, region: us-west-2}\n"
     )
     made = Head(tmp_path, config)
-    monkeypatch.setattr("hpctl.wiring.make_scheduler", lambda _: Reads(made.slurm))
-    monkeypatch.setattr("hpctl.wiring.choose_scheduler", lambda _: (Reads(made.slurm), "cli"))
-    monkeypatch.setattr("hpctl.wiring.make_provider", lambda _: Reads(made.cloud))
-    monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: made.aws)
-    monkeypatch.setattr("hpctl.wiring.make_by_hand", lambda _: made.by_hand())
-    monkeypatch.setattr("hpctl.cli.cluster.maintenance.EVERY_S", 0.0)
+    monkeypatch.setattr("hpctl.engine.adapters.make_scheduler", lambda _: Reads(made.slurm))
+    monkeypatch.setattr(
+        "hpctl.engine.adapters.choose_scheduler", lambda _: (Reads(made.slurm), "cli")
+    )
+    monkeypatch.setattr("hpctl.engine.adapters.make_provider", lambda _: Reads(made.cloud))
+    monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: made.aws)
+    monkeypatch.setattr("hpctl.engine.adapters.make_by_hand", lambda _: made.by_hand())
+    monkeypatch.setattr("hpctl.clusters.commands.maintenance.EVERY_S", 0.0)
     monkeypatch.setattr(output, "now", lambda: worlds.NOW)
     for name in ("SUDO_USER", "HPCTL_CLUSTER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SAGEMAKER_RESOURCE_CONFIG_PATH", "/nonexistent")
-    monkeypatch.setattr("hpctl.cli.cluster.node_orders.invoking_user", lambda: "ana")
+    monkeypatch.setattr("hpctl.clusters.commands.node_orders.invoking_user", lambda: "ana")
     return made
 
 
@@ -211,7 +214,7 @@ def account(monkeypatch) -> Account:
             },
         }
     )  # fmt: skip
-    monkeypatch.setattr("hpctl.wiring.open_aws", lambda *_: found)
+    monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: found)
     monkeypatch.chdir(Path(__file__).parent / "validate")
     return found
 

@@ -6,13 +6,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hpctl.core.compat import UTC
-from hpctl.core.journal import Event, State
-from hpctl.core.model import SchedulerView, SlurmJob
-from hpctl.core.policy import Mode, Policy
-from hpctl.daemon.job_reports import JobDesk
-from hpctl.daemon.wake import SystemClock
-from hpctl.errors import Unavailable
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.state import State
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 

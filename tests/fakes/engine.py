@@ -3,19 +3,21 @@
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from hpctl.core import advance as advance_module
-from hpctl.core import plan as plan_module
-from hpctl.core import requests as requests_module
-from hpctl.core import retire as retire_module
-from hpctl.core.advance import Progress
-from hpctl.core.all_kinds import KINDS
-from hpctl.core.catalogue import Rules
-from hpctl.core.journal import Event, State
-from hpctl.core.kinds import Plan
-from hpctl.core.model import JobId, NodeName, SlurmJob
-from hpctl.core.policy import Policy
-from hpctl.core.retire import Retired
-from hpctl.core.view import Request, View
+from hpctl.daemon.kinds import KINDS
+from hpctl.engine import advance as advance_module
+from hpctl.engine import plan as plan_module
+from hpctl.engine import requests as requests_module
+from hpctl.engine import retire as retire_module
+from hpctl.engine.advance import Progress
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.state import State
+from hpctl.engine.kinds import Plan
+from hpctl.engine.retire import Retired
+from hpctl.engine.view import Request, View
+from hpctl.faults.catalogue import Rules
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.slurm_facts import SlurmJob
 
 ORDERS = requests_module.collect_orders(KINDS)
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from hpctl.agent.check import Expected, Machine, Observation
-from hpctl.agent.rdma import Reading, Sweep, Trace
-from hpctl.core.faults import CHECKS
+from hpctl.detection.check import Expected, Machine, Observation
+from hpctl.detection.rdma_counters import Reading, Sweep, Trace
+from hpctl.faults.table import CHECKS
 
 BORN = (64768, 4711)
 

@@ -1,7 +1,7 @@
 """A journal in memory: what the loop needs of the store, and its promises, without a database.
 
 Several handles on one `Disk` are what several processes on one database are. The contract suite
-of `tests/contract/journal` holds it to what the real databases do.
+of `tests/engine/journal` holds it to what the real databases do.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,11 @@ from datetime import datetime
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.journal import Event, RequestTaken
-from hpctl.core.model import Health, NodeName, RecoveryId
-from hpctl.core.view import Request
+from hpctl.engine.journal.events import Event, RequestTaken
+from hpctl.engine.view import Request
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.model import Health
 
 
 class Disk(Struct):

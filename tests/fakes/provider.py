@@ -10,18 +10,10 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-from hpctl.core.model import (
-    Generation,
-    Instance,
-    InstanceGroup,
-    InstanceId,
-    InstanceStatus,
-    LogicalId,
-    NodeName,
-    Outcome,
-    ProviderView,
-)
-from hpctl.errors import Unavailable
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
+from hpctl.vocabulary.identity import Generation, InstanceId, LogicalId, NodeName
+from hpctl.vocabulary.outcome import Outcome
 
 GROUP = "workers"
 NO_CAPACITY = "We currently do not have sufficient capacity to launch new ml instances."

@@ -11,11 +11,13 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from hpctl.core.marks import mark_of
-from hpctl.core.model import Attempt, JobId, NodeName, Outcome, RecoveryId, SchedulerView, SlurmNode
-from hpctl.errors import Unavailable
+from hpctl.faults.hma_marks import mark_of
 from hpctl.slurm import rules
 from hpctl.slurm.records import JobRecord, Size
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
 
 UNAVAILABLE = Outcome.rejected("unavailable", "slurmctld does not answer", transient=True)

@@ -13,7 +13,9 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-from hpctl.core.model import JobId, NodeName, SlurmJob, SlurmNode, reason_owner
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
 
 BEGIN_DELAY_S = 121.0
 EPILOG_S = 1.0

@@ -4,31 +4,17 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from hpctl.core.compat import UTC
-from hpctl.core.journal import Event, NodeRecoveryOpened, State, replay
-from hpctl.core.model import (
-    Assessment,
-    Attempt,
-    Condition,
-    FaultClass,
-    Finding,
-    Generation,
-    Health,
-    Instance,
-    InstanceId,
-    InstanceStatus,
-    NodeName,
-    ProviderView,
-    Remedy,
-    SchedulerView,
-    SlurmJob,
-    SlurmNode,
-    Urgency,
-    Verdict,
-)
-from hpctl.core.policy import Mode, Policy
-from hpctl.core.recovery import Do, Move, Next
-from hpctl.core.view import View
+from hpctl.engine.journal.events import Event, NodeRecoveryOpened
+from hpctl.engine.journal.state import State, replay
+from hpctl.engine.view import View
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.identity import Attempt, Generation, InstanceId, NodeName
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import Do, Move, Next
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 N1 = "n1"

@@ -16,14 +16,14 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
-from hpctl.daemon.alerts import routes as alert_routes
-from hpctl.daemon.authentication import IntakeSettings
-from hpctl.daemon.intake import intake_app
-from hpctl.daemon.job_reports import route as job_route
-from hpctl.daemon.requests import route as request_route
-from hpctl.daemon.server import IntakeServer
-from hpctl.daemon.wake import SystemClock
-from hpctl.protocol import job_reports as job_wire
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.request_intake import route as request_route
+from hpctl.jobs.report_intake import route as job_route
+from hpctl.service.alerts import routes as alert_routes
+from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.server import IntakeServer
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink
 
 ANSWER_S = 10.0

@@ -14,37 +14,42 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl import config, policies
-from hpctl.agent import kmsg
-from hpctl.agent.check import CannotTell as NoVerdict
-from hpctl.agent.checks.kernel_log import Kernel
-from hpctl.agent.outside import hma, plugins, reported
+from hpctl.checkpoints import files, job_comment, run_records
+from hpctl.checkpoints.files import NotWhole
+from hpctl.checkpoints.formats import hf_trainer, manifest, ocdbt, torch_files
 from hpctl.clusters.spec import reading as spec_reading
-from hpctl.core import hostlist, model
-from hpctl.core.bounds import duration_s
-from hpctl.core.compat import UTC, iso_time
-from hpctl.core.job_recovery import JobReport
-from hpctl.core.journal import EVENT_TYPES
-from hpctl.core.run_policy import RunPolicy, registration
-from hpctl.daemon import alerts
-from hpctl.errors import HpctlError, JournalCorrupt
-from hpctl.jobs import crash, job_comment, progress_notes, ras_report, sbatch_options
-from hpctl.jobs.checkpoints import files, hf_trainer, manifest, ocdbt, torch_files
-from hpctl.jobs.checkpoints.files import NotWhole
+from hpctl.detection import kmsg
+from hpctl.detection.check import CannotTell as NoVerdict
+from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.outside import hma_records, plugin_json, report_request
+from hpctl.engine import config
+from hpctl.engine.journal.events import EVENT_TYPES
+from hpctl.engine.journal.rows import decode
+from hpctl.jobs import crash
+from hpctl.jobs.hangs import ras_report
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.engine import LineCutter
-from hpctl.jobs.run import history
-from hpctl.protocol import job_reports as job_wire
-from hpctl.protocol import reports as wire
-from hpctl.protocol.heads import explained
+from hpctl.jobs.run import progress_notes
+from hpctl.jobs.sbatch import options
+from hpctl.service import alerts
 from hpctl.slurm import cli, parse
 from hpctl.slurm.records import Hostlists
-from hpctl.store.rows import decode
+from hpctl.toolkit import hostlist
+from hpctl.toolkit.bounds import duration_s
+from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.errors import HpctlError, JournalCorrupt
+from hpctl.vocabulary import model, policy_file
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.registration import registration
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire import reports as wire
+from hpctl.wire.heads import explained
 from tests import intakes
-from tests.contract.journal.events import signal, taken
+from tests.checkpoints import checkpoint_files, ocdbt_files
+from tests.engine.journal.events import signal, taken
 from tests.fuzz import intake
 from tests.stubs.ras.job import Job, as_json, as_text, job
-from tests.unit import checkpoint_files, ocdbt_files
 
 MOST = 1 << 16
 SLOW_S = 10.0
@@ -211,27 +216,27 @@ TARGETS: dict[str, Target] = {
     ),
     "ticket": _target(_on_text(job_comment.decode), b'hpctl:{"dir":"/shared/run"} mine'),
     "kmsg": _target(kmsg.parse, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
-    "kernel-lines": _target(_kernel, *_files("tests/cli/kmsg"), *_files("tests/corpus/cases/*")),
-    "hma": _target(_on_text(hma.read_detection), DETECTION, refuses=hma.Malformed),
+    "kernel-lines": _target(_kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")),
+    "hma": _target(_on_text(hma_records.read_detection), DETECTION, refuses=hma_records.Malformed),
     "plugin": _target(
-        plugins.findings,
+        plugin_json.findings,
         b'{"findings":[{"code":"slow","verdict":"fail","detail":"x"}]}',
         refuses=NoVerdict,
     ),
-    "plugin-description": _target(plugins.description, b'{"every_s":60}', refuses=NoVerdict),
+    "plugin-description": _target(plugin_json.description, b'{"every_s":60}', refuses=NoVerdict),
     "local-report": _target(
-        reported.decode,
+        report_request.decode,
         b'{"op":"report","check":"report.nhc","code":"x","verdict":"fail"}\n',
         refuses=HpctlError,
     ),
     "progress": _target(progress_notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
-    "crash": _target(_crash, *_files("tests/unit/crash_samples/*")),
+    "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
     "ras-json": _target(ras_report.read_json, _ras("2.30.7", as_json), refuses=HpctlError),
     "ras-text": _target(
         ras_report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
     ),
-    "run-history": _target(lambda raw: list(history.read_records(raw)), b'{"type":"started"}\n'),
+    "run-history": _target(lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'),
     "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),
     "safetensors": _target(
         _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR, refuses=NotWhole
@@ -246,11 +251,11 @@ TARGETS: dict[str, Target] = {
     ),
     "ocdbt-node": _target(_node, ocdbt_files.LEAF, ocdbt_files.INTERIOR, refuses=NotWhole),
     "batch-script": _target(
-        _on_text(partial(sbatch_options.read, "job.sh")), SCRIPT, refuses=HpctlError
+        _on_text(partial(options.read, "job.sh")), SCRIPT, refuses=HpctlError
     ),
     "log-rules": _target(_on_text(rules.parse), RULES, refuses=HpctlError),
     "policy": _target(
-        _on_text(policies.parse), policies.example().encode(), LADDER, refuses=HpctlError
+        _on_text(policy_file.parse), policy_file.example().encode(), LADDER, refuses=HpctlError
     ),
     "configuration": _target(
         _on_text(config.parse), b"mode: own\ncluster: {name: a}\nages: {silent_s: 9}\n",

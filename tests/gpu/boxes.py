@@ -54,7 +54,7 @@ def run_in(
     """Run a command on a sandbox's head node; never raises for how it ends."""
     import subprocess
 
-    from hpctl.errors import HpctlError
+    from hpctl.toolkit.errors import HpctlError
     from tests.gpu.context import Ran
 
     began = time.monotonic()

@@ -163,9 +163,6 @@ def _own_files() -> list[Path]:
     return [*kept, ROOT / "pyproject.toml"]
 
 
-# --- wheels -----------------------------------------------------------------------------------
-
-
 def _pip(*words: str) -> None:
     """Run pip. Raises SystemExit with what it printed."""
     command = [sys.executable, "-m", "pip", "--no-input", "--disable-pip-version-check"]
@@ -298,9 +295,6 @@ def trim_botocore(wheel: Path) -> None:
                 content = "".join(kept).encode()
             after.writestr(entry, content, zipfile.ZIP_DEFLATED)
     smaller.replace(wheel)
-
-
-# --- Slurm ------------------------------------------------------------------------------------
 
 
 def _package_versions() -> str:

@@ -91,9 +91,9 @@ def judge(records: Sequence[str]) -> list[dict[str, Any]]:
     """Return what the agent makes of each record by itself."""
     import msgspec
 
-    from hpctl.agent.checks.kernel_log import Kernel
-    from hpctl.agent.kmsg import parse
-    from hpctl.agent.procs import Jobs
+    from hpctl.detection.kernel.log import Kernel
+    from hpctl.detection.kmsg import parse
+    from hpctl.detection.slurm_jobs import Jobs
 
     kernel = Kernel(Jobs().of)
     judged: list[dict[str, Any]] = []

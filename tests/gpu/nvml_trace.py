@@ -78,8 +78,8 @@ def summarize(seconds: Sequence[float]) -> dict[str, float]:
 
 def begin_nvml(driver: Any) -> None:
     """Start NVML as the agent's child does. Raises NvmlFailed."""
-    from hpctl.agent.driver_files import find_library
-    from hpctl.agent.nvml.child import begin_session
+    from hpctl.detection.driver_files import find_library
+    from hpctl.detection.nvml.child import begin_session
 
     library = find_library(Path("/"), os.environ)
     begin_session(driver, "" if library is None else str(library))
@@ -87,7 +87,7 @@ def begin_nvml(driver: Any) -> None:
 
 def begin_sweep() -> Any:
     """Return hpctl's Sweep over the real library, begun."""
-    from hpctl.agent.nvml.child import Sweep
+    from hpctl.detection.nvml.child import Sweep
 
     driver = noting_driver(Calls())
     begin_nvml(driver)
@@ -114,7 +114,7 @@ def noting_driver(calls: Calls) -> Any:
     """Return hpctl's Driver over the real library, which notes every call in `calls`."""
     import pynvml
 
-    from hpctl.agent.nvml import driver
+    from hpctl.detection.nvml import driver
 
     class NotingDriver(driver.Driver):
         def call(self, name: str, *arguments: object, **about: Any) -> Any:

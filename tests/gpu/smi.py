@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def compare_with_smi(context: Context, sweep: Any, label: str) -> None:
     """Compare the first GPU's values with what nvidia-smi prints between two sweeps."""
-    from tests.contract.nvml.smi_fields import DIFFERS, ONLY_SMI, compare
+    from tests.detection.nvml.contract.smi_fields import DIFFERS, ONLY_SMI, compare
 
     before = _read_first_gpu(sweep)
     smi = context.run(["nvidia-smi", "-q", "-x"], 15)
@@ -40,6 +40,6 @@ def compare_with_smi(context: Context, sweep: Any, label: str) -> None:
 def _read_first_gpu(sweep: Any) -> Any:
     import msgspec
 
-    from hpctl.agent.nvml.snapshot import Snapshot
+    from hpctl.detection.nvml.snapshot import Snapshot
 
     return msgspec.convert(sweep.read(), Snapshot).gpus[0]

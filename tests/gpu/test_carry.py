@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.specifiers import SpecifierSet
 
-from hpctl.clusters import policies
+from hpctl.clusters import iam_policies
 from tests.gpu import carry
 from tests.gpu.carry import (
     FOLDER,
@@ -69,7 +69,7 @@ def test_botocore_keeps_its_code_and_the_models_of_the_services_that_hpctl_calls
 
 
 def test_the_kept_services_are_those_that_the_head_node_calls() -> None:
-    assert set(policies.HEAD_NODE) | set(policies.AUTOSCALE) <= SERVICES
+    assert set(iam_policies.HEAD_NODE) | set(iam_policies.AUTOSCALE) <= SERVICES
 
 
 def test_a_trimmed_wheel_lists_what_it_holds(tmp_path: Path) -> None:

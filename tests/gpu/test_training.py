@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tests.checkpoints.torch_here import need
+from tests.checkpoints.proof.torch_here import need
 from tests.gpu import boxes
 from tests.gpu.parts import flight_recorder, in_process, ways_to_die
 from tests.gpu.recordings import H200, read_json

@@ -29,9 +29,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.config import ALONE_LEASE_S
-from hpctl.errors import HpctlError
-from tests.integration.chaos import Chaos
+from hpctl.engine.config import ALONE_LEASE_S
+from hpctl.toolkit.errors import HpctlError
+from tests.daemon.chaos import Chaos
 from tests.soak.jobs import Job
 from tests.soak.status import Over, Serving, Struck
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.core.compat import iso_time
 from hpctl.sandbox.training.model import attempts
-from tests.integration.chaos import Chaos
-from tests.integration.test_training import ROOT, Run
+from hpctl.toolkit.compat import iso_time
+from tests.daemon.chaos import Chaos
+from tests.sandbox.test_training import ROOT, Run
 
 STEP_S = 0.15
 TRAIN = f"{sys.executable} -m hpctl.sandbox.training"

@@ -14,8 +14,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.errors import HpctlError
-from tests.integration.chaos import ROOMY, Chaos, cluster, merged
+from hpctl.toolkit.errors import HpctlError
+from tests.daemon.chaos import ROOMY, Chaos, cluster, merged
 from tests.soak.faults import FAULTS, Scene
 from tests.soak.jobs import BESIDE, SHAPES, Job, Shape, ran_twice, submit, undisturbed
 from tests.soak.status import NAMED_S, StatusWatch, Struck, Verdict

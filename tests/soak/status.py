@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct, field
 
-from hpctl.errors import HpctlError, Unavailable
-from tests.integration.chaos import Chaos
-from tests.integration.test_training import ROOT
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from tests.daemon.chaos import Chaos
+from tests.sandbox.test_training import ROOT
 
 EVERY_S = 1.0
 ACT_S = 10.0
@@ -235,8 +235,8 @@ def _judge(fault: Struck, row: Row, answers: list[Answer], named_s: float = NAME
 
 def main(path: str) -> None:
     """Ask what `hpctl status` asks, once a second, and print each answer as a line of JSON."""
-    from hpctl.cli.output import load_config
-    from hpctl.cli.status import seen, verdict
+    from hpctl.engine.config_loading import load_config
+    from hpctl.insight.status_view import seen, verdict
 
     while True:
         began = time.time()

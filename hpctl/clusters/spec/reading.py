@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import Struct
 from pydantic import ValidationError
 
-from hpctl import yaml as yaml_files
 from hpctl.clusters.spec.cluster import AutoPatch, ClusterSpec, Ebs, GroupSpec, Storage
 from hpctl.clusters.spec.field_types import API_PARTITION
-from hpctl.yaml import FileProblems, Place, near
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.yaml_files import FileProblems, Place, near
 
 
 class Broken(Struct, frozen=True):

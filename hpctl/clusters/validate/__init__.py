@@ -15,7 +15,7 @@ from hpctl.clusters.spec import ClusterSpec
 from hpctl.clusters.validate import capacity, living, network, role, scripts, spec_rules, storage
 from hpctl.clusters.validate.facts import Facts, Family, ServiceModel
 from hpctl.clusters.validate.wanted import CheckedFinding, Level, Wanted, of_spec
-from hpctl.ports import Aws
+from hpctl.vocabulary.ports import Aws
 
 __all__ = ["FAMILIES", "CheckedFinding", "Level", "validate"]
 

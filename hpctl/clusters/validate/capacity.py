@@ -27,8 +27,8 @@ from hpctl.clusters.validate.wanted import (
     unknown,
     warn,
 )
-from hpctl.core.compat import UTC
-from hpctl.ports import Aws, Service
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.ports import Aws, Service
 
 CAPACITY = Family("capacity", "Training plans and zones.", ("capacity", "network", "living"))
 QUOTAS = Family("quotas", "Service quotas of the account.", ("quota",))

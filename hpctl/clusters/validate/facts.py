@@ -19,9 +19,9 @@ from hpctl.clusters.validate.wanted import (
     Wanted,
     WantedGroup,
 )
-from hpctl.core.compat import UTC
-from hpctl.errors import Absent, Refused, Unavailable
-from hpctl.ports import Service
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Absent, Refused, Unavailable
+from hpctl.vocabulary.ports import Service
 
 _EFA = re.compile(r"ml\.(p4|p5|p6|trn)")
 """Types that have EFA where EC2 cannot be asked."""

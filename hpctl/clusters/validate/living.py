@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hpctl.clusters.validate.facts import Facts, Family, LivingFacts, ask
 from hpctl.clusters.validate.wanted import Finding, Unanswered, Wanted, fail, ok, unknown, warn
-from hpctl.ports import Aws
+from hpctl.vocabulary.ports import Aws
 
 FAMILY = Family("cluster", "The cluster's name and what it stands for already.", ("living",))
 

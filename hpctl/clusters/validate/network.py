@@ -30,7 +30,7 @@ from hpctl.clusters.validate.wanted import (
     unknown,
     warn,
 )
-from hpctl.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, Service
 
 FAMILY = Family("network", "Subnets, routes and names.", ("network", "living"))
 

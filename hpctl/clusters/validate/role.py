@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from hpctl.clusters import policies
-from hpctl.clusters.policies import SERVICE
+from hpctl.clusters import iam_policies
+from hpctl.clusters.iam_policies import SERVICE
 from hpctl.clusters.validate.facts import Facts, Family, Role, Simulated, ask
 from hpctl.clusters.validate.scripts import parsed
 from hpctl.clusters.validate.wanted import (
@@ -20,7 +20,7 @@ from hpctl.clusters.validate.wanted import (
     settled,
     unknown,
 )
-from hpctl.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, Service
 
 FAMILY = Family("iam", "The execution roles of the groups.", ("role",))
 
@@ -37,7 +37,7 @@ def gather(aws: Aws, wanted: Wanted) -> dict[str, Role]:
 
 
 def simulate(
-    iam: Service, role: str, statements: tuple[policies.Statement, ...]
+    iam: Service, role: str, statements: tuple[iam_policies.Statement, ...]
 ) -> Simulated | Unanswered:
     """What a principal is not allowed of these statements, and what depends on the request."""
     refused: dict[str, str] = {}
@@ -59,7 +59,7 @@ def simulate(
     return Simulated(refused, unsure)
 
 
-def _results(iam: Service, role: str, statement: policies.Statement) -> list[Any]:
+def _results(iam: Service, role: str, statement: iam_policies.Statement) -> list[Any]:
     account = role.split(":")[4]
     known = {"aws:PrincipalAccount": account, "aws:ResourceAccount": account}
     for keys in statement.condition.values():
@@ -97,21 +97,21 @@ def _entry(iam: Service, name: str) -> Mapping[str, Any]:
     return found
 
 
-def needed(wanted: Wanted, arn: str, region: str) -> tuple[policies.Statement, ...]:
+def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statement, ...]:
     """What the nodes of the groups that have this role do."""
     groups = [group for group in wanted.groups if group.execution_role == arn]
-    to = policies.scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
+    to = iam_policies.scope(cluster=wanted.name, account=arn.split(":")[4], region=region)
     statements = []
-    for one in policies.execution_role(to):
+    for one in iam_policies.execution_role(to):
         if one.sid.startswith("Lifecycle"):
             continue
         if one.sid.startswith("Interface") and not any(group.network.subnets for group in groups):
             continue
         statements.append(one)
     for alarm in sorted({name for group in groups for name in group.alarms}):
-        statements += policies.rollback_alarms(replace(to, alarm=alarm))
+        statements += iam_policies.rollback_alarms(replace(to, alarm=alarm))
     if wanted.secret and any(group.role == "Controller" for group in groups):
-        statements += policies.accounting_secret(wanted.secret)
+        statements += iam_policies.accounting_secret(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):
         place = parsed(uri)
         if place is None:
@@ -127,8 +127,8 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[policies.Statement, .
             }
         )
         statements += [
-            policies.Statement("Scripts", ("s3:GetObject",), tuple(scripts)),
-            policies.Statement(
+            iam_policies.Statement("Scripts", ("s3:GetObject",), tuple(scripts)),
+            iam_policies.Statement(
                 "Prefix", ("s3:ListBucket",), (f"arn:{to.partition}:s3:::{bucket}",)
             ),
         ]

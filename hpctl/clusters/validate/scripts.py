@@ -37,7 +37,7 @@ from hpctl.clusters.validate.wanted import (
     unknown,
     warn,
 )
-from hpctl.ports import Aws, Service
+from hpctl.vocabulary.ports import Aws, Service
 
 FAMILY = Family("scripts", "Lifecycle scripts on this machine (`--scripts`).", ("scripts",))
 

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpctl.clusters.maintenance import NO_BATCHES
+from hpctl.clusters.maintenance_orders import NO_BATCHES
 from hpctl.clusters.validate.facts import Facts, Family, ModelFacts, ServiceModel
 from hpctl.clusters.validate.wanted import Finding, Place, Wanted, fail, ok, settled, warn
-from hpctl.yaml import near
+from hpctl.toolkit.yaml_files import near
 
 FAMILY = Family("spec", "The file itself.", ("model",))
 

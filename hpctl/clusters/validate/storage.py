@@ -24,7 +24,7 @@ from hpctl.clusters.validate.wanted import (
     unknown,
     warn,
 )
-from hpctl.ports import Aws
+from hpctl.vocabulary.ports import Aws
 
 FAMILY = Family("storage", "FSx file systems.", ("storage", "network"))
 

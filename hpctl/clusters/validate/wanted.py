@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from hpctl.clusters.request import CLUSTER, GROUP, create_request
 from hpctl.clusters.spec import ClusterSpec
-from hpctl.core.compat import StrEnum
-from hpctl.yaml import line_of
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.yaml_files import line_of
 
 _FILE_SYSTEM = re.compile(r"(f[sc]i?-[0-9a-f]{8,})")
 

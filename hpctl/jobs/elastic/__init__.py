@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpctl.core.compat import SAFE_PATH
+from hpctl.toolkit.compat import SAFE_PATH
 
 SECRET = "HPCTL_ELASTIC_SECRET"  # noqa: S105 (the variable's name)
 """What the launchers of one step know and nobody else does: at least 16 characters."""

@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from hpctl.errors import HpctlError
 from hpctl.jobs.elastic.controller import AccountWriter, GroupController, say
 from hpctl.jobs.elastic.group import LOST
 from hpctl.jobs.elastic.launcher import NodeLauncher
 from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, parse, place
+from hpctl.toolkit.errors import HpctlError
 
 USAGE = 64
 

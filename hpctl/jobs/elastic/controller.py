@@ -22,12 +22,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.bounds import printable
-from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import RunPolicy
-from hpctl.core.trouble import EVIDENCE_CHARS, STOP_EXIT_CODE, Trouble
-from hpctl.errors import HpctlError
+from hpctl.checkpoints.resume import resume
 from hpctl.jobs.elastic import group as failure
 from hpctl.jobs.elastic import wire
 from hpctl.jobs.elastic.group import (
@@ -44,7 +39,13 @@ from hpctl.jobs.elastic.group import (
     root_cause,
 )
 from hpctl.jobs.elastic.options import LauncherPlace
-from hpctl.jobs.resume import resume
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, STOP_EXIT_CODE, Trouble
+from hpctl.wire import job_ports
 
 KEEP = 50
 """How many generations the file keeps, the last ones."""
@@ -190,8 +191,8 @@ class GroupController:
 
     async def listen(self) -> None:
         """Take the first of the step's ports that is free. Raises HpctlError where none is."""
-        first = wire.first_port(self._place.secret, self._place.run_id)
-        for port in range(first, first + wire.PORTS):
+        first = job_ports.first_port(self._place.secret, self._place.run_id)
+        for port in range(first, first + job_ports.PORTS):
             with contextlib.suppress(OSError):
                 # All addresses: by which of them the other nodes know this one is their matter.
                 self._server = await asyncio.start_server(
@@ -202,7 +203,7 @@ class GroupController:
                     backlog=1024,
                 )
                 return
-        raise HpctlError(f"none of the ports {first} to {first + wire.PORTS - 1} is free")
+        raise HpctlError(f"none of the ports {first} to {first + job_ports.PORTS - 1} is free")
 
     async def run(self) -> None:
         """Until the end is sent and every launcher has closed its connection, or 10 s."""

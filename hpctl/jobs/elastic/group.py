@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.compat import StrEnum
-from hpctl.core.trouble import UNSTARTED
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.trouble import UNSTARTED
 
 _COMPLAINT = re.compile(
     r"connection (?:closed|reset|refused|was broken)|broken pipe|remote process exited"

@@ -18,12 +18,13 @@ from typing import Any
 
 import msgspec
 
-from hpctl.core.bounds import printable
 from hpctl.jobs.elastic import PYTHON, RESULT, SECRET, group, wire
 from hpctl.jobs.elastic.controller import say
 from hpctl.jobs.elastic.group import LOST, STOPPED
 from hpctl.jobs.elastic.options import LauncherOptions, LauncherPlace, Program
 from hpctl.jobs.elastic.wire import wait_for
+from hpctl.toolkit.bounds import printable
+from hpctl.wire import job_ports
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -370,12 +371,12 @@ class NodeLauncher:
         """Find the controller: on one of the step's ports, whenever its node is ready."""
         place = self._place
         hello = {"node": place.node, "ranks": self._options.nproc, "host": place.host}
-        first = wire.first_port(place.secret, place.run_id)
+        first = job_ports.first_port(place.secret, place.run_id)
         limit = time.monotonic() + self._options.timing.join_s
         address = "127.0.0.1" if place.node == 0 else place.address
         pause = FIRST_PAUSE_S
         while True:
-            for port in range(first, first + wire.PORTS):
+            for port in range(first, first + job_ports.PORTS):
                 with contextlib.suppress(OSError, wire.ProtocolError, TimeoutError):
                     return await wire.connect(address, port, place.secret, hello)
             if time.monotonic() > limit:

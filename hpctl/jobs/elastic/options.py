@@ -12,11 +12,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.core.hostlist import HostlistError, expand
-from hpctl.core.join import is_address, spelled
-from hpctl.errors import HpctlError
 from hpctl.jobs.elastic import RESULT, SECRET
 from hpctl.jobs.elastic.group import GroupTiming, RestartLimits
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.vocabulary.instance_join import is_address, spelled
 
 _PYTHON = re.compile(r"(?:.*/)?python(?:\d+(?:\.\d+)?)?\Z")
 

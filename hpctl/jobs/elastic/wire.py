@@ -17,15 +17,21 @@ import socket
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from hpctl.errors import Unavailable
+from hpctl.toolkit.errors import Unavailable
+from hpctl.wire.job_ports import PORTS, first_port
 
 LIMIT = 64 * 1024
+
+
 HANDSHAKE_S = 5.0
+
+
 SECOND_S = 1.0
-PORTS = 16
-"""How many ports, from the first that the secret gives, are tried."""
+
 
 Message = dict[str, Any]
+
+
 _T = TypeVar("_T")
 
 
@@ -98,12 +104,6 @@ class Connection:
     def abort(self) -> None:
         """Close at once."""
         self._writer.transport.abort()
-
-
-def first_port(secret: str, run_id: str) -> int:
-    """Where the launchers of one step meet: the first of PORTS, below the ephemeral range."""
-    digest = hashlib.sha256(f"hpctl elastic port {secret} {run_id}".encode()).digest()
-    return 15000 + int.from_bytes(digest[:4], "big") % 15000
 
 
 async def connect(host: str, port: int, secret: str, hello: Message) -> Connection:

@@ -27,10 +27,10 @@ from statistics import median
 
 from msgspec import Struct
 
-from hpctl.core.compat import UTC, iso_time
-from hpctl.errors import HpctlError, Unavailable
 from hpctl.jobs.logs.patterns import Match, Pattern
 from hpctl.jobs.logs.rules import LogRule, RuleSet
+from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.errors import HpctlError, Unavailable
 
 LONGEST_LINE = 1 << 20
 """Bytes of a line that are kept; the rest of a longer one is passed over."""

@@ -15,14 +15,21 @@ from typing import Annotated, Any, ClassVar, Literal
 import yaml
 from msgspec import Meta, Struct
 
-from hpctl import yaml as yaml_files
-from hpctl.errors import HpctlError
 from hpctl.jobs.logs.patterns import Pattern
-from hpctl.yaml import FileProblems, Reads
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.yaml_files import FileProblems, Reads
+from hpctl.vocabulary.log_presets import PRESETS
 
 Kind = Literal["threshold", "nan", "spike", "slow", "upload", "seen"]
+
+
 Operator = Literal["gt", "gteq", "lt", "lteq", "eq"]
+
+
 BLOCK = "logMonitoringConfiguration"
+
+
 DEFAULT_POINTS: dict[str, int] = {"spike": 3, "slow": 10}
 
 
@@ -189,9 +196,6 @@ def _lines(text: str) -> list[int]:
     if not isinstance(node, yaml.SequenceNode):
         return []
     return [item.start_mark.line + 1 for item in node.value]
-
-
-PRESETS = ("deepspeed", "hf", "lightning", "megatron", "nemo", "s3-uploads", "torchtitan")
 
 
 class NoSuchPreset(HpctlError):

@@ -12,13 +12,15 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hpctl.core.compat import UTC
-from hpctl.core.hostlist import nearest
-from hpctl.core.model import Attempt, JobId, NodeName, SlurmNode, reason_owner
-from hpctl.errors import Unavailable
 from hpctl.slurm.read import Reader
 from hpctl.slurm.records import JobRecord
 from hpctl.slurm.run import Runner
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.hostlist import nearest
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SlurmNode
 
 NOT_NOW = frozenset({"FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT_ISSUED", "INVALID_REG"})
 

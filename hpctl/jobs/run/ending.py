@@ -18,12 +18,12 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import RunPolicy
-from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.checkpoints.resume import ResumePoint
 from hpctl.jobs.crash import GpuGrant, explain_gpus
-from hpctl.jobs.resume import ResumePoint
 from hpctl.jobs.run.srun import NotLaunched, TaskEnd, root_end
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
 
 _EMPTY = ResumePoint()
 _ABORTED = "SIGABRT"

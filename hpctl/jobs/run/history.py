@@ -16,58 +16,18 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from hpctl.core.hostlist import fold
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, Past
-from hpctl.core.trouble import Trouble
-
-HISTORIES = ".hpctl"
-"""Where they are in a checkpoint directory."""
-MOST_SAVES = 8
-"""That are kept of one attempt: a file that grows with every checkpoint would have no end."""
-LARGEST = 16 << 20
-"""Bytes of history that are read, from the end: tens of thousands of attempts."""
-
-
-class AttemptStarted(msgspec.Struct, frozen=True, tag="started", omit_defaults=True):
-    """A step was launched. `restart` is Slurm's restart count, `attempt` counts all steps."""
-
-    attempt: int
-    restart: int
-    at: datetime
-    nodes: str
-    resume: str | None = None
-    step: int | None = None
-
-
-class TroubleTreated(msgspec.Struct, frozen=True, tag="treated", omit_defaults=True):
-    """A trouble was answered."""
-
-    attempt: int
-    trouble: Trouble
-    action: Action
-    why: str
-
-
-class AttemptEnded(msgspec.Struct, frozen=True, tag="ended", omit_defaults=True):
-    """An attempt ended: with which code, and why in one sentence."""
-
-    attempt: int
-    at: datetime
-    code: int
-    why: str
-
-
-class CheckpointSaved(msgspec.Struct, frozen=True, tag="saved", omit_defaults=True):
-    """What saving a checkpoint took, by the program. Of each attempt the first few are kept."""
-
-    attempt: int
-    at: datetime
-    seconds: float
-
-
-Record = AttemptStarted | TroubleTreated | AttemptEnded | CheckpointSaved
-_DECODER: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+from hpctl.checkpoints.run_records import (
+    MOST_SAVES,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointSaved,
+    Record,
+    TroubleTreated,
+    read_records,
+)
+from hpctl.jobs.decide import Past
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import NodeName
 
 
 class JobHistory(Struct):
@@ -127,15 +87,6 @@ class JobHistory(Struct):
         return max((r.attempt for r in self.records if isinstance(r, AttemptStarted)), default=0)
 
 
-def read_records(raw: bytes) -> Iterable[Record]:
-    """The records of a file's bytes; lines that are none are passed over."""
-    for line in raw[-LARGEST:].split(b"\n"):
-        try:
-            yield _DECODER.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-
-
 def _append(path: Path, line: bytes) -> None:
     """Write one line and sync it. Raises OSError."""
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -150,6 +101,8 @@ def _append(path: Path, line: bytes) -> None:
 
 LOG_PREFIX = "hpctl: "
 """How each line begins; the log rules pass such lines over."""
+
+
 REASON_CHARS = 100
 
 

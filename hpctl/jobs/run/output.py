@@ -23,20 +23,26 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import RunPolicy
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.errors import HpctlError
-from hpctl.jobs import progress_notes
+from hpctl.jobs.hangs.ras_judge import Inquiry
+from hpctl.jobs.hangs.ras_report import Address
 from hpctl.jobs.logs.engine import Engine, Follower, LineCutter, RuleVerdict
 from hpctl.jobs.logs.rules import RuleSet
-from hpctl.jobs.progress_notes import KEPT, Note, NoteFileReader, NoteListener, ReceivedNote, listen
-from hpctl.jobs.ras_judge import Inquiry
-from hpctl.jobs.ras_report import Address
-from hpctl.jobs.run import srun
+from hpctl.jobs.run import progress_notes, srun
 from hpctl.jobs.run.history import LOG_PREFIX
-from hpctl.jobs.run_progress import RunPace, RunProgress
+from hpctl.jobs.run.progress import RunPace, RunProgress
+from hpctl.jobs.run.progress_notes import (
+    KEPT,
+    Note,
+    NoteFileReader,
+    NoteListener,
+    ReceivedNote,
+    listen,
+)
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
 
 EVERY_S = 0.1
 """How often a file is looked at: what a crash waits for before it is noticed."""

@@ -10,19 +10,19 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.bounds import natural
-from hpctl.core.hostlist import expand
-from hpctl.core.model import JobId, NodeName
-from hpctl.core.run_policy import RunPolicy
-from hpctl.errors import HpctlError
-from hpctl.jobs.checkpoints.search import Search
+from hpctl.checkpoints.run_records import HISTORIES
+from hpctl.checkpoints.search import Search
 from hpctl.jobs.crash import GpuGrant
+from hpctl.jobs.hangs.ras_report import Address, address, address_of_job
 from hpctl.jobs.logs.rules import RuleSet
-from hpctl.jobs.ras_report import Address, address, address_of_job
 from hpctl.jobs.run.flight import flight_prefix
-from hpctl.jobs.run.history import HISTORIES
 from hpctl.jobs.run.srun import SrunCommand, task_layout
-from hpctl.policies import PolicyFile, merged
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import expand
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.policy_file import PolicyFile, merged
+from hpctl.vocabulary.run_policy import RunPolicy
 
 
 class TorchRanks(Struct, frozen=True):

@@ -26,27 +26,26 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hpctl.core.hostlist import fold
-from hpctl.core.model import JobId, NodeName
-from hpctl.errors import HpctlError
-from hpctl.jobs.sbatch_options import SHARED_SHORT, SHARED_VALUED, names_in
+from hpctl.jobs.sbatch.options import SHARED_SHORT, SHARED_VALUED, names_in
 from hpctl.slurm.run import End, Ran, Runner
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import JobId, NodeName
 
 _VALUED = SHARED_VALUED + names_in("""
     accel-bind bcast-exclude cpu-bind epilog het-group jobid max-exit-timeout max-threads mpi
     msg-timeout prolog relative slurmd-debug task-epilog task-prolog threads treewidth wait
 """)
+
+
 _SHORT = SHARED_SHORT | {"T": "threads", "r": "relative"}
+
+
 _ATTACHED = {"I": "immediate", "K": "kill-on-bad-exit", "k": "no-kill"}
 """Their optional value is whatever is attached."""
+
+
 _PLACES = ("nodelist", "exclude", "relative", "nodefile", "jobid", "het-group")
-_SHAPE = (
-    "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODELIST",
-    "SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_HOSTFILE",
-    "SLURM_ARBITRARY_NODELIST", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEPID",
-    "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_SRUN_COMM_HOST",
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_TASK_PID",
-)  # fmt: skip
 
 
 class SrunCommand(Struct, frozen=True):
@@ -153,21 +152,6 @@ def step_arguments(
     return [*srun.options, *place, *srun.command]
 
 
-def step_environment(
-    environ: Mapping[str, str], nodes: Sequence[NodeName], allocated: Sequence[NodeName]
-) -> dict[str, str]:
-    """What srun is started with: ours, less what the batch script's start left in it.
-
-    Those variables are options to srun (SLURM_NNODES is -N) and go stale when a node is lost.
-    A MASTER_ADDR that names another node of the allocation is the old rendezvous: it moves.
-    """
-    env = {name: value for name, value in environ.items() if name not in _SHAPE}
-    master = env.get("MASTER_ADDR", "")
-    if master in allocated and master not in nodes:
-        env["MASTER_ADDR"] = str(nodes[0])
-    return env
-
-
 def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand:
     """The same with a command that sees the step's nodes and no others.
 
@@ -183,11 +167,19 @@ def with_step_nodes(srun: SrunCommand, nodes: Sequence[NodeName]) -> SrunCommand
 
 
 _TASKS = re.compile(rb"^srun: error: (\S+): tasks? ([\d,\[\]-]+): (.+)$", re.MULTILINE)
+
+
 _LAUNCH = re.compile(
     rb"^srun: error: Task launch for (?:StepId=)?\S+ failed on node (\S+): (.+)$", re.MULTILINE
 )
+
+
 _CREATE = re.compile(rb"^srun: error: Unable to create step for job \S+ (.+)$", re.MULTILINE)
+
+
 _CODE = re.compile(r"Exited with exit code (\d+)")
+
+
 # strsignal(3) in the C locale, and what srun says of a task that the memory limit ended.
 _SIGNALS = {signal.strsignal(number): 128 + number for number in signal.valid_signals()}
 
@@ -275,9 +267,14 @@ def _name(raw: bytes) -> NodeName:
 
 SCANCEL_S = 15.0
 """scancel speaks to each node itself and waits 10 s for one that is frozen."""
+
+
 NOTIFY_S = 60.0
+
+
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that ask a program to end."""
+
 
 _STEP = re.compile(
     r"^StepId=(\S+) (?:.*?\bState=(\S+) )?.*\bSrunHost:Pid=[^:\s]*:(\d+)", re.MULTILINE

@@ -16,17 +16,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import RunDecision, RunPolicy
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.errors import HpctlError, Unavailable
+from hpctl.checkpoints import files
+from hpctl.checkpoints.resume import ResumePoint, beside, newest
 from hpctl.jobs import elastic
-from hpctl.jobs.checkpoints import files
 from hpctl.jobs.elastic import SECRET, controller
 from hpctl.jobs.elastic.wire import tell
+from hpctl.jobs.hangs.stacks import explain, read_stacks
 from hpctl.jobs.logs.engine import RuleVerdict
-from hpctl.jobs.resume import ResumePoint, beside, newest
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import clear_dumps, flight_environment
 from hpctl.jobs.run.output import OutputReader, RankProgress
@@ -38,12 +34,16 @@ from hpctl.jobs.run.srun import (
     SrunLine,
     StepLauncher,
     step_arguments,
-    step_environment,
     with_step_nodes,
 )
 from hpctl.jobs.run.timeouts import TimeoutInquiry
-from hpctl.jobs.stacks import explain, read_stacks
-from hpctl.policies import PolicyFile
+from hpctl.slurm.step_environment import step_environment
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy_file import PolicyFile
+from hpctl.vocabulary.run_policy import RunDecision, RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
 
 LOOK_S = 2.0
 """How often the account is read."""

@@ -14,13 +14,9 @@ from types import FrameType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.hostlist import fold
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import Action, RunDecision, RunPolicy, worth_growing
-from hpctl.core.trouble import STOP_EXIT_CODE, Kind, Trouble
-from hpctl.jobs.daemon_client import DaemonReply
-from hpctl.jobs.resume import NothingWhole, ResumePoint, newest, resume_point
+from hpctl.checkpoints.resume import NothingWhole, ResumePoint, newest, resume_point
+from hpctl.checkpoints.run_records import AttemptEnded, AttemptStarted
+from hpctl.jobs.decide import worth_growing
 from hpctl.jobs.run import ending, history, trouble_handler
 from hpctl.jobs.run.allocation import (
     AllocationQueries,
@@ -29,12 +25,18 @@ from hpctl.jobs.run.allocation import (
     NoSuchJob,
     choose_nodes,
 )
-from hpctl.jobs.run.history import AttemptEnded, AttemptStarted, JobHistory
+from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import ENDING, RunningStep, StepLauncher, TaskEnd, node_of
 from hpctl.jobs.run.steps import ClusterPolicy, EventQueue, Signalled, StepEnded, Steps
 from hpctl.jobs.run.trouble_handler import TroubleHandler
-from hpctl.policies import from_json
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy_file import from_json
+from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Kind, Trouble
+from hpctl.wire.job_report_client import DaemonReply
 
 INFINITE = float("inf")
 

@@ -25,16 +25,23 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.core.flight import FlightCause, FlightVerdict
-from hpctl.core.model import NodeName
-from hpctl.core.stacks import StackVerdict, Suspect
-from hpctl.core.trouble import EVIDENCE_CHARS, Kind, Trouble
-from hpctl.errors import HpctlError
 from hpctl.jobs.crash import NOT_COME
-from hpctl.jobs.flight_files import read_verdict
-from hpctl.jobs.ras_judge import LAST_LOOK_S, HangCause, RankNames, RasFinding, RasSample, culprits
-from hpctl.jobs.ras_report import Address, RasReport, query
-from hpctl.jobs.run_progress import Rank
+from hpctl.jobs.hangs.flight_files import read_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import (
+    LAST_LOOK_S,
+    HangCause,
+    RankNames,
+    RasFinding,
+    RasSample,
+    culprits,
+)
+from hpctl.jobs.hangs.ras_report import Address, RasReport, query
+from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
+from hpctl.jobs.run.progress import Rank
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
 
 DIFFERENT: Final = "the ranks call different collectives"
 """The signature of a program whose ranks call different collectives."""

@@ -9,17 +9,19 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from hpctl.core.compat import UTC
-from hpctl.core.hostlist import fold
-from hpctl.core.job_recovery import JobReport, Wish
-from hpctl.core.model import NodeName
-from hpctl.core.run_policy import CERTAIN, Action, Means, Past, RunDecision, RunPolicy, decide
-from hpctl.core.trouble import Kind, Trouble
-from hpctl.jobs.daemon_client import WHOLE_FAILOVER_S, DaemonReply, send_report
+from hpctl.checkpoints.run_records import TroubleTreated
+from hpctl.jobs.decide import Means, Past, decide
 from hpctl.jobs.run.allocation import AllocationState, Fitness
-from hpctl.jobs.run.history import JobHistory, TroubleTreated
+from hpctl.jobs.run.history import JobHistory
 from hpctl.jobs.run.settings import RunSettings
 from hpctl.jobs.run.srun import StepLauncher
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.run_policy import CERTAIN, Action, RunDecision, RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, DaemonReply, send_report
 
 PAUSES = (1.0, 4.0, 10.0, 15.0)
 """Seconds between attempts to report to the daemon what was done: all within the 60 s for which it

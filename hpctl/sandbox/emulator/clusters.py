@@ -5,7 +5,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import FaultKind, conflict, in_use, validation
 from hpctl.sandbox.emulator.launch import Launches, Scaling, Walks, failure_of
 from hpctl.sandbox.emulator.shapes import (
@@ -18,6 +17,7 @@ from hpctl.sandbox.emulator.shapes import (
     paged,
 )
 from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, Software, World
+from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 _KEPT_OF_GROUP = (
     "InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore",

@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.core.compat import StrEnum
-from hpctl.errors import HpctlError
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.errors import HpctlError
 
 
 class FaultKind(StrEnum):

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.faults import not_found, validation
 from hpctl.sandbox.emulator.shapes import Body, paged
 from hpctl.sandbox.emulator.state import Cluster, GroupState, Node, World, new_operation_id
+from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 KEPT = 500
 """The newest events that ListClusterEvents reaches back to."""

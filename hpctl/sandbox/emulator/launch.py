@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hpctl.core.model import InstanceStatus
 from hpctl.sandbox.emulator.capacity import Capacity
 from hpctl.sandbox.emulator.faults import FaultKind, Faults
 from hpctl.sandbox.emulator.history import Events, running
@@ -32,6 +31,7 @@ from hpctl.sandbox.emulator.state import (
     new_operation_id,
 )
 from hpctl.sandbox.machines import LifecycleFailed, Machines
+from hpctl.vocabulary.cloud_facts import InstanceStatus
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from hpctl.core.model import InstanceStatus, LogicalId
 from hpctl.sandbox.emulator.faults import FaultKind, Faults, conflict, not_found, validation
 from hpctl.sandbox.emulator.launch import Scaling, Walks
 from hpctl.sandbox.emulator.shapes import ONE_CONTROLLER, Body, paged
 from hpctl.sandbox.emulator.state import Cluster, Node, NodeState, World, new_operation_id
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import LogicalId
 
 CONTINUOUS_ONLY = (
     "{} is only supported for clusters with NodeProvisioningMode Continuous. Use instance ids "

@@ -16,8 +16,6 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hpctl.core.model import InstanceId, InstanceStatus
-from hpctl.errors import HpctlError
 from hpctl.sandbox.emulator import shapes
 from hpctl.sandbox.emulator.capacity import Capacity
 from hpctl.sandbox.emulator.clusters import ClusterOperations, DescribeOperation, TagOperations
@@ -45,6 +43,9 @@ from hpctl.sandbox.emulator.state import (
 )
 from hpctl.sandbox.emulator.updates import SoftwareOperation, UpdateOperation
 from hpctl.sandbox.machines import Machine, Machines
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import InstanceId
 
 MAX_BODY = 4 * 1024 * 1024
 CALLS = "/_emulator/calls"

@@ -20,9 +20,9 @@ from botocore.model import ListShape, MapShape, OperationModel, ServiceModel, Sh
 from botocore.validate import ParamValidator
 
 from hpctl.clusters.request import read_back
-from hpctl.core.compat import UTC, iso_time
 from hpctl.sandbox.emulator.faults import validation
 from hpctl.sandbox.emulator.state import GroupState, Role, Software
+from hpctl.toolkit.compat import UTC, iso_time
 
 Body = dict[str, Any]
 

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from hpctl.core.compat import UTC
-from hpctl.core.join import guessed
-from hpctl.core.model import InstanceId, InstanceStatus, LogicalId, NodeName
 from hpctl.sandbox.emulator.faults import not_found
 from hpctl.sandbox.machines import Machine
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
+from hpctl.vocabulary.instance_join import guessed
 
 Role = Literal["controller", "login", "compute"]
 Allocate = Callable[[str, Role], tuple[str, NodeName]]

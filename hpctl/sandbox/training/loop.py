@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from hpctl.jobs.checkpoints import manifest
-from hpctl.jobs.checkpoints.files import Defect
-from hpctl.jobs.checkpoints.hpctl_checkpoint import NAME, publish
-from hpctl.jobs.checkpoints.manifest import ManifestFile
+from hpctl.checkpoints.files import Defect
+from hpctl.checkpoints.formats import manifest
+from hpctl.checkpoints.formats.manifest import ManifestFile
+from hpctl.checkpoints.hpctl_checkpoint import NAME, publish
 from hpctl.sandbox.training import model
 from hpctl.sandbox.training.group import Place, ProcessGroup, join
 from hpctl.sandbox.training.model import Floats, Recorder, State

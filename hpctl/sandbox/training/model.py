@@ -24,7 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from hpctl import progress
-from hpctl.core.compat import UTC
+from hpctl.toolkit.compat import UTC
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,12 +13,12 @@ import boto3
 from moto.server import ThreadedMotoServer
 from msgspec import Struct, field
 
-from hpctl.cloud.aws import AwsAccount
-from hpctl.core.compat import UTC
-from hpctl.errors import Refused
-from hpctl.ports import Aws, Service
+from hpctl.sagemaker.aws import AwsAccount
 from hpctl.sandbox import other_aws
 from hpctl.sandbox.emulator import Emulator, NullMachines
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Refused
+from hpctl.vocabulary.ports import Aws, Service
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.clusters.validate.world import SCRIPT, TRUST
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 
 from hpctl.clusters.validate import FAMILIES, validate
 from hpctl.clusters.validate.wanted import Level
-from hpctl.errors import Absent, Unavailable
+from hpctl.toolkit.errors import Absent, Unavailable
 from tests.clusters.any_spec import specs
 
 

@@ -6,7 +6,7 @@ from hpctl.clusters import spec as specs
 from hpctl.clusters.validate import CheckedFinding, validate
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Bed, denied
-from tests.contract.provider.beds import cluster
+from tests.sagemaker.contract.beds import cluster
 
 
 @pytest.fixture(scope="module")

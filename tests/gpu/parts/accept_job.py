@@ -26,7 +26,7 @@ CONFIG = {
 SCRIPT = """#!/bin/sh
 export PYTHONPATH={root} HPCTL_TEST_PYTHON={python}
 export HPCTL_AGENT_SPOOL={nodes}/$SLURMD_NODENAME/agent
-exec {python} -m hpctl.acceptance.run "$@"
+exec {python} -m hpctl.nodes.acceptance.run "$@"
 """
 
 

@@ -38,7 +38,7 @@ def run(context: Context) -> None:
 def _run_once(context: Context, *names: str) -> dict[str, Any]:
     words = [word for name in names for word in ("--test", name)]
     done = context.run(
-        [sys.executable, "-m", "hpctl.acceptance.run", "--level", "quick", *words],
+        [sys.executable, "-m", "hpctl.nodes.acceptance.run", "--level", "quick", *words],
         RUN_LIMIT_S,
         environment={"HPCTL_TEST_PYTHON": sys.executable},
     )
@@ -55,7 +55,7 @@ def _run_once(context: Context, *names: str) -> dict[str, Any]:
 
 
 def read_results(output: str) -> list[dict[str, Any]]:
-    """Return the results in the output of hpctl.acceptance.run."""
+    """Return the results in the output of hpctl.nodes.acceptance.run."""
     results = []
     for line in output.splitlines():
         if line.startswith('{"host"'):

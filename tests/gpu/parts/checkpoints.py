@@ -82,9 +82,9 @@ def kill_writers(story: Story, *, context: Context, library: str) -> None:
     """Have the harness of tests/checkpoints kill a library's writers, with tensors on the GPU."""
     import os
 
-    from tests.checkpoints.killing import Kills
-    from tests.checkpoints.template import Template
-    from tests.checkpoints.writers import missing
+    from tests.checkpoints.proof.killing import Kills
+    from tests.checkpoints.proof.template import Template
+    from tests.checkpoints.proof.writers import missing
 
     if lacking := missing(library):
         story.skip(f"no {', '.join(lacking)}")

@@ -91,7 +91,7 @@ class _Events:
     """NVML's events as the agent hears them, from a Client of its own."""
 
     def __init__(self) -> None:
-        from hpctl.agent.nvml.client import Client
+        from hpctl.detection.nvml.client import Client
 
         self.rows: list[dict[str, Any]] = []
         self._client = Client(1.0)

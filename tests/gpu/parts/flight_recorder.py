@@ -160,7 +160,7 @@ def _ask_witnesses(
     story: Story, context: Context, case: Case, ranks: list[Rank], port: int, job: int, culprit: int
 ) -> dict[str, bool]:
     """Ask RAS and stacks; return what must be true of their answers."""
-    from hpctl.errors import HpctlError
+    from hpctl.toolkit.errors import HpctlError
     from tests.gpu.training.looks import judge_by_ras, look_at_stacks, names_only, talk_to_ras
 
     checks: dict[str, bool] = {}

@@ -112,9 +112,9 @@ def _lose_node(
     reference: dict[str, Any],
 ) -> dict[str, Any]:
     """Submit a job, let one of its nodes lose a GPU, and follow the job to its end."""
-    from hpctl.core.model import JobId
     from hpctl.sandbox.demo import node_is, runs
     from hpctl.sandbox.training.model import attempts, last_step
+    from hpctl.vocabulary.identity import JobId
     from tests.gpu.boxes import hpctl_in, run_in, wait_for
 
     directory = context.scratch / name / "save"

@@ -33,7 +33,7 @@ def run(context: Context) -> None:
     began = time.perf_counter()
     begin_nvml(driver)
     init_ms = round(1000 * (time.perf_counter() - began), 2)
-    from hpctl.agent.nvml.child import Sweep
+    from hpctl.detection.nvml.child import Sweep
 
     began = time.perf_counter()
     sweep = Sweep(driver, slow_every_s=0.0)
@@ -68,7 +68,7 @@ def run(context: Context) -> None:
 
 
 def _ask(driver: Any, name: str) -> Any:
-    from hpctl.agent.nvml.driver import NvmlFailed
+    from hpctl.detection.nvml.driver import NvmlFailed
 
     try:
         return driver.call(name)
@@ -85,7 +85,7 @@ def decode(snapshot: Any) -> str:
     """Return how many bytes the agent's decoder takes, or why it refuses them."""
     import msgspec
 
-    from hpctl.agent.nvml.client import Message
+    from hpctl.detection.nvml.client import Message
 
     raw = msgspec.json.encode({"kind": "sweep", "snapshot": snapshot, "done": time.monotonic()})
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpctl.agent.nvml.client import Client
+    from hpctl.detection.nvml.client import Client
     from tests.gpu.context import Context
 
 TITLE = "The NVML child killed and stopped"
@@ -61,7 +61,7 @@ def _note(
 
 
 def _kill(context: Context) -> dict[str, Any]:
-    from hpctl.agent.nvml.client import Client
+    from hpctl.detection.nvml.client import Client
 
     client = Client(0.05)
     try:
@@ -78,7 +78,7 @@ def _kill(context: Context) -> dict[str, Any]:
 
 
 def _stop(context: Context) -> dict[str, Any]:
-    from hpctl.agent.nvml.client import Client
+    from hpctl.detection.nvml.client import Client
 
     deadline_s = DRY_DEADLINE_S if context.dry else DEADLINE_S
     client = Client(0.5 if context.dry else 5.0, deadline_s)

@@ -17,7 +17,7 @@ SIDE_BY_SIDE = True
 NEEDS = frozenset({"gpu", "pytest"})
 
 ROOT = Path(__file__).resolve().parents[3]
-SUITE = "tests/contract/nvml"
+SUITE = "tests/detection/nvml/contract"
 
 
 def run(context: Context) -> None:

@@ -83,8 +83,8 @@ def act_fast_saves(
 
 def follow_copies(story: Story, job: Job, sizes: Sizes) -> None:
     """Wait until the first save lies on two nodes, and note how that went."""
-    from hpctl.jobs.fast import spec as specs
-    from tests.fast.cluster import is_held
+    from hpctl.checkpoints.fast import spec as specs
+    from tests.checkpoints.fast.cluster import is_held
 
     step = sizes.fast_every
 

@@ -36,8 +36,8 @@ def wait_until_hung(folder: Path, ranks: list[Rank], culprit: int, limit_s: floa
 
 def look_at_stacks(job: int, world: int, *, native: bool) -> dict[str, Any]:
     """Return what `hpctl stacks` makes of the ranks of a job, one "node" each, timed."""
-    from hpctl.core.stacks import aggregate
-    from hpctl.jobs import stacks
+    from hpctl.jobs.hangs import stacks
+    from hpctl.jobs.hangs.stack_groups import aggregate
 
     began = time.monotonic()
 
@@ -80,7 +80,7 @@ def talk_to_ras(port: int, *, as_json: bool) -> bytes:
 
 def judge_by_ras(port: int, apart_s: float) -> dict[str, Any]:
     """Return whom hpctl names by two looks at the RAS service. Raises HpctlError."""
-    from hpctl.jobs import ras_judge, ras_report
+    from hpctl.jobs.hangs import ras_judge, ras_report
 
     where = ras_report.address(f"localhost:{port}")
     first = ras_judge.RasSample(ras_report.query(where, RAS_S), time.monotonic())

@@ -9,8 +9,8 @@ from typing import Any
 
 def classify(code: int | None, text: str) -> dict[str, Any]:
     """Return hpctl's verdict on a program that ended with this code and this output."""
-    from hpctl.core.run_policy import RunPolicy
     from hpctl.jobs import crash
+    from hpctl.vocabulary.run_policy import RunPolicy
 
     now = datetime.now(timezone.utc)
     ended = 1 if code is None else code
@@ -33,21 +33,21 @@ def label_lines(text: str, rank: int) -> str:
 
 def judge_all(directory: Path) -> list[dict[str, Any]]:
     """Return hpctl's verdict on everything in a directory of checkpoints."""
-    from hpctl.jobs.checkpoints import search
+    from hpctl.checkpoints import search
 
     return [_judged(each) for each in search.every(directory)]
 
 
 def find_newest(directory: Path) -> dict[str, Any] | None:
     """Return the checkpoint that hpctl would resume from; None if there is none."""
-    from hpctl.jobs.checkpoints import search
+    from hpctl.checkpoints import search
 
     found = search.last_complete(directory).found
     return _judged(found) if found else None
 
 
 def _judged(verdict: Any) -> dict[str, Any]:
-    from hpctl.jobs.checkpoints.search import Checkpoint
+    from hpctl.checkpoints.search import Checkpoint
 
     common = {"path": str(verdict.path), "name": Path(str(verdict.path)).name}
     if isinstance(verdict, Checkpoint):

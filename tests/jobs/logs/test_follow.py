@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.errors import Unavailable
 from hpctl.jobs.logs.engine import LONGEST_LINE, Follower, LineCutter, NotALog
+from hpctl.toolkit.errors import Unavailable
 
 
 def drained(follower: Follower) -> bytes:

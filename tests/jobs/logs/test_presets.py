@@ -11,6 +11,7 @@ import pytest
 
 from hpctl.jobs.logs import rules
 from hpctl.jobs.logs.engine import Replay, replay
+from hpctl.vocabulary import log_presets
 from tests.tables import beside
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -23,10 +24,10 @@ def played(name: str) -> Replay:
 
 
 def test_every_preset_has_a_sample_and_the_other_way_round() -> None:
-    assert set(rules.PRESETS) == set(EXPECTED) == {path.stem for path in SAMPLES.iterdir()}
+    assert set(log_presets.PRESETS) == set(EXPECTED) == {path.stem for path in SAMPLES.iterdir()}
 
 
-@pytest.mark.parametrize("name", rules.PRESETS)
+@pytest.mark.parametrize("name", log_presets.PRESETS)
 def test_a_preset_tells_each_trouble_of_its_sample_once_and_nothing_else(name: str) -> None:
     verdicts = played(name).verdicts
     assert [(v.what, v.rule) for v in verdicts] == [(w, rule) for w, rule, _ in EXPECTED[name]]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.lifecycle.booted import cgroups
+from tests.clusters.lifecycle.booted import cgroups
 from tests.process import run_text
 
 SOURCE = Path(__file__).with_name("proc_cgroup.c")

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from hpctl.agent.nvml.snapshot import Snapshot
+from hpctl.detection.nvml.snapshot import Snapshot
 from tests.gpu.recordings import read_json, read_text
 
 NOT_OF_A_GPU = frozenset({"nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetFieldValues"})

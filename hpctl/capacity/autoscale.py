@@ -1,0 +1,495 @@
+"""Whether a group of instances grows or shrinks. Pure: demand, groups and history in, one answer
+for each group out.
+
+Up: jobs have waited long enough for nodes that neither are idle nor on their way. Down: nodes
+have been idle long enough and no job waits for such. A change under way, the cooldown, the
+group's bounds and the day's budget turn either into a Hold, which says which of them it was.
+
+How many nodes jobs need that may share them is counted by first fit, in the order of their age.
+Slurm places jobs by rules of its own (topology, sockets, weights); this only counts. A node or a
+job of which nothing is known is taken whole.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.toolkit.bounds import later
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.vocabulary.identity import InstanceId, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits
+
+_Counts = tuple[int, ...]
+_MEMORY, _GRES = 1, 2
+"""Before it stand CPUs and memory, of which zero means that Slurm does not count them."""
+
+
+class _Node(Struct):
+    has: _Counts
+    rest: _Counts
+    free: bool = True
+
+    def takes(self, need: _Counts | None) -> bool:
+        if need is None or not any(self.has):
+            return self.free
+        return all(
+            # More memory than there is means all of it: what a job gets that asks for none.
+            (min(n, h) if i < _GRES else n) <= r
+            for i, (n, h, r) in enumerate(zip(need, self.has, self.rest, strict=True))
+        )
+
+    def take(self, need: _Counts | None) -> None:
+        self.free = False
+        kept = need if need is not None and any(self.has) else self.rest
+        self.rest = tuple(max(r - n, 0) for r, n in zip(self.rest, kept, strict=True))
+
+
+class Pool:
+    """Free nodes of a group, and as many more like `like` as are asked for."""
+
+    def __init__(self, like: Tres, free: Sequence[Tres]) -> None:
+        """`like`: what a new node will have."""
+        self._names = tuple(sorted({name for node in (like, *free) for name, _ in node.gres}))
+        self._like = self._counts(like)
+        self._nodes = [_Node(has, has) for has in map(self._counts, free)]
+        self._from: dict[_Counts | None, int] = {}
+
+    @property
+    def used(self) -> int:
+        """How many nodes have a job by now."""
+        return sum(not node.free for node in self._nodes)
+
+    def fits(self, job: Demand) -> bool:
+        """Whether nodes like these could serve it at all, were there enough of them."""
+        if not any(self._like):
+            return True
+        here = dict(zip(self._names, self._like[_GRES:], strict=True))
+        lacks = any(count and not here.get(name) for name, count in job.total.gres)
+        too_much = any(count > here.get(name, 0) for name, count in job.each.gres)
+        return not (lacks or too_much or 0 < self._like[0] < job.each.cpus)
+
+    def place(self, job: Demand, most: int, size: int | None) -> int | None:
+        """Give it nodes; how many new ones that takes. None, and nothing done, for over `most`.
+
+        A job that needs more nodes than the group's `size`, whatever ends, has it made large
+        enough, at least; not where that is None.
+        """
+        count, need = self._share(job)
+        found = self._find(count, need)
+        short = count - len(found)
+        if size is not None and short > most and count > size:
+            short = count - size
+        if short > most:
+            return None
+        new = [_Node(self._like, self._like) for _ in range(short)]
+        self._nodes += new
+        for node in (*found, *new):
+            node.take(need)
+        return short
+
+    def _counts(self, tres: Tres) -> _Counts:
+        gres = dict(tres.gres)
+        return (tres.cpus, tres.memory, *(gres.get(name, 0) for name in self._names))
+
+    def _share(self, job: Demand) -> tuple[int, _Counts | None]:
+        """On how many nodes it will be, and what it takes of each; None: all of it."""
+        each, total = self._counts(job.each), self._counts(job.total)
+        parts = (
+            -(-t // h)
+            for i, (t, h) in enumerate(zip(total, self._like, strict=True))
+            # Memory is asked for by node or CPU, never together: it makes no job larger.
+            if h > 0 and i != _MEMORY
+        )
+        count = max(job.nodes, 1, *parts)
+        if job.whole or not any((*each, *total)):
+            return count, None
+        return count, tuple(max(e, -(-t // count)) for e, t in zip(each, total, strict=True))
+
+    def _find(self, count: int, need: _Counts | None) -> list[_Node]:
+        """Up to `count` nodes with room. Nodes only fill up: what had none needs no other look."""
+        found: list[_Node] = []
+        at = first = self._from.get(need, 0)
+        while at < len(self._nodes) and len(found) < count:
+            if self._nodes[at].takes(need):
+                found.append(self._nodes[at])
+            elif not found:
+                first = at + 1
+            at += 1
+        self._from[need] = first
+        return found
+
+
+DAY = timedelta(days=1)
+
+
+class Waiting(Struct, frozen=True):
+    """A job that waits for nodes and for nothing else.
+
+    `nodes`: how many it needs at least, all its array's tasks together, each for itself. `asks`:
+    what Slurm tells of it beside that; None: nothing. `grows`: more nodes would start it. Where
+    Slurm has not said yet why it waits, nothing is ordered for it, nor taken from it.
+    """
+
+    job: JobId
+    partitions: tuple[str, ...]
+    nodes: int
+    since: datetime
+    asks: Demand | None = None
+    grows: bool = True
+
+    @property
+    def demand(self) -> Demand:
+        """What has to be found for it."""
+        return self.asks or Demand(nodes=self.nodes, whole=True)
+
+
+class Idle(Struct, frozen=True):
+    """A node that a job could have now: healthy, nobody's spare. `since` None: nobody knows."""
+
+    node: NodeName
+    instance: InstanceId
+    since: datetime | None
+    has: Tres = NOTHING_KNOWN
+
+
+class ScaledGroup(Struct, frozen=True):
+    """An instance group as the provider and Slurm have it now.
+
+    `target` is what the provider was last told, `alive` how many instances run, `arriving` how
+    many of the target are not in Slurm yet. `blocked` says why nothing may be ordered. It grows for
+    jobs of its `partitions`; nothing leaves while a job waits in any of those its nodes are in.
+    `like` is what one of its nodes has; `features` are theirs, None where nobody knows. `late`:
+    what was added last did not come in time, and is not there yet.
+    """
+
+    name: str
+    partitions: tuple[str, ...]
+    target: int
+    alive: int
+    arriving: int = 0
+    idle: tuple[Idle, ...] = ()
+    spares: int = 0
+    blocked: str = ""
+    nodes_in: tuple[str, ...] = ()
+    like: Tres = NOTHING_KNOWN
+    features: frozenset[str] | None = None
+    late: bool = False
+
+
+class Direction(StrEnum):
+    """Which way a group changed."""
+
+    UP = "up"
+    DOWN = "down"
+
+
+class Past(Struct, frozen=True):
+    """A change of a group that was decided before. `ended` None: it is under way.
+
+    `count`: how many instances it brought or took, 0 where the service refused it. `failed`: it
+    did not come to what was wanted.
+    """
+
+    id: RecoveryId
+    group: str
+    direction: Direction
+    count: int
+    at: datetime
+    ended: datetime | None = None
+    failed: bool = False
+
+
+class ScaleView(Struct, frozen=True):
+    """All that `decide` looks at. `stopped`: why nothing at all may be done."""
+
+    groups: Mapping[str, ScaledGroup]
+    waiting: Sequence[Waiting] = ()
+    history: Sequence[Past] = ()
+    stopped: str = ""
+
+
+class ScaleUp(Struct, frozen=True):
+    """Add `count` instances to a group; it has `size` then."""
+
+    group: str
+    count: int
+    size: int
+    why: str
+    jobs: tuple[JobId, ...] = ()
+
+
+class ScaleDown(Struct, frozen=True):
+    """Take these idle nodes out of a group."""
+
+    group: str
+    nodes: tuple[Idle, ...]
+    why: str
+
+
+class Hold(Struct, frozen=True):
+    """Nothing is done about a group: `rule` says by which check, `why` in words."""
+
+    group: str
+    rule: str
+    why: str
+
+
+Decision = ScaleUp | ScaleDown | Hold
+
+
+class _Left(Struct):
+    """What is left for the groups that come next: jobs that nothing there serves, and budget."""
+
+    every: Sequence[Waiting]
+    jobs: list[Waiting]
+    adds: int
+    hours: float | None
+    pools: dict[str, Pool] = field(default_factory=dict)
+    seated: dict[str, list[Waiting]] = field(default_factory=dict)
+    """The jobs that what is idle or arriving in a group serves."""
+
+
+def decide(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Decision, ...]:
+    """One answer for each group of the policy, in its order."""
+    if not policy.enabled:
+        return tuple(Hold(name, "off", "autoscale.enabled is false") for name in policy.groups)
+    if view.stopped:
+        return tuple(Hold(name, "stopped", view.stopped) for name in policy.groups)
+    jobs = sorted(view.waiting, key=lambda w: (w.since, w.job))
+    ripe = [w for w in jobs if w.grows and now >= later(w.since, policy.up_after_s)]
+    left = _Left(jobs, ripe, *budget_left(view.history, policy, now, view.groups))
+    known = [view.groups[name] for name in policy.groups if name in view.groups]
+    # In whichever group: nobody orders nodes for a job that finds its nodes in another one.
+    for group in known:
+        coming = 0 if group.late else group.arriving
+        pool = Pool(group.like, [i.has for i in group.idle] + [group.like] * coming)
+        left.pools[group.name] = pool
+        left.seated[group.name] = _serve(group, left, 0, None)[0]
+    answers: list[Decision] = []
+    for name, limits in policy.groups.items():
+        if name in view.groups:
+            answers.append(_decide(view.groups[name], limits, view.history, left, policy, now))
+        else:
+            answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
+    return tuple(answers)
+
+
+def _decide(
+    group: ScaledGroup,
+    limits: GroupLimits,
+    history: Sequence[Past],
+    left: _Left,
+    policy: AutoscalePolicy,
+    now: datetime,
+) -> Decision:
+    mine = [p for p in history if p.group == group.name]
+    wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
+    before = left.jobs
+    answer: Decision = _up(group, limits, left, policy)
+    if isinstance(answer, Hold) and not wanted:
+        answer = _down(group, limits, policy, now)
+        others = [w for w in left.every if set(w.partitions) & set(group.nodes_in)]
+        if isinstance(answer, ScaleDown) and others:
+            answer = Hold(group.name, "wanted", f"{_jobs(others)} where its idle nodes are")
+    elif isinstance(answer, Hold) and now < later(oldest := wanted[0].since, policy.up_after_s):
+        answer = Hold(
+            group.name,
+            "young",
+            f"{_jobs(wanted)} since {oldest:%H:%M:%S}: not for {policy.up_after_s:g} s yet",
+        )
+    if isinstance(answer, Hold):
+        return answer
+    held = _under_way(group, mine) or _cooling(group, answer, mine, policy, now)
+    if held is None and isinstance(answer, ScaleUp):
+        left.adds -= answer.count
+        left.hours = None if left.hours is None else left.hours - answer.count
+    if held is not None and held.rule in ("blocked", "cooldown"):
+        left.jobs = before  # not served here for now: by the next group, perhaps
+    return held or answer
+
+
+def _up(
+    group: ScaledGroup, limits: GroupLimits, left: _Left, policy: AutoscalePolicy
+) -> ScaleUp | Hold:
+    """Instances for the jobs that this group can serve; those are taken off the list."""
+    ripe = [w for w in left.jobs if set(w.partitions) & set(group.partitions)]
+    size, pool = max(group.target, group.alive), left.pools[group.name]
+    room, bound = _room(size, limits, left) if not group.late else (0, "late")
+    served, missing = _serve(group, left, room, size)
+    if missing:
+        count = min(missing, policy.step)
+        waiting = _jobs(sorted({*left.seated[group.name], *served}, key=lambda w: (w.since, w.job)))
+        why = f"{waiting} for {pool.used} node(s), {missing} too few"
+        return ScaleUp(group.name, count, size + count, why, tuple(w.job for w in served))
+    if here := left.seated[group.name]:
+        return Hold(group.name, "enough", f"{_jobs(here)}: what is idle or arriving serves it")
+    if not ripe:
+        return Hold(group.name, "no_demand", "no job waits for more nodes of this group")
+    fit = [job for job in ripe if _may_serve(group, job.demand, pool)]
+    if not fit:
+        return Hold(group.name, "no_fit", f"{_jobs(ripe)} for what this group's nodes are not")
+    if group.late:
+        why = f"{group.target - group.alive} instance(s) that were ordered long ago are not there"
+        return Hold(group.name, "late", f"{why}; no more are ordered")
+    first = fit[0]
+    return Hold(
+        group.name, bound, f"job {first.job} needs {first.nodes} node(s), room for {room} ({bound})"
+    )
+
+
+def _serve(
+    group: ScaledGroup, left: _Left, room: int, size: int | None
+) -> tuple[list[Waiting], int]:
+    """The jobs that find nodes in the group's pool, and how many new nodes that takes.
+
+    An array's tasks are jobs of their own: those that find none are left for the next group.
+    """
+    pool, served, stay, missing = left.pools[group.name], [], [], 0
+    partitions = set(group.partitions)
+    for job in left.jobs:
+        tasks = 0
+        if not partitions.isdisjoint(job.partitions) and _may_serve(group, job.demand, pool):
+            tasks, new = _place(job.demand, pool, room - missing, size)
+            missing += new
+        if tasks:
+            served.append(job)
+        if tasks < job.demand.tasks:
+            stay.append(_without(job, tasks) if tasks else job)
+    left.jobs = stay
+    return served, missing
+
+
+def _place(job: Demand, pool: Pool, room: int, size: int | None) -> tuple[int, int]:
+    """How many tasks of a job find nodes, and how many new nodes that takes."""
+    new = 0
+    for done in range(job.tasks):
+        short = pool.place(job, room - new, size)
+        if short is None:
+            return done, new
+        new += short
+    return job.tasks, new
+
+
+def _without(job: Waiting, tasks: int) -> Waiting:
+    """The tasks of an array that are left."""
+    rest = replace(job.demand, tasks=job.demand.tasks - tasks)
+    return replace(job, nodes=rest.nodes * rest.tasks, asks=rest)
+
+
+def _may_serve(group: ScaledGroup, job: Demand, pool: Pool) -> bool:
+    """Whether another node of the group could be what a job waits for."""
+    if job.named or not pool.fits(job):
+        return False
+    if not job.features or group.features is None:
+        return True  # of an empty group nobody can say
+    if re.fullmatch(r"[\w.:-]+(&[\w.:-]+)*", job.features) is None:
+        return True  # an expression with more to it
+    return group.features.issuperset(job.features.split("&"))
+
+
+def _room(size: int, limits: GroupLimits, left: _Left) -> tuple[int, str]:
+    """How many instances may be added at most, and what bounds it."""
+    room, bound = limits.max_count - size, "max_count"
+    if left.adds < room:
+        room, bound = left.adds, "adds_per_day"
+    # What is added is paid for an hour at least: it boots, serves, and idles before it goes.
+    if left.hours is not None and int(left.hours) < room:
+        room, bound = int(left.hours), "hours_per_day"
+    return max(room, 0), bound
+
+
+def _down(
+    group: ScaledGroup, limits: GroupLimits, policy: AutoscalePolicy, now: datetime
+) -> ScaleDown | Hold:
+    old = [
+        i for i in group.idle if i.since is not None and now >= later(i.since, policy.down_after_s)
+    ]
+    if not old:
+        count = len(group.idle)
+        return Hold(
+            group.name, "in_use", f"none of {count} idle node(s) for {policy.down_after_s:g} s"
+        )
+    spare_room = min(group.target, group.alive) - limits.min_count
+    if spare_room <= 0:
+        return Hold(group.name, "min_count", f"{len(old)} idle, but min_count {limits.min_count}")
+    old.sort(key=lambda i: (i.since or now, i.node))
+    nodes = tuple(old[: min(spare_room, policy.step)])
+    return ScaleDown(group.name, nodes, f"idle for over {policy.down_after_s:g} s, no job waits")
+
+
+def _under_way(group: ScaledGroup, mine: Sequence[Past]) -> Hold | None:
+    if group.blocked:
+        return Hold(group.name, "blocked", group.blocked)
+    busy = [p for p in mine if p.ended is None]
+    if busy:
+        return Hold(group.name, "under_way", f"{busy[0].id} ({busy[0].direction}) is under way")
+    return None
+
+
+def _cooling(
+    group: ScaledGroup,
+    answer: ScaleUp | ScaleDown,
+    mine: Sequence[Past],
+    policy: AutoscalePolicy,
+    now: datetime,
+) -> Hold | None:
+    """A group does not turn round at once, nor asks again at once what was refused."""
+    same = Direction.UP if isinstance(answer, ScaleUp) else Direction.DOWN
+    for past in mine:
+        if past.ended is None or now >= later(past.ended, policy.cooldown_s):
+            continue
+        # What came to nothing has turned nothing round.
+        if past.failed if past.direction is same else past.count:
+            until = later(past.ended, policy.cooldown_s)
+            ended = "failed" if past.failed else "ended"
+            return Hold(
+                group.name,
+                "cooldown",
+                f"{past.direction} {ended} at {past.ended:%H:%M:%S}; not before {until:%H:%M:%S}",
+            )
+    return None
+
+
+def budget_left(
+    history: Sequence[Past],
+    policy: AutoscalePolicy,
+    now: datetime,
+    groups: Mapping[str, ScaledGroup],
+) -> tuple[int, float | None]:
+    """Instances and instance-hours that may still be added within these 24 hours.
+
+    Removals end the hours of the oldest additions first. More than its group has now, no addition
+    has left: what somebody else took out, or what never came, costs nothing any more.
+    """
+    added = [p for p in history if p.direction is Direction.UP]
+    adds = sum(p.count for p in added if p.at > now - DAY)
+    if policy.hours_per_day is None:
+        return policy.adds_per_day - adds, None
+    begun: dict[str, list[datetime]] = {}
+    hours = 0.0
+    for past in sorted(history, key=lambda p: p.at):
+        living = begun.setdefault(past.group, [])
+        if past.direction is Direction.UP:
+            living += [past.at] * past.count
+        elif past.ended is not None:
+            for _ in range(min(past.count, len(living))):
+                hours += _hours(living.pop(0), past.ended, now)
+    for name, living in begun.items():
+        there = max(groups[name].target, groups[name].alive) if name in groups else len(living)
+        hours += sum(_hours(at, now, now) for at in living[max(0, len(living) - there) :])
+    return policy.adds_per_day - adds, policy.hours_per_day - hours
+
+
+def _hours(begun: datetime, ended: datetime, now: datetime) -> float:
+    """The part of a stretch that lies within the last 24 hours."""
+    return max(0.0, (ended - max(begun, now - DAY)) / timedelta(hours=1))
+
+
+def _jobs(jobs: Sequence[Waiting]) -> str:
+    named = ", ".join(str(w.job) for w in jobs[:3])
+    more = f" and {len(jobs) - 3} more" if len(jobs) > 3 else ""
+    return f"job {named}{more} waits" if len(jobs) == 1 else f"jobs {named}{more} wait"

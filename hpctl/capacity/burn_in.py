@@ -1,0 +1,93 @@
+"""The burn-in of an idle node."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from hpctl.capacity.change_facts import _Case, _taken
+from hpctl.toolkit.bounds import later, natural
+from hpctl.vocabulary.change import Change, ChangeSignal
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
+from hpctl.vocabulary.recovery import Do, Look, Move, Next, StepKind
+from hpctl.vocabulary.slurm_facts import ENDED
+
+TEST_NAME: Final = "hpctl-burn-in-"
+"""How the name of a burn-in's job begins; the change's id follows."""
+
+
+_SHOWN: Final = 3
+
+
+def test_job(change: Change) -> JobId | None:
+    """The id of a burn-in's job, once slurmctld has told it."""
+    step = next((s for s in reversed(change.steps) if s.kind is StepKind.TEST), None)
+    if step is None or step.outcome is None or not step.accepted:
+        return None
+    return JobId(natural(step.outcome.detail))
+
+
+def _burn_in(c: _Case) -> Next:
+    about, idle = c.rec.opened, c.policy.idle
+    if _taken(c, StepKind.TEST):
+        return Move(ChangeSignal.ORDER_TAKEN, f"job {test_job(c.rec)}")
+    if c.facts.unwanted:
+        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
+    return c.take(
+        StepKind.TEST,
+        TEST_NAME + c.rec.id,
+        ChangeSignal.REFUSED,
+        "slurmctld does not take the test",
+        about.why,
+        nodes=(about.node,),
+        partition=idle.partition or about.group,
+        command=f"{c.policy.acceptance.command} --level {idle.level} --id {c.rec.id}",
+        limit_s=c.policy.acceptance.limit_s(idle.level),
+        idle=True,
+        qos=idle.qos,
+    )
+
+
+def _testing(c: _Case) -> Next:
+    job, taken = c.facts.job, c.last(StepKind.TEST)
+    since = taken.resolved if taken and taken.resolved else c.rec.since
+    tests = [f for f in c.facts.results if f.check != TEST_SUMMARY]
+    if failed := tuple(f for f in tests if f.verdict is Verdict.FAIL):
+        texts = (f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN])
+        return Move(ChangeSignal.TESTED, f"failed: {'; '.join(texts)}", failed)
+    forgotten = job is None and c.now >= later(since, c.policy.node.step_retry_s)
+    if forgotten or (job is not None and job.state in ENDED):
+        return _ended(c, since)
+    if c.facts.unwanted:
+        return Move(ChangeSignal.IN_USE, c.facts.unwanted)
+    return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
+
+
+def _ended(c: _Case, since: datetime) -> Next:
+    """Its job has ended: its result may be on its way. A command of the site's may tell none."""
+    job = c.facts.job
+    how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
+    if c.facts.results:
+        return Move(ChangeSignal.TESTED, f"nothing failed; {how}")
+    if job is not None and job.state not in ("COMPLETED", "FAILED"):
+        return Move(ChangeSignal.REFUSED, how)
+    end = max(since, job.end) if job is not None and job.end is not None else since
+    if c.now < later(end, c.policy.acceptance.result_s):
+        return c.wait(f"{how}; its node's agent has told no result", Look.SLOWLY)
+    done = job is not None and job.state == "COMPLETED"
+    signal = ChangeSignal.TESTED if done else ChangeSignal.REFUSED
+    return Move(signal, f"{how}, and its node's agent told no result")
+
+
+def _ending(c: _Case) -> Next:
+    """Its job is canceled by its name: one that was never answered may be there."""
+    job, ended = c.facts.job, c.last(StepKind.END_TEST)
+    if ended is not None and ended.accepted and (job is None or job.state in ENDED):
+        return Move(ChangeSignal.GONE, "its job has ended")
+    name = TEST_NAME + c.rec.id
+    if ended is None:
+        return Do(StepKind.END_TEST, name, 1)
+    if c.now < later(ended.resolved or ended.started, 1.0):
+        return c.wait("its job to end", Look.SOON)
+    return Do(StepKind.END_TEST, name, ended.attempt + 1)

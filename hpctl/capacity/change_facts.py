@@ -1,0 +1,51 @@
+"""What is known of a change of capacity while it is under way."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.recovery import Case, StepKind
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+
+
+class ChangeFacts(Struct, frozen=True):
+    """What is known now of what a change is about.
+
+    `cloud_at`: when the provider was read. `cloud_fresh`: that is young enough to act on.
+    `instances`: those of the group. `unregistered`: nodes of running ones that Slurm does not
+    serve yet. `busy`: why the node is not idle, empty where it is. `unwanted`: why the change is
+    wanted no more. `reserved`: what the reservation holds. `job`: that of its
+    test, and `results` what the node's agent tells of it, once it tells all. `able_since`: see
+    `View`.
+    """
+
+    cloud_at: datetime
+    cloud_fresh: bool = False
+    group: InstanceGroup | None = None
+    instances: tuple[Instance, ...] = ()
+    unregistered: tuple[NodeName, ...] = ()
+    node: SlurmNode | None = None
+    busy: str = ""
+    unwanted: str = ""
+    reserved: frozenset[NodeName] = frozenset()
+    job: SlurmJob | None = None
+    results: tuple[Finding, ...] = ()
+    able_since: datetime | None = None
+
+
+_Case = Case[Change, ChangeFacts]
+
+
+def _taken(c: _Case, kind: StepKind) -> bool:
+    last = c.last(kind)
+    return last is not None and last.accepted
+
+
+_NOT_RESUMED: Final = "slurmctld will not resume the node"

@@ -1,0 +1,373 @@
+"""What the view says of instance groups: who is idle, who waits, what has been changed before."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from hpctl.capacity.autoscale import Direction, Idle, Past, ScaledGroup, ScaleView, Waiting
+from hpctl.capacity.burn_in import test_job
+from hpctl.capacity.change_facts import ChangeFacts
+from hpctl.engine.view import View, fresh, jobs_on
+from hpctl.nodes.acceptance.limits import judge_results, measured, results_of
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind, ordered
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.demand import NOTHING_KNOWN, Tres
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+from hpctl.vocabulary.spares_reservation import RESERVATION
+
+_WAITS: Final = frozenset({"Resources", "Priority", "ReqNodeNotAvail"})
+"""Slurm's Reason for a job that lacks nodes and nothing else; `Priority` stands behind one, and
+`ReqNodeNotAvail` alone, or with the words below, is a job for which nodes are only reserved. With
+`UnavailableNodes` it has asked for nodes by name."""
+
+
+_WAITS_PREFIXES: Final = (
+    "ReqNodeNotAvail,_May_be_reserved",
+    "ReqNodeNotAvail, May be reserved",
+    "Nodes_required_for_job_are_DOWN",
+)
+
+
+_TOO_LARGE: Final = frozenset({"PartitionNodeLimit", "PartitionConfig"})
+"""It wants more nodes than its partition has now, or than the partition ever allows."""
+
+
+_PLAIN: Final = frozenset({"PLANNED", "CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE"})
+"""Flags of a node that a job can have all the same."""
+
+
+_COMING: Final = (
+    InstanceStatus.PENDING,
+    InstanceStatus.SYSTEM_UPDATING,
+    InstanceStatus.DEEP_HEALTH_CHECK,
+)
+
+
+def idle(node: SlurmNode, view: View, *, reserved: bool = False) -> bool:
+    """Whether a job could have a node now, and nothing is known against it.
+
+    With `reserved` it may be held by a reservation.
+    """
+    flags = node.flags - {"RESERVED"} if reserved else node.flags
+    judged = view.assessments.get(node.name)
+    return (
+        node.state == "IDLE"
+        and flags <= _PLAIN
+        and node.name not in view.state.open_nodes
+        and f"{Kind.REMOVE} {node.name}" not in view.state.open_changes
+        and (judged is None or judged.condition is Condition.HEALTHY)
+    )
+
+
+def nodes_of(group: str, view: View) -> Iterator[tuple[SlurmNode, Instance | None]]:
+    """The Slurm nodes of an instance group; of a partition, where there is no provider."""
+    for node in view.scheduler.nodes.values():
+        instance = view.instances.get(node.name)
+        if instance is not None and instance.group == group and not instance.protected:
+            yield node, instance
+        elif not view.provider.present and group in node.partitions:
+            yield node, None
+
+
+def partitions_of(group: str, view: View) -> tuple[str, ...]:
+    """The partitions that a group's living nodes are in."""
+    found = {p for node, _ in nodes_of(group, view) for p in node.partitions}
+    return tuple(sorted(found))
+
+
+def waiting(view: View, now: datetime) -> tuple[Waiting, ...]:
+    """The jobs that wait for nodes: not those held, delayed, limited or dependent.
+
+    And, not to grow for, those of which Slurm has not said yet why they wait.
+    """
+    sizes: dict[str, int] = {}
+    for node in view.scheduler.nodes.values():
+        for partition in node.partitions:
+            sizes[partition] = sizes.get(partition, 0) + 1
+    return tuple(
+        Waiting(job.id, tuple(job.partition.split(",")), max(job.wants, 1), since, job.asks, grows)
+        for job in view.scheduler.jobs.values()
+        if ((grows := _lacks_nodes(job, sizes)) or _just_came(job))
+        and (since := job.eligible or job.submit) <= now
+    )
+
+
+def _just_came(job: SlurmJob) -> bool:
+    return job.state == "PENDING" and not job.completing and job.reason in ("", "None")
+
+
+def _lacks_nodes(job: SlurmJob, sizes: Mapping[str, int]) -> bool:
+    if job.state != "PENDING":
+        return False
+    if job.reason in _TOO_LARGE:
+        each = job.wants // job.asks.tasks if job.asks else job.wants
+        return each > max(sizes.get(p, 0) for p in job.partition.split(","))
+    return job.reason in _WAITS or job.reason.startswith(_WAITS_PREFIXES)
+
+
+def scale_view(view: View, policy: Policy, now: datetime) -> ScaleView:
+    """What autoscaling decides from."""
+    limits = policy.autoscale.groups
+    known = {name: _group(name, limits[name], view, policy, now) for name in limits}
+    return ScaleView(
+        groups={name: group for name, group in known.items() if group is not None},
+        waiting=waiting(view, now),
+        history=tuple(past(c) for c in view.state.changes.values() if c.opened.kind in SCALES),
+        stopped=stopped(view, policy, now),
+    )
+
+
+def stopped(view: View, policy: Policy, now: datetime) -> str:
+    """Why nothing at all may be begun; empty where it may."""
+    if view.stopped:
+        return view.stopped
+    if view.state.paused_by:
+        return f"paused by {view.state.paused_by}"
+    if not view.current or not fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+    return ""
+
+
+SCALES: Final[Mapping[Kind, Direction]] = {Kind.ADD: Direction.UP, Kind.REMOVE: Direction.DOWN}
+"""The changes of a group's size."""
+
+
+def past(change: Change) -> Past:
+    """A change of a group's size, as autoscaling remembers it."""
+    about = change.opened
+    # An instance that has left is one less, whoever deleted it.
+    nothing = change.ended and not (ordered(change) or change.phase is ChangePhase.DONE)
+    count = about.count if about.kind is Kind.ADD else 1
+    return Past(
+        id=change.id,
+        group=about.group,
+        direction=SCALES[about.kind],
+        count=0 if nothing else count,
+        at=about.at,
+        ended=change.since if change.ended else None,
+        failed=change.ended and change.phase is not ChangePhase.DONE,
+    )
+
+
+def _group(
+    name: str, limits: GroupLimits, view: View, policy: Policy, now: datetime
+) -> ScaledGroup | None:
+    known = view.provider.groups.get(name)
+    if known is None:
+        return None
+    partitions = (limits.partition,) if limits.partition else partitions_of(name, view)
+    mine = [i for i in view.provider.instances.values() if i.group == name]
+    here = [i for i in mine if i.status is not InstanceStatus.SHUTTING_DOWN]
+    coming = sum(i.status in _COMING for i in here) + len(unregistered(mine, view, policy, now))
+    found = list(nodes_of(name, view))
+    running = sum(i.status is InstanceStatus.RUNNING for i in here)
+    spares = sum(n.name in held for n, _ in found for held in view.reservations.values())
+    return ScaledGroup(
+        name=name,
+        partitions=partitions,
+        target=known.target,
+        alive=running,
+        arriving=coming + max(0, known.target - len(here)),
+        idle=tuple(
+            Idle(node.name, instance.id, node.last_busy, node.has)
+            for node, instance in found
+            if instance is not None
+            and instance.status is InstanceStatus.RUNNING
+            and idle(node, view)
+            and not any(node.name in held for held in view.reservations.values())
+        ),
+        spares=spares,
+        blocked=_blocked(partitions, view, policy, now),
+        nodes_in=partitions_of(name, view),
+        like=_like(name, [node for node, _ in found], view),
+        features=frozenset(f for node, _ in found for f in node.features) if found else None,
+        late=_late(name, view) and known.target > running,
+    )
+
+
+def _late(group: str, view: View) -> bool:
+    """Whether the group's last addition waited for its instances in vain."""
+    adds = (c for c in view.state.changes.values() if c.opened.kind is Kind.ADD)
+    last = next((c for c in reversed([*adds]) if c.opened.group == group), None)
+    return last is not None and bool(last.trail) and last.trail[-1].signal == ChangeSignal.DEADLINE
+
+
+def _like(group: str, here: Sequence[SlurmNode], view: View) -> Tres:
+    """What a node of the group has; of an empty group, what those had that have left it."""
+    gone = (c.opened.node for c in view.state.changes.values() if c.opened.group == group)
+    kept = here or [n for name in gone if name and (n := view.scheduler.nodes.get(name))]
+    seen = Counter(node.has for node in kept if node.has != NOTHING_KNOWN)
+    return max(seen, key=lambda has: (seen[has], has.cpus), default=NOTHING_KNOWN)
+
+
+def _blocked(partitions: tuple[str, ...], view: View, policy: Policy, now: datetime) -> str:
+    cloud = view.provider
+    if not fresh(cloud.as_of, policy.ages.provider_s, now):
+        return f"the cloud was last read at {cloud.as_of:%H:%M:%S}"
+    if cloud.cluster_status != "InService":
+        return f"the cluster is {cloud.cluster_status or 'unknown'}"
+    if policy.partitions and not policy.partitions.intersection(partitions):
+        return "in none of the partitions that the configuration allows"
+    return ""
+
+
+def unregistered(
+    instances: list[Instance], view: View, policy: Policy, now: datetime
+) -> tuple[NodeName, ...]:
+    """Nodes of running instances that Slurm does not serve yet.
+
+    Not those that are treated, nor those that were launched so long ago that they are down for
+    another reason: nobody waits for them.
+    """
+    found = []
+    for instance in instances:
+        if instance.status is not InstanceStatus.RUNNING:
+            continue
+        name = instance.node or NodeName(instance.id)
+        launched = instance.launched
+        if launched is not None and now >= later(launched, policy.autoscale.arrive_deadline_s):
+            continue
+        node = view.scheduler.nodes.get(name)
+        if name in view.state.open_nodes:
+            continue
+        if node is not None and node.closed:
+            # Closed for the removal of the machine before it, and about to be given back.
+            if reason_owner(node.reason) in view.state.changes:
+                found.append(name)
+            continue
+        if node is None or not node.responding or node.state in ("DOWN", "FUTURE", "UNKNOWN"):
+            found.append(name)
+    return tuple(sorted(found))
+
+
+def change_facts(change: Change, view: View, policy: Policy, now: datetime) -> ChangeFacts:
+    """What is known now of what a change is about."""
+    about, cloud = change.opened, view.provider
+    if about.kind is Kind.BURN_IN:
+        job = test_job(change)
+        return ChangeFacts(
+            cloud_at=cloud.as_of,
+            results=_results(change, view, policy),
+            job=view.scheduler.jobs.get(job) if job is not None else None,
+            unwanted=wanted_by_others(about.node, job, view, now) or _off(policy),
+            able_since=view.able_since,
+        )
+    if about.kind is Kind.SPARES:
+        held = view.reservations.get(RESERVATION + about.group, ())
+        new = (view.scheduler.nodes.get(n) for n in about.nodes if n not in held)
+        busy = next((n.name for n in new if n and n.state in ("ALLOCATED", "MIXED")), None)
+        return ChangeFacts(
+            cloud_at=cloud.as_of,
+            busy=f"{busy} got a job" if busy else "",
+            reserved=frozenset(held),
+            able_since=view.able_since,
+        )
+    mine = [i for i in cloud.instances.values() if i.group == about.group]
+    node = view.scheduler.nodes.get(about.node) if about.node else None
+    return ChangeFacts(
+        cloud_at=cloud.as_of,
+        cloud_fresh=fresh(cloud.as_of, policy.ages.provider_s, now),
+        group=cloud.groups.get(about.group),
+        instances=tuple(mine),
+        unregistered=unregistered(mine, view, policy, now) if about.kind is Kind.ADD else (),
+        node=node,
+        busy=_busy(node, view) if node is not None else "",
+        unwanted=_unwanted(change, view, policy) or _claimed(change, node, view, now),
+        able_since=view.able_since,
+    )
+
+
+def _results(change: Change, view: View, policy: Policy) -> tuple[Finding, ...]:
+    """What a node's agent tells of its burn-in, judged by the fleet's measurements and floors."""
+    node = change.opened.node
+    health = view.health.get(node) if node is not None else None
+    found = results_of(change.id, health.findings) if health is not None else ()
+    if node is None or not found:
+        return ()
+    floors = policy.acceptance.floors
+    return judge_results(found, view.instance_type(node), measured(view), floors)
+
+
+def wanted_by_others(name: NodeName | None, ours: JobId | None, view: View, now: datetime) -> str:
+    """Why a node is not to be tested while it is idle: a job that could use it, or a recovery."""
+    node = view.scheduler.nodes.get(name) if name is not None else None
+    if node is None or name in view.state.open_nodes:
+        return f"{name} is under recovery" if node else f"slurmctld does not list {name}"
+    for one in waiting(view, now):
+        job = view.scheduler.jobs[one.job]
+        there = set(one.partitions) & set(node.partitions) and node.name not in job.excluded
+        if one.job != ours and there:
+            return f"job {one.job} waits for nodes"
+    return ""
+
+
+def _off(policy: Policy) -> str:
+    off = policy.idle.every_s <= 0 or policy.mode is Mode.OBSERVE
+    return "idle nodes are not tested any more" if off else ""
+
+
+def _claimed(change: Change, node: SlurmNode | None, view: View, now: datetime) -> str:
+    """Whether a job has come to wait where the node is, since its removal was decided."""
+    if change.opened.kind is not Kind.REMOVE or node is None or ordered(change):
+        return ""
+    jobs = (w.job for w in waiting(view, now) if set(w.partitions) & set(node.partitions))
+    job = next(jobs, None)
+    return f"job {job} waits for nodes by now" if job is not None else ""
+
+
+def _unwanted(change: Change, view: View, policy: Policy) -> str:
+    """Why a group's size is not to change any more, though it was decided: in words."""
+    about = change.opened
+    limits = policy.autoscale.groups.get(about.group)
+    if policy.mode is Mode.OBSERVE:
+        return "mode observe: nothing is done"
+    if not policy.autoscale.enabled or limits is None:
+        return f"group {about.group} is not autoscaled any more"
+    group = view.provider.groups.get(about.group)
+    if about.kind is not Kind.REMOVE or group is None:
+        return ""
+    return _below_minimum(change, group.target, limits.min_count, view)
+
+
+def _below_minimum(change: Change, target: int, min_count: int, view: View) -> str:
+    """Whether too few would be left: others leave as well, or somebody has taken some out."""
+    group, listed = change.opened.group, view.provider.instances
+    open_now = [view.state.changes[rid] for rid in view.state.open_changes.values()]
+    beside = [c for c in open_now if c.opened.kind is Kind.REMOVE and c.opened.group == group]
+    alive = sum(
+        i.group == group and i.status is InstanceStatus.RUNNING for i in listed.values()
+    ) - sum(_runs(c, view) for c in beside if c.phase is ChangePhase.LEAVING)
+    undecided = [c.id for c in beside if c.phase in (ChangePhase.OPEN, ChangePhase.CLOSED)]
+    room = min(target, alive) - min_count
+    if change.id not in undecided or undecided.index(change.id) < room:
+        return ""
+    return f"{group} has {min(target, alive)} instances by now, and min_count is {min_count}"
+
+
+def _runs(change: Change, view: View) -> bool:
+    instance = change.opened.instance
+    found = view.provider.instances.get(instance) if instance is not None else None
+    return found is not None and found.status is InstanceStatus.RUNNING
+
+
+def _busy(node: SlurmNode, view: View) -> str:
+    """Why a node is not idle, in words; whether it is drained does not matter."""
+    recovery = view.state.open_nodes.get(node.name)
+    if recovery is not None:
+        return f"{node.name} is under recovery {recovery}"
+    for job in jobs_on([node.name], view.scheduler.jobs)[node.name]:
+        if job.running or job.completing:
+            return f"job {job.id} is on {node.name}"
+    if any(node.name in held for held in view.reservations.values()):
+        return f"{node.name} is reserved"
+    plain = node.flags - {"DRAIN"}
+    if node.state != "IDLE" or not plain <= _PLAIN:
+        return f"{node.name} is {'+'.join((node.state, *sorted(plain)))}"
+    return ""

@@ -1,0 +1,45 @@
+"""A group of instances grows."""
+
+from __future__ import annotations
+
+from hpctl.capacity.change_facts import _Case, _taken
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.change import ChangeSignal
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait
+
+
+def _add(c: _Case) -> Next:
+    about = c.rec.opened
+    if _taken(c, StepKind.ADD):
+        return Move(ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more")
+    if c.facts.unwanted:
+        return Move(ChangeSignal.REFUSED, c.facts.unwanted)
+    if not c.facts.cloud_fresh:
+        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
+    cannot, size = f"cannot add to {about.group}", {"count": about.count, "size": about.size}
+    return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
+
+
+def _arriving(c: _Case) -> Next:
+    about, group = c.rec.opened, c.facts.group
+    if c.facts.cloud_at <= c.rec.since or group is None:
+        return c.wait("the cloud was not read since", Look.SLOWLY)
+    if group.target < about.size:
+        # Not ordered yet; or the service took a part only, or somebody has taken it back. That is
+        # not to be ordered again at once.
+        why = f"{about.group} is ordered to have {group.target}, not {about.size}"
+        settled = later(c.rec.since, c.policy.node.doubt_window_s)
+        return (
+            Move(ChangeSignal.REFUSED, why) if c.now >= settled else Wait(settled, why, Look.SLOWLY)
+        )
+    running = [i for i in c.facts.instances if i.status is InstanceStatus.RUNNING]
+    if len(running) < about.size:
+        waits = [i for i in c.facts.instances if i.status is not InstanceStatus.RUNNING]
+        message = next((i.message for i in waits if i.message), "")
+        why = f"{len(running)} of {about.size} instances of {about.group} run. {message}"
+        return c.wait(why.strip(), Look.SLOWLY)
+    if c.facts.unregistered:
+        names = ",".join(c.facts.unregistered)
+        return c.wait(f"{names} not in Slurm yet", Look.SLOWLY)
+    return Move(ChangeSignal.ARRIVED, f"{len(running)} instances of {about.group} run")

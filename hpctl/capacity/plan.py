@@ -1,0 +1,379 @@
+"""Which changes of capacity may open: the autoscaler's, the spares' and burn-ins. Pure.
+
+Spares are K idle healthy nodes of a group in a reservation of Slurm's, so that no other job takes
+them. A job whose recovery is about to start it again, and that finds too few free nodes, gets as
+many of them as it has lost, those nearest to it first. When nodes are idle again the reservation is
+filled up.
+
+A burn-in tests an idle node: the one with the worst forecast, then the oldest test. It is a change
+like others: its job goes out as a journaled step, and is canceled as soon as a user's job waits
+that could use the node. Slurm's own preemption needs nothing of it: without any, as slurm.conf
+comes, the job is behind all others and its node is free within seconds.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from hpctl.capacity.autoscale import Decision, ScaleDown, ScaleUp, decide
+from hpctl.capacity.facts import (
+    idle,
+    nodes_of,
+    partitions_of,
+    scale_view,
+    stopped,
+    wanted_by_others,
+)
+from hpctl.engine.test_reservation import level_of
+from hpctl.engine.view import View, fresh
+from hpctl.jobs.facts import restart_at
+from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.toolkit.hostlist import nearest
+from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, Kind, ordered
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery
+from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.vocabulary.spares_reservation import RESERVATION
+
+RankRisks = Callable[[View, datetime, set[NodeName]], Mapping[NodeName, float]]
+"""How likely each of some nodes breaks within a week: `hpctl.insight.forecast.decide` in a daemon."""
+
+REFUSED_S: Final = 30.0
+"""How long a refused reservation is left alone."""
+
+_ABOUT_TO_START: Final = (JobPhase.RELEASED, JobPhase.STARTING)
+
+
+def spare_changes(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+    """The reservations that should hold other nodes than they do."""
+    # What was kept for a group that the configuration names no more is let go.
+    ours = [
+        name.removeprefix(RESERVATION) for name in view.reservations if name.startswith(RESERVATION)
+    ]
+    for group, count in {**dict.fromkeys(ours, 0), **policy.spares}.items():
+        if f"{Kind.SPARES} {group}" in view.state.open_changes:
+            continue
+        change = _change(group, count, view, policy, now)
+        if change is not None:
+            yield change
+
+
+def _change(
+    group: str, count: int, view: View, policy: Policy, now: datetime
+) -> ChangeOpened | None:
+    held = view.reservations.get(RESERVATION + group, ())
+    nodes = {node.name: node for node, _ in nodes_of(group, view)}
+    ready = [n for n in held if n in nodes and idle(nodes[n], view, reserved=True)]
+    good = [n for n in held if n in ready or (n in nodes and _returning(nodes[n], view, policy))]
+    victim = _victim(group, ready, view, now)
+    released: Sequence[NodeName] = ()
+    cause = None
+    if victim is not None:
+        cause, released = victim
+    keep = max(0, count - _owed(group, view) - len(released))
+    stays = [n for n in good if n not in released]
+    elsewhere = {n for name, names in view.reservations.items() for n in names} - set(held)
+    free = sorted(
+        n for n, node in nodes.items() if n not in held and n not in elsewhere and idle(node, view)
+    )
+    back = sorted(
+        n for n, node in nodes.items() if n not in held and _returning(node, view, policy)
+    )
+    wanted = tuple(sorted([*stays, *free, *back][:keep]))
+    if set(wanted) == set(held) or (not released and _release_refused(group, wanted, view, now)):
+        return None
+    why = _why(count, held, wanted, released, cause.attempt.job if cause else None)
+    return ChangeOpened(
+        at=now,
+        recovery=recovery_id("k", group, wanted, held, len(view.state.changes), known=view.state),
+        kind=Kind.SPARES,
+        group=group,
+        why=why,
+        nodes=wanted,
+        released=tuple(released),
+        cause=cause.id if cause else None,
+    )
+
+
+def _returning(node: SlurmNode, view: View, policy: Policy) -> bool:
+    """Whether a node is about to be given back: reserved now, no job that waits is quicker.
+
+    One that is tested before is in the reservation of its test until then.
+    """
+    rec = view.state.node_recovery(node.name)
+    verifying = rec is not None and rec.phase is NodePhase.VERIFYING
+    if rec is None or level_of(rec, policy):
+        return False
+    return verifying and node.drained and not node.down
+
+
+def _why(
+    count: int,
+    held: Sequence[NodeName],
+    wanted: Sequence[NodeName],
+    released: Sequence[NodeName],
+    job: int | None,
+) -> str:
+    if released:
+        return f"{','.join(released)} released to job {job}"
+    lost = [n for n in held if n not in wanted]
+    if lost:
+        return f"{','.join(lost)} is no spare any more; {len(wanted)} of {count} kept"
+    return f"{len(wanted)} of {count} kept"
+
+
+def _victim(
+    group: str, good: Sequence[NodeName], view: View, now: datetime
+) -> tuple[JobRecovery, list[NodeName]] | None:
+    """The first job that is about to start and short of nodes, and the spares that it gets."""
+    partitions = set(partitions_of(group, view))
+    # The flag RESERVED comes seconds after the reservation.
+    reserved = {n for names in view.reservations.values() for n in names}
+    for rid in sorted(view.state.open_jobs.values()):
+        rec = view.state.jobs[rid]
+        job = view.scheduler.jobs.get(rec.attempt.job)
+        if rec.phase not in _ABOUT_TO_START or job is None or job.state != "PENDING":
+            continue
+        theirs = set(job.partition.split(","))
+        if job.completing or rec.over_budget or not theirs & partitions:
+            continue
+        # START_NOW waits for the same.
+        if rec.phase is JobPhase.RELEASED and now < restart_at(rec, view):
+            continue
+        if rec.start_at is not None and now < rec.start_at:
+            continue
+        lost = len(set(rec.bad_nodes) | set(rec.exclude)) - _released(rec, view)
+        barred = {*job.excluded, *rec.bad_nodes, *rec.exclude}
+        free = sum(
+            n.name not in barred | reserved and bool(theirs & set(n.partitions)) and idle(n, view)
+            for n in view.scheduler.nodes.values()
+        )
+        mine = {*job.nodes, *rec.ran_on, *rec.bad_nodes}
+        fit = nearest((n for n in good if n not in barred), mine, view.leaves)
+        take = min(lost, max(job.wants, 1) - free, len(fit))
+        if take > 0:
+            return rec, fit[:take]
+    return None
+
+
+def _released(rec: JobRecovery, view: View) -> int:
+    """How many spares this recovery has had already."""
+    mine = (c for c in view.state.changes.values() if c.opened.cause == rec.id)
+    return sum(len(c.opened.released) for c in mine if c.phase is not ChangePhase.FAILED)
+
+
+def _owed(group: str, view: View) -> int:
+    """Spares that were released to jobs which have not started yet: not to be taken back."""
+    waiting = {
+        rid
+        for rid in view.state.open_jobs.values()
+        if view.state.jobs[rid].phase in _ABOUT_TO_START
+    }
+    return sum(
+        len(c.opened.released)
+        for c in view.state.changes.values()
+        if c.opened.group == group
+        and c.opened.cause in waiting
+        and c.phase is not ChangePhase.FAILED
+    )
+
+
+def _release_refused(group: str, wanted: Sequence[NodeName], view: View, now: datetime) -> bool:
+    """Whether this was refused a moment ago."""
+    return any(
+        c.phase is ChangePhase.FAILED
+        and c.opened.group == group
+        and set(c.opened.nodes) == set(wanted)
+        and now < later(c.since, REFUSED_S)
+        for c in view.state.changes.values()
+        if c.opened.kind is Kind.SPARES
+    )
+
+
+def plan_capacity(
+    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
+) -> tuple[tuple[ChangeOpened, ...], tuple[Flaw, ...]]:
+    """What opens now, and what could not be decided. Nothing in mode observe, on old facts, or
+    where hpctl is stopped."""
+    if policy.mode is Mode.OBSERVE or stopped(view, policy, now):
+        return (), ()
+    taken: set[NodeName] = set()
+
+    def spares() -> list[ChangeOpened]:
+        found = list(spare_changes(view, policy, now))
+        taken.update(node for change in found for node in change.nodes)
+        return found
+
+    def scales() -> list[ChangeOpened]:
+        return [
+            change
+            for decision in scale_decisions(view, policy, now)
+            for change in _changes(decision, view, now)
+            if change.node not in taken
+        ]
+
+    def removals() -> list[ChangeOpened]:
+        return list(_returns(view, policy, now))
+
+    def tests() -> list[ChangeOpened]:
+        return [one for one in burn_ins(view, policy, now, rank_risks) if one.node not in taken]
+
+    parts = {"spares": spares, "autoscale": scales, "removals": removals, "burn-in": tests}
+    opens, flaws = each("plan", parts, str, lambda part: parts[part]())
+    return tuple(change for part in opens for change in part), tuple(flaws)
+
+
+def _returns(view: View, policy: Policy, now: datetime) -> Iterator[ChangeOpened]:
+    """Nodes that still bear the Reason of a removal that is over, and that nobody deletes.
+
+    Their machine is another one by now; or it stayed, and could not be given back at the time.
+    """
+    known = view.state.changes
+    for node in view.scheduler.nodes.values():
+        if not node.reason or not node.drained or not node.responding:
+            continue
+        owner = reason_owner(node.reason)
+        removal = known.get(owner) if owner is not None else None
+        instance = view.instance(node.name)
+        if removal is None or removal.opened.kind is not Kind.REMOVE or not removal.ended:
+            continue
+        if instance is None or instance.status is not InstanceStatus.RUNNING:
+            continue
+        another = instance.id != removal.opened.instance
+        if not another and ordered(removal):
+            continue
+        if f"{Kind.RETURN} {node.name}" in view.state.open_changes:
+            continue
+        if _refused(removal.id, view, policy, now):
+            continue
+        was = f"no longer {removal.opened.instance}" if another else "and stays"
+        yield ChangeOpened(
+            at=now,
+            recovery=recovery_id("s", Kind.RETURN, instance.id, now, len(known), known=view.state),
+            kind=Kind.RETURN,
+            group=instance.group,
+            why=f"{node.name} is {instance.id} by now, {was}",
+            node=node.name,
+            instance=instance.id,
+            cause=removal.id,
+        )
+
+
+def _refused(removal: RecoveryId, view: View, policy: Policy, now: datetime) -> bool:
+    """Whether giving back that node was tried a while ago, in vain."""
+    return any(
+        c.phase is ChangePhase.FAILED and now < later(c.since, policy.autoscale.cooldown_s)
+        for c in view.state.changes.values()
+        if c.opened.cause == removal
+    )
+
+
+def scale_decisions(view: View, policy: Policy, now: datetime) -> tuple[Decision, ...]:
+    """What autoscaling answers for each group; what `hpctl autoscale explain` prints."""
+    if not policy.autoscale.groups:
+        return ()
+    return decide(scale_view(view, policy, now), policy.autoscale, now)
+
+
+def _changes(decision: Decision, view: View, now: datetime) -> Iterator[ChangeOpened]:
+    number = len(view.state.changes)
+    if isinstance(decision, ScaleUp):
+        up = decision
+        yield ChangeOpened(
+            at=now,
+            recovery=recovery_id("s", Kind.ADD, up.group, up.size, now, number, known=view.state),
+            kind=Kind.ADD,
+            group=up.group,
+            why=up.why,
+            count=up.count,
+            size=up.size,
+        )
+    elif isinstance(decision, ScaleDown):
+        for one in decision.nodes:
+            yield ChangeOpened(
+                at=now,
+                recovery=recovery_id("s", Kind.REMOVE, one.instance, now, number, known=view.state),
+                kind=Kind.REMOVE,
+                group=decision.group,
+                why=decision.why,
+                node=one.node,
+                instance=one.instance,
+            )
+
+
+def burn_ins(
+    view: View, policy: Policy, now: datetime, rank_risks: RankRisks
+) -> Iterator[ChangeOpened]:
+    """The tests that begin now."""
+    state, wanted = view.state, policy.idle
+    running = sum(key.startswith(f"{Kind.BURN_IN} ") for key in state.open_changes)
+    if wanted.every_s <= 0 or running >= wanted.at_once:
+        return
+    tested, tried = last_tests(view)
+    reserved = {name for names in view.reservations.values() for name in names}
+    due = {
+        node.name: node
+        for node in view.scheduler.nodes.values()
+        if node.name not in reserved
+        and now >= later(tried.get(node.name, EARLIEST), wanted.retry_s)
+        and now >= later(tested.get(node.name, EARLIEST), wanted.every_s)
+        and _free(node, view, policy, now)
+    }
+    if not due:
+        return
+    risks = rank_risks(view, now, set(due))
+    ordered = sorted(due, key=lambda n: (-risks[n], tested.get(n, EARLIEST), n))
+    for name in ordered[: wanted.at_once - running]:
+        instance, last = view.instance(name), tested.get(name)
+        before = f"last tested {last:%Y-%m-%d %H:%M}" if last else "not tested yet"
+        yield ChangeOpened(
+            at=now,
+            recovery=recovery_id("b", name, now, len(state.changes), known=state),
+            kind=Kind.BURN_IN,
+            group=due[name].partitions[0],
+            why=f"idle; {before}; {risks[name]:.1%} to break within 7 d",
+            node=name,
+            instance=instance.id if instance else view.health[name].generation.instance,
+        )
+
+
+def last_tests(view: View) -> tuple[dict[NodeName, datetime], dict[NodeName, datetime]]:
+    """When each node was tested to the end, and when that was last tried: its present instance."""
+    tested: dict[NodeName, datetime] = {}
+    tried: dict[NodeName, datetime] = {}
+    for change in view.state.changes.values():
+        node = change.opened.node
+        if change.opened.kind is Kind.BURN_IN and node is not None and _same(change, view):
+            tried[node] = max(change.since, tried.get(node, EARLIEST))
+            if change.phase is ChangePhase.DONE:
+                tested[node] = max(change.since, tested.get(node, EARLIEST))
+    return tested, tried
+
+
+def _same(change: Change, view: View) -> bool:
+    health = view.health.get(change.opened.node) if change.opened.node else None
+    return health is not None and health.generation.instance == change.opened.instance
+
+
+def _free(node: SlurmNode, view: View, policy: Policy, now: datetime) -> bool:
+    """Whether nobody uses a node, has set it apart, or waits for it; and its agent would tell."""
+    health, instance = view.health.get(node.name), view.instance(node.name)
+    busy = node.last_busy
+    return (
+        idle(node, view)
+        and not view.aside(node.name)
+        and node.name not in policy.node.protected
+        and not (instance is not None and instance.protected)
+        and bool(node.partitions)
+        and (not policy.partitions or not policy.partitions.isdisjoint(node.partitions))
+        and (busy is None or now >= later(busy, policy.idle.idle_s))
+        and health is not None
+        and fresh(health.last_heard, policy.ages.report_s, now)
+        and not wanted_by_others(node.name, None, view, now)
+    )

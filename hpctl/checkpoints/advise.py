@@ -1,0 +1,409 @@
+"""`hpctl checkpoint advise`: how often to save, from measured costs and the cluster's failures."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import datetime
+from itertools import zip_longest
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.checkpoints.fast.spec import FastSaves
+from hpctl.checkpoints.job_comment import JobRegistration, decode
+from hpctl.checkpoints.save_interval import (
+    CREDIBLE,
+    DAY_S,
+    MeasuredSaves,
+    Rate,
+    daly,
+    effective_ratio,
+    measure,
+    median,
+    rate,
+    young,
+)
+from hpctl.engine import config_loading
+from hpctl.engine.world import fold
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import DurationType, complete_file
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary import job_recovery
+from hpctl.vocabulary.assessment import Urgency
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+RESTART_S = 300.0
+"""Taken where no restart was ever seen: requeue, start of the program and loading."""
+
+
+class AtView(Struct, frozen=True):
+    """One interval of the table. `ratio`: the effective training time ratio."""
+
+    interval_s: float
+    steps: int | None
+    ratio: float
+
+
+class AdviceView(Struct, frozen=True):
+    """What `hpctl checkpoint advise` shows; docs/checkpoints.md says what each means."""
+
+    directory: str
+    formats: tuple[str, ...]
+    checkpoints: int
+    nodes: int
+    save_s: float
+    save_from: str
+    restart_s: float
+    restart_from: str
+    failures: int | None
+    node_days: float | None
+    failures_per_1000_node_days: float | None
+    failures_low: float | None
+    failures_high: float | None
+    failures_from: str
+    mtbf_s: float
+    mtbf_low_s: float
+    mtbf_high_s: float
+    interval_s: float
+    interval_low_s: float
+    interval_high_s: float
+    interval_steps: int | None
+    young_s: float
+    ratio: float
+    now_s: float | None
+    now_steps: int | None
+    now_ratio: float | None
+    table: tuple[AtView, ...]
+    notes: tuple[str, ...]
+
+
+@click.command()
+@click.argument("target", metavar="JOB|DIR", shell_complete=complete_file)
+@click.option("--nodes", type=click.IntRange(min=1), help="Nodes of the job. JOB knows its own.")
+@click.option(
+    "--save-cost",
+    "save_s",
+    type=DurationType("0.01s"),
+    help="For how long a save stops the training.",
+)
+@click.option(
+    "--restart-cost",
+    "restart_s",
+    type=DurationType("0.01s"),
+    help="From a failure to the first new step.",
+)
+@click.option(
+    "--mtbf",
+    "mtbf_s",
+    type=DurationType("0.01s"),
+    help="Of the whole job, instead of the history's.",
+)
+@click.option(
+    "--last",
+    "newest",
+    type=click.IntRange(2, 1000),
+    default=8,
+    show_default=True,
+    help="How many of the newest complete checkpoints to measure.",
+)
+@output.json_option
+@output.config_option
+def advise(config: str, as_json: bool, **asked: Any) -> None:
+    """Say how often to save.
+
+    The cost of a save and the present interval come from the files of the whole checkpoints in
+    DIR, or in the directory that JOB was submitted with; failures and restarts from the journal.
+    Where nothing is known, published numbers are taken, and the answer says so.
+    """
+    view = advice_view(Asked(**asked), config, output.now())
+    output.show("advise", view, as_json, draw)
+
+
+def draw(out: Console, v: AdviceView) -> None:
+    """The same for people."""
+    from hpctl.toolkit.durations import duration as long
+
+    formats = f" ({', '.join(v.formats)})" * bool(v.formats)
+    rows = [
+        ("checkpoints", f"{v.checkpoints} whole in {v.directory}{formats}"),
+        ("save", f"{long(v.save_s)}, {v.save_from}"),
+        ("restart", f"{long(v.restart_s)}, {v.restart_from}"),
+        ("failures", v.failures_from),
+        (
+            "job",
+            f"{v.nodes} node{'s' * (v.nodes != 1)}: a failure every {long(v.mtbf_s)}"
+            + f" (between {long(v.mtbf_low_s)} and {long(v.mtbf_high_s)})"
+            * (v.mtbf_low_s != v.mtbf_high_s),
+        ),
+        ("", ""),
+        ("save every", f"{long(v.interval_s)}{_steps(v.interval_steps)}: {v.ratio:.2%} effective"),
+    ]
+    if v.interval_low_s != v.interval_high_s:
+        best = f"{long(v.interval_low_s)} to {long(v.interval_high_s)}, as failures may be"
+        rows.append(("", f"{best}; Young: {long(v.young_s)}"))
+    if v.now_s is not None and v.now_ratio is not None:
+        rows.append(("now", f"{long(v.now_s)}{_steps(v.now_steps)}: {v.now_ratio:.2%} effective"))
+    for name, text in rows:
+        lines = wrap(text, max(40, out.width - 13)) or [""]
+        for head, line in zip_longest([name], lines, fillvalue=""):
+            out.print(f"{head:<12} {line}".rstrip())
+    out.print()
+    out.print("INTERVAL      EFFECTIVE TRAINING TIME")
+    for row in v.table:
+        out.print(f"{long(row.interval_s):<12}  {row.ratio:.2%}")
+    for note in v.notes:
+        out.print()
+        out.print(note)
+
+
+def _steps(steps: int | None) -> str:
+    return "" if steps is None else f" ({steps} step{'s' * (steps != 1)})"
+
+
+class Asked(Struct, frozen=True):
+    """The command line. None: to be measured."""
+
+    target: str
+    nodes: int | None
+    save_s: float | None
+    restart_s: float | None
+    mtbf_s: float | None
+    newest: int
+
+
+class History(Struct, frozen=True):
+    """What the journal says: since when, failures of nodes, and how long restarts took."""
+
+    since: datetime | None = None
+    nodes: int = 0
+    failures: int = 0
+    restarts_s: tuple[float, ...] = ()
+    missing: str = ""
+    """Why there is none, for people."""
+
+    def rate(self, now: datetime) -> Rate:
+        """Failures of a node per day. Without a history: the published rate."""
+        if self.since is None:
+            return rate(0, 0.0)
+        return rate(self.failures, self.nodes * (now - self.since).total_seconds() / DAY_S)
+
+
+def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
+    """The advice. Raises HpctlError and click.UsageError where a number is missing, and how
+    to give it."""
+    directory, nodes, fast = _place(asked, config)
+    saves = _measured(directory, asked.newest)
+    save_s, save_from = _save(asked, saves)
+    history = _history(config)
+    restart_s, restart_from = _restart(asked, history)
+    known = history.rate(now)
+    if asked.mtbf_s is None:
+        low, mtbf, high = (DAY_S / (each * nodes) for each in known.rates)
+    else:
+        low = mtbf = high = asked.mtbf_s
+    apart, step_s = saves.apart_s, saves.step_s
+
+    def at(interval_s: float) -> AtView:
+        ratio = effective_ratio(interval_s, save_s, restart_s, mtbf)
+        steps = None if step_s is None else max(1, round(interval_s / step_s))
+        return AtView(_r(interval_s), steps, round(ratio, 5))
+
+    best = daly(save_s, mtbf)
+    now_at = None if apart is None else at(max(apart - save_s, 1e-3))
+    return AdviceView(
+        directory=str(directory),
+        formats=saves.formats,
+        checkpoints=len(saves.saves),
+        nodes=nodes,
+        save_s=_r(save_s),
+        save_from=save_from,
+        restart_s=_r(restart_s),
+        restart_from=restart_from,
+        **_failures(asked, known, history),
+        mtbf_s=round(mtbf),
+        mtbf_low_s=round(low),
+        mtbf_high_s=round(high),
+        interval_s=_r(best),
+        interval_low_s=_r(daly(save_s, low)),
+        interval_high_s=_r(daly(save_s, high)),
+        interval_steps=at(best).steps,
+        young_s=_r(young(save_s, mtbf)),
+        ratio=at(best).ratio,
+        now_s=None if now_at is None else now_at.interval_s,
+        now_steps=None if apart is None else at(apart).steps,
+        now_ratio=None if now_at is None else now_at.ratio,
+        table=tuple(at(best * times) for times in (0.25, 0.5, 1, 2, 4, 8)),
+        notes=(*_fast_notes(fast), *_notes(asked, known, history)),
+    )
+
+
+def _place(asked: Asked, config: str) -> tuple[Path, int, FastSaves | None]:
+    """The directory, how many nodes the job has, and its saves on them."""
+    if not asked.target.isdecimal() or Path(asked.target).is_dir():
+        if asked.nodes is None:
+            raise click.UsageError("How many nodes has the job? Say --nodes, or name a JOB.")
+        return Path(asked.target).absolute(), asked.nodes, None
+    directory, registered = directory_of(asked.target, config)
+    nodes = asked.nodes or len(_job(config, asked.target).nodes)
+    if not nodes:
+        raise click.UsageError(f"Job {asked.target} has no nodes yet: say how many with --nodes.")
+    return Path(directory), nodes, registered.fast
+
+
+def directory_of(job: str, config: str) -> tuple[str, JobRegistration]:
+    """Where a job's checkpoints are, and how it was registered. Raises HpctlError."""
+    registered = decode(_job(config, job).comment)
+    directory = registered.ckpt.replace("{job_id}", job) if registered else ""
+    if registered is None or not directory or "{" in directory:
+        raise HpctlError(f"job {job} does not say where its checkpoints are", "Name the directory.")
+    return directory, registered
+
+
+def _job(config: str, wanted: str) -> SlurmJob:
+    from hpctl.engine.adapters import make_scheduler
+    from hpctl.engine.config import Config
+
+    # On a login node there is no configuration; the commands are on PATH there.
+    loaded = config_loading.load_config(config) if Path(config).exists() else Config()
+    job = make_scheduler(loaded).view().jobs.get(JobId(natural(wanted)))
+    if job is None:
+        raise HpctlError(f"Slurm does not know job {wanted}", "Name its directory.")
+    return job
+
+
+def _measured(directory: Path, newest: int) -> MeasuredSaves:
+    try:
+        return measure(directory, newest)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot read {directory}: {error.strerror or error}",
+            "is it mounted here, and may you read it?",
+        ) from error
+
+
+def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
+    if asked.save_s is not None:
+        return asked.save_s, "as given (--save-cost)"
+    reported = median(saves.reported_s)
+    if reported is not None:
+        count = len(saves.reported_s)
+        return max(reported, 0.01), f"median of {count} as the program told hpctl run"
+    measured = saves.save_s
+    if measured is None:
+        why = "each is a single file" if saves.saves else "there is no complete checkpoint"
+        raise click.UsageError(
+            f"What a save costs cannot be measured in {saves.directory} ({why}): say --save-cost."
+        )
+    count = sum(save.files > 1 for save in saves.saves)
+    how = f"median of {count} by their files' times" if count > 1 else "by its files' times"
+    # A tick of the file times: a save that fits into one has a cost all the same.
+    return max(measured, 0.01), how
+
+
+def _history(config: str) -> History:
+    from hpctl.engine.adapters import open_store
+
+    if not Path(config).exists():
+        return History(missing=f"there is no {config} here")
+    try:
+        with closing(open_store(config_loading.load_config(config))) as store:
+            events, health = list(store.events(past=True)), store.health()
+    except HpctlError as error:
+        return History(missing=str(error).splitlines()[0])
+    if not events:
+        return History(missing="the journal is empty")
+    state = fold(events)
+    return History(
+        since=events[0].at,
+        nodes=max(len(health), len({node.node for node in state.nodes.values()})),
+        # An operator's own order is no failure; one that lets the jobs end first costs none.
+        failures=sum(n.urgency is Urgency.NOW and not n.by for n in state.nodes.values()),
+        restarts_s=tuple(
+            (move.at - job.opened).total_seconds()
+            for job in state.jobs.values()
+            for move in job.trail
+            if move.signal == job_recovery.JobSignal.RUNNING_SEEN
+        ),
+    )
+
+
+def _restart(asked: Asked, history: History) -> tuple[float, str]:
+    if asked.restart_s is not None:
+        return asked.restart_s, "as given (--restart-cost)"
+    seen = median(history.restarts_s)
+    if seen is None:
+        return RESTART_S, "assumed: no restart was seen yet (--restart-cost says better)"
+    count = len(history.restarts_s)
+    how = f"median of {count} restarts" if count > 1 else "the one restart seen"
+    return seen, f"{how}, without the program's own start and loading"
+
+
+def _failures(asked: Asked, known: Rate, history: History) -> dict[str, Any]:
+    """The view's fields about failures. Nothing of them counts where the MTBF was given."""
+    given = asked.mtbf_s is not None
+    seen = not given and history.since is not None
+    rates = [None if given else _r(each * 1000) for each in known.rates]
+    return {
+        "failures": known.failures if seen else None,
+        "node_days": round(known.node_days, 1) if seen else None,
+        "failures_per_1000_node_days": rates[1],
+        "failures_low": rates[2],
+        "failures_high": rates[0],
+        "failures_from": "as given (--mtbf)" if given else _failures_from(known, history),
+    }
+
+
+def _failures_from(known: Rate, history: History) -> str:
+    each = f"{known.per_node_day * 1000:.2f} per 1000 node-days"
+    reach = f"({CREDIBLE:.0%}: {known.low * 1000:.2f} to {known.high * 1000:.2f})"
+    if history.since is None:
+        return f"{each} {reach}, published"
+    return f"{known.failures} in {known.node_days:.1f} node-days: {each} {reach}"
+
+
+def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:
+    if fast is None:
+        return ()
+    from hpctl.toolkit.durations import duration as long
+
+    partners = "its partner" if fast.replicas == 1 else "both its partners"
+    return (
+        f"The job saves to its nodes ({fast.dir}) too: the checkpoints above are flushes, every"
+        f" {long(fast.flush_s)}. A node's loss costs the work since the newest save that `hpctl"
+        f" checkpoint ls --job` shows as complete; that of a node with {partners}, on average"
+        f" half a flush interval, {long(fast.flush_s / 2)}.",
+    )
+
+
+def _notes(asked: Asked, known: Rate, history: History) -> tuple[str, ...]:
+    notes = []
+    if asked.mtbf_s is None and history.missing:
+        notes.append(
+            f"This cluster's failures are not known ({history.missing}): the published rate of"
+            " 6.50 per 1000 node-days is taken (Meta RSC-1, arXiv 2410.21680)."
+        )
+    elif asked.mtbf_s is None and known.few:
+        notes.append(
+            "That is few failures: the published 6.50 per 1000 node-days (Meta RSC-1, arXiv"
+            " 2410.21680) is mixed in with the weight of one failure."
+        )
+    if asked.save_s is None:
+        notes.append(
+            "Files' times show how long the writing took. A program that saves in the background"
+            " stops for less: say --save-cost, and save more often."
+        )
+    return tuple(notes)
+
+
+def _r(value: float) -> float:
+    """Three digits are more than such an estimate has."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,486 @@
+"""`hpctl checkpoint ls|verify|last`: what the files prove."""
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints import files, hpctl_checkpoint, search
+from hpctl.checkpoints.files import Place, Remote
+from hpctl.checkpoints.search import Checkpoint, PassedOver
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.lazy_commands import LazyGroup
+
+F = TypeVar("F", bound=Callable[..., Any])
+_EXIT_CODES = {"found": 0, "none": 1, "incomplete": 1, "unreadable": 3}
+
+
+class Aws(Struct, frozen=True):
+    """How to reach S3, as elsewhere with AWS."""
+
+    profile: str | None
+    region: str | None
+    endpoint_url: str | None
+
+    def place(self, text: str) -> Place:
+        """A directory, or a prefix of S3. Raises OSError where no client can be made."""
+        if re.match(r"s3:(/?[^/]|$)", text):
+            right = "s3://" + text.removeprefix("s3:").lstrip("/")
+            raise click.UsageError(f"{text} is no place in S3: did you mean {right}?")
+        if not text.startswith("s3://"):
+            return Path(text).absolute()
+        from hpctl.checkpoints.remote import (
+            open_objects,  # a tenth of a second that directories do not need
+        )
+
+        try:
+            return open_objects(
+                text, profile=self.profile, region=self.region, endpoint_url=self.endpoint_url
+            )
+        except HpctlError as error:
+            raise OSError(errno.EINVAL, f"{error}: {error.hint}") from error
+
+
+def _looking(command: F) -> F:
+    """The options of whatever looks at checkpoints."""
+    for option in (
+        click.option("--endpoint-url", metavar="URL", help="Another endpoint for S3."),
+        click.option("--region", help="The bucket's AWS region."),
+        click.option("--profile", help="A profile of ~/.aws/config, for s3://."),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--world-size",
+            type=click.IntRange(min=1),
+            help="How many ranks there were, for formats that do not record it (NVRx local).",
+        ),
+        click.option("--deep", is_flag=True, help="Read every byte and compare the digests."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group(
+    cls=LazyGroup,
+    table={"advise": ("hpctl.checkpoints.advise:advise", "Say how often to save.")},
+    short_help="Look at a job's checkpoints.",
+    epilog="Exit codes: 0 found, 1 none or incomplete, 2 usage, 3 cannot read.",
+)
+def checkpoint() -> None:
+    """Look at a job's checkpoints: which are complete, proved by their files.
+
+    A place is a directory or s3://BUCKET/PREFIX.
+    """
+
+
+@checkpoint.command(short_help="List a job's checkpoints, newest first.")
+@click.argument("place", required=False, shell_complete=complete_file)
+@click.option("--job", metavar="ID", help="Those of this job, and its saves on its nodes.")
+@_looking
+@output.config_option
+def ls(
+    place: str | None,
+    job: str | None,
+    config: str,
+    deep: bool,
+    world_size: int | None,
+    as_json: bool,
+    **aws: str | None,
+) -> None:
+    """List PLACE's checkpoints, newest first, and why others are incomplete.
+
+    With --job, those in the directory that the job was submitted with, and the steps that its
+    nodes hold where it has --fast-dir: which nodes, and how many copies of each file.
+    """
+    from hpctl.checkpoints.advise import directory_of
+
+    if (place is None) == (job is None):
+        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --job.")
+    fast: tuple[FastRow, ...] = ()
+    if job is not None:
+        place, registered = directory_of(job, config)
+        fast = _on_nodes(Path(place), job) if registered.fast else ()
+    assert place is not None
+    try:
+        rows = search.every(Aws(**aws).place(place), deep=deep, world_size=world_size)
+    except OSError as error:
+        _cannot_read(place, error, "checkpoint-ls" if as_json else None)
+    _report("checkpoint-ls", place, rows, as_json, deep, fast)
+
+
+def _on_nodes(place: Path, job: str) -> tuple["FastRow", ...]:
+    """The steps that the job's nodes hold. What keeps it from asking them goes to stderr."""
+    from contextlib import closing
+
+    from hpctl.checkpoints.fast import spec as specs
+    from hpctl.checkpoints.fast.lead import held_steps
+    from hpctl.checkpoints.fast.union import Peers
+
+    try:
+        spec = specs.read(place / specs.META / f"{job}.json")
+    except HpctlError as error:
+        output.echo(f"hpctl: its nodes are not asked: {error}", err=True)
+        return ()
+    with closing(Peers(spec)) as peers:
+        steps, answered = held_steps(peers, spec.hosts, 0)
+    if silent := [host for host in spec.hosts if host not in answered]:
+        output.echo(f"hpctl: no helper answers on {', '.join(silent)}", err=True)
+    return tuple(
+        FastRow(
+            each.row.step,
+            str(Path(spec.saves.dir) / each.row.name),
+            each.row.format,
+            each.copies,
+            tuple(sorted({host for held in each.held.values() for host, _ in held})),
+            tuple(sorted({file.origin for file in each.lost})),
+        )
+        for each in steps
+    )
+
+
+@checkpoint.command(short_help="Prove one checkpoint, or say what is wrong.")
+@click.argument("path", shell_complete=complete_file)
+@_looking
+def verify(path: str, deep: bool, world_size: int | None, as_json: bool, **aws: str | None) -> None:
+    """Verify one checkpoint (a directory, a prefix or a .ckpt file)."""
+    try:
+        place = Aws(**aws).place(path)
+        if isinstance(place, Remote):
+            place = place.taken()
+        else:
+            place.stat()
+            if place.is_dir():
+                next(place.iterdir(), None)
+    except OSError as error:
+        _cannot_read(path, error, "checkpoint-verify" if as_json else None)
+    row = search.judge(place, deep=deep, world_size=world_size)
+    _report("checkpoint-verify", path, [row], as_json, deep)
+
+
+def _report(
+    schema: str,
+    place: str,
+    rows: list[Checkpoint | PassedOver],
+    as_json: bool,
+    deep: bool,
+    fast: tuple["FastRow", ...] = (),
+) -> NoReturn:
+    """Print the rows. The exit code is 0 where one is whole, 3 where none is and some cannot be
+    read, 1 else."""
+    whole = next((row for row in rows if isinstance(row, Checkpoint)), None)
+    result = search.Search(whole, tuple(row for row in rows if isinstance(row, PassedOver)))
+    if as_json:
+        views = tuple(map(row_view, rows))
+        listed = schema == "checkpoint-ls"
+        print_json(schema, LsView(place, views, "", fast) if listed else VerifyView(place, views))
+    else:
+        for held in fast:
+            copies = f"complete ({held.copies} of each file on {', '.join(held.nodes)})"
+            lost = f"lost with {', '.join(held.lost)}"
+            output.echo(
+                f"{held.path}  step {held.step}  {held.format}  {lost if held.lost else copies}"
+            )
+        for row in rows:
+            output.echo(row_text(row, deep=deep))
+        if not rows and not fast:
+            output.echo(f"hpctl: no checkpoints in {place}", err=True)
+        _point_out(result)
+    sys.exit(0 if any(not held.lost for held in fast) else _EXIT_CODES[result.verdict])
+
+
+@checkpoint.command(short_help="Print what saves checkpoints of any format.")
+@click.option("--shell", is_flag=True, help="Print the one for sh and bash.")
+def helper(shell: bool) -> None:
+    """Print a file with which a program saves checkpoints of any format: JSON, numpy, its own.
+
+    They are then found, proved and resumed from like those of the formats that hpctl knows. A job
+    that uses the file needs no hpctl: Python 3.8 or later, or any POSIX shell.
+
+    \b
+      hpctl checkpoint helper > hpctl_checkpoint.py      beside the program
+        import hpctl_checkpoint
+        with hpctl_checkpoint.saving(step) as save:
+            with open(save.path("state.json"), "w") as file:
+                json.dump(state, file)
+
+    \b
+      hpctl checkpoint helper --shell > hpctl_checkpoint.sh
+        sh hpctl_checkpoint.sh "$HPCTL_CHECKPOINT_DIR/step-120.tmp-$SLURM_JOB_ID" 120
+
+    The file itself says the rest. A program that finds its checkpoints without hpctl is submitted
+    with `hpctl sbatch --no-resume`.
+    """
+    path = Path(hpctl_checkpoint.__file__).with_suffix(".sh" if shell else ".py")
+    output.exact(path.read_text(), nl=False)
+
+
+@checkpoint.command()
+@click.argument("places", nargs=-1, shell_complete=complete_file)
+@click.option(
+    "--tier",
+    "tiers",
+    multiple=True,
+    metavar="PLACE",
+    help="Look here, too: DIR, s3://..., or local:DIR on this node's own disk. Repeatable.",
+)
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    envvar=["SLURM_JOB_NUM_NODES", "SLURM_NNODES"],
+    default=1,
+    help="How many nodes the job has: with several, checkpoints on a node's own disk are ignored.",
+)
+@_looking
+@click.option("--export", is_flag=True, help="Print one line for scripts; reasons go to stderr.")
+@click.option(
+    "--tell",
+    is_flag=True,
+    help="In a job: tell the head node the step, and note the start beside the checkpoints.",
+)
+@click.option(
+    "--fetch",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Copy one that is in S3 into this directory; --export does so into the first directory.",
+)
+def last(
+    places: tuple[str, ...],
+    tiers: tuple[str, ...],
+    nodes: int,
+    deep: bool,
+    world_size: int | None,
+    as_json: bool,
+    export: bool,
+    fetch: Path | None,
+    tell: bool,
+    **aws: str | None,
+) -> None:
+    """Find the newest complete checkpoint in PLACES.
+
+    Of two of the same step the nearer one wins: this node's disk, directories, S3; within these
+    as they are named.
+
+    --export prints one of: `found PATH`, `none` (nothing there claims to be a checkpoint),
+    `incomplete N` (N do, and none is whole), `unreadable WHY`.
+    """
+    if not places and not tiers:
+        raise click.UsageError("Name a directory, s3://BUCKET/PREFIX, or --tier.")
+    look_in, unseen = search.tiers_of([*places, *tiers], Aws(**aws).place)
+    into = fetch or (_first_directory(look_in) if export else None)
+    result = search.last_complete(
+        look_in,
+        deep=deep,
+        nodes=nodes,
+        world_size=world_size,
+        bring=None if into is None else _bringing(into.absolute(), deep),
+    )
+    result = replace(result, unseen=(*unseen, *result.unseen))
+    if export:
+        result = _with_fast(result)
+    if not as_json:
+        _explain(result)
+    if as_json:
+        print_json("checkpoint-last", LastView.of(result))
+    elif export:
+        output.exact(_line(result))
+    elif result.found is not None:
+        output.exact(str(result.found.path))
+    elif result.verdict == "none" and not result.unknown:
+        output.echo(f"hpctl: no checkpoints in {', '.join((*places, *tiers))}", err=True)
+    if tell:
+        _tell(result)
+        if isinstance(into, Path):
+            files.note_start(into)
+    sys.exit(_EXIT_CODES[result.verdict])
+
+
+def _with_fast(result: search.Search) -> search.Search:
+    """In a job with --fast-dir: the better of it and the nodes' own saves."""
+    from hpctl.checkpoints.fast import helpers, lead
+
+    try:
+        spec = helpers.given()
+    except HpctlError as error:
+        helpers.say(f"not looked at: {error}")
+        return result
+    return lead.restore(spec, result, helpers.say) if spec else result
+
+
+def _tell(result: search.Search) -> None:
+    if result.found is not None and result.found.step is not None:
+        from hpctl.wire.job_report_client import report_resume_step
+
+        sys.stdout.flush()
+        report_resume_step(result.found.step, os.environ)
+
+
+def _bringing(into: Path, deep: bool) -> Callable[[Checkpoint], Checkpoint | PassedOver]:
+    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+        if not isinstance(found.path, Remote):
+            return found
+        from hpctl.checkpoints.fetch import fetch
+
+        output.echo(f"hpctl: fetching {found.path} into {into}", err=True)
+        with bar() as progress:
+            return fetch(found, into, deep=deep, progress=progress)
+
+    return bring
+
+
+def _first_directory(tiers: list[search.CheckpointTier]) -> Path | None:
+    shared = (t.place for t in tiers if isinstance(t.place, Path) and not t.local)
+    return next((place for place in shared if place.is_dir()), None)
+
+
+def _explain(result: search.Search) -> None:
+    for unseen in result.unseen:
+        output.echo(f"hpctl: cannot read {unseen.place}: {unseen.why}", err=True)
+    if result.unseen and result.found is not None:
+        output.echo("hpctl: there may be a newer checkpoint where it cannot look", err=True)
+    for each in result.passed_over:
+        if each.claimed or each.format:
+            output.echo(f"hpctl: passed over {each.path}: {each.why}", err=True)
+    _point_out(result)
+
+
+def _point_out(result: search.Search) -> None:
+    # Else a run of a format of its own would begin anew at each start, and nobody see why.
+    if result.unknown:
+        output.echo(f"hpctl: {result.unknown}", err=True)
+
+
+def _line(result: search.Search) -> str:
+    if result.found is not None:
+        return f"found {result.found.path}"
+    claimed = [each for each in result.passed_over if each.claimed]
+    unseen = next((f"{each.place}: {each.why}" for each in result.unseen), None)
+    where = ", ".join(sorted({str(each.path.parent) for each in claimed}))
+    return {
+        "none": "none",
+        "incomplete": f"incomplete {len(claimed)} checkpoints in {where}, none of them complete",
+        "unreadable": f"unreadable {unseen or f'{where}: some checkpoints there cannot be read'}",
+    }[result.verdict]
+
+
+def _cannot_read(place: str, error: OSError, schema: str | None) -> NoReturn:
+    """Not being able to look is exit code 3, never "none". `schema`: JSON is wanted."""
+    why = f"cannot read {place}: {error.strerror or error}"
+    if schema:
+        kind = LsView if schema == "checkpoint-ls" else VerifyView
+        print_json(schema, kind(place, (), why))
+    else:
+        output.echo(f"hpctl: {why}", err=True)
+    sys.exit(3)
+
+
+class RowView(Struct, frozen=True):
+    """One checkpoint, or one that is none; docs/cli-json.md says what each field means."""
+
+    path: str
+    complete: bool | None
+    step: int | None
+    world_size: int | None
+    format: str | None
+    digests_checked: bool
+    claimed: bool
+    why: str
+    fetched_from: str
+
+
+class FastRow(Struct, frozen=True):
+    """One step on a job's own nodes. `copies`: nodes that hold a file, the least of all files.
+    `lost`: nodes whose files nobody holds any more."""
+
+    step: int | None
+    path: str
+    format: str
+    copies: int
+    nodes: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+class VerifyView(Struct, frozen=True):
+    """What `hpctl checkpoint verify` found. `why`: nothing could be looked at."""
+
+    place: str
+    checkpoints: tuple[RowView, ...]
+    why: str = ""
+
+
+class LsView(VerifyView, frozen=True):
+    """What `hpctl checkpoint ls` found. `fast`: with --job, the steps that its nodes hold."""
+
+    fast: tuple[FastRow, ...] = ()
+
+
+class LastView(Struct, frozen=True):
+    """What `hpctl checkpoint last` found."""
+
+    verdict: str
+    found: RowView | None
+    passed_over: tuple[RowView, ...]
+    unseen: tuple[search.Unseen, ...]
+
+    @classmethod
+    def of(cls, result: search.Search) -> "LastView":
+        """A whole search."""
+        found = row_view(result.found) if result.found else None
+        return cls(result.verdict, found, tuple(map(row_view, result.passed_over)), result.unseen)
+
+
+def row_view(each: Checkpoint | PassedOver) -> RowView:
+    """One of them."""
+    if isinstance(each, Checkpoint):
+        proved = (each.step, each.world_size, each.format, each.deep)
+        return RowView(str(each.path), True, *proved, True, "", str(each.origin or ""))
+    complete = None if each.unreadable else False
+    rest = (each.format, False, each.claimed, str(each.why), "")
+    return RowView(str(each.path), complete, None, None, *rest)
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on stderr, where somebody watches it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+
+    speed = (bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
+    columns = (bars.BarColumn(), bars.DownloadColumn(), *speed)
+    with bars.Progress(*columns, console=output.console(err=True), transient=True) as shown:
+        task = shown.add_task("")
+
+        def progress(done: int, total: int) -> None:
+            shown.update(task, advance=done, total=total)
+
+        yield progress
+
+
+def row_text(each: Checkpoint | PassedOver, *, deep: bool) -> str:
+    """The same in one line."""
+    if isinstance(each, Checkpoint):
+        how = "digests match" if each.deep else "sizes match"
+        if deep and not each.deep:
+            how += "; the format has no digests"
+        step = "step unknown" if each.step is None else f"step {each.step}"
+        ranks = "" if each.world_size is None else f"{each.world_size} ranks  "
+        return f"{each.path}  {step}  {ranks}{each.format}  complete ({how})"
+    if each.holds:
+        return f"{each.path}  {each.why}"
+    form = f"{each.format}  " if each.format else ""
+    return f"{each.path}  {form}{'unreadable' if each.unreadable else 'not complete'}: {each.why}"
+
+
+def print_json(schema: str, view: object) -> None:
+    """A document on stdout."""
+    output.echo(output.to_json(schema, view))

@@ -1,0 +1,401 @@
+"""The helpers of a job, one a node: `python -m hpctl.checkpoints.fast.helpers start|serve`.
+
+The preamble runs `start`, in the background of the batch script: it writes the Spec and has srun
+run `serve` on each node.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from hpctl.checkpoints.fast import spec as specs
+from hpctl.checkpoints.fast.lead import LAST_FLUSH_S, Lead, forget, restore, tidy
+from hpctl.checkpoints.fast.node import Node
+from hpctl.checkpoints.fast.peer import Server
+from hpctl.checkpoints.fast.spec import ENVIRONMENT, FastSaves, Spec, read
+from hpctl.checkpoints.fast.union import Peers
+from hpctl.checkpoints.search import Search
+from hpctl.slurm.parse import job_states
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
+from hpctl.slurm.signals import SIGNALS
+from hpctl.slurm.step_environment import step_environment
+from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.compat import SAFE_PATH, UTC
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.hostlist import expand, fold
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+IGNORED = tuple(name for name in SIGNALS if name != "TERM")
+"""They ask a job's programs for a save; Slurm sends them to all of its steps, this one too."""
+AGAIN = f"""
+trap '' {" ".join(IGNORED)}
+for pause in 1 2 4 8 16 32 64; do
+    begun=$(date +%s)
+    "$@" && exit
+    [ $(($(date +%s) - begun)) -lt 30 ] || exit
+    sleep $pause
+    scontrol show job "$SLURM_JOB_ID" | grep -q JobState=RUNNING || exit
+done
+"""
+"""Where a task cannot be launched, srun ends them all: a moment later it may work. A node that has
+just come back may refuse for half a minute; this tries for two minutes."""
+
+
+class TooLarge(HpctlError):
+    """The saves would end the job for its memory: it does not start."""
+
+
+def start(environ: Mapping[str, str]) -> str:
+    """Write the Spec and start the helpers; the Spec's path. Raises HpctlError, OSError."""
+    job, shared = environ.get("SLURM_JOB_ID", ""), environ.get("HPCTL_CHECKPOINT_DIR", "")
+    hosts = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    directory = environ.get("HPCTL_FAST_DIR", "")
+    if not (job.isdecimal() and hosts and shared and directory):
+        raise HpctlError("this is no job of hpctl sbatch with --fast-dir", "Use hpctl sbatch.")
+    options = msgspec.json.decode(environ.get("HPCTL_FAST_OPTIONS") or "{}", type=dict[str, object])
+    saves = msgspec.convert({**options, "dir": directory}, FastSaves)
+    if saves.memory and (limit := _memory(environ)) and saves.size >= limit:
+        raise TooLarge(
+            f"{saves.size >> 20} MiB of saves in {directory} would take all of the job's"
+            f" {limit >> 20} MiB of memory on a node",
+            "Ask for more by --mem, or for a smaller --fast-size.",
+        )
+    key = environ.get("SLURM_ARRAY_JOB_ID", "")
+    key = f"{key}_{environ.get('SLURM_ARRAY_TASK_ID', '0')}" if key else job
+    runner = Runner()
+    reader = Reader(runner, lambda: datetime.now(UTC))
+    nodes, leaves = {}, {}
+    with suppress(Unavailable):
+        nodes = dict(reader.nodes(hosts))
+        leaves = dict(reader.leaves())
+    spec = Spec(
+        job=key,
+        secret=secrets.token_hex(32),
+        saves=saves,
+        shared=shared,
+        hosts=tuple(map(str, hosts)),
+        addresses=tuple((nodes[h].address if h in nodes else "") or str(h) for h in hosts),
+        domains=tuple(leaves.get(h, "") for h in hosts),
+        suspects=tuple(expand(environ.get("HPCTL_SUSPECTS", ""))),
+        id=job,
+        restarts=natural(environ.get("SLURM_RESTART_COUNT", "")),
+    )
+    path = specs.path_of(spec)
+    specs.write(spec, path)
+    tidy(spec)
+    _launch(hosts, path, environ)
+    if environ.get("HPCTL_RESUME") == "scratch":
+        restore(spec, Search(None), say, gone, scratch=True)
+    return str(path)
+
+
+def _memory(environ: Mapping[str, str]) -> int:
+    """Bytes that Slurm gives the job on each node; 0 where it sets no limit."""
+    whole = natural(environ.get("SLURM_MEM_PER_NODE", ""))
+    cpus = natural(environ.get("SLURM_CPUS_ON_NODE", ""))
+    return (whole or natural(environ.get("SLURM_MEM_PER_CPU", "")) * cpus) << 20
+
+
+def _launch(hosts: Sequence[NodeName], path: Path, environ: Mapping[str, str]) -> None:
+    count = str(len(hosts))
+    # --no-kill: the loss of a node leaves the others' helpers. They take nothing from the ranks.
+    command = [
+        *("sh", "-c", AGAIN, "sh"),
+        *("srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--quiet", "--mpi=none"),
+        *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(hosts)),
+        *("--cpu-bind=none", "--gres=none", "--input=none", "--job-name=hpctl-fast"),
+        *(sys.executable, *SAFE_PATH, "hpctl.checkpoints.fast.helpers", "serve"),
+    ]
+    subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        env={
+            **step_environment(environ, hosts, hosts),
+            specs.ENVIRONMENT: str(path),
+            specs.HELPER: "fast",
+        },
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def gone(hosts: Sequence[str]) -> Sequence[str]:
+    """Return which of these nodes run no rank of this job any more.
+
+    Those are nodes that slurmctld calls DOWN or not responding, and nodes that it has taken out of
+    the job: a node that is drained and set DOWN answers again as soon as its slurmd registers.
+    """
+    reader = Reader(Runner(), lambda: datetime.now(UTC))
+    number = os.environ.get("SLURM_JOB_ID", "")
+    with suppress(Unavailable):
+        nodes = reader.nodes(tuple(map(NodeName, hosts)))
+        record = reader.job(JobId(int(number))) if number.isdecimal() else None
+        have = record.job.nodes if record is not None else ()
+        return [host for host in hosts if _is_gone(nodes.get(NodeName(host)), have)]
+    return ()
+
+
+def _is_gone(node: SlurmNode | None, have: Sequence[NodeName]) -> bool:
+    """Return whether a node is away or, where the job's nodes are known, none of them."""
+    if node is None or node.down or not node.responding:
+        return True
+    return bool(have) and node.name not in have
+
+
+def given(environ: Mapping[str, str] = os.environ) -> Spec | None:
+    """The job's Spec, None where it has no fast saves. Raises HpctlError."""
+    path = environ.get(specs.ENVIRONMENT)
+    return specs.read(Path(path)) if path else None
+
+
+LOOK_S = 1.0
+"""How often a helper looks at what lies on its own node; four times as often for QUICK_LOOKS after
+a change, so that a save is copied soon after its end."""
+QUICK_LOOKS = 12
+BEAT_LOOKS = 20
+"""After so many looks the leader asks all nodes, and each of them asks who leads: what happens
+between saves costs next to nothing."""
+ASK_S, SILENT_S = 5.0, 9.0
+"""Of the time before the end that Slurm's answer may take."""
+NICE = 19
+
+
+def say(text: str) -> None:
+    """Into the job's log."""
+    print(printable(f"hpctl: fast saves: {text}", lines=True), file=sys.stderr, flush=True)
+
+
+class Helper:
+    """One node's part: it answers, copies, and leads where nobody before it lives."""
+
+    def __init__(self, spec: Spec, host: str) -> None:
+        self._spec, self._host = spec, host
+        self._node = Node(spec, host)
+        self._peers = Peers(spec, self._node)
+        self._lead = Lead(self._node, self._peers, say)
+        if self._node.stranger:
+            say(f"{spec.saves.dir} of {host} held saves of {self._node.stranger}: set aside")
+        self._asked = False
+        self._asked_at = 0.0
+        self._quick = 0
+        self._beat_at = 0.0
+        self._leads = False
+        self._troubles: dict[str, float] = {}
+
+    def run(self, *, asked: bool = False) -> None:
+        """Until the job ends, and the last flush. `asked`: SIGTERM has come already."""
+        signal.signal(signal.SIGTERM, self._ask)
+        if asked:
+            self._ask()
+        server = Server(
+            self._spec.secret, self._spec.job, self._spec.address(self._host), self._node.handle
+        )
+        threading.Thread(target=self._copy, daemon=True).start()
+        while not self._over():
+            self._turn()
+        if not self._node.released.is_set():
+            self._end()
+        elif self._node.over:
+            self._node.remove()
+        server.close()
+        self._peers.close()
+
+    def _ask(self, *_: object) -> None:
+        # No Event: a handler that meets its own thread within one waits for itself.
+        self._asked_at, self._asked = time.monotonic(), True
+
+    def _over(self) -> bool:
+        """Whether the job ends. SIGTERM may also be its signal to save, and it goes on: who leads
+        asks Slurm, one question for all nodes, and tells the others of the end."""
+        if self._node.released.wait(LOOK_S / 4 if self._quick or self._asked else LOOK_S):
+            return True
+        if self._asked and self.leads():
+            self._asked = False  # one that comes while Slurm answers is asked about again
+            runs = runs_on(self._spec)
+            if runs is None and time.monotonic() < self._asked_at + SILENT_S:
+                self._asked = True
+                self._lead.flush_now()
+                return False
+            if runs is None:
+                say("slurmctld does not answer: the job is taken for ended")
+            return not runs
+        if time.monotonic() > self._asked_at + LAST_FLUSH_S + ASK_S + 5:
+            self._asked = False
+        return False
+
+    def leads(self, what: str = "ping") -> bool:
+        """Whether no host before this one answers. The first that does hears `what`."""
+        before = self._spec.hosts[: self._spec.hosts.index(self._host)]
+        return not any(self._peers.each(what, [host], by=self._host) for host in before)
+
+    def _turn(self) -> None:
+        try:
+            changed, beat, led = self._node.look(), time.monotonic() >= self._beat_at, self._leads
+            if beat:
+                self._beat_at = time.monotonic() + BEAT_LOOKS * LOOK_S
+            self._quick = QUICK_LOOKS if self._node.changed else max(0, self._quick - 1)
+            if beat or led or self._node.changed:  # who tells of a change takes this node to lead
+                # Who led until now has judged what the one before it did not see.
+                self._leads = self.leads("changed" if changed or led else "ping")
+            if self._leads:
+                self._lead.turn(everyone=beat or not led)
+            else:
+                self._node.changed.clear()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self._trouble(f"{self._host}: {error}")
+
+    def _copy(self) -> None:
+        while True:
+            self._node.news.wait()
+            self._node.news.clear()
+            try:
+                errors = self._node.replicate()
+            except (OSError, ValueError) as error:
+                errors = [str(error)]
+            for why in errors:
+                self._trouble(f"no copy on {self._host} of {why}")
+
+    def _end(self) -> None:
+        """The job ends: what is newest is flushed while all are still there."""
+        begun = time.monotonic()
+        if self.leads():
+            self._node.look()
+            try:
+                nothing_left = self._lead.end(LAST_FLUSH_S, gone)
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._trouble(f"the last flush failed: {error}")
+                nothing_left = False
+            over = nothing_left and not self._spec.saves.keep and ended_for_good(self._spec)
+            self._release(over, begun + LAST_FLUSH_S + 4)
+            if over:
+                with suppress(OSError):
+                    forget(self._spec)
+        self._node.released.wait(max(0.0, begun + LAST_FLUSH_S + 5 - time.monotonic()))
+        if self._node.over:
+            self._node.remove()
+
+    def _release(self, over: bool, deadline: float) -> None:
+        """Send `bye` to every host, and again to those that answered at the last look until each
+        has answered or the deadline passes."""
+        left = {*self._spec.hosts}
+        while left:
+            self._peers.again()
+            left -= {*self._peers.each("bye", left, over=over)}
+            left &= self._lead.answering
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.2 if left else 0.0)
+
+    def _trouble(self, text: str) -> None:
+        """Say it, the same at most once a minute."""
+        now = time.monotonic()
+        if self._troubles.get(text, -60.0) <= now - 60:
+            self._troubles = {t: at for t, at in self._troubles.items() if at > now - 60}
+            self._troubles[text] = now
+            say(text)
+
+
+def runs_on(spec: Spec) -> bool | None:
+    """Whether Slurm shows this start of the job as running; None where it does not answer.
+
+    It records an end before it signals the steps: a SIGTERM to a running job is a request to save.
+    """
+    fields = _shown(spec)
+    if fields is None:
+        return None
+    state, _ = job_states(fields.get("JobState", ""), "")
+    return state in ("RUNNING", "SUSPENDED") and fields.get("Restarts") == str(spec.restarts)
+
+
+def ended_for_good(spec: Spec) -> bool:
+    """Whether Slurm says that the job ended by itself, or was cancelled, and does not start again.
+
+    While it completes, slurmctld 22.05 to 26.05 shows COMPLETING, whatever comes; a job that is
+    requeued has no end and one restart more, and one that runs has the end of its time limit.
+    """
+    fields = _shown(spec) or {}
+    return (
+        fields.get("JobState") in ("COMPLETING", "COMPLETED", "CANCELLED")
+        and fields.get("Restarts") == str(spec.restarts)
+        and fields.get("EndTime", "Unknown") != "Unknown"
+        and fields.get("ExitCode") in ("0:0", "0:15")
+        and fields.get("Reason") == "None"
+    )
+
+
+def _shown(spec: Spec) -> dict[str, str] | None:
+    """Slurm's record of the job, of an array's it may show all tasks; empty where it knows none,
+    None where it does not answer."""
+    ran = Runner(timeout=ASK_S).run("scontrol", "--oneliner", "show", "job", spec.id)
+    for line in ran.text.splitlines():
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if fields.get("JobId") == spec.id:
+            return fields
+    return {} if ran.ok or "Invalid job id" in ran.err else None
+
+
+def serve(spec: Spec, host: str) -> None:
+    """Until the job ends. A helper that is killed, for memory say, is started again.
+
+    Never ends the job: what goes wrong costs the saves' safety alone. Raises what a Helper does.
+    """
+    os.nice(NICE)
+    for name in IGNORED:
+        signal.signal(signal.Signals[f"SIG{name}"], signal.SIG_IGN)
+    asked, pause, child = False, 1.0, 0
+
+    def ask(number: int, _: object) -> None:
+        nonlocal asked
+        asked = True
+        with suppress(ProcessLookupError):
+            if child:
+                os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, ask)
+    while True:
+        child = os.fork()
+        if child == 0:
+            return Helper(spec, host).run(asked=asked)
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status):
+            return None
+        say(f"the helper of {host} was ended by signal {os.WTERMSIG(status)}; it starts again")
+        time.sleep(pause)
+        pause = min(60.0, 2 * pause)
+
+
+def main() -> int:
+    """The exit code is never the job's: 1 for a start that ends it. A helper that is off ends
+    with 0, for it is not to be started again."""
+    try:
+        if sys.argv[1] == "start":
+            print(printable(start(os.environ)))
+        else:
+            spec = read(Path(os.environ[ENVIRONMENT]))
+            serve(spec, os.environ.get("SLURMD_NODENAME") or os.uname().nodename)
+    except TooLarge as error:
+        say(f"{error} {error.hint}")
+        print("stop")
+        return 1
+    except (HpctlError, OSError) as error:
+        say(f"off: {error} {getattr(error, 'hint', '')}".strip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,613 @@
+"""What is done over all nodes: the leader's turns, and the restore at a start.
+
+The first helper that lives leads: it proves steps, drops old ones, flushes new ones. At a start the
+newest whole step that the nodes still hold is gathered on each of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints import search
+from hpctl.checkpoints.fast.node import Node
+from hpctl.checkpoints.fast.spec import META, SavedFile, SavedStep, Spec, load, path_of, store
+from hpctl.checkpoints.fast.union import Part, Peers, Union, union
+from hpctl.checkpoints.fetch import aside
+from hpctl.checkpoints.files import Remote, step_in
+from hpctl.checkpoints.formats import megatron
+from hpctl.checkpoints.hpctl_checkpoint import sync_directory
+from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
+
+FLUSH_LIMIT_S = 3600.0
+MOST_TRIES = 20
+"""So many times a node that told of a change is asked at once; then when all are."""
+LAST_FLUSH_S = 20.0
+"""Before the end of a job: Slurm kills what is left 30 s after it asked (KillWait)."""
+CLOCKS_NS = 5_000_000
+"""Nodes' clocks are believed to differ where they do by more than this and half a round trip."""
+TELL_S = 60.0
+"""What is no whole step and has not changed for so long is told: nobody writes it any more."""
+_NUMBER = re.compile(r"\d+")
+_SAMPLES = 8
+"""Of a node's clock, of which the one with the shortest round trip counts, as in RFC 5905."""
+
+
+class Clocks:
+    """By how many ns each node's clock is ahead of this one's."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, deque[tuple[int, int]]] = {}
+        self._ahead: dict[str, int] = {}
+
+    def sample(self, host: str, asked: int, theirs: int, answered: int) -> None:
+        """One request: its two ends by this clock, and the other clock in between."""
+        kept = self._samples.setdefault(host, deque(maxlen=_SAMPLES))
+        kept.append((answered - asked, theirs - (asked + answered) // 2))
+
+    def ahead_ns(self, host: str) -> int:
+        """What is within the measure's error is no change: a step would be judged again for it."""
+        round_trip, apart = min(self._samples[host])
+        if abs(apart - self._ahead.get(host, 0)) > CLOCKS_NS + round_trip // 2:
+            self._ahead[host] = apart
+        return self._ahead.get(host, 0)
+
+
+class Unproved(Struct, frozen=True):
+    """Something that is not copied. `since_s`: the monotonic time from which on it has been so."""
+
+    parts: tuple[Part, ...]
+    why: str
+    since_s: float
+
+
+class Lead:
+    """The leader's memory."""
+
+    def __init__(self, node: Node, peers: Peers, say: Callable[[str], None]) -> None:
+        self._node, self._peers, self._say = node, peers, say
+        self._spec = node.spec
+        self._found: dict[str, dict[str, Any]] = {}
+        """What each living node holds."""
+        self._judged: dict[str, tuple[Part, ...]] = {}
+        self._odd: dict[str, str] = {}
+        """Steps in no known format, and what they hold."""
+        self._unproved: dict[str, Unproved] = {}
+        """What is not copied, by name."""
+        self._told: set[str] = set()
+        """Patterns of names about which that was said."""
+        self._flushed: SavedStep | None = None
+        self._flush_at = time.monotonic() + self._spec.saves.flush_s
+        self._flushing: threading.Thread | None = None
+        self._pinned = ""
+        """The step that is being flushed."""
+        self._tries: dict[str, int] = {}
+        self._halt = threading.Event()
+        self._sure = False
+        self._waiting = False
+        """The newest step has not all its copies yet."""
+        self._living: tuple[str, ...] = self._spec.hosts
+        self._clocks = Clocks()
+        self._ahead: dict[str, int] = {}
+
+    def turn(self, *, everyone: bool) -> None:
+        """Look at all nodes, or at those that have told of a change; do what is due. A node that
+        does not answer is left out."""
+        told = set()
+        while self._node.changed:
+            told.add(self._node.changed.popleft())
+        for host in self._spec.hosts:
+            if not (everyone or host in told):
+                continue
+            tries = 0 if self._look(host) else self._tries.get(host, 0) + 1
+            self._tries[host] = tries
+            if host in told and 0 < tries < MOST_TRIES:
+                self._node.changed.append(host)  # asked again
+        self._catch_up()
+        ahead = {host: self._clocks.ahead_ns(host) for host in self._found}
+        living = tuple(host for host in self._spec.hosts if host in self._found)
+        again = living != self._living or (everyone and self._waiting)
+        self._living = living
+        if again:
+            self._again()
+        if again or ahead != self._ahead or not self._sure:
+            self._sure = self._prove(ahead)
+            self._waiting = not self._keep(self._found)
+            self._ahead = ahead
+        self._tell_unproved()
+        if time.monotonic() >= self._flush_at:
+            self._flush_at = time.monotonic() + self._spec.saves.flush_s
+            if self._flushing is None or not self._flushing.is_alive():
+                self._flushing = threading.Thread(target=self._flush_beside, daemon=True)
+                self._flushing.start()
+
+    def _catch_up(self) -> None:
+        """A node that was silent at the last restore holds files of the start before it: they make
+        no step with those of this one."""
+        newest = max(self._found, key=lambda host: self._found[host]["epoch"], default="")
+        for host in tuple(self._found):
+            last = self._found[newest]
+            if self._found[host]["epoch"] >= last["epoch"]:
+                continue
+            mine = self._peers.each("inventory", [host]).get(host)
+            if mine is not None and mine["epoch"] < last["epoch"]:
+                begun = last["begun"] - self._clocks.ahead_ns(newest) + self._clocks.ahead_ns(host)
+                given = {"epoch": last["epoch"], "above": last["above"], "begun": begun}
+                heard = self._peers.each("missed", [host], **given)
+                if not heard:
+                    self._say(f"{host} was silent at the last restore, and takes no part yet")
+                mine = self._peers.each("inventory", [host]).get(host) if heard else None
+            self._found.pop(host)
+            self._found |= {host: mine} if mine is not None else {}
+
+    def _look(self, host: str) -> bool:
+        """Whether the node answers. Its connection may be one to a helper that is gone."""
+        for _ in range(2):
+            asked = time.time_ns()
+            ping = self._peers.each("ping", [host]).get(host)
+            if ping is not None:
+                self._clocks.sample(host, asked, int(ping["now"]), time.time_ns())
+                if self._found.get(host, {}).get("version") == ping["version"]:
+                    return True
+                break
+        before = self._found.pop(host, None)
+        self._found |= self._peers.each("inventory", [host]) if ping else {}
+        self._sure &= before is None and host not in self._found
+        return host in self._found
+
+    # --- proof ----------------------------------------------------------------------------------
+
+    def _prove(self, ahead: dict[str, int]) -> bool:
+        """Whether every step that changed could be judged."""
+        whole = union(self._peers, self._found, ahead)
+        sure = True
+        for step in sorted(whole.also):
+            if self._judged.get(step) == whole.also[step]:
+                continue
+            result = _judge(whole, step)
+            self._odd.pop(step, None)
+            if isinstance(result, Checkpoint):
+                self._unproved.pop(step, None)
+                self._note(step, result, whole)
+            else:
+                self._note_unproved(step, whole.also[step], result.why)
+                if result.unreadable:
+                    sure = False
+                    continue
+                if result.format is None and result.holds:
+                    self._odd[step] = result.holds
+            self._judged[step] = whole.also[step]
+        self._judged = {step: self._judged[step] for step in whole.also if step in self._judged}
+        self._odd = {step: self._odd[step] for step in whole.also if step in self._odd}
+        self._note_others(whole)
+        return sure
+
+    def _note_unproved(self, name: str, parts: tuple[Part, ...], why: str) -> None:
+        known = self._unproved.get(name)
+        if known is None or (known.parts, known.why) != (parts, why):
+            self._unproved[name] = Unproved(parts, why, time.monotonic())
+
+    def _note_others(self, whole: Union) -> None:
+        """Keep in `_unproved` what is still there, and add files that no format knows."""
+        names = {str(name) for mine in self._found.values() for name in mine.get("others", ())}
+        for name in names:
+            self._note_unproved(name, (), f"1 file, no known format; {search.OWN_FORMAT}")
+        there = names | whole.also.keys()
+        self._unproved = {n: each for n, each in self._unproved.items() if n in there}
+
+    def _tell_unproved(self) -> None:
+        """Say what is not copied, once for each pattern of names."""
+        for name, each in sorted(self._unproved.items()):
+            pattern = _NUMBER.sub("N", name)
+            if time.monotonic() < each.since_s + TELL_S or pattern in self._told:
+                continue
+            self._told.add(pattern)
+            hint = f"; {search.OWN_FORMAT}" if name in self._odd else ""
+            once = "" if pattern == name else f" (said once for {pattern})"
+            self._say(f"{name} is not copied to other nodes: {each.why}{hint}{once}")
+
+    def _note(self, name: str, proved: Checkpoint, whole: Union) -> None:
+        files = tuple(
+            SavedFile(p.key.partition("/")[2], p.size, p.mtime_ns, p.modified_ns, p.host)
+            for p in whole.also[name]
+        )
+        known = self._node.rows.get(name)
+        seen_s = time.time() if known is None else later(known)
+        row = SavedStep(name, proved.step, proved.format, self._spec.hosts, files, seen_s)
+        living = list(self._found)
+        answers = self._peers.each("row", living, row=msgspec.to_builtins(row), living=living)
+        for host in set(living) - set(answers):
+            del self._found[host]
+        with suppress(OSError):  # what says so are the nodes: here it tells what was lost with them
+            store(self._node.rows, _shared_ledger(self._spec))
+
+    def _again(self) -> None:
+        """Nodes have come or gone, so that the newest step has other partners, or one of them did
+        not hear of it or could not copy it."""
+        rows = sorted(self._node.rows.values(), key=lambda row: row.order)
+        for row in rows[-1:]:
+            given = msgspec.to_builtins(row)
+            self._peers.each("row", self._living, row=given, living=self._living)
+
+    # --- retention ------------------------------------------------------------------------------
+
+    def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
+        """Drop steps older than the newest with all its copies, but not the newest `steps` of all
+        nor the newest `steps` of those that have all their copies. One that lacks copies, because
+        the program removed it, stays only among the newest. Whether the newest has them all."""
+        rows = sorted(self._node.rows.values(), key=lambda row: row.order, reverse=True)
+        safe = [row for row in rows if self._replicated(row, found)]
+        size = self._spec.saves.size
+        full = size and any(int(mine["used"]) > size for mine in found.values())
+        steps = 1 if full else self._spec.steps
+        kept = {self._pinned, *(row.name for row in (*rows[:steps], *safe[:steps]))}
+        whole = rows[rows.index(safe[0]) :] if safe else []
+        if old := [row.name for row in whole if row.name not in kept]:
+            self._peers.each("drop", found, names=old)
+        return not rows or (bool(safe) and safe[0] == rows[0])
+
+    def _replicated(self, row: SavedStep, found: dict[str, dict[str, Any]]) -> bool:
+        fit = sum(host not in self._spec.suspects for host in found)
+        wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
+        held = holders(row, found)
+        return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
+
+    # --- flush ----------------------------------------------------------------------------------
+
+    def _flush_beside(self) -> None:
+        """Steps are proved and copied meanwhile."""
+        peers = Peers(self._spec, self._node)
+        try:
+            self._flush_newest(peers, FLUSH_LIMIT_S, self._halt)
+        finally:
+            peers.close()
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """Who answered at the last look."""
+        return frozenset(self._found)
+
+    def flush_now(self) -> None:
+        """With the next turn."""
+        self._flush_at = min(self._flush_at, time.monotonic())
+
+    def end(self, limit_s: float, gone: Callable[[Sequence[str]], Sequence[str]]) -> bool:
+        """The last flush, of what the nodes hold now: one that is under way is given up. Whether
+        nothing is left on them that is to be kept. `gone`: which of the silent nodes are."""
+        deadline = time.monotonic() + limit_s
+        self._halt.set()
+        if self._flushing is not None:
+            self._flushing.join(limit_s / 4)
+        self._flush_at = math.inf
+        self._peers.again()
+        self._found.clear()
+        self.turn(everyone=True)
+        left = max(0.0, deadline - time.monotonic())
+        flushed = self._flush_newest(self._peers, left, threading.Event())
+        silent = [host for host in self._spec.hosts if host not in self._found]
+        last = -1 if self._flushed is None else self._flushed.order[0]
+        odd = [n for n in self._odd if (step := step_in(n)) is None or step > last]
+        for name in odd:
+            self._say(f"{self._odd[name]} of {name} stay on the nodes: no known format")
+        lost = not silent or set(silent) <= set(gone(silent))
+        return flushed and self._sure and not odd and lost
+
+    def _flush_newest(self, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
+        """Bring the newest whole step into the shared directory, by its proof there; where that is
+        lost, the one before it. Whether nothing newer is left."""
+        last, deadline = self._flushed, time.monotonic() + limit_s
+        tried: set[str] = set()
+        while not halt.is_set():
+            known = [row for row in tuple(self._node.rows.values()) if row.name not in tried]
+            newer = [row for row in known if last is None or row.order > last.order]
+            left = deadline - time.monotonic()
+            if not newer or (tried and left <= 0):
+                return not tried
+            row = max(newer, key=lambda row: row.order)
+            if self._flush(row, peers, max(0.0, left), halt):
+                return not tried
+            tried.add(row.name)
+        return False
+
+    def _flushed_before(self, row: SavedStep) -> bool:
+        """Whether it is in the shared directory. What an earlier run left there under its name is
+        not it; what the program itself saves there may be."""
+        place = Path(self._spec.shared) / row.name
+        if not isinstance(search.judge(place), Checkpoint):
+            return False
+        paths = (place, *place.rglob("*")) if place.is_dir() else (place,)
+        times = [path.lstat().st_mtime_ns for path in paths if path.is_file()]
+        began = self._node.begun_ns
+        return max(times, default=0) >= began or min(f.written_ns for f in row.files) < began
+
+    def _flush(self, row: SavedStep, peers: Peers, limit_s: float, halt: threading.Event) -> bool:
+        shared = Path(self._spec.shared)
+        room = _rooms(self._spec) / str(time.monotonic_ns())
+        self._pinned = row.name
+        try:
+            if not self._flushed_before(row):
+                room.mkdir(mode=0o700, parents=True)
+                self._write(row, peers, room / row.name, limit_s, halt)
+                _point(row, room)
+                result = search.judge(room / row.name)
+                if not isinstance(result, Checkpoint) or result.step != row.step:
+                    why = "another step" if isinstance(result, Checkpoint) else result.why
+                    raise OSError(f"the flushed files are not whole: {why}")
+                if os.path.lexists(shared / row.name):
+                    (shared / row.name).rename(aside(shared / row.name))
+                (room / row.name).rename(shared / row.name)
+                _point(row, shared)
+                sync_directory(shared)
+                self._say(f"flushed step {row.step} to {shared / row.name}")
+            self._flushed = row
+        except OSError as error:
+            if not halt.is_set():
+                why = f"not flushed to {shared}: {error.strerror or error}"
+                self._say(f"step {row.step} was {why}")
+            return False
+        finally:
+            self._pinned = ""
+            shutil.rmtree(room, ignore_errors=True)
+        return True
+
+    def _write(
+        self, row: SavedStep, peers: Peers, into: Path, limit_s: float, halt: threading.Event
+    ) -> None:
+        found = peers.each("inventory")
+        tasks: dict[str, list[tuple[SavedFile, str]]] = {}
+        done = set()
+        for file, held in holders(row, found).items():
+            if file.path not in done and held:
+                done.add(file.path)
+                tasks.setdefault(held[0][0], []).append((file, held[0][1]))
+        if missing := {f.path for f in row.files} - done:
+            raise OSError(f"no node holds {min(missing) or row.name} any more")
+        for host, files in tasks.items():
+            given = {"name": row.name, "into": str(into), "files": msgspec.to_builtins(files)}
+            peers.ask(host, "flush", **given)
+        if errors := peers.finish(tasks, "flush", limit_s, halt):
+            raise OSError("; ".join(errors[:3]))
+
+
+def _judge(whole: Union, step: str) -> Checkpoint | PassedOver:
+    """Prove a step over the files of all nodes. One that is a single file, and that several nodes
+    wrote, is whole where each of them is, and all are of the same step."""
+    result = search.judge(Remote(whole, step).fresh())
+    for single in whole.singles(step):
+        if not isinstance(result, Checkpoint):
+            break
+        other = search.judge(Remote(single, step).fresh())
+        if isinstance(other, Checkpoint) and other.step != result.step:
+            why = "the nodes' files of this name are of different steps"
+            return PassedOver(other.path, why, format=other.format)
+        if not isinstance(other, Checkpoint):
+            return other
+    return result
+
+
+def _rooms(spec: Spec) -> Path:
+    """Where steps lie until they are proved."""
+    return Path(spec.shared) / META / f"flush-{spec.job}"
+
+
+def tidy(spec: Spec) -> None:
+    """Remove what a flush has left that was ended in its midst."""
+    shutil.rmtree(_rooms(spec), ignore_errors=True)
+
+
+def forget(spec: Spec) -> None:
+    """Remove what lies beside the shared checkpoints of a job that is over. Raises OSError."""
+    tidy(spec)
+    for path in (_shared_ledger(spec), path_of(spec)):
+        path.unlink(missing_ok=True)
+
+
+def _point(row: SavedStep, directory: Path) -> None:
+    """Megatron-LM's ranks have saved, and the pointer by which that is known lies on one node."""
+    if row.format == "megatron-legacy" and row.step is not None:
+        megatron.point(directory, row.step)
+
+
+def holders(
+    row: SavedStep, found: dict[str, dict[str, Any]]
+) -> dict[SavedFile, list[tuple[str, str]]]:
+    """Who holds each file of a step: the node, and "" for its saves or the origin of its copy."""
+    held: dict[SavedFile, list[tuple[str, str]]] = {file: [] for file in row.files}
+    named: dict[str, list[SavedFile]] = {}
+    for file in row.files:
+        named.setdefault(file.path, []).append(file)
+    for host, mine in found.items():
+        listed = [("", mine["live"].get(row.name, ()))]
+        listed += [(origin, steps.get(row.name, ())) for origin, steps in mine["copies"].items()]
+        for origin, files in listed:
+            for path, size, mtime_ns, _ in files:
+                for file in named.get(path, ()):
+                    if origin in ("", file.origin) and file.same(size, mtime_ns):
+                        held[file].append((host, origin))
+    for file, where in held.items():
+        where.sort(key=lambda h: h[0] != file.origin)
+    return held
+
+
+HELPERS_S, ROUNDS = 10.0, 3
+"""How long, and how often, a start waits for the helpers of all nodes that run ranks: where srun
+cannot launch one at once, on a node that has just come back, all are launched again."""
+ASSEMBLE_S = 3600.0
+_OWN = re.compile(r"(^|/)(bf16_|fp16_)?zero_pp_rank_\d+_")
+"""Files of DeepSpeed that, on as many nodes, only the rank reads that wrote them. In the other
+formats any rank may read any file: a rank of DCP reads what the planner of its load says."""
+
+
+class HeldStep(Struct, frozen=True):
+    """A step of the ledger, and which nodes hold each of its files. `lost`: what no node holds."""
+
+    row: SavedStep
+    held: dict[SavedFile, list[tuple[str, str]]]
+
+    @property
+    def copies(self) -> int:
+        """How many nodes hold each file, the least of all."""
+        return min((len({host for host, _ in where}) for where in self.held.values()), default=0)
+
+    @property
+    def lost(self) -> tuple[SavedFile, ...]:
+        """Files of which no living node has a copy."""
+        return tuple(file for file, where in self.held.items() if not where)
+
+
+Found: TypeAlias = dict[str, dict[str, Any]]
+
+
+def held_steps(peers: Peers, hosts: Sequence[str], wait_s: float) -> tuple[list[HeldStep], Found]:
+    """The ledger's steps, newest first, and what each host answered that did."""
+    deadline = time.monotonic() + wait_s
+    found: Found = {}
+    while True:
+        found |= peers.each("inventory", [h for h in hosts if h not in found])
+        if len(found) == len(hosts) or time.monotonic() >= deadline:
+            break
+        time.sleep(0.2)
+    rows: dict[tuple[str, tuple[SavedFile, ...]], SavedStep] = {}
+    known = [
+        row for mine in found.values() for row in msgspec.convert(mine["rows"], list[SavedStep])
+    ]
+    for row in (*known, *load(_shared_ledger(peers.spec)).values()):
+        rows.setdefault((row.name, row.files), row)
+    steps = sorted(rows.values(), key=lambda row: row.order, reverse=True)
+    return [HeldStep(row, holders(row, found)) for row in steps], found
+
+
+def _shared_ledger(spec: Spec) -> Path:
+    return Path(spec.shared) / META / f"ledger-{spec.job}.json"
+
+
+def restore(
+    spec: Spec,
+    others: Search,
+    say: Callable[[str], None],
+    gone: Callable[[Sequence[str]], Sequence[str]] = lambda _: (),
+    wait_s: float = HELPERS_S,
+    *,
+    scratch: bool = False,
+) -> Search:
+    """The better of `others` (the shared directory and further tiers) and the nodes' own saves.
+
+    Where the latter is newer it is gathered on every host, and its path is the same on each. What
+    lies there and is newer than the answer is set aside, where the job starts with it. `gone`:
+    which of the hosts whose helpers do not answer run no rank any more; another that is silent
+    rules the saves out, for its ranks would not find them. `scratch`: all saves are. Never raises
+    for a helper that does not answer.
+    """
+    peers = Peers(spec, retry_s=0.0)
+    try:
+        for _ in range(ROUNDS):
+            steps, answered = held_steps(peers, spec.hosts, wait_s)
+            silent = [h for h in spec.hosts if h not in answered]
+            missing = [h for h in silent if h not in gone(silent)]
+            if not missing:
+                break
+        if silent:
+            say(f"no helper answers on {', '.join(silent)}")
+        epoch = max([time.time_ns(), *(mine["epoch"] + 1 for mine in answered.values())])
+        least = -1 if others.found is None or others.found.step is None else others.found.step
+        for held in () if scratch else steps:
+            row = held.row
+            if row.step is None or row.step < least:
+                break
+            if held.lost:
+                with_whom = ", ".join(sorted({file.origin for file in held.lost}))
+                say(f"step {row.step} is lost with {with_whom}: no running node holds all of it")
+            elif missing:
+                say(f"step {row.step} cannot be gathered on {', '.join(missing)}")
+            elif _gathered(peers, held, [h for h in spec.hosts if h in answered], epoch, say):
+                path = Path(spec.saves.dir) / row.name
+                return Search(Checkpoint(path, row.step, None, row.format, deep=False))
+        if answered and others.verdict in ("found", "none"):
+            peers.each("aside", answered, above=least, epoch=epoch)
+        return others
+    finally:
+        peers.close()
+
+
+def _gathered(
+    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+) -> bool:
+    """Whether a step was put on every host; tried twice, for a helper that has ended starts again
+    within moments, and an older step costs more."""
+    if _assemble(peers, held, hosts, epoch, say):
+        return True
+    steps, answered = held_steps(peers, hosts, HELPERS_S)
+    anew = next((each for each in steps if each.row == held.row and not each.lost), None)
+    return (
+        anew is not None
+        and set(answered) == set(hosts)
+        and _assemble(peers, anew, hosts, epoch, say)
+    )
+
+
+def _assemble(
+    peers: Peers, held: HeldStep, hosts: Sequence[str], epoch: int, say: Callable[[str], None]
+) -> bool:
+    row, begun = held.row, []
+    moved = _moved(row, hosts)
+    peers.finish(hosts, "gather", ASSEMBLE_S)  # of a start that was given up
+    for at, host in enumerate(hosts):
+        # Of a name that several nodes wrote, each node gets its predecessor's.
+        slot = row.hosts[at] if at < len(row.hosts) else ""
+        chosen: dict[str, SavedFile] = {}
+        for file in row.files:
+            if moved and file.origin != slot and _OWN.search(file.path):
+                continue
+            if file.path not in chosen or file.origin == slot:
+                chosen[file.path] = file
+        plan = [(msgspec.to_builtins(f), held.held[f]) for f in chosen.values()]
+        try:
+            peers.ask(host, "assemble", row=msgspec.to_builtins(row), plan=plan)
+            begun.append(host)
+        except OSError as error:
+            say(f"step {row.step} is not gathered on {host}: {error}")
+    errors = peers.finish(begun, "gather", ASSEMBLE_S)
+    for why in errors[:3]:
+        say(f"step {row.step} is not gathered: {why}")
+    if errors or len(begun) < len(hosts):
+        return False
+    given = msgspec.to_builtins(moved or row)
+    if len(peers.each("adopt", begun, row=given, epoch=epoch)) < len(begun):
+        say(f"step {row.step} is not in its place on every node")
+        return False
+    copies = {f"{h}'s copy of {o}" for where in held.held.values() for h, o in where[:1] if o}
+    own = {h for where in held.held.values() for h, o in where[:1] if not o}
+    say(f"step {row.step} comes from {', '.join(sorted(own) + sorted(copies))}")
+    return True
+
+
+def _moved(row: SavedStep, hosts: Sequence[str]) -> SavedStep | None:
+    """The step once each host has its predecessor's share, so that partners copy what has moved;
+    None where each is given all of it. A node that wrote nothing was a spare: which of the nodes
+    the ranks run on next is not known here."""
+    wrote = {file.origin for file in row.files if _OWN.search(file.path)}
+    if row.format != "deepspeed" or len(hosts) != len(row.hosts) or wrote != set(row.hosts):
+        return None
+    if row.hosts == tuple(hosts):
+        return row
+    heirs = dict(zip(row.hosts, hosts, strict=True))
+    files = tuple(replace(file, origin=heirs[file.origin]) for file in row.files)
+    return replace(row, hosts=tuple(hosts), files=files, seen_s=later(row))
+
+
+def later(row: SavedStep) -> float:
+    """The time, and after a row's in any case: the later one of a step is what nodes keep."""
+    return max(time.time(), row.seen_s + 1e-3)

@@ -1,0 +1,767 @@
+"""What one node holds of a job's saves, and what its helper does with it when it is asked.
+
+In the directory lie the steps as the job's ranks wrote them, each a directory or a single file;
+below META what is hpctl's: the ledger, copies of other nodes' files (`copies/ORIGIN/STEP`, whole
+once `STEP.json` lies beside it), what a restore gathers, and what it moved aside. A helper bounds
+what it takes of its node: of the network, and of the job's memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from functools import lru_cache
+from io import FileIO
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import msgspec
+from xxhash import xxh3_64
+
+from hpctl.checkpoints.fast.peer import Answer, Body, Pace, Peer, PeerError, write_all
+from hpctl.checkpoints.fast.spec import (
+    META,
+    SavedFile,
+    SavedStep,
+    Spec,
+    file_system,
+    is_private,
+    load,
+    memory_room,
+    store,
+)
+from hpctl.checkpoints.files import step_in
+from hpctl.checkpoints.formats.torch_files import SUFFIXES
+from hpctl.checkpoints.search import TEMPORARY, has_temporary_name, is_beside_checkpoints
+
+MOST_FILES = 100_000
+"""Files of a node's saves that are looked at."""
+_AT_ONCE = 4
+"""Files that are pulled side by side."""
+
+_MOST_OTHERS = 100
+"""Names of files of no known kind that are told."""
+
+File = tuple[str, int, int, int]
+"""Path within its step ("" for a step that is a single file), size, mtime in ns, inode."""
+
+
+class CopiedFile(msgspec.Struct, frozen=True):
+    """A copy of another node's file, and the XXH3 of what was written."""
+
+    file: SavedFile
+    digest: int
+
+
+class Start(msgspec.Struct, frozen=True):
+    """What this node knows of the job's start. Its file's mtime is when this attempt's ranks began:
+    older saves are of an earlier attempt.
+
+    `job`: a digest of the Spec's secret. `epoch` grows with each restore within it; `above`: what
+    was newer than this step then was set aside.
+    """
+
+    job: str
+    epoch: int = 0
+    above: int | None = None
+
+
+class Task(msgspec.Struct):
+    """Work for a request on a step, of which each kind goes on by itself. `errors`: what went
+    wrong."""
+
+    step: str
+    errors: list[str]
+    thread: threading.Thread
+    given_up: threading.Event
+
+
+class Node:
+    """One node's share. Its methods run on the helper's threads."""
+
+    def __init__(self, spec: Spec, host: str) -> None:
+        self.spec, self.host = spec, host
+        self.root = Path(spec.saves.dir)
+        self.meta = self.root / META
+        self.copies = self.meta / "copies"
+        # Not its parents: where a disk is not mounted, the saves would fill the root file system.
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        status = os.lstat(self.root)
+        if spec.saves.memory and (kind := file_system(self.root)) != "tmpfs":
+            raise PeerError(f"{self.root} is not in memory: its file system is {kind}, not tmpfs")
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise PeerError(f"{self.root} is no directory of this user")
+        self.root.chmod(0o700)
+        self.copies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._own()
+        for unfinished in self.copies.glob(f"*/*{TEMPORARY}"):  # by a helper that was killed
+            shutil.rmtree(unfinished) if unfinished.is_dir() else unfinished.unlink()
+        self.rows = load(self._ledger)
+        self._touched = object()
+        """Another one whenever hpctl itself has changed what lies here."""
+        self._lock = threading.Lock()
+        self.stranger = ""
+        """Whose saves lay here: another run's checkpoint directory."""
+        self._settle_in()
+        self.living: tuple[str, ...] = spec.hosts
+        self.version = time.time_ns()
+        """Another one whenever what `_inventory` answers has changed, also of another process."""
+        self.changed: deque[str] = deque()
+        """Hosts that have told of a change, this one too: for the leader to look at."""
+        self.begun_ns = 0
+        self.news = threading.Event()
+        """Set where there is something to copy."""
+        self.released = threading.Event()
+        """Set where the leader needs this node no more."""
+        self.over = False
+        """The job does not start again."""
+        self._pace = Pace(spec.saves.rate)
+        self._tasks: dict[str, Task] = {}
+        self._seen: object = None
+        job, mark = hashlib.sha256(spec.secret.encode()).hexdigest(), self.meta / "start"
+        self.start = Start("")
+        with suppress(OSError, msgspec.MsgspecError):
+            self.start = msgspec.json.decode(mark.read_bytes(), type=Start)
+            self.begun_ns = mark.stat().st_mtime_ns
+        if self.start.job != job:  # else this helper has been started again
+            self.begin(Start(job))
+
+    @property
+    def _ledger(self) -> Path:
+        return self.meta / "ledger.json"
+
+    def _own(self) -> None:
+        """As long as this process lives."""
+        lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(lock)
+            raise PeerError(f"another job's helper uses {self.root}") from error
+
+    def _settle_in(self) -> None:
+        """What another run left here is not this one's to resume."""
+        mark, mine = self.meta / "run", os.fsencode(f"{self.spec.shared}\n")
+        with suppress(FileNotFoundError):
+            if (theirs := mark.read_bytes()) == mine:
+                return
+            self.set_aside(None, None)
+            self.stranger = os.fsdecode(theirs).strip()
+        mark.write_bytes(mine)
+
+    def begin(self, start: Start, when_ns: int = 0) -> None:
+        """The ranks begin, now or at that time: what lies here was written before it."""
+        mark, raw = self.meta / "start", msgspec.json.encode(start)
+        made = mark.with_suffix(TEMPORARY)
+        try:
+            made.write_bytes(raw)
+            made.rename(mark)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not mark.exists():
+                raise
+            made.unlink(missing_ok=True)
+            with open(mark, "r+b") as file:  # in the room that it has
+                file.write(raw)
+                file.truncate()
+        if when_ns:
+            os.utime(mark, ns=(when_ns, when_ns))
+        else:
+            os.utime(mark)  # by the file system's clock, as the saves' are
+        self.start, self.begun_ns = start, mark.stat().st_mtime_ns
+        self._touched = object()
+
+    def look(self) -> bool:
+        """Whether the saves or the copies have changed since the last look."""
+        seen = self._touched, self.live(), self.others()
+        if seen == self._seen:
+            return False
+        self._seen, self.version = seen, self.version + 1
+        self.changed.append(self.host)
+        return True
+
+    def live(self) -> dict[str, list[File]]:
+        """The files of each step that lies here: a directory, or a file that may be a checkpoint by
+        itself. Raises OSError."""
+        found, count = {}, 0
+        for name in self._names():
+            files = _files_of(self.root, name)
+            found[name] = sorted(files)
+            count += len(files)
+            if count > MOST_FILES:
+                raise OSError(errno.EFBIG, f"more than {MOST_FILES} files in {self.root}")
+        return {name: files for name, files in found.items() if files}
+
+    def _names(self) -> list[str]:
+        """What may be a step by its name and kind, in order."""
+        with os.scandir(self.root) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.is_dir(follow_symlinks=False)
+                or (entry.is_file(follow_symlinks=False) and entry.name.endswith(SUFFIXES))
+            ]
+        return sorted(filter(_is_step_name, names))
+
+    def others(self) -> list[str]:
+        """Names of files beside the steps that no format knows as a checkpoint, and that are no
+        logs: the program may take them for one. At most _MOST_OTHERS."""
+        with os.scandir(self.root) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if entry.is_file(follow_symlinks=False)
+                and not entry.name.endswith(SUFFIXES)
+                and not is_beside_checkpoints(entry.name)
+            ]
+        return sorted(filter(_is_step_name, names))[:_MOST_OTHERS]
+
+    def copied(self) -> dict[str, dict[str, list[File]]]:
+        """Whole copies of other nodes' files, by origin and step."""
+        found: dict[str, dict[str, list[File]]] = {}
+        for mark in self.copies.glob("*/*.json"):
+            step, origin = mark.name.removesuffix(".json"), mark.parent.name
+            if rows := self._copies_of(step, origin):
+                files = [(f.path, f.size, f.mtime_ns, 0) for f in rows]
+                found.setdefault(origin, {})[step] = files
+        return found
+
+    def _copies_of(self, step: str, origin: str) -> dict[SavedFile, int]:
+        """The files of a whole copy with their digests; none where there is no such copy."""
+        with suppress(OSError, msgspec.MsgspecError):
+            mark = self.copies / _name(origin) / f"{_name(step)}.json"
+            status = mark.stat()
+            return _marked(mark, (status.st_ino, status.st_mtime_ns))
+        return {}
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def handle(self, request: dict[str, Any]) -> Answer:
+        """Answer a helper of this job, or a restore. Raises OSError, ValueError."""
+        return _HANDLERS[str(request["do"])](self, request)
+
+    def _ping(self, _request: dict[str, Any]) -> Answer:
+        return {"version": self.version, "now": time.time_ns()}
+
+    def _changed(self, request: dict[str, Any]) -> Answer:
+        """Another node has saved or copied something."""
+        self.changed.append(str(request["by"]))
+        return {}
+
+    def _inventory(self, _request: dict[str, Any]) -> Answer:
+        rows = msgspec.to_builtins(list(self.rows.values()))
+        mine = {"live": self.live(), "copies": self.copied(), "rows": rows, "used": self.used()}
+        mine["others"] = self.others()
+        start = {"begun": self.begun_ns, "epoch": self.start.epoch, "above": self.start.above}
+        return {**mine, **start, "now": time.time_ns(), "version": self.version}
+
+    def _read(self, request: dict[str, Any]) -> Answer:
+        """Some bytes of a file that is as it was listed."""
+        with self.open(str(request["step"]), str(request["path"])) as file:
+            status = os.fstat(file.fileno())
+            if [status.st_size, status.st_mtime_ns, status.st_ino] != request["tag"]:
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            length = min(int(request["length"]), 16 << 20)
+            raw = os.pread(file.fileno(), length, int(request["offset"]))
+        return Body(raw)
+
+    def _get(self, request: dict[str, Any]) -> Answer:
+        """A whole file, this node's own or a copy."""
+        wanted = msgspec.convert(request["file"], SavedFile)
+        step, origin = str(request["step"]), str(request.get("origin") or "")
+        file = self.open(step, wanted.path, origin)
+        status = os.fstat(file.fileno())
+        if not wanted.same(status.st_size, status.st_mtime_ns):
+            file.close()
+            raise _changed_meanwhile(wanted.path or step)
+        return Body(file, status.st_size, self._digest(step, wanted, origin))
+
+    def _same(self, request: dict[str, Any]) -> Answer:
+        """Raise OSError where this node's files of a step are not those any more."""
+        wanted = msgspec.convert(request["files"], list[SavedFile])
+        self._need_same(str(request["step"]), wanted)
+        return {}
+
+    def _need_same(self, step: str, files: Iterable[SavedFile]) -> None:
+        """Raise OSError where a file is not as it was when its step was proved: a program that
+        saves in place may have written to it while it was read."""
+        for file in files:
+            with self.open(step, file.path) as found:
+                status = os.fstat(found.fileno())
+            if not file.same(status.st_size, status.st_mtime_ns):
+                raise _changed_meanwhile(file.path or step)
+
+    def _row(self, request: dict[str, Any]) -> Answer:
+        """The leader has proved a step."""
+        row = msgspec.convert(request["row"], SavedStep)
+        with self._lock:
+            known = self.rows.get(_name(row.name), row)
+            if row.seen_s >= known.seen_s:  # else a restore has moved the step meanwhile
+                self.rows[row.name] = row
+                store(self.rows, self._ledger)
+        self.living = tuple(map(str, request["living"]))
+        self.news.set()
+        return {}
+
+    def _drop(self, request: dict[str, Any]) -> Answer:
+        """Older steps are not needed any more."""
+        self.drop([_name(str(name)) for name in request["names"]])
+        return {}
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Remove steps, and copies of them, that the ledger knows."""
+        with self._lock:
+            for name in names:
+                if self.rows.pop(name, None) is not None:
+                    _remove(self.root / name)
+                    for origin in self.copies.iterdir():
+                        (origin / f"{name}.json").unlink(missing_ok=True)
+                        _remove(origin / name)
+            store(self.rows, self._ledger)
+        self._touched = object()
+
+    def _assemble(self, request: dict[str, Any]) -> Answer:
+        """Gather a step here, of what lies here and what others send."""
+        row = msgspec.convert(request["row"], SavedStep)
+        plan = [
+            (msgspec.convert(file, SavedFile), [(str(h), str(o)) for h, o in sources])
+            for file, sources in request["plan"]
+        ]
+        self._work("gather", row.name, lambda _: self.assemble(row, plan))
+        return {}
+
+    def _adopt(self, request: dict[str, Any]) -> Answer:
+        """Put what was gathered in its place, once every node has gathered it: until then others
+        read what lies there."""
+        row = msgspec.convert(request["row"], SavedStep)
+        self.set_aside(row.step, row.name)
+        (self.meta / "new" / _name(row.name)).rename(self.root / row.name)
+        with self._lock:
+            self.rows[row.name] = row
+            store(self.rows, self._ledger)
+        self._restored(int(request["epoch"]), row.step)
+        return {}
+
+    def _aside(self, request: dict[str, Any]) -> Answer:
+        """No step here is to be resumed: what is newer than the one that is, is set aside."""
+        above = request.get("above")
+        self.set_aside(above, None)
+        self._restored(int(request["epoch"]), above)
+        return {}
+
+    def _missed(self, request: dict[str, Any]) -> Answer:
+        """There was a restore while this helper was silent. Ranks may write here by now: what is
+        older than their start does not count, and nothing of theirs is moved."""
+        above = request.get("above")
+        self._forget(above, None)
+        self._restored(int(request["epoch"]), above, int(request["begun"]))
+        return {}
+
+    def _restored(self, epoch: int, above: int | None, when_ns: int = 0) -> None:
+        self.begin(Start(self.start.job, epoch, above), when_ns)
+
+    def _flush(self, request: dict[str, Any]) -> Answer:
+        """Write files into the shared directory."""
+        files = msgspec.convert(request["files"], list[tuple[SavedFile, str]])
+        name, into = str(request["name"]), Path(str(request["into"]))
+        if not into.is_relative_to(self.spec.shared):
+            raise ValueError("not in the checkpoint directory")
+        if not is_private(Path(self.spec.shared) / META):
+            raise PeerError(f"{META} in the checkpoint directory is not this user's alone")
+
+        def work(given_up: threading.Event) -> None:
+            for file, origin in files:
+                with self.open(name, file.path, origin) as source:
+                    digest = self._digest(name, file, origin)
+                    _place(source, into / _path(file.path), file, digest, given_up)
+            self._need_same(name, [file for file, origin in files if not origin])
+
+        if before := self._tasks.get("flush"):  # into another directory
+            before.given_up.set()
+        self._work("flush", name, work, beside=True)
+        return {}
+
+    def _task_state(self, request: dict[str, Any]) -> Answer:
+        task = self._tasks.get(str(request["kind"]))
+        running = bool(task and task.thread.is_alive())
+        return {"running": running, "errors": task.errors if task else []}
+
+    def _bye(self, request: dict[str, Any]) -> Answer:
+        self.over = request.get("over") is True
+        self.released.set()
+        return {}
+
+    def _work(
+        self, kind: str, step: str, work: Callable[[threading.Event], None], *, beside: bool = False
+    ) -> None:
+        before = self._tasks.get(kind)
+        if before is not None and before.thread.is_alive() and not beside:
+            raise OSError(errno.EBUSY, "it is at work for another request")
+        errors: list[str] = []
+        given_up = threading.Event()
+
+        def run() -> None:
+            try:
+                work(given_up)
+            except (OSError, ValueError) as error:
+                errors.append(f"{self.host}: {error}")
+
+        task = Task(step, errors, threading.Thread(target=run, daemon=True), given_up)
+        self._tasks[kind] = task
+        task.thread.start()
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
+        """A file of a step, this node's own or of a copy. Raises OSError, ValueError."""
+        below = self.copies / _name(origin) if origin else self.root
+        name = below / _name(step) / _path(path)
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            os.close(handle)
+            raise OSError(errno.EPERM, f"{path} is no file of this user")
+        return open(handle, "rb")
+
+    def _digest(self, step: str, file: SavedFile, origin: str) -> int | None:
+        """A copy's, None for this node's own file."""
+        return self._copies_of(step, origin).get(file) if origin else None
+
+    def copy(self, row: SavedStep, origin: str, peer: Peer) -> None:
+        """Bring one node's files of a step here, whole or not at all. Raises OSError."""
+        files, home = row.of(origin), self.copies / _name(origin)
+        home.mkdir(mode=0o700, exist_ok=True)
+        mark, made = home / f"{row.name}.json", home / f"{row.name}{TEMPORARY}"
+        _remove(made)
+        self._admit(sum(file.size for file in files))
+        try:
+            copied = [
+                CopiedFile(file, self._pull(peer, row.name, file, "", made / _path(file.path)))
+                for file in files
+            ]
+            peer.ask("same", step=row.name, files=msgspec.to_builtins(files))
+            mark.unlink(missing_ok=True)
+            _remove(home / row.name)
+            made.rename(home / row.name)
+        except BaseException:
+            _remove(made)
+            raise
+        unfinished = mark.with_suffix(TEMPORARY)
+        unfinished.write_bytes(msgspec.json.encode(copied))
+        unfinished.rename(mark)
+        self._touched = object()
+
+    def _admit(self, size: int) -> None:
+        """Refuse what would be too much for the directory or the job's memory. Raises OSError."""
+        most = self.spec.saves.size
+        if most and self.used() + size > most:
+            raise OSError(errno.ENOSPC, f"it would be more than --fast-size {most >> 20} MiB")
+        if self.spec.saves.memory and (room := memory_room()) is not None and size > room:
+            raise OSError(
+                errno.ENOMEM, f"{size >> 20} MiB, and {room >> 20} MiB are left of the job's memory"
+            )
+
+    def used(self) -> int:
+        """Bytes of all files here, unfinished ones too, and those that a restore set aside."""
+        found = {}
+        for place, _, names in os.walk(self.root):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    status = os.lstat(os.path.join(place, name))
+                    found[status.st_dev, status.st_ino] = status.st_size  # a restore makes links
+        return sum(found.values())
+
+    def remove(self) -> None:
+        """The job is over: nothing of it stays."""
+        for name in self.live():
+            _remove(self.root / name)
+        shutil.rmtree(self.meta, ignore_errors=True)
+        with suppress(OSError):
+            self.root.rmdir()
+
+    def replicate(self) -> list[str]:
+        """Copy what this node is a partner for, newest step first, until there is a newer one yet;
+        what went wrong."""
+        errors: list[str] = []
+        for row in sorted(self.rows.values(), key=lambda row: row.order, reverse=True):
+            for origin in row.origins():
+                if self.news.is_set():
+                    return errors
+                if self._wanted(row, origin):
+                    try:
+                        with closing(self.peer(origin)) as peer:
+                            self.copy(row, origin, peer)
+                    except OSError as error:
+                        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                            self._make_room(row)
+                        if row.name in self.rows:  # else a newer one has replaced it meanwhile
+                            errors.append(f"{row.name} of {origin}: {error.strerror or error}")
+        return errors
+
+    def _wanted(self, row: SavedStep, origin: str) -> bool:
+        if origin == self.host or origin not in self.living or origin not in self.spec.hosts:
+            return False
+        if self.host not in self.spec.partners(origin, self.living) or self.holds(row, origin):
+            return False
+        here = {
+            path: (size, mtime_ns) for path, size, mtime_ns, _ in _files_of(self.root, row.name)
+        }
+        return not all(f.path in here and f.same(*here[f.path]) for f in row.of(origin))
+
+    def _make_room(self, wanted: SavedStep) -> None:
+        """The disk is full: what a restore set aside goes, or the oldest step, never the newest
+        whole one."""
+        aside = self.meta / "aside"
+        if aside.is_dir() and wanted.seen_s * 1e9 > self.begun_ns:  # the job has saved since then
+            shutil.rmtree(aside, ignore_errors=True)
+            self._touched = object()
+            return
+        task = self._tasks.get("flush")
+        busy = task.step if task and task.thread.is_alive() else ""
+        rows = sorted(self.rows.values(), key=lambda row: row.order)
+        rows = [row for row in rows if row.name != busy]
+        if rows and rows[0] != wanted:
+            self.drop([rows[0].name])
+
+    def holds(self, row: SavedStep, origin: str) -> bool:
+        """Whether a whole copy of that node's files of the step lies here."""
+        return tuple(self._copies_of(row.name, origin)) == row.of(origin)
+
+    def assemble(self, row: SavedStep, plan: list[tuple[SavedFile, list[tuple[str, str]]]]) -> None:
+        """Gather a step beside the others. Raises OSError."""
+        made = self.meta / "new" / _name(row.name)
+        shutil.rmtree(made.parent, ignore_errors=True)
+
+        def bring(one: tuple[SavedFile, list[tuple[str, str]]]) -> None:
+            file, sources = one
+            self._bring(row.name, file, sources, made / _path(file.path))
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(bring, plan))
+
+    def _bring(self, step: str, file: SavedFile, sources: list[tuple[str, str]], to: Path) -> None:
+        last: OSError = PeerError(f"nobody holds {file.path or step}")
+        for host, origin in sorted(sources, key=lambda s: s[0] != self.host):
+            try:
+                if host != self.host:
+                    with closing(self.peer(host)) as peer:
+                        self._pull(peer, step, file, origin, to, restored=True)
+                    return
+                with self.open(step, file.path, origin) as source:
+                    status = os.fstat(source.fileno())
+                    if file.same(status.st_size, status.st_mtime_ns):
+                        if origin:  # a rank may write over the file: the copy must stay
+                            _place(source, to, file, self._digest(step, file, origin))
+                        else:
+                            _link(source, self.root / step / file.path, to, file)
+                        return
+            except OSError as error:
+                to.unlink(missing_ok=True)
+                last = error
+        raise last
+
+    def _pull(
+        self,
+        peer: Peer,
+        step: str,
+        file: SavedFile,
+        origin: str,
+        to: Path,
+        *,
+        restored: bool = False,
+    ) -> int:
+        """Bring a file here; its digest. What a rank reads soon goes through the page cache."""
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        given = {"step": step, "origin": origin, "file": msgspec.to_builtins(file)}
+        with open(to, "wb", 0, opener=None if restored else _uncached) as target:
+            pace = (lambda _: None) if restored else self._pace
+            digest = peer.pull(lambda piece: write_all(target, piece), pace, "get", **given)
+            _settle(target, file, restored=restored)
+        return digest
+
+    def peer(self, host: str) -> Peer:
+        """A new connection to a helper. Raises PeerError."""
+        return Peer(self.spec.secret, self.spec.job, self.spec.address(host))
+
+    def set_aside(self, above: int | None, name: str | None) -> None:
+        """Move away what is newer than a step, or has its name: a later save of the same number
+        would mix with it. What was set aside before is removed."""
+        aside = self.meta / "aside"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(mode=0o700)
+        for found in self.live():
+            step = step_in(found)
+            if found == name or (step is not None and not _at_most(step, above)):
+                (self.root / found).rename(aside / found)
+        self._forget(above, name)
+
+    def _forget(self, above: int | None, name: str | None) -> None:
+        """Keep in the ledger only steps up to `above`, and copies only of those and of `name`."""
+        with self._lock:
+            self.rows = {n: r for n, r in self.rows.items() if _at_most(r.step, above)}
+        for mark in self.copies.glob("*/*.json"):
+            copied = mark.name.removesuffix(".json")
+            if copied not in self.rows and copied != name:
+                mark.unlink()
+                _remove(mark.with_suffix(""))
+        with self._lock:  # once there is room for it
+            store(self.rows, self._ledger)
+        self._touched = object()
+
+
+_HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
+    "ping": Node._ping,
+    "changed": Node._changed,
+    "inventory": Node._inventory,
+    "read": Node._read,
+    "get": Node._get,
+    "same": Node._same,
+    "row": Node._row,
+    "drop": Node._drop,
+    "assemble": Node._assemble,
+    "adopt": Node._adopt,
+    "aside": Node._aside,
+    "missed": Node._missed,
+    "flush": Node._flush,
+    "task": Node._task_state,
+    "bye": Node._bye,
+}
+
+
+@lru_cache(maxsize=8)
+def _marked(mark: Path, _stamp: tuple[int, int]) -> dict[SavedFile, int]:
+    """Read once while it stays the same: each file of a copy asks for its own digest."""
+    rows = msgspec.json.decode(mark.read_bytes(), type=list[CopiedFile])
+    return {row.file: row.digest for row in rows}
+
+
+def _is_step_name(name: str) -> bool:
+    return not name.startswith(".") and not has_temporary_name(name) and name.isprintable()
+
+
+def _files_of(root: Path, name: str) -> list[File]:
+    """The files of a step, a directory or a single file; none where it is not there."""
+    with suppress(FileNotFoundError):
+        status = os.lstat(root / name)
+        if stat.S_ISDIR(status.st_mode):
+            return list(_files(root / name))
+        if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            return [("", status.st_size, status.st_mtime_ns, status.st_ino)]
+    return []
+
+
+def _remove(step: Path) -> None:
+    """Remove a step, a directory or a single file, as far as that is possible."""
+    if step.is_dir() and not step.is_symlink():
+        shutil.rmtree(step, ignore_errors=True)
+        return
+    with suppress(OSError):
+        step.unlink()
+
+
+def _changed_meanwhile(name: str) -> OSError:
+    return OSError(errno.ESTALE, f"{name} has changed")
+
+
+def _files(step: Path, inside: str = "") -> Iterator[File]:
+    """Regular files of this user, at any depth. Links, FIFOs and others' files are none."""
+    with suppress(FileNotFoundError), os.scandir(step) as entries:
+        for entry in entries:
+            path = f"{inside}{entry.name}"
+            if not entry.name.isprintable() or has_temporary_name(entry.name):
+                continue
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid != os.geteuid():
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    yield from _files(step / entry.name, f"{path}/")
+                elif stat.S_ISREG(status.st_mode):
+                    yield path, status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _at_most(step: int | None, above: int | None) -> bool:
+    return step is not None and above is not None and step <= above
+
+
+def _name(name: str) -> str:
+    """A step's or a host's name: one part of a path. Raises ValueError."""
+    if not name or "/" in name or name.startswith(".") or not name.isprintable():
+        raise ValueError(f"no name: {name!r:.80}")
+    return name
+
+
+def _path(path: str) -> PurePosixPath:
+    """A path within a step, "" for a step that is a single file. Raises ValueError where it leads
+    out of it."""
+    found = PurePosixPath(path)
+    if found.is_absolute() or ".." in found.parts or not path.isprintable():
+        raise ValueError(f"no path within a step: {path!r:.80}")
+    return found
+
+
+def _link(source: BinaryIO, path: Path, to: Path, file: SavedFile) -> None:
+    """The same file at another place, where the file system can; it was opened as `source`."""
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.link(path, to, follow_symlinks=False)
+        if not os.path.samestat(os.lstat(to), os.fstat(source.fileno())):
+            to.unlink()
+            raise OSError(errno.ESTALE, f"{file.path} has changed")
+        os.utime(to, ns=(file.written_ns, file.written_ns), follow_symlinks=False)
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise
+        to.unlink(missing_ok=True)
+        _place(source, to, file)
+
+
+def _place(
+    source: BinaryIO,
+    to: Path,
+    file: SavedFile,
+    digest: int | None = None,
+    given_up: threading.Event | None = None,
+) -> None:
+    """A new file; never through a link that another has put there."""
+    to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = xxh3_64()
+    with open(to, "xb") as target:
+        while piece := source.read(1 << 20):
+            if given_up is not None and given_up.is_set():
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED))
+            found.update(piece)
+            target.write(piece)
+        if digest not in (None, found.intdigest()):
+            raise OSError(errno.EIO, f"the disk has damaged the copy of {file.path}")
+        _settle(target, file, restored=True)
+
+
+def _uncached(path: str, flags: int) -> int:
+    """Past the page cache, where the file system can: nobody reads a copy soon, its pages would
+    count against the job's memory, and writing them takes twice the processor time."""
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, flags, 0o600)
+
+
+def _settle(target: BinaryIO | FileIO, file: SavedFile, *, restored: bool) -> None:
+    """On the disk, of the right size, with its time. Raises OSError."""
+    target.flush()
+    if os.fstat(target.fileno()).st_size != file.size:
+        raise OSError(errno.ESTALE, f"{file.path} has changed")
+    os.fsync(target.fileno())
+    when = file.written_ns if restored else file.mtime_ns
+    os.utime(target.fileno(), ns=(when, when))

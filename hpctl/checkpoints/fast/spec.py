@@ -1,0 +1,250 @@
+"""What the helpers of one job know: who they are, where the saves lie, and which steps are whole.
+
+The Spec is of one start. The ledger says of what files each whole step consists, and who wrote
+them: it is kept on every node and in the shared directory, so that the loss of any one of them
+loses nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import HpctlError
+
+META = ".hpctl-fast"
+"""Beside the saves, on each node and in the checkpoint directory: what is hpctl's own."""
+ENVIRONMENT = "HPCTL_FAST_SPEC"
+"""Names the file with the job's Spec, for the preamble, `hpctl run` and the launchers."""
+HELPER = "HPCTL_HELPER"
+"""Set in a process of the job that is hpctl's own, and none of its ranks."""
+
+
+class FastSaves(Struct, frozen=True, omit_defaults=True):
+    """What a job asks for, as it stands in its Comment. `dir` may hold placeholders there.
+
+    `memory`: the directory lies in the nodes' memory, and `size` bytes is what saves and copies may
+    take of it on each; 0: what there is. `flush_s`: from one flush to the next. `replicas`: copies
+    on other nodes. `rate`: bytes a second that a node fetches. `keep`: what lies on the nodes stays
+    there when the job has ended.
+    """
+
+    dir: str
+    memory: bool = False
+    size: int = 0
+    flush_s: int = 900
+    replicas: int = 1
+    rate: int = 1 << 30
+    keep: bool = False
+
+
+class Spec(Struct, frozen=True, forbid_unknown_fields=True):
+    """One start of a job. Directories are absolute, without placeholders.
+
+    `saves.dir` lies on each node's own disk or in its memory; `shared` is the checkpoint directory.
+    `hosts` are the allocation's nodes in Slurm's order, `addresses` theirs, `domains` their leaf
+    switches or blocks, "" where unknown. `suspects` never hold a copy. `secret` is known to the
+    job's owner alone. `job` is the array's with the task's number for an array's, `id` Slurm's own;
+    `restarts` counts its starts before this. `steps` are kept.
+    """
+
+    job: str
+    secret: str
+    saves: FastSaves
+    shared: str
+    hosts: tuple[str, ...]
+    addresses: tuple[str, ...]
+    domains: tuple[str, ...] = ()
+    suspects: tuple[str, ...] = ()
+    steps: int = 2
+    id: str = ""
+    restarts: int = 0
+
+    def partners(self, host: str, living: tuple[str, ...]) -> tuple[str, ...]:
+        """Which living hosts hold a copy of what this one saves, of another domain first."""
+        at = self.hosts.index(host)
+        ring = (*self.hosts[at + 1 :], *self.hosts[:at])
+        fit = [h for h in ring if h in living and h not in self.suspects]
+        mine = self.domain(host)
+        fit.sort(key=lambda h: not mine or self.domain(h) == mine)
+        return tuple(fit[: self.saves.replicas])
+
+    def domain(self, host: str) -> str:
+        """What fails together with it, "" where unknown."""
+        return dict(zip(self.hosts, self.domains, strict=False)).get(host, "")
+
+    def address(self, host: str) -> str:
+        """Where its helper listens."""
+        return dict(zip(self.hosts, self.addresses, strict=False)).get(host, host)
+
+
+LEFT = 1 << 30
+"""Bytes of the job's memory limit that copies leave to its ranks."""
+
+
+def file_system(path: Path, proc: Path = Path("/proc")) -> str:
+    """The kind that a directory lies in, as /proc/mounts has it."""
+    found, real = ("", ""), os.path.realpath(path)
+    for line in (proc / "mounts").read_text(errors="replace").splitlines():
+        _, where, kind, *_ = line.split(" ")
+        where = where.encode().decode("unicode_escape")
+        inside = real == where or real.startswith(where.rstrip("/") + "/")
+        if inside and len(where) >= len(found[0]):  # of two on one place the later one counts
+            found = where, kind
+    return found[1]
+
+
+def memory_room(
+    proc: Path = Path("/proc/self"), groups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Bytes that the job may still take here, less LEFT; None where no control group limits it."""
+    try:
+        lines = (proc / "cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    own = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    rooms = []
+    for group in (own, *map(str, Path(own).parents)):
+        place = groups / group.strip("/")
+        try:
+            most = (place / "memory.max").read_text().strip()
+            if most != "max":
+                taken = int((place / "memory.current").read_text()) - _file_pages(place)
+                rooms.append(int(most) - taken)
+        except (OSError, ValueError):
+            continue
+    return max(0, min(rooms) - LEFT) if rooms else None
+
+
+def _file_pages(group: Path) -> int:
+    """Bytes that the kernel takes back before the limit is reached. What a tmpfs holds is none."""
+    with suppress(OSError):
+        words = (group / "memory.stat").read_text().split()
+        found = dict(zip(words[::2], words[1::2], strict=False))
+        return sum(natural(found.get(name, "")) for name in ("inactive_file", "active_file"))
+    return 0
+
+
+def path_of(spec: Spec) -> Path:
+    """Where a job's Spec lies: beside its shared checkpoints."""
+    return Path(spec.shared) / META / f"{spec.job}.json"
+
+
+def read(path: Path) -> Spec:
+    """Raises HpctlError where the file is not this user's alone, or no Spec."""
+    try:
+        return msgspec.json.decode(_private(path, 1 << 20), type=Spec)
+    except OSError as error:
+        raise HpctlError(
+            f"{path}: {error.strerror or error}", "It is made by hpctl sbatch."
+        ) from error
+    except msgspec.MsgspecError as error:
+        raise HpctlError(f"{path}: {error}", "It is made by hpctl sbatch.") from error
+
+
+def _private(path: Path, most: int) -> bytes:
+    """A file that nobody else has written: what it says is believed. Raises HpctlError, OSError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        status = os.fstat(file.fileno())
+        mine = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not mine or status.st_mode & 0o077:
+            raise HpctlError(f"{path} is not this user's alone", "It is made by hpctl sbatch.")
+        return file.read(most)
+
+
+def write(spec: Spec, path: Path) -> None:
+    """For this user alone, whole or not at all. Raises OSError, and HpctlError where the directory
+    is also another's."""
+    with suppress(FileExistsError):
+        path.parent.mkdir(mode=0o700)
+    if not is_private(path.parent):
+        raise HpctlError(
+            f"{path.parent} is not this user's alone", "Remove it; hpctl makes it anew."
+        )
+    _replace(path, msgspec.json.encode(spec))
+
+
+def is_private(directory: Path) -> bool:
+    """Whether nobody else can put anything there: who may write beside it can make it first.
+    Raises OSError."""
+    status = os.lstat(directory)
+    mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    return mine and not status.st_mode & 0o077
+
+
+def _replace(path: Path, raw: bytes) -> None:
+    made = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    made.unlink(missing_ok=True)
+    handle = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with open(handle, "wb") as file:
+        file.write(raw)
+        file.flush()
+        os.fsync(handle)
+    made.rename(path)
+
+
+_MOST = 64 << 20
+
+
+class SavedFile(Struct, frozen=True):
+    """One file of a step. `origin` is the node whose rank wrote it.
+
+    `mtime_ns` is its time on that node, by which it is known again; `written_ns` the same by the
+    clock of the node that judged the step, so that files of several nodes can be compared.
+    """
+
+    path: str
+    size: int
+    mtime_ns: int
+    written_ns: int
+    origin: str
+
+    def same(self, size: int, mtime_ns: int) -> bool:
+        """Whether a file of that size and time is this one, or one that hpctl restored from it."""
+        return size == self.size and mtime_ns in (self.mtime_ns, self.written_ns)
+
+
+class SavedStep(Struct, frozen=True):
+    """A step that was proved whole over the files of all nodes. `hosts`: the nodes of that start,
+    in order. `seen_s`: when it was proved."""
+
+    name: str
+    step: int | None
+    format: str
+    hosts: tuple[str, ...]
+    files: tuple[SavedFile, ...]
+    seen_s: float
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """Newer is larger."""
+        return (-1 if self.step is None else self.step, self.seen_s)
+
+    def of(self, origin: str) -> tuple[SavedFile, ...]:
+        """What one node's ranks wrote of it."""
+        return tuple(f for f in self.files if f.origin == origin)
+
+    def origins(self) -> tuple[str, ...]:
+        """The nodes whose ranks wrote any of it, in order."""
+        wrote = {f.origin for f in self.files}
+        return tuple(host for host in self.hosts if host in wrote)
+
+
+def load(path: Path) -> dict[str, SavedStep]:
+    """The rows by name. A ledger that is not there, or is damaged, is empty: others have it too."""
+    try:
+        rows = msgspec.json.decode(_private(path, _MOST), type=list[SavedStep])
+    except (OSError, HpctlError, msgspec.MsgspecError):
+        return {}
+    return {row.name: row for row in rows}
+
+
+def store(rows: dict[str, SavedStep], path: Path) -> None:
+    """Whole or not at all. Raises OSError."""
+    _replace(path, msgspec.json.encode(list(rows.values())))

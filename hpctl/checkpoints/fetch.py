@@ -1,0 +1,184 @@
+"""Bring a checkpoint from an object store into a directory: whole under its name, or not at all.
+
+It is copied below a temporary name that every search passes over, compared with the store's
+digests, synced, proved by its format's own rules, and renamed. What lies under that name already,
+not whole or of an older step, is moved aside, never deleted. What a fetch that was killed left
+under its temporary name is the only thing that is removed.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from itertools import chain, count
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints.files import NotWhole, ObjectInfo, Remote, for_each
+from hpctl.checkpoints.hpctl_checkpoint import sync_directory
+from hpctl.checkpoints.search import Checkpoint, PassedOver, claim_of, proved, storage_error
+from hpctl.toolkit.compat import UTC
+
+PIECE = 8 << 20
+"""Bytes of one request; THREADS of them are in memory at once."""
+
+ASIDE = ".hpctl-aside-"
+_TEMPORARY = ".hpctl-fetch.tmp-"
+_LOCK = "lock"
+
+
+class _Part(Struct, frozen=True):
+    """A stretch of one object that has a digest of its own."""
+
+    name: str
+    listed: ObjectInfo
+    offset: int
+    length: int
+
+
+def fetch(
+    found: Checkpoint,
+    into: Path,
+    *,
+    deep: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Checkpoint | PassedOver:
+    """A copy of a checkpoint of an object store as `into/<its name>`, or why there is none.
+
+    `progress(bytes, of_bytes)` is called from several threads. Raises nothing that the storage
+    does: a copy that failed leaves an older checkpoint as the best one.
+    """
+    if not isinstance(found.path, Remote):
+        return found
+    try:
+        return _fetch(found, found.path.taken(), into, deep, progress or (lambda *_: None))
+    except OSError as error:
+        return PassedOver(found.path, f"not fetched: {storage_error(error)}", unreadable=True)
+    except NotWhole as defect:
+        return PassedOver(found.path, f"not fetched: {defect}", format=found.format)
+
+
+def _fetch(
+    found: Checkpoint, source: Remote, into: Path, deep: bool, progress: Callable[[int, int], None]
+) -> Checkpoint | PassedOver:
+    objects = _objects(source)
+    total = sum(listed.size for _, listed in objects)
+    free = shutil.disk_usage(into).free
+    if free < total:
+        raise OSError(f"{into} has {free >> 20} MiB free, and {source} needs {total >> 20}")
+    with _temporary(into) as room:
+        copy = room / source.name
+        _copy(source, objects, copy, lambda done: progress(done, total))
+        candidate = claim_of(copy)
+        row = candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)
+        if isinstance(row, PassedOver):
+            raise NotWhole(f"the copy is incomplete: {row.why}")
+        if (row.step, row.format) != (found.step, found.format):
+            raise NotWhole("another checkpoint took its place meanwhile")
+        place = into / source.name
+        if os.path.lexists(place):
+            place.rename(aside(place))
+        copy.rename(place)
+        sync_directory(into)
+    return replace(row, path=place, origin=found.path)
+
+
+def _copy(
+    source: Remote,
+    objects: list[tuple[str, ObjectInfo]],
+    copy: Path,
+    progress: Callable[[int], None],
+) -> None:
+    for name, listed in objects:
+        path = copy / name if name else copy
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as file:
+            file.truncate(listed.size)
+    sizes = for_each(source, objects, lambda pair: source.objects.part_bytes(pair[1]))
+    parts = [
+        _Part(name, listed, at, min(size, listed.size - at))
+        for (name, listed), size in zip(objects, sizes, strict=True)
+        for at in range(0, listed.size, size)
+    ]
+    brought = for_each(source, parts, lambda part: _part(source, part, copy, progress))
+    digests: dict[str, list[bytes]] = {name: [] for name, _ in objects}
+    # Formats compare the times of their files: the copy keeps those that the uploader noted.
+    # The times of the upload have been judged where they mean something; here all get the last.
+    uploaded_ns = max(listed.modified_ns for _, listed in objects)
+    when = {name: uploaded_ns for name, _ in objects}
+    for part, (digest, noted_ns) in zip(parts, brought, strict=True):
+        digests[part.name].append(digest)
+        when[part.name] = when[part.name] if noted_ns is None else noted_ns
+
+    def finish(pair: tuple[str, ObjectInfo]) -> None:
+        name, listed = pair
+        if source.objects.matches(listed, digests[name]) is False:
+            raise NotWhole(f"{name or source.name} does not match the digest in the store")
+        path = copy / name if name else copy
+        os.utime(path, ns=(when[name], when[name]))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+    for_each(source, objects, finish)
+    for directory, _, _ in os.walk(copy):
+        sync_directory(Path(directory))
+
+
+def _part(
+    source: Remote, part: _Part, copy: Path, progress: Callable[[int], None]
+) -> tuple[bytes, int | None]:
+    # Not for secrecy: it is the digest that S3 keeps.
+    digest, noted_ns = hashlib.md5(usedforsecurity=False), None
+    with (copy / part.name if part.name else copy).open("r+b") as out:
+        out.seek(part.offset)
+        for at in range(part.offset, part.offset + part.length, PIECE):
+            length = min(PIECE, part.offset + part.length - at)
+            raw, noted_ns = source.objects.read(part.listed, at, length)
+            if len(raw) != length:
+                raise NotWhole(f"{part.name or source.name} changed while it was fetched")
+            digest.update(raw)
+            out.write(raw)
+            progress(length)
+    return digest.digest(), noted_ns
+
+
+def _objects(source: Remote) -> list[tuple[str, ObjectInfo]]:
+    if (alone := source.find("")) is not None:
+        return [("", alone)]
+    found = source.files()
+    for name, _ in found:
+        parts = PurePosixPath(name).parts
+        if "\0" in name or ".." in parts or "/".join(parts) != name:
+            raise NotWhole(f"{name!r} is no name that a directory can have")
+    return found
+
+
+@contextmanager
+def _temporary(into: Path) -> Iterator[Path]:
+    """A directory of our own below `into`, removed at the end, with what others left behind."""
+    for left in into.glob(f"{_TEMPORARY}*"):
+        with suppress(OSError), (left / _LOCK).open("r+b") as lock:
+            # Whoever holds it is still at work, perhaps on another node.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left)
+    room = into / f"{_TEMPORARY}{os.uname().nodename}-{os.getpid()}"
+    room.mkdir()
+    try:
+        with (room / _LOCK).open("xb") as lock:
+            with suppress(OSError):  # a file system without locks: nobody removes our copy then
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def aside(path: Path) -> Path:
+    """A free name beside a checkpoint that is in the way."""
+    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    names = (f"{path.name}{ASIDE}{when}{more}" for more in chain([""], (f"-{n}" for n in count(2))))
+    return next(free for name in names if not os.path.lexists(free := path.with_name(name)))

@@ -1,0 +1,601 @@
+"""A checkpoint's files, on a file system or in an object store: bounded reads, and why they fail.
+
+On a file system: one open, one fstat and reads of stated length. open(2) and not stat(2) alone:
+on NFS it is the open that asks the server for the file's present size, where a stat may answer
+from a cache.
+
+In an object store a key is taken for a directory or a file, as far as the formats need it. Which
+store it is, is not known here: `hpctl.sagemaker.objects` has S3, and the CLI brings the two together.
+Objects differ from files: one appears whole or not at all, a listing has size, time and tag of a
+thousand of them in one request, and each read is a request of some 20 ms. So a candidate is listed
+once, and everything but the contents comes from that snapshot. A directory is what the keys
+suggest. An object named like one (`step-1/`, of no bytes) is none.
+
+Beside the checkpoints stands when each start of the job began, by the file system's own clock.
+Ranks that save side by side, and none of them last, leave complete files whichever start wrote
+them. A checkpoint of which some files are older than a start and others newer is a mixture of two:
+the second start saved the same step again and was killed within the save.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+
+
+class Defect(str):
+    """Why something is not a whole checkpoint, in one line for a person."""
+
+    __slots__ = ()
+
+
+class NotWhole(Exception):
+    """Raised within a proof: what keeps a checkpoint from being whole, with the file's name."""
+
+
+class FileMissing(NotWhole):
+    """A file is not there."""
+
+
+class Unfinished(NotWhole):
+    """What the writer writes last is not there: the save has not ended, or never did."""
+
+
+class Unprovable(NotWhole):
+    """It may be whole, and nothing that hpctl reads proves it: it counts as unreadable."""
+
+
+class TooLarge(Unprovable):
+    """A file is larger than hpctl reads."""
+
+
+MAX_ENTRIES = 100_000
+"""Objects of one checkpoint that are listed, or entries of its directory that are looked at."""
+
+THREADS = 16
+"""Requests that are under way at once."""
+
+
+class ObjectInfo(Protocol):
+    """One object of a listing, or a common prefix: a key that ends in a slash, and no more."""
+
+    @property
+    def key(self) -> str:
+        """The whole key, from the bucket's root."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was put there. S3 rounds to seconds, and takes a multipart upload's begin."""
+
+    @property
+    def etag(self) -> str:
+        """Changes with the content."""
+
+
+class Objects(Protocol):
+    """One bucket. Safe to use from several threads.
+
+    Every method raises OSError where the store does not answer, with `strerror` for a person:
+    FileNotFoundError for an object that is not there any more, ESTALE for one that is another
+    by now, PermissionError where it may not be read.
+    """
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket`."""
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterable[ObjectInfo]:
+        """Objects whose key begins so; unless `recursive`, only as far as the next slash."""
+
+    def read(self, listed: ObjectInfo, offset: int, length: int) -> tuple[bytes, int | None]:
+        """At most `length` bytes of that very version, and the file time that the uploader
+        noted with it (FSx for Lustre, DataSync, rclone), in ns since the epoch."""
+
+    def noted_ns(self, listed: ObjectInfo) -> int | None:
+        """That file time alone."""
+
+    def part_bytes(self, listed: ObjectInfo) -> int:
+        """How long the stretches are whose digests the store keeps: all of them but the last.
+        At least 1."""
+
+    def matches(self, listed: ObjectInfo, digests: Sequence[bytes]) -> bool | None:
+        """Whether the stretches' MD5 digests are those of the store; None: it does not say."""
+
+
+@dataclass(frozen=True)
+class ObjectSnapshot:
+    """All objects below a key at one time, by their keys."""
+
+    listed: Mapping[str, ObjectInfo]
+
+    @cached_property
+    def _below(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for key in self.listed:
+            parent, name = _parent(key)
+            while name and name not in (known := found.setdefault(parent, set())):
+                known.add(name)
+                parent, name = _parent(parent)
+        return found
+
+    def names(self, key: str) -> frozenset[str] | None:
+        """What lies directly below a key; None where nothing does."""
+        below = self._below.get(key)
+        return None if below is None else frozenset(below)
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A key as a place: the part of pathlib that the formats use. `key` has no outer slashes."""
+
+    objects: Objects = field(compare=False, repr=False)
+    key: str
+    snapshot: ObjectSnapshot | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.objects.url}/{self.key}"
+
+    def __truediv__(self, name: str) -> Remote:
+        return Remote(self.objects, _joined(self.key, name), self.snapshot)
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The name's ending, with its dot."""
+        return PurePosixPath(self.name).suffix
+
+    @property
+    def parent(self) -> Remote:
+        """The key without its last part. The bucket's root is its own parent."""
+        return Remote(self.objects, _parent(self.key)[0])
+
+    def taken(self) -> Remote:
+        """This place with a fresh snapshot: one request for each 1000 objects below it.
+
+        Raises FileNotFoundError where there is nothing, NotWhole for more than MAX_ENTRIES.
+        """
+        inside = f"{self.key}/" if self.key else ""
+        listed: dict[str, ObjectInfo] = {}
+        marked = False
+        for each in self.objects.list(inside, recursive=True):
+            if len(listed) >= MAX_ENTRIES:
+                raise NotWhole(f"has more than {MAX_ENTRIES} objects")
+            if each.key.endswith("/"):
+                marked = True
+            else:
+                listed[each.key] = each
+        if not listed and not marked:
+            found = (o for o in self.objects.list(self.key, recursive=False) if o.key == self.key)
+            listed = {each.key: each for each in found}
+        if not listed and not marked:
+            raise FileNotFoundError(errno.ENOENT, "there is no object there", str(self))
+        return Remote(self.objects, self.key, ObjectSnapshot(listed))
+
+    def names(self) -> frozenset[str] | None:
+        """What lies directly below, None for a single object. Raises as taken."""
+        snapshot = self._snapshot()
+        names = snapshot.names(self.key)
+        return frozenset() if names is None and self.key not in snapshot.listed else names
+
+    def below(self, name: str) -> frozenset[str] | None:
+        """What lies directly below a sub-directory, None where nothing does. Raises as taken."""
+        return self._snapshot().names(_joined(self.key, name))
+
+    def children(self) -> list[Remote]:
+        """Places directly below, without their snapshots but for single objects. One request
+        for each 1000; none at all is an empty list, as S3 knows no empty directories."""
+        inside = f"{self.key}/" if self.key else ""
+        found = []
+        for each in self.objects.list(inside, recursive=False):
+            if each.key.endswith("/"):
+                if each.key != inside and (name := each.key.removeprefix(inside).strip("/")):
+                    found.append(Remote(self.objects, _joined(self.key, name)))
+            else:
+                found.append(Remote(self.objects, each.key, ObjectSnapshot({each.key: each})))
+        return found
+
+    def has(self, name: str) -> bool:
+        """Whether there is an object, or something below it. A request without a snapshot."""
+        key = _joined(self.key, name)
+        if self.snapshot is not None:
+            return key in self.snapshot.listed or self.snapshot.names(key) is not None
+        return any(o.key.rstrip("/") == key for o in self.objects.list(key, recursive=False))
+
+    def find(self, name: str) -> ObjectInfo | None:
+        """What the snapshot says of an object, by its name below here, "" for this one itself."""
+        key = _joined(self.key, name) if name else self.key
+        return self._snapshot().listed.get(key)
+
+    def files(self) -> list[tuple[str, ObjectInfo]]:
+        """All objects at any depth, by their names below here. Raises as taken."""
+        inside = f"{self.key}/" if self.key else ""
+        listed = self._snapshot().listed.items()
+        return sorted(
+            ((key.removeprefix(inside), each) for key, each in listed if key.startswith(inside)),
+            key=lambda pair: pair[0],
+        )
+
+    def fresh(self) -> Remote:
+        """The same key, about which nothing is known."""
+        return Remote(self.objects, self.key)
+
+    def _snapshot(self) -> ObjectSnapshot:
+        taken = self if self.snapshot is not None else self.taken()
+        return taken.snapshot or ObjectSnapshot({})
+
+
+class RemoteFile:
+    """An object as a file: reads are ranged requests, each made once."""
+
+    def __init__(self, name: str, objects: Objects, listed: ObjectInfo) -> None:
+        self.name = name
+        self.size = listed.size
+        self._objects = objects
+        self._listed = listed
+        self._block, self._at = b"", 0
+        self._asked = False
+        self._noted_ns: int | None = None
+
+    @property
+    def modified_ns(self) -> int:
+        """When the file was written: as the uploader noted it, else when it was uploaded."""
+        if not self._asked:
+            self._noted_ns, self._asked = self._objects.noted_ns(self._listed), True
+        return self._listed.modified_ns if self._noted_ns is None else self._noted_ns
+
+    def ahead(self, offset: int, length: int) -> None:
+        """Fetch now, in one request, what the next reads will want. Raises as read."""
+        offset = max(0, offset)
+        length = min(length, self.size - offset)
+        if length > 0 and not (self._at <= offset and offset + length <= self._end):
+            self._block, self._at = self._fetch(offset, length), offset
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes. Raises NotWhole where the object ends before, OSError."""
+        if self._at <= offset and offset + length <= self._end:
+            return self._block[offset - self._at : offset - self._at + length]
+        if offset + length > self.size:
+            raise NotWhole(f"{self.name} ends at byte {self.size}: cut")
+        return self._fetch(offset, length)
+
+    @property
+    def _end(self) -> int:
+        return self._at + len(self._block)
+
+    def _fetch(self, offset: int, length: int) -> bytes:
+        if length <= 0:
+            return b""
+        try:
+            raw, self._noted_ns = self._objects.read(self._listed, offset, length)
+        except FileNotFoundError:
+            raise NotWhole(f"{self.name} is missing: deleted while hpctl looked") from None
+        self._asked = True
+        if len(raw) != length:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), self.name)
+        return raw
+
+
+def _parent(key: str) -> tuple[str, str]:
+    parent, _, name = key.rpartition("/")
+    return parent, name
+
+
+def _joined(key: str, name: str) -> str:
+    return f"{key}/{name}" if key else name
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+Place: TypeAlias = Path | Remote
+"""Where a checkpoint, or something that holds checkpoints, lies."""
+
+
+class OpenFile(Protocol):
+    """An open file: its name for people, and its size when it was opened."""
+
+    @property
+    def name(self) -> str:
+        """The name within its checkpoint."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    @property
+    def modified_ns(self) -> int:
+        """When it was last written, in ns since the epoch."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+
+    def ahead(self, offset: int, length: int) -> None:
+        """A hint that these bytes are wanted next, where each read is a request of its own."""
+
+
+class LocalFile(Struct, frozen=True):
+    """A file of a file system."""
+
+    name: str
+    descriptor: int
+    size: int
+    modified_ns: int
+
+    def ahead(self, offset: int, length: int) -> None:
+        """Nothing: the kernel reads ahead by itself."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes. Raises NotWhole where the file ends before, OSError."""
+        parts = []
+        while length > 0:
+            part = os.pread(self.descriptor, length, offset)
+            if not part:
+                raise NotWhole(f"{self.name} ends at byte {offset}: still being written, or cut")
+            parts.append(part)
+            offset += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@contextmanager
+def opened(root: Place, name: str) -> Iterator[OpenFile]:
+    """Open `root/name`, or `root` itself where the name is empty.
+
+    Raises NotWhole where it is missing or no regular file, OSError where the storage fails.
+    """
+    if isinstance(root, Remote):
+        listed = root.find(name)
+        if listed is None:
+            raise FileMissing(f"{name or root.name} is missing")
+        yield RemoteFile(name or root.name, root.objects, listed)
+        return
+    path = root / name if name else root
+    shown = name or root.name
+    try:
+        # Without O_NONBLOCK a fifo of that name would hold us for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileMissing(f"{shown} is missing") from None
+    try:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise NotWhole(f"{shown} is not a regular file")
+        yield LocalFile(shown, descriptor, about.st_size, about.st_mtime_ns)
+    finally:
+        os.close(descriptor)
+
+
+def content(root: Place, name: str, limit: int) -> bytes:
+    """The whole of a small file. More than `limit` bytes is NotWhole: it is not read."""
+    with opened(root, name) as file:
+        if file.size > limit:
+            raise NotWhole(f"{file.name} has {file.size} bytes; at most {limit} are read")
+        return file.read(0, file.size)
+
+
+def json_object(raw: bytes, name: str) -> dict[str, object]:
+    """A JSON file's object. Raises NotWhole where its bytes are none."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise NotWhole(f"{name} is not JSON: still being written, or damaged") from None
+    if not isinstance(document, dict):
+        raise NotWhole(f"{name} is not a JSON object")
+    return document
+
+
+def size_of(root: Place, name: str) -> int:
+    """A file's size, without opening it. Raises NotWhole, OSError."""
+    if isinstance(root, Remote):
+        listed = root.find(name)
+        if listed is None:
+            raise FileMissing(f"{name} is missing")
+        return listed.size
+    try:
+        found = (root / name).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileMissing(f"{name} is missing") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise NotWhole(f"{name} is not a regular file")
+    return found.st_size
+
+
+def modified_ns(root: Place, name: str) -> int:
+    """When a file was last written, asked of the server by opening it. Raises as opened."""
+    with opened(root, name) as file:
+        return file.modified_ns
+
+
+def exists(root: Place, name: str) -> bool:
+    """Whether something of that name is there. Raises OSError."""
+    if isinstance(root, Remote):
+        return root.has(name)
+    try:
+        (root / name).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def need_last(root: Place, name: str) -> None:
+    """Raise Unfinished where the file that a save writes last is not there. Raises OSError."""
+    if not exists(root, name):
+        raise Unfinished(f"{name} is missing: it is written last")
+
+
+def saved_over(name: str, since: str) -> NotWhole:
+    """A file that is written before another is newer than that one."""
+    return NotWhole(f"{name} is newer than {since}: saved over, or copied without its times")
+
+
+def names_in(root: Place) -> frozenset[str] | None:
+    """The entries of a directory; None for a file. Raises NotWhole, OSError."""
+    if isinstance(root, Remote):
+        return root.names()
+    names: set[str] = set()
+    try:
+        with os.scandir(root) as entries:
+            for entry in entries:
+                if len(names) >= MAX_ENTRIES:
+                    raise NotWhole(f"has more than {MAX_ENTRIES} entries")
+                names.add(entry.name)
+    except NotADirectoryError:
+        return None
+    return frozenset(names)
+
+
+def directory_names(root: Place, name: str) -> frozenset[str] | None:
+    """The entries of a sub-directory, or None where there is none. Raises OSError."""
+    if isinstance(root, Remote):
+        return root.below(name)
+    try:
+        return frozenset(os.listdir(root / name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def for_each(root: Place, items: Iterable[T], work: Callable[[T], R]) -> list[R]:
+    """The work's results in the items' order; what the first that fails raises, goes through.
+
+    One after the other on a file system, whose answers mostly come from memory; up to THREADS
+    at once where each of them waits for a request.
+    """
+    if not isinstance(root, Remote):
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(THREADS) as pool:
+        # Leaving the loop by an exception cancels all that have not begun.
+        return list(pool.map(work, items))
+
+
+_STEP = re.compile(r"(?:step|iter|iteration|checkpoint|ckpt)[-_=]?(\d{1,18})(?!\d)")
+_TRAILING = re.compile(r"(?<!\d)(\d{1,18})(?:\.\w+)?$")
+
+
+class Listing(Struct, frozen=True):
+    """One candidate as a single listing shows it. `names` is None for a file."""
+
+    path: Place
+    names: frozenset[str] | None
+    world_size: int | None = None
+    """How many ranks there were, where somebody says so: not every format records it."""
+
+    def has(self, name: str) -> bool:
+        """Whether the listing shows this name."""
+        return self.names is not None and name in self.names
+
+
+class Claim(Struct, frozen=True):
+    """What a candidate says of itself, before anything is proved.
+
+    `step` is None where neither files nor name have it: such a one is older than all that do.
+    `world_size` is None where the files do not record it.
+    """
+
+    step: int | None
+    world_size: int | None
+    prove: Callable[[bool], Defect | None]
+    """`prove(deep)`: the first defect, or None where it is whole. Raises NotWhole, OSError."""
+    digests: bool = True
+    """Whether the format has checksums at all that `deep` could compare."""
+
+
+class Format(Struct, frozen=True):
+    """One way to lay out a checkpoint.
+
+    `claim(layout)` is None where the candidate is none of this format's, a Defect where it is
+    but says nothing usable. Raises NotWhole, OSError.
+    """
+
+    name: str
+    claim: Callable[[Listing], Claim | Defect | None]
+
+
+def look(path: Place, world_size: int | None = None) -> Listing:
+    """List one candidate: a single scan, or a request for each 1000 objects of it, after which
+    `Listing.path` holds the answers. Raises NotWhole, OSError."""
+    if isinstance(path, Remote) and path.snapshot is None:
+        try:
+            path = path.taken()
+        except FileNotFoundError:
+            raise Unfinished("there is nothing below it any more") from None
+    try:
+        return Listing(path, names_in(path), world_size)
+    except FileNotFoundError:
+        # Removed since it was listed: whoever keeps the newest few does that beside us.
+        raise Unfinished("it is not there any more") from None
+
+
+def step_in(name: str) -> int | None:
+    """The step that a name speaks of: `iter_0000100`, `epoch=1-step=500.ckpt`, `global_step7`.
+
+    Used for the order of candidates where no file records it, never for a proof.
+    """
+    found = _STEP.findall(name)
+    if found:
+        return int(found[-1])
+    trailing = _TRAILING.search(name)
+    return int(trailing[1]) if trailing else None
+
+
+STARTS = ".hpctl-starts"
+"""One line a start, in ns since the epoch, beside the checkpoints."""
+_STARTS_BYTES = 64 << 10
+"""Some 3,000 starts. What is older is dropped."""
+
+
+def note_start(directory: Path) -> None:
+    """Record that a start begins. Never raises: a directory that cannot be written has no saves.
+
+    The time is that which the file system gives the file itself, as it does to the checkpoints'.
+    """
+    with contextlib.suppress(OSError):
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        handle = os.open(directory / STARTS, flags | os.O_NONBLOCK, 0o644)
+        try:
+            kept = os.read(handle, _STARTS_BYTES)
+            if len(kept) == _STARTS_BYTES:
+                os.truncate(handle, 0)
+                os.write(handle, kept[-_STARTS_BYTES // 2 :].partition(b"\n")[2])
+            os.utime(handle)
+            os.write(handle, b"%d\n" % os.fstat(handle).st_mtime_ns)
+        finally:
+            os.close(handle)
+
+
+def one_start(root: Path, files_ns: Iterable[int]) -> None:
+    """Raise NotWhole where a start of the job lies between files of the checkpoint at `root`."""
+    times = sorted(files_ns)
+    for start in _noted(root.parent):
+        if times and times[0] < start <= times[-1]:
+            raise NotWhole("some of its files are from before a restart of the job: saved over")
+
+
+def _noted(directory: Path) -> list[int]:
+    try:
+        handle = os.open(directory / STARTS, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return []
+    with open(handle, "rb") as file:
+        lines = file.read(_STARTS_BYTES).split(b"\n")
+    return [int(line) for line in lines if line.isdigit() and len(line) < 20]

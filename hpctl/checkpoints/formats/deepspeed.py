@@ -1,0 +1,173 @@
+"""DeepSpeed's `global_stepN`: model states, and each rank's share of the optimiser.
+
+Rank 0 may write `latest` before the others have finished, so the pointer is never read. Each
+`*_model_states.pt` records the data-parallel and model-parallel sizes, hence how many files there
+have to be; every rank writes its optimiser file after its layers and experts. Source:
+microsoft/DeepSpeed, deepspeed/runtime/engine.py.
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import TypeAlias
+
+from hpctl.checkpoints import files
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    Place,
+    content,
+    directory_names,
+    for_each,
+    need_last,
+    saved_over,
+    step_in,
+)
+from hpctl.checkpoints.formats import torch_files
+from hpctl.checkpoints.formats.pickle_reader import SavedFields
+
+_MODEL = re.compile(r"(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+_OPTIMIZER = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
+_Times: TypeAlias = dict[tuple[int, int], tuple[str, int]]
+"""Data rank and model rank to a file's name and its time."""
+_OTHER = re.compile(r"(?:layer_|expp_rank_).*_states\.pt")
+_LATEST = "latest"
+_MAX_LATEST = 4096
+_LIGHTNINGS = "checkpoint"
+"""The one tag that Lightning's strategy saves under, in a directory of its own."""
+
+
+def claim(layout: Listing) -> Claim | None:
+    """A directory with model or optimiser states. The step is the name's, else the file's."""
+    if layout.names is None or not any(_MODEL.fullmatch(n) or _any(n) for n in layout.names):
+        return None
+    path, names, step = layout.path, layout.names, step_in(layout.path.name)
+    return Claim(step, None, lambda deep: prove(path, "", names, step, deep=deep))
+
+
+def claim_lightning(layout: Listing) -> Claim | None:
+    """A `.ckpt` directory of Lightning's DeepSpeed strategy. The step is the name's, else the
+    file's."""
+    path = layout.path
+    if path.suffix != ".ckpt" or not layout.has(_LIGHTNINGS):
+        return None
+    names = directory_names(path, _LIGHTNINGS) or frozenset()
+    first = next((name for name in sorted(names) if _MODEL.fullmatch(name)), None)
+    if first is None:
+        return None
+    example = f"{_LIGHTNINGS}/{first}"
+
+    def run(deep: bool) -> None:
+        torch_files.unfinished(path)
+        need_last(path, _LATEST)
+        prove_latest(path, {_LIGHTNINGS})
+        prove(path, f"{_LIGHTNINGS}/", names, None, deep=deep)
+        torch_files.resumable(path, example)
+
+    step = step_in(path.name)
+    return Claim(
+        torch_files.step_of(torch_files.top(path, example)) if step is None else step, None, run
+    )
+
+
+def prove_latest(directory: Place, tags: Collection[str]) -> None:
+    """Raise NotWhole where `latest` names none of the tags in a checkpoint, OSError.
+
+    Who resumes a checkpoint of this kind cannot name the tag: DeepSpeed goes by that file alone.
+    """
+    tag = content(directory, _LATEST, _MAX_LATEST).decode("utf-8", "replace").strip()
+    if tag not in tags:
+        raise NotWhole(f"{_LATEST} says {tag[:40]!r}, which is not there")
+
+
+def prove_inside(directory: Place, inside: str) -> None:
+    """Prove a tag that lies within another checkpoint. Raises NotWhole, OSError."""
+    names = directory_names(directory, inside)
+    if names is None:
+        raise NotWhole(f"{inside} is not a directory")
+    prove(directory, f"{inside}/", names, step_in(inside))
+
+
+def prove(
+    root: Place, prefix: str, names: frozenset[str], step: int | None, *, deep: bool = False
+) -> None:
+    """Raise NotWhole for the first thing wrong with the files `root/prefix*`, OSError.
+
+    I/O: three or four reads a file, and the pickle of one model-states file.
+    """
+    model = {n: m for n in sorted(names) if (m := _MODEL.fullmatch(n))}
+    optimizer = {n: m for n in sorted(names) if (m := _OPTIMIZER.fullmatch(n))}
+    if not model:
+        raise NotWhole(f"{prefix}*_model_states.pt: there is none")
+    first = next(iter(model))
+    saved = torch_files.top(root, prefix + first)
+    data, tensor = _sizes(saved, prefix + first)
+    recorded = saved.integer("global_steps")
+    if step is not None and recorded is not None and recorded != step:
+        raise NotWhole(f"{prefix}{first} is of step {recorded}, not {step}")
+    sharded = model[first][1] is not None
+    _grid(prefix, "model", {_pair(m) for m in model.values()}, data if sharded else 1, tensor)
+    if optimizer:
+        _grid(prefix, "optim", {_pair(m) for m in optimizer.values()}, data, tensor)
+    elif saved.get("optimizer") is None:
+        # Without ZeRO the optimiser's state is in the model's file; with it, in files of its own.
+        raise NotWhole(f"{prefix}*_optim_states.pt: there is none")
+    if step is None and recorded is not None:
+        # A tag like "best" is saved over by later steps; global_step40 only by itself.
+        for_each(root, list(model)[1:], lambda name: _same(root, prefix + name, first, recorded))
+    every = [name for name in sorted(names) if name in model or _any(name)]
+    times = for_each(
+        root, every, lambda name: torch_files.prove_archive(root, prefix + name, deep=deep)
+    )
+    if isinstance(root, Path):
+        written = dict(zip(every, times, strict=True))
+        _in_order(
+            prefix,
+            {_pair(match): (name, written[name]) for name, match in model.items()},
+            {_pair(match): (name, written[name]) for name, match in optimizer.items()},
+        )
+        files.one_start(root, times)
+
+
+def _same(root: Place, name: str, first: str, step: int) -> None:
+    other = torch_files.top(root, name).integer("global_steps")
+    if other != step:
+        raise NotWhole(f"{name} is of step {other}, {first} of {step}: saved over")
+
+
+def _in_order(prefix: str, model: _Times, optimizer: _Times) -> None:
+    """One process writes a rank's model states and then its share of the optimiser.
+
+    Where the second is the older one it is from a save before. Objects in S3 have the times of
+    their upload, in whatever order: nothing is to be read from those.
+    """
+    for pair, (name, written_ns) in optimizer.items():
+        before = model.get(pair)
+        if before is not None and written_ns < before[1]:
+            raise saved_over(f"{prefix}{before[0]}", name)
+
+
+def _any(name: str) -> bool:
+    return _OPTIMIZER.fullmatch(name) is not None or _OTHER.fullmatch(name) is not None
+
+
+def _pair(match: re.Match[str]) -> tuple[int, int]:
+    return int(match[1] or 0), int(match[2])
+
+
+def _sizes(saved: SavedFields, name: str) -> tuple[int, int]:
+    data, tensor = saved.integer("dp_world_size"), saved.integer("mp_world_size")
+    if data is None or tensor is None or not 0 < data * tensor <= 100_000:
+        raise NotWhole(f"{name} does not say how many ranks there were")
+    return data, tensor
+
+
+def _grid(prefix: str, kind: str, have: set[tuple[int, int]], data: int, tensor: int) -> None:
+    for rank in range(data):
+        for part in range(tensor):
+            if (rank, part) not in have:
+                raise NotWhole(
+                    f"{prefix}*_{kind}_states.pt of data rank {rank}, model rank {part} is "
+                    f"missing ({len(have)} of {data * tensor} are there)"
+                )

@@ -1,0 +1,238 @@
+"""The HF Trainer's `checkpoint-N`: the model, the optimizer, the schedule, and last of all
+`trainer_state.json`, which has the step; and the safetensors files in it.
+
+The ranks do not wait for each other: a rank's random state may still be missing when
+`trainer_state.json` is there. How many ranks there were stands in no file, so only a gap among
+the `rng_state_R.pth` is seen; the Trainer itself goes on without one. Source:
+huggingface/transformers, src/transformers/trainer.py.
+
+A safetensors file is eight bytes of length, a JSON header, the tensors; the header's offsets must
+fill the file exactly. The header comes first: a file that was cut is shorter than its header says.
+Nothing in the format tells zeros from data. Source: the format's description at
+huggingface/safetensors.
+"""
+
+import re
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    Place,
+    TooLarge,
+    Unfinished,
+    content,
+    directory_names,
+    for_each,
+    json_object,
+    modified_ns,
+    opened,
+    saved_over,
+)
+from hpctl.checkpoints.formats import deepspeed, torch_files
+
+MAX_HEADER = 64 << 20
+_MAX_INDEX = 64 << 20
+_AHEAD = 64 << 10
+
+
+def prove_safetensors(root: Place, name: str) -> frozenset[str]:
+    """The names of a whole file's tensors. Raises NotWhole, OSError. Two reads."""
+    with opened(root, name) as file:
+        if file.size < 8:
+            raise NotWhole(f"{file.name} has {file.size} bytes: still being written, or cut")
+        file.ahead(0, _AHEAD)
+        length = int.from_bytes(file.read(0, 8), "little")
+        if length > MAX_HEADER or 8 + length > file.size:
+            raise NotWhole(f"{file.name} is cut or damaged: its header has {length} bytes")
+        header = json_object(file.read(8, length), file.name)
+        end = 0
+        tensors = {key: value for key, value in header.items() if key != "__metadata__"}
+        for value in tensors.values():
+            offsets = value.get("data_offsets") if isinstance(value, dict) else None
+            if not isinstance(offsets, list) or len(offsets) != 2:
+                raise NotWhole(f"{file.name}: its header names a tensor without offsets")
+            if not all(type(o) is int and o >= 0 for o in offsets):
+                raise NotWhole(f"{file.name}: its header has offsets that are no numbers")
+            end = max(end, offsets[1])
+        if file.size != 8 + length + end:
+            raise NotWhole(f"{file.name} has {file.size} of {8 + length + end} bytes")
+    return frozenset(tensors)
+
+
+def shards(root: Place, index: str) -> dict[str, set[str]]:
+    """Shard to the tensors in it, from an index file. Raises NotWhole, OSError."""
+    document = json_object(content(root, index, _MAX_INDEX), index)
+    where = document.get("weight_map")
+    if not isinstance(where, dict) or not where:
+        raise NotWhole(f"{index} has no weight_map")
+    found: dict[str, set[str]] = {}
+    for tensor, shard in where.items():
+        if not isinstance(shard, str) or PurePosixPath(shard).name != shard or "\0" in shard:
+            raise NotWhole(f"{index}: {str(shard)[:80]!r} does not lie inside the checkpoint")
+        found.setdefault(shard, set()).add(tensor)
+    return found
+
+
+def prove_index(root: Place, index: str) -> None:
+    """Every shard that the index names is whole and holds what it should. Raises as prove."""
+    named = shards(root, index)
+
+    def one(shard: str) -> None:
+        missing = named[shard] - prove_safetensors(root, shard)
+        if missing:
+            raise NotWhole(f"{shard} lacks {min(missing)[:80]}, which {index} says it has")
+
+    for_each(root, sorted(named), one)
+
+
+STATE = "trainer_state.json"
+_MAX_STATE = 512 << 20
+"""It holds the log history: 130 bytes a logged step, so that each step of a long run has room."""
+_NAME = re.compile(r"checkpoint-\d+")
+_TAG = re.compile(r"global_step\d+")
+_RNG = re.compile(r"rng_state_(\d+)\.pth")
+_MODELS = (
+    "model.safetensors.index.json",
+    "model.safetensors",
+    "adapter_model.safetensors",
+    "pytorch_model.bin.index.json",
+    "pytorch_model.bin",
+    "adapter_model.bin",
+)
+_OTHERS = ("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state.pth")
+_FSDP_MODEL, _FSDP_OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"
+_FSDP_WHOLE = "pytorch_model_fsdp.bin"
+
+
+def claim(layout: Listing) -> Claim | None:
+    """A directory with `trainer_state.json`, or of the Trainer's name with other of its files."""
+    if layout.names is None:
+        return None
+    if not layout.has(STATE):
+        others = layout.names & {*_MODELS, _FSDP_MODEL, "optimizer.pt", "training_args.bin"}
+        if _NAME.fullmatch(layout.path.name) and others:
+            raise Unfinished(f"{STATE} is missing: it is written last")
+        return None
+    with opened(layout.path, STATE) as file:
+        if file.size > _MAX_STATE:
+            raise TooLarge(f"{STATE} has {file.size} bytes: too many")
+        step = _step(file.read(0, file.size))
+    if type(step) is not int or step < 0:
+        raise NotWhole(f"{STATE} has no global_step")
+    path, names = layout.path, layout.names
+    return Claim(step, None, lambda _: _prove(path, names), digests=False)
+
+
+class _State(msgspec.Struct):
+    global_step: int
+
+
+def _step(raw: bytes) -> object:
+    """What stands under `global_step`. Raises NotWhole for bytes that are no JSON."""
+    try:
+        raw.decode()
+        # Ten times as fast as json, for all else is only passed over: a search reads each
+        # checkpoint's state, with its whole history.
+        return msgspec.json.decode(raw, type=_State).global_step
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # damaged; or there is a NaN in it, which only Python writes
+    return json_object(raw, STATE).get("global_step")
+
+
+def claim_index(layout: Listing) -> Claim | None:
+    """torchtitan's last save in HF's layout: shards and an index, nothing of a trainer."""
+    match = re.fullmatch(r"step-(\d+)", layout.path.name)
+    path, index = layout.path, _MODELS[0]
+    if match is None or not layout.has(index):
+        return None
+    return Claim(int(match[1]), None, lambda _: prove_index(path, index), digests=False)
+
+
+def _prove(path: Place, names: frozenset[str]) -> None:
+    tags = sorted(name for name in names if _TAG.fullmatch(name))
+    _model(path, names, bool(tags))
+    for tag in tags:
+        deepspeed.prove_inside(path, tag)
+    if tags:
+        deepspeed.prove_latest(path, tags)
+    if not _model_only(path, names):
+        _optimizer(path, names, bool(tags))
+    others = [name for name in _OTHERS if name in names]
+    for_each(path, others, lambda name: torch_files.prove_archive(path, name))
+    _not_saved_over(path, names)
+    ranks = {int(match[1]): name for name in names if (match := _RNG.fullmatch(name))}
+    for rank in range(len(ranks)):
+        if rank not in ranks:
+            raise NotWhole(f"rng_state_{rank}.pth is missing, and higher ranks' are there")
+    for_each(path, sorted(ranks), lambda rank: torch_files.prove_archive(path, ranks[rank]))
+
+
+def _not_saved_over(path: Place, names: frozenset[str]) -> None:
+    """Only rank 0's own files: the random states of other ranks may come later."""
+    written_ns = modified_ns(path, STATE)
+    mine = {*_MODELS, "optimizer.pt", "optimizer.bin", "scheduler.pt"}
+    last = [n for n in sorted(names) if n in mine or n.endswith((".safetensors", ".bin"))]
+    if isinstance(path, Path):
+        # FSDP's directories end in a file of rank 0's, too; in S3 that is uploaded in any order.
+        parts = sorted(names & {_FSDP_MODEL, _FSDP_OPTIMIZER})
+        last += [f"{part}/{torch_files.METADATA}" for part in parts]
+
+    def one(name: str) -> None:
+        if modified_ns(path, name) > written_ns:
+            raise saved_over(name, STATE)
+
+    for_each(path, last, one)
+
+
+def _model(path: Place, names: frozenset[str], in_tag: bool) -> None:
+    """All that is there: which of them is loaded is a matter of the Trainer's arguments."""
+    found = [name for name in (*_MODELS, _FSDP_WHOLE) if name in names]
+    if _FSDP_MODEL in names:
+        _sharded(path, _FSDP_MODEL)
+    elif not found and not in_tag:
+        raise NotWhole("model.safetensors is missing, and no other model file is there")
+    for name in found:
+        prove_model(path, name)
+
+
+def prove_model(path: Place, name: str) -> None:
+    """Raise NotWhole where a file of weights, or an index with its shards, is not whole."""
+    if name.endswith("safetensors.index.json"):
+        prove_index(path, name)
+    elif name.endswith(".bin.index.json"):
+        for_each(
+            path, sorted(shards(path, name)), lambda shard: torch_files.prove_archive(path, shard)
+        )
+    elif name.endswith(".safetensors"):
+        prove_safetensors(path, name)
+    else:
+        torch_files.prove_archive(path, name)
+
+
+def _optimizer(path: Place, names: frozenset[str], in_tag: bool) -> None:
+    if _FSDP_OPTIMIZER in names:
+        _sharded(path, _FSDP_OPTIMIZER)
+    elif not in_tag and "optimizer.bin" not in names and "optimizer.pt" not in names:
+        raise NotWhole("optimizer.pt is missing")
+    if not in_tag and "scheduler.pt" not in names:
+        raise NotWhole("scheduler.pt is missing")
+
+
+def _model_only(path: Place, names: frozenset[str]) -> bool:
+    """Whether the run was told to save only the model (`save_only_model` in its arguments)."""
+    if "training_args.bin" not in names:
+        return False
+    return torch_files.top(path, "training_args.bin").get("save_only_model") is True
+
+
+def _sharded(path: Place, name: str) -> None:
+    if directory_names(path, name) is None:
+        raise NotWhole(f"{name} is missing")
+    try:
+        torch_files.prove_dcp(path / name)
+    except NotWhole as defect:
+        raise NotWhole(f"{name}: {defect}") from None

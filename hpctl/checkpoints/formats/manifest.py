@@ -1,0 +1,191 @@
+"""hpctl's generic manifest: the file that says which files make a checkpoint whole.
+
+`manifest.json` lies in the checkpoint's own directory and is written after every file that it
+names is on stable storage. The format is in docs/checkpoints.md. It carries a checksum of itself,
+so that a damaged manifest cannot vouch for anything.
+
+Nothing here raises for a bad manifest or a missing file: what is wrong is a returned value,
+because a directory that is still being written is an everyday sight. OSError goes through where
+the storage itself fails (EIO, ESTALE, EACCES): from that nobody may conclude that a file is bad.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from hpctl.checkpoints import hpctl_checkpoint
+from hpctl.checkpoints.files import Defect, FileMissing, NotWhole, Place, for_each, opened, size_of
+from hpctl.checkpoints.hpctl_checkpoint import FORMAT, NAME, VERSION
+from hpctl.toolkit.compat import UTC
+
+MAX_BYTES = 16 << 20
+"""A manifest of 100 000 files has about 12 MB. More is refused unread: I/O here is bounded."""
+
+_CHUNK = 8 << 20
+
+
+class ForeignManifest(Defect):
+    """A file of the manifest's name that is something else's: it says nothing of a checkpoint."""
+
+    __slots__ = ()
+
+
+class ManifestFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of a checkpoint: path relative to its directory, size in bytes, SHA-256 in hex."""
+
+    path: str
+    size: int
+    sha256: str | None = None
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the file says. `step` is the number of optimiser steps done, `created_at` UTC.
+
+    `meta` is the framework's own: strings, which hpctl stores and never interprets.
+    """
+
+    format: str
+    version: int
+    step: int
+    world_size: int
+    created_at: datetime
+    files: tuple[ManifestFile, ...]
+    meta: dict[str, str] = {}
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of `manifest.json`: the document with its checksum, as indented JSON."""
+    return hpctl_checkpoint.encode(msgspec.to_builtins(manifest))
+
+
+def decode(raw: bytes) -> Manifest | Defect:
+    """Read the bytes of a manifest, or say what is wrong with them."""
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        return Defect(f"{NAME} is not JSON ({_short(error)})")
+    if not isinstance(document, dict):
+        return ForeignManifest(f"{NAME} is not a JSON object")
+    if document.get("format") != FORMAT:
+        # An empty object is nobody's: it may be ours, and damaged.
+        kind = ForeignManifest if document else Defect
+        return kind(f"{NAME} is not of the format {FORMAT!r}")
+    if document.get("version") != VERSION:
+        return Defect(f"{NAME} has version {document.get('version')!r}; this hpctl reads {VERSION}")
+    checksum = document.pop("checksum", None)
+    if checksum != hpctl_checkpoint.checksum(document):
+        return Defect(f"{NAME} does not match its own checksum")
+    try:
+        manifest = msgspec.convert(document, Manifest)
+    except msgspec.ValidationError as error:
+        return Defect(f"{NAME}: {_short(error)}")
+    return _sensible(manifest) or manifest
+
+
+def read(directory: Place) -> Manifest | Defect | None:
+    """The manifest of one checkpoint directory; None where there is none (yet).
+
+    Raises OSError where the storage does not answer. Reads at most MAX_BYTES.
+    """
+    try:
+        with opened(directory, NAME) as file:
+            if file.size > MAX_BYTES:
+                return Defect(f"{NAME} is larger than {MAX_BYTES >> 20} MiB")
+            raw = file.read(0, file.size)
+    except FileMissing:
+        return None
+    except NotWhole as defect:
+        return Defect(str(defect))
+    return decode(raw)
+
+
+def verify(directory: Place, manifest: Manifest, *, deep: bool = False) -> Defect | None:
+    """The first thing that keeps a checkpoint from being whole, or None.
+
+    Sizes always: one lstat a file, and nothing more of an object store than its listing. With
+    `deep` every byte is read and compared with its digest, and a file without a digest is a
+    defect. Raises OSError where the storage does not answer.
+    """
+
+    def compare(file: ManifestFile) -> None:
+        size = size_of(directory, file.path)
+        if size != file.size:
+            raise NotWhole(f"{file.path} has {size} of {file.size} bytes")
+        if deep and file.sha256 is None:
+            raise NotWhole(f"{file.path} has no digest to compare with")
+        if deep and _digest(directory, file.path) != file.sha256:
+            raise NotWhole(f"{file.path} does not match its digest")
+
+    try:
+        for_each(directory, manifest.files, compare)
+    except NotWhole as defect:
+        return Defect(str(defect))
+    return None
+
+
+def describe(path: Path, relative_to: Path) -> ManifestFile:
+    """The manifest's entry for a file, which is synced and read once."""
+    name = path.relative_to(relative_to).as_posix()
+    return msgspec.convert(hpctl_checkpoint.entry(name, path), ManifestFile)
+
+
+def write(
+    directory: Path,
+    *,
+    step: int,
+    world_size: int,
+    files: Sequence[ManifestFile],
+    meta: Mapping[str, str] | None = None,
+) -> Manifest:
+    """Write the manifest into a directory, last of all, and sync it and the directory.
+
+    The caller has synced every file in `files`, and nobody else writes there. Raises ValueError
+    for a manifest that `decode` would not take, OSError.
+    """
+    now = datetime.now(UTC).replace(microsecond=0)
+    manifest = Manifest(FORMAT, VERSION, step, world_size, now, tuple(files), dict(meta or {}))
+    if (defect := _sensible(manifest)) is not None:
+        raise ValueError(str(defect))
+    hpctl_checkpoint.write(directory / NAME, encode(manifest))
+    return manifest
+
+
+def _digest(root: Place, name: str) -> str:
+    sha = hashlib.sha256()
+    with opened(root, name) as file:
+        for at in range(0, file.size, _CHUNK):
+            sha.update(file.read(at, min(_CHUNK, file.size - at)))
+    return sha.hexdigest()
+
+
+def _sensible(manifest: Manifest) -> Defect | None:
+    """What the types cannot say. An empty list of files proves nothing, so it is refused."""
+    if manifest.step < 0 or manifest.world_size < 1:
+        return Defect(f"{NAME}: step and world_size cannot be negative")
+    if manifest.created_at.tzinfo is None:
+        return Defect(f"{NAME}: created_at has no time zone")
+    if not manifest.files:
+        return Defect(f"{NAME} names no files")
+    return _paths(file for file in manifest.files)
+
+
+def _paths(files: Iterable[ManifestFile]) -> Defect | None:
+    seen: set[str] = set()
+    for file in files:
+        parts = PurePosixPath(file.path).parts
+        if not parts or file.path.startswith("/") or ".." in parts or "\0" in file.path:
+            return Defect(f"{NAME}: {file.path!r} does not lie inside the checkpoint")
+        if file.path in seen:
+            return Defect(f"{NAME}: {file.path!r} is named twice")
+        if file.size < 0:
+            return Defect(f"{NAME}: {file.path!r} has a negative size")
+        seen.add(file.path)
+    return None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -1,0 +1,177 @@
+"""Megatron-LM's two layouts, and NeMo's directories, which hold the first of them.
+
+torch_dist: torch DCP's files, `metadata.json` and, for what is not sharded, `common.pt`.
+Legacy: `mp_rank_TT[_PPP[_EEE]]/model_optim_rng.pt` for each tensor and pipeline rank, and
+`distrib_optim.pt` beside it with the distributed optimiser; how many ranks there were stands in
+`args` within the file. `latest_checkpointed_iteration.txt` is never believed where it says that
+something is whole; of several ranks in the legacy layout only it tells whether all had finished.
+Source: NVIDIA/Megatron-LM, megatron/training/checkpointing.py, megatron/core/dist_checkpointing.
+"""
+
+import re
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from hpctl.checkpoints import files
+from hpctl.checkpoints.files import (
+    Claim,
+    FileMissing,
+    Listing,
+    NotWhole,
+    Place,
+    Unfinished,
+    content,
+    directory_names,
+    exists,
+    for_each,
+    json_object,
+    modified_ns,
+    saved_over,
+    step_in,
+)
+from hpctl.checkpoints.formats import torch_files
+from hpctl.checkpoints.formats.pickle_reader import SavedFields
+
+_RANK = re.compile(r"mp_rank_(\d+)(?:_(\d+))?(?:_(\d+))?")
+_ITERATION = re.compile(r"iter_\d+")
+_LEGACY_FILE = "model_optim_rng.pt"
+_MAX_JSON = 1 << 20
+_POINTER = "latest_checkpointed_iteration.txt"
+_MAX_POINTER = 4096
+
+
+def claim_dist(layout: Listing) -> Claim | None:
+    """A torch_dist directory: `metadata.json` or `common.pt` beside torch DCP's files."""
+    if layout.names is None or not torch_files.looks_like_dcp(layout.names):
+        return None
+    path = layout.path
+    marked = layout.has("metadata.json") or layout.has("common.pt")
+    if not marked and not _ITERATION.fullmatch(path.name):
+        return None
+
+    def prove(deep: bool) -> None:
+        torch_files.unfinished(path)
+        prove_dist(path, deep=deep)
+
+    return Claim(step_in(path.name), None, prove)
+
+
+def prove_dist(directory: Place, inside: str = "", *, deep: bool = False) -> None:
+    """Raise NotWhole where a torch_dist directory (or `inside` it) is not whole, OSError."""
+    place = directory / inside if inside else directory
+    if not exists(place, "metadata.json"):
+        raise Unfinished("metadata.json is missing: it is written at the end")
+    metadata = json_object(content(place, "metadata.json", _MAX_JSON), "metadata.json")
+    backend = metadata.get("sharded_backend")
+    if backend != "torch_dist":
+        raise NotWhole(f"metadata.json has the backend {str(backend)[:40]!r}, not torch_dist")
+    common_ns = 0
+    if metadata.get("common_backend", "torch") == "torch":
+        common_ns = torch_files.prove_archive(place, "common.pt", deep=deep)
+    torch_files.prove_dcp(place, deep=deep)
+    # A save begins with it, so that one over an older save, killed at once, leaves the others old.
+    if common_ns > modified_ns(place, torch_files.METADATA):
+        raise saved_over("common.pt", torch_files.METADATA)
+
+
+def claim_nemo(layout: Listing) -> Claim | None:
+    """NeMo 2: a directory with `weights/` (torch_dist) and `context/`. The step is the name's,
+    or that of `weights/common.pt` where the name has none."""
+    path = layout.path
+    if not layout.has("weights"):
+        return None
+    inside = directory_names(path, "weights")
+    if inside is None or not (layout.has("context") or torch_files.looks_like_dcp(inside)):
+        return None
+
+    def prove(deep: bool) -> None:
+        torch_files.unfinished(path)
+        prove_dist(path, "weights", deep=deep)
+
+    step = step_in(path.name)
+    if step is None and "common.pt" in inside:
+        step = torch_files.step_of(torch_files.top(path / "weights", "common.pt"))
+    return Claim(step, None, prove)
+
+
+def claim_legacy(layout: Listing) -> Claim | None:
+    """`iter_XXXXXXX/mp_rank_*`. DeepSpeed's names with `mp_rank` are files, not directories."""
+    if layout.names is None:
+        return None
+    ranks = sorted(name for name in layout.names if _RANK.fullmatch(name))
+    if not ranks:
+        return None
+    path, step = layout.path, step_in(layout.path.name)
+    return Claim(step, None, lambda deep: _prove_legacy(path, ranks, step, deep))
+
+
+def _prove_legacy(path: Place, ranks: list[str], step: int | None, deep: bool) -> None:
+    saved = torch_files.top(path, f"{ranks[0]}/{_LEGACY_FILE}")
+    iteration, args = saved.integer("iteration"), saved.inner("args")
+    if step is not None and iteration is not None and iteration != step:
+        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} is of iteration {iteration}, not {step}")
+    if args is None:
+        raise NotWhole(f"{ranks[0]}/{_LEGACY_FILE} has no args: how many ranks is not known")
+    expected = _expected(ranks[0], args)
+    distributed = args.get("use_distributed_optimizer") is True
+    experts = (args.integer("expert_model_parallel_size") or 1) > 1
+    distributed = distributed and args.get("no_save_optim") is not True
+
+    def one(rank: str) -> tuple[int, ...]:
+        written_ns = torch_files.prove_archive(path, f"{rank}/{_LEGACY_FILE}", deep=deep)
+        if not distributed:
+            return (written_ns,)
+        before_ns = torch_files.prove_archive(path, f"{rank}/distrib_optim.pt", deep=deep)
+        # One process writes the optimiser's file and then the other (with experts it may be two).
+        if before_ns > written_ns and not experts and isinstance(path, Path):
+            raise saved_over(f"{rank}/distrib_optim.pt", _LEGACY_FILE)
+        return before_ns, written_ns
+
+    times = for_each(path, expected, one)
+    if isinstance(path, Path):
+        files.one_start(path, chain.from_iterable(times))
+        if len(expected) > 1 and step is not None:
+            _reached(path, step)
+
+
+def _reached(path: Path, step: int) -> None:
+    """Raise NotWhole where the pointer has not come to this iteration, OSError.
+
+    It is written when every rank has saved (a barrier before it). Without that, each rank's files
+    may be complete and of another attempt at the same iteration. One that is garbled was being
+    written, so all ranks had saved.
+    """
+    try:
+        pointer = content(path.parent, _POINTER, _MAX_POINTER).decode("ascii", "replace").strip()
+    except FileMissing:
+        raise Unfinished(f"no {_POINTER} beside it: no save was finished here") from None
+    if pointer.isdigit() and int(pointer[:18]) < step:
+        raise Unfinished(f"{_POINTER} says {int(pointer[:18])}: this save was not finished")
+
+
+def _expected(example: str, args: SavedFields) -> list[str]:
+    """The directories that must be there, in the spelling of one that is."""
+    tensor = args.integer("tensor_model_parallel_size")
+    pipeline = args.integer("pipeline_model_parallel_size")
+    if tensor is None or pipeline is None or not 0 < tensor * pipeline <= 100_000:
+        raise NotWhole(f"{example}/{_LEGACY_FILE} does not say how many ranks there were")
+    experts = args.integer("expert_model_parallel_size") or 1
+    names = [f"mp_rank_{rank:02d}" for rank in range(tensor)]
+    if pipeline > 1:
+        names = [f"{name}_{rank:03d}" for name in names for rank in range(pipeline)]
+    if experts > 1:
+        names = [f"{name}_{rank:03d}" for name in names for rank in range(experts)]
+    return names
+
+
+def point(directory: Path, step: int) -> None:
+    """Write the pointer of a whole legacy save, unless it has come there. Raises OSError."""
+    path = directory / _POINTER
+    with suppress(FileNotFoundError):
+        there = path.read_text("ascii", "replace").strip()
+        if not there.isdigit() or int(there[:18]) >= step:
+            return
+    made = path.with_suffix(".tmp")
+    made.write_text(f"{step}")
+    made.replace(path)

@@ -1,0 +1,142 @@
+"""NVRx's local checkpoints: each rank's own file on its own node's disk, copies on others'.
+
+`<root>/[<session>/]<rank>/iter_0000100_7_local.pt` is rank 7's share of iteration 100, in the
+directory of the rank that wrote it: rank 7 itself, or with replication another of its clique.
+It is written as `..._local.dirty.pt`, exclusively, and renamed; nothing is synced, and nothing
+marks an iteration as complete: the ranks agree on the newest of which they see each rank's file.
+
+So an iteration is whole where, in what is visible from here, each rank has a file and every file
+of the iteration is a complete archive. Every file, not one for each rank: NVRx takes a rank's own
+copy where there is one, and does not look for another if it turns out to be bad. How many ranks
+there were stands in no name; Megatron's shares have it in their `args`, else somebody must say.
+Source: nvidia-resiliency-ext 0.4.1, checkpointing/local.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    Place,
+    Unfinished,
+    Unprovable,
+    directory_names,
+    for_each,
+)
+from hpctl.checkpoints.formats import torch_files
+
+FORMAT = "nvrx-local"
+_FILE = re.compile(r"iter_(\d{7,18})_(\d{1,7})_local(\.dirty)?\.pt")
+_PROBES = 8
+_MAX_ARGS = 16 << 20
+"""A share's pickle that is larger is not read for the number of ranks."""
+
+
+class Iteration(Struct):
+    """The files of one iteration: rank to names below the root, and who is still writing."""
+
+    number: int
+    files: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    dirty: set[int] = field(default_factory=set)
+
+
+def claim(layout: Listing) -> Claim | None:
+    """The newest iteration in a directory of ranks' directories."""
+    found = claims(layout)
+    return found[0] if found else None
+
+
+def claims(layout: Listing) -> list[Claim]:
+    """Every iteration there, newest first. Empty where it is no such directory. Raises OSError."""
+    path = layout.path
+    if layout.names is None or not isinstance(path, Path):
+        return []
+    ranks = sorted((name for name in layout.names if name.isdecimal()), key=int)
+    # A directory of checkpoints that are called 100, 200, ... is a common sight, too.
+    if not any(_shares(path, rank) for rank in islice(ranks, _PROBES)):
+        return []
+    iterations: dict[int, Iteration] = {}
+    for rank in ranks:
+        for name, number, owner, dirty in _shares(path, rank):
+            iteration = iterations.setdefault(number, Iteration(number))
+            if dirty:
+                iteration.dirty.add(owner)
+            else:
+                iteration.files[owner].append(f"{rank}/{name}")
+    newest = sorted(iterations.values(), key=lambda each: each.number, reverse=True)
+    return [_claim(path, each, layout.world_size) for each in newest]
+
+
+def _claim(path: Place, iteration: Iteration, world_size: int | None) -> Claim:
+    return Claim(
+        iteration.number, world_size, lambda deep: _prove(path, iteration, world_size, deep)
+    )
+
+
+def _prove(path: Place, iteration: Iteration, world_size: int | None, deep: bool) -> None:
+    files = iteration.files
+    names = [name for rank in sorted(files) for name in files[rank]]
+    if not names:
+        raise Unfinished(f"iteration {iteration.number} is still being written")
+    size = world_size or _recorded(path, names[0])
+    if size is None:
+        raise Unprovable(
+            f"iteration {iteration.number} has the shares of {_ranks(files)}, and no file says how"
+            " many ranks there were: give --world-size"
+        )
+    if beyond := files.keys() - set(range(size)):
+        # NVRx takes an iteration only where its ranks are exactly those of the run.
+        raise NotWhole(
+            f"iteration {iteration.number} has the share of {_ranks(beyond)}: of another number of"
+            f" ranks than {size}"
+        )
+    missing = sorted(set(range(size)) - files.keys())
+    if missing:
+        writing = iteration.dirty & set(missing)
+        more = f", {_ranks(writing)} still being written" if writing else ""
+        raise Unfinished(
+            f"iteration {iteration.number} lacks the share of {_ranks(missing)} of {size}{more}"
+        )
+    for_each(path, names, lambda name: torch_files.prove_archive(path, name, deep=deep))
+
+
+def _recorded(path: Place, name: str) -> int | None:
+    """The number of ranks in Megatron's arguments, within the common part of a share."""
+    try:
+        common = torch_files.top(path, name, _MAX_ARGS).inner("common")
+        args = common.inner("args") if common is not None else None
+        size = args.integer("world_size") if args is not None else None
+    except Unprovable:
+        return None
+    if size is not None and not 0 < size <= 1_000_000:
+        raise NotWhole(f"{name} says that there were {size} ranks")
+    return size
+
+
+def _shares(path: Path, rank: str) -> list[tuple[str, int, int, bool]]:
+    names = directory_names(path, rank) or ()
+    return [
+        (name, int(match[1]), int(match[2]), match[3] is not None)
+        for name in sorted(names)
+        if (match := _FILE.fullmatch(name))
+    ]
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-3, 7`."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans[:8])
+    many = len(spans) > 1 or (spans and spans[0][0] != spans[0][1])
+    return f"rank{'s' if many else ''} {listed}{', ...' if len(spans) > 8 else ''}"

@@ -1,0 +1,393 @@
+"""Orbax's checkpoints (JAX): a step with one or more items, each a tree of arrays or JSON.
+
+A save goes to `NAME.orbax-checkpoint-tmp` and is renamed, or lies under its own name from the
+first (object stores). `commit_success.txt` ends either since Orbax 0.12, before only the second: so
+a step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. With
+it neither: Orbax removes its oldest steps file by file, so that one killed at it leaves a committed
+step with half of its data. So every array that an item's
+`_METADATA` names must have its description and each of its chunks, in the OCDBT database or as
+zarr's files. tensorstore syncs each file before it renames it, and Orbax commits after the last.
+Chunks have no digests. Of a chunk that is a file of a file system, the blocks of its zstd frame are
+followed to its end, and the index of a zarr 3 shard is compared with its checksum: a cut is seen.
+Objects of a store are not read for it, for they appear whole or not at all. With `deep` all chunks
+that zstd compressed are decompressed. A load reads further JSON files that may be absent, and fails
+where one is damaged: `_sharding`, which says on which devices the arrays lay, and
+`array_metadatas/process_N`. Of an item in another library's format only the times of its
+directories and files tell that nothing was changed since. Source: orbax-checkpoint 0.12,
+orbax/checkpoint/_src (path/atomicity.py, metadata/tree.py, metadata/sharding.py,
+metadata/array_metadata_store.py, handlers/random_key_checkpoint_handler.py,
+serialization/tensorstore_utils.py); zarr's specifications.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from hpctl.checkpoints.files import (
+    Claim,
+    FileMissing,
+    Listing,
+    NotWhole,
+    Place,
+    TooLarge,
+    Unfinished,
+    Unprovable,
+    content,
+    directory_names,
+    for_each,
+    json_object,
+    modified_ns,
+    opened,
+    size_of,
+    step_in,
+)
+from hpctl.checkpoints.formats import ocdbt, zstd_frame
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+_STEP, _TREE, _MARK = "_CHECKPOINT_METADATA", "_METADATA", "commit_success.txt"
+_STRINGS = "_strings.json"
+_SHARDINGS = "_sharding"
+_ARRAYS = "array_metadatas"
+_JAX_ARRAY = "jax.Array"
+_PROCESS = re.compile(r"process_\d+")
+_JSON = ("JsonCheckpointHandler", "JsonHandler")
+_RANDOM_KEY = "RandomKeyCheckpointHandler"
+_JAX_RANDOM_KEY = "JaxRandomKeyCheckpointHandler"
+_KEY_METADATA = "_metadata"
+_MAX_JSON = 64 << 20
+_MAX_CHUNKS = 4_000_000
+_MAX_BLOCKS = 20_000
+"""Blocks of zstd that are followed in one checkpoint: 2.5 GB. Of a shared file system each costs a
+read of its own, and a job waits for them."""
+_PART = 8 << 20
+_TYPE = re.compile(r"[<>|][biufc](\d{1,3})|bfloat16")
+_SLASHES = {"name": "default", "configuration": {"separator": "/"}}
+
+
+class _Array(Struct, frozen=True):
+    """How an array is cut into chunks, and what each of them is."""
+
+    name: str
+    grid: tuple[int, ...]
+    beginning: str
+    separator: str
+    plain_bytes: int | None = None
+    """How long each is, where they are not compressed."""
+    zstd: bool = False
+    inner: int = 0
+    """How many parts each has, with an index behind them; 0: it has none."""
+
+    def places(self) -> Iterator[str]:
+        """Each chunk's. Of an array without dimensions there is one."""
+        for place in itertools.product(*map(range, self.grid)):
+            parts = [self.beginning, self.separator.join(map(str, place))]
+            yield f"{self.name}/" + self.separator.join(part for part in parts if part)
+
+
+class _Values(Struct, frozen=True):
+    """Descriptions and chunks by their keys: in the database, or (without one) a file for each."""
+
+    directory: Place
+    database: dict[str, ocdbt.Stored] | None
+
+    @property
+    def are_files(self) -> bool:
+        """Whether each value is a file of a file system, which may be cut."""
+        return self.database is None and isinstance(self.directory, Path)
+
+    def find(self, key: str) -> ocdbt.Stored:
+        """Where a value lies. Raises FileMissing, NotWhole, OSError."""
+        if self.database is None:
+            return ocdbt.Stored(size_of(self.directory, key), key)
+        if key not in self.database:
+            raise FileMissing(f"{key[:120]} is missing in {ocdbt.MANIFEST}")
+        return self.database[key]
+
+    def read(self, stored: ocdbt.Stored, begin: int, length: int) -> bytes:
+        """A stretch of a value. Raises NotWhole, OSError."""
+        if not stored.path:
+            return stored.held[begin : begin + length]
+        with opened(self.directory, stored.path) as file:
+            return file.read(stored.offset + begin, length)
+
+
+def claim(layout: Listing) -> Claim | None:
+    """A directory that Orbax's checkpointers made: the step is the name's."""
+    if layout.names is None:
+        return None
+    path = layout.path
+    if not layout.has(_STEP):
+        if layout.has(_TREE) and (layout.has(ocdbt.MANIFEST) or layout.has(_MARK)):
+            raise Unprovable(f"no {_STEP}: Orbax before 0.6 saved it, or it is being removed")
+        return None
+    document = json_object(content(path, _STEP, _MAX_JSON), _STEP)
+    if not layout.has(_MARK):
+        if type(document.get("commit_timestamp_nsecs")) is not int:
+            raise Unfinished(f"{_MARK} is missing: it is written last")
+        raise Unprovable(f"no {_MARK}: an older Orbax saved it, or one that was killed at the end")
+    handlers = document.get("item_handlers")
+    items = {"": handlers} if isinstance(handlers, str) else handlers
+    if not isinstance(items, dict) or not items:
+        raise Unprovable(f"{_STEP} does not say what was saved")
+
+    def prove(deep: bool) -> None:
+        for name, handler in sorted(items.items()):
+            if "/" in name or name in (".", "..") or not name.isprintable():
+                raise NotWhole(f"{_STEP}: {name[:80]!r} does not lie inside the checkpoint")
+            names = directory_names(path, name) if name else layout.names
+            _item(path, name, names, str(handler), deep)
+
+    return Claim(step_in(path.name), None, prove, digests=False)
+
+
+def _item(step: Place, name: str, names: frozenset[str] | None, handler: str, deep: bool) -> None:
+    place = step / name if name else step
+    if names is None:
+        raise NotWhole(f"{name}/ is missing, which {_STEP} names")
+    try:
+        if names & {_TREE, ocdbt.MANIFEST} or "PyTree" in handler or "StandardCheck" in handler:
+            _tree(step, place, names, deep)
+        elif handler.endswith(_JSON):
+            _json(place, names - {_MARK, _STEP})
+        elif handler.endswith(_RANDOM_KEY):
+            in_jax = handler.endswith(_JAX_RANDOM_KEY)
+            _random_key(step, place, names - {_MARK, _STEP}, in_jax, deep)
+        else:
+            _untouched(place, modified_ns(step, _MARK))
+    except NotWhole as defect:
+        if not name:
+            raise
+        raise type(defect)(f"{name}: {defect}") from None
+
+
+def _json(place: Place, names: frozenset[str]) -> None:
+    if not names:
+        raise NotWhole("has no file")
+    for name in sorted(names):
+        json_object(content(place, name, _MAX_JSON), name)
+
+
+def _random_key(step: Place, place: Place, names: frozenset[str], in_jax: bool, deep: bool) -> None:
+    """Prove a random key: an array, or JSON, and beside it a directory with JSON about it.
+
+    Raises NotWhole, OSError.
+    """
+    keys = {name.removesuffix(_KEY_METADATA) for name in names}
+    if not keys:
+        raise NotWhole("has no random key")
+    for key in sorted(keys):
+        for name in (key, key + _KEY_METADATA):
+            inner = directory_names(place, name)
+            if inner is None:
+                raise NotWhole(f"{name[:80]}/ is missing")
+            if not inner & {_TREE, ocdbt.MANIFEST}:
+                _json(place / name, inner - {_MARK})
+                continue
+            _tree(step, place / name, inner, deep)
+            if in_jax and _SHARDINGS not in inner:
+                # Nothing else says where the key shall lie: its load has no target.
+                raise NotWhole(f"{name}/{_SHARDINGS} is missing")
+
+
+def _untouched(place: Place, committed_ns: int) -> None:
+    """Raise NotWhole where something was changed since the commit, OSError."""
+    if not isinstance(place, Path):
+        raise Unprovable("is in a format that hpctl does not know")
+    for directory, _, files in os.walk(place):
+        for path in (directory, *(os.path.join(directory, name) for name in files)):
+            if os.lstat(path).st_mtime_ns > committed_ns:
+                raise NotWhole("was changed since it was committed, or copied without its times")
+
+
+def _tree(step: Place, place: Place, names: frozenset[str], deep: bool) -> None:
+    """Raise NotWhole where an array, or a part of one, is missing; OSError."""
+    tree = json_object(content(place, _TREE, _MAX_JSON), _TREE)
+    entries = tree.get("tree_metadata")
+    if not isinstance(entries, dict) or not entries:
+        raise NotWhole(f"{_TREE} names no arrays")
+    if _SHARDINGS in names:
+        _shardings(place)
+    _array_metadatas(place, names)
+    in_database = ocdbt.MANIFEST in names or tree.get("use_ocdbt") is True
+    values = _Values(place, ocdbt.values(place) if in_database else None)
+    third = tree.get("use_zarr3") is True
+    complete = tree.get("store_array_data_equal_to_fill_value") is True
+    chunks, blocks_left = 0, _MAX_BLOCKS
+    strings, in_jax = [], False
+    for entry in entries.values():
+        name, kind = _stored(entry)
+        if kind == "string":
+            strings.append(name)
+        elif kind:
+            in_jax = in_jax or kind == _JAX_ARRAY
+            array = _array(values, name, third)
+            chunks += math.prod(array.grid)
+            if chunks > _MAX_CHUNKS:
+                raise TooLarge(f"{_TREE} names more than {_MAX_CHUNKS} chunks")
+            blocks_left -= _chunks(values, array, complete, deep, blocks_left)
+    if strings:
+        _text_values(place, strings)
+    if in_jax and _SHARDINGS not in names and isinstance(step, Path) and isinstance(place, Path):
+        _no_shardings(step, place)
+
+
+def _text_values(place: Place, names: list[str]) -> None:
+    """Raise NotWhole where the file that holds the strings of a tree lacks one, OSError."""
+    found = json_object(content(place, _STRINGS, _MAX_JSON), _STRINGS)
+    for name in names:
+        # A name is a JSON pointer: these two characters lead elsewhere.
+        if not {"/", "~"} & {*name} and not isinstance(found.get(name), str):
+            raise NotWhole(f"{_STRINGS} lacks {name[:80]!r}")
+
+
+def _shardings(place: Place) -> None:
+    """Raise NotWhole where the file that says on which devices the arrays lay is damaged: then a
+    load without a target fails. An empty text is no sharding. Raises OSError."""
+    for text in json_object(content(place, _SHARDINGS, _MAX_JSON), _SHARDINGS).values():
+        if not isinstance(text, str):
+            raise NotWhole(f"{_SHARDINGS} has an entry that names no devices")
+        if text:
+            json_object(text.encode(), f"an entry of {_SHARDINGS}")
+
+
+def _no_shardings(step: Path, place: Path) -> None:
+    """Raise NotWhole where that file was removed: the directory was changed since the commit, and a
+    directory in it was not. In a copy without times all are newer, and nobody knows: a program may
+    save without the file, and then loads with a target. Raises OSError."""
+    committed_ns = modified_ns(step, _MARK)
+    if place.stat().st_mtime_ns <= committed_ns:
+        return
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if entry.is_dir() and entry.stat().st_mtime_ns <= committed_ns:
+                raise NotWhole(f"{_SHARDINGS} is missing: removed since the commit")
+
+
+def _array_metadatas(place: Place, names: frozenset[str]) -> None:
+    """Raise NotWhole where a process's description of its arrays is there and damaged: a load in
+    that process fails. Raises OSError."""
+    if _ARRAYS not in names:
+        return
+    inner = directory_names(place, _ARRAYS) or frozenset()
+
+    def read(name: str) -> None:
+        shown = f"{_ARRAYS}/{name}"
+        rows = json_object(content(place, shown, _MAX_JSON), shown).get("array_metadatas", [])
+        if not isinstance(rows, list) or not all(map(_describes_array, rows)):
+            raise NotWhole(f"{shown} does not describe arrays")
+
+    for_each(place, sorted(filter(_PROCESS.fullmatch, inner)), read)
+
+
+def _describes_array(row: object) -> bool:
+    found = row.get("array_metadata") if isinstance(row, dict) else None
+    return isinstance(found, dict) and {"param_name", "write_shape", "chunk_shape"} <= found.keys()
+
+
+def _stored(entry: object) -> tuple[str, str]:
+    """An array's name and kind; no kind where nothing is stored (None, an empty list)."""
+    try:
+        about, keys = entry["value_metadata"], entry["key_metadata"]  # type: ignore[index]
+        if about.get("skip_deserialize") is True:
+            return "", ""
+        name, kind = ".".join(str(key["key"]) for key in keys), str(about["value_type"])
+    except (AttributeError, KeyError, TypeError):
+        raise NotWhole(f"{_TREE} has an entry that names no array") from None
+    if ".." in name.split("/") or name.startswith("/") or not name.isprintable():
+        raise NotWhole(f"{_TREE}: {name[:80]!r} does not lie inside the checkpoint")
+    return name, kind
+
+
+def _array(values: _Values, name: str, third: bool) -> _Array:
+    """What the array's description says. Raises NotWhole, OSError."""
+    key = f"{name}/zarr.json" if third else f"{name}/.zarray"
+    stored = values.find(key)
+    if stored.size > _MAX_JSON:
+        raise TooLarge(f"{key[:120]} has {stored.size} bytes: too many")
+    found = json_object(values.read(stored, 0, stored.size), key[:120])
+    try:
+        return (_third if third else _second)(name, found)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise NotWhole(f"{key[:120]} does not describe an array") from None
+
+
+def _second(name: str, found: dict[str, Any]) -> _Array:
+    grid = _grid(found["shape"], found["chunks"])
+    compressor, width = found["compressor"], _TYPE.fullmatch(found["dtype"])
+    plain = None
+    if compressor is None and width is not None:
+        plain = math.prod(found["chunks"]) * (int(width[1]) if width[1] else 2)
+    separator = str(found.get("dimension_separator", "."))
+    zstd = compressor is not None and compressor["id"] == "zstd"
+    return _Array(name, grid, "" if grid else "0", separator, plain, zstd)
+
+
+def _third(name: str, found: dict[str, Any]) -> _Array:
+    shape = found["chunk_grid"]["configuration"]["chunk_shape"]
+    first, inner = found["codecs"][0], 0
+    if first["name"] == "sharding_indexed":
+        inner = math.prod(_grid(shape, first["configuration"]["chunk_shape"]))
+        if first["configuration"].get("index_location", "end") != "end":
+            raise Unprovable(f"{name[:80]} has shards of a kind that hpctl does not know")
+    if found["chunk_key_encoding"] not in ({"name": "default"}, _SLASHES):
+        raise Unprovable(f"{name[:80]} has chunks with names that hpctl does not know")
+    zstd = not inner and found["codecs"][-1]["name"] == "zstd"
+    return _Array(name, _grid(found["shape"], shape), "c", "/", None, zstd, inner)
+
+
+def _grid(shape: list[int], chunk: list[int]) -> tuple[int, ...]:
+    """How many chunks there are in each direction."""
+    if not all(type(n) is int and n >= 0 for n in (*shape, *chunk)):
+        raise ValueError(shape)
+    return tuple(-(-n // max(c, 1)) for n, c in zip(shape, chunk, strict=True))
+
+
+def _chunks(values: _Values, array: _Array, complete: bool, deep: bool, blocks_left: int) -> int:
+    """Prove an array's chunks; how many blocks of zstd were followed, at most `blocks_left`.
+
+    Raises NotWhole, OSError.
+    """
+    followed = 0
+    for key in array.places():
+        try:
+            stored = values.find(key)
+        except FileMissing:
+            if complete:
+                raise
+            raise Unprovable(f"{key[:120]} is missing: all zeros, or lost") from None
+        if array.plain_bytes not in (None, stored.size) or not stored.size:
+            raise NotWhole(f"{key[:120]} has {stored.size} of {array.plain_bytes or 'its'} bytes")
+        if array.inner and (deep or values.are_files):
+            _index(values, stored, array.inner, key[:120])
+        elif deep and array.zstd:
+            _decompress(values, stored, key[:120])
+        elif array.zstd and values.are_files and followed < blocks_left:
+            with opened(values.directory, key) as file:
+                followed += zstd_frame.follow_blocks(file, blocks_left - followed)
+    return followed
+
+
+def _decompress(values: _Values, stored: ocdbt.Stored, name: str) -> None:
+    """Raises NotWhole where a value is no whole zstd frame, OSError."""
+    spans = range(0, stored.size, _PART)
+    parts = (values.read(stored, at, min(_PART, stored.size - at)) for at in spans)
+    collections.deque(ocdbt.unpacked(parts, name), maxlen=0)
+
+
+def _index(values: _Values, stored: ocdbt.Stored, parts: int, name: str) -> None:
+    """Compare the checksum of the index that zarr's shards end with. Raises NotWhole, OSError."""
+    length = 16 * parts + 4
+    if length > min(stored.size, _MAX_JSON):
+        raise NotWhole(f"{name} has {stored.size} bytes, less than its index: cut")
+    index = values.read(stored, stored.size - length, length)
+    if ocdbt.crc32c(index[:-4]) != int.from_bytes(index[-4:], "little"):
+        raise NotWhole(f"{name}: its index does not match its CRC-32C")

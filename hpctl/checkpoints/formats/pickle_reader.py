@@ -1,0 +1,414 @@
+"""Reads a few fields of a large pickle without executing it, in bounded memory.
+
+An object is its state, a state is the few fields that are wanted, all else is one and the same
+nothing. Only texts are kept for later mention. So memory goes with the number of distinct
+texts, not with the pickle's size, and nothing is imported, called, hashed or compared by the
+pickle's own structure, whatever it says.
+
+It is written for speed, since nothing else takes as long in a look at a large checkpoint: the
+frequent opcodes stand in one loop, the frequent rows of opcodes in it are taken at once, and the
+rest is a table. Measured in benchmarks/checkpoints.py. Source of the opcodes: CPython,
+Lib/pickletools.py.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable
+
+from hpctl.checkpoints.files import NotWhole, OpenFile, Unprovable
+
+
+class Other:
+    """A value that is not kept. `recalled`: mentioned again, so nobody knows what it was."""
+
+    __slots__ = ("recalled",)
+
+    def __init__(self, *, recalled: bool) -> None:
+        self.recalled = recalled
+
+
+OTHER, RECALLED = Other(recalled=False), Other(recalled=True)
+
+
+class SavedFields:
+    """The wanted fields of a dict, or of an object's state."""
+
+    def __init__(self, fields: dict[str, object]) -> None:
+        self._fields = fields
+
+    def get(self, key: str) -> object:
+        """None, True, False, an integer or a text; else something that is no value. None without
+        it. Raises CannotTell where the pickle mentions a thing that it had before."""
+        value = self._fields.get(key)
+        if value is RECALLED:
+            raise Unprovable(f"the pickle mentions what it has elsewhere for {key}")
+        return value
+
+    def integer(self, key: str) -> int | None:
+        """The value for a key, where it is an integer (and no bool)."""
+        value = self.get(key)
+        return value if type(value) is int else None
+
+    def inner(self, key: str) -> SavedFields | None:
+        """The dict or object under a key."""
+        value = self.get(key)
+        return SavedFields(value) if isinstance(value, dict) else None
+
+
+class Sink:
+    """Takes the pairs of the wanted dict as they come."""
+
+    @abstractmethod
+    def add(self, values: list[object]) -> None:
+        """The values of some of its pairs: an object's is a dict of its wanted fields."""
+
+
+CHUNK = 4 << 20
+_MARGIN = 512
+"""More than any opcode with its argument takes, texts of more than 255 bytes apart."""
+_TEXT = 4096
+"""Longer texts are no names of files; they are not kept."""
+_NEW = b")\x81\x94}\x94("
+"""An empty tuple, an object made with it, its state begun: as each object of a pickle begins."""
+_RECENT = 1 << 16
+MOST = 1_000_000
+"""Marks, values on the stack and distinct texts: what no framework writes and memory must hold."""
+LOOK_S = 300.0
+"""Seconds of processor time for one pickle: what the .metadata of a checkpoint of ten million
+tensors takes. A thousand bytes may cost as much as a thousand tensors, and files have no end."""
+_SIZE = b"\x86\x94\x85\x94R\x94"
+"""A pair, a tuple of it, a call with that: torch.Size of two dimensions."""
+
+
+class PickleReader:
+    """The stack and the memo of one pickle. `stack` is what lies above the last mark."""
+
+    def __init__(
+        self,
+        file: OpenFile,
+        fields: frozenset[str],
+        key: str | None = None,
+        sink: Callable[[], Sink] = Sink,
+    ) -> None:
+        """`fields` of dicts are kept; `sink` makes what takes a dict that stands under `key`."""
+        self.file, self.key, self.sink, self.fields = file, key, sink, fields
+        self.until = time.thread_time() + LOOK_S
+        self.at = 0
+        self.buffer, self.position, self.limit = b"", 0, -1
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []
+        # The memo of a large pickle has a thousand times the entries that are ever asked for
+        # again, and which those are shows too late: it is two rows of numbers, looked through
+        # by bisection, and a dict of what was asked for lately.
+        self.places: array[int] = array("Q")
+        self.which: array[int] = array("I")
+        self.put: dict[int, int] = {}
+        self.recent: dict[int, object] = {}
+        self.texts: list[str] = []
+        self.numbers: dict[str, int] = {}
+
+    def top(self) -> object:
+        """The top object. Raises NotWhole for a pickle that is none, CannotTell where it takes
+        longer than LOOK_S, OSError."""
+        try:
+            return self.run()
+        except (ValueError, IndexError, KeyError, OverflowError, TypeError) as error:
+            why = str(error)[:80]
+            raise NotWhole(
+                f"{self.file.name} is cut or damaged: its pickle cannot be decoded ({why})"
+            ) from None
+
+    # fmt: off
+    def run(self) -> object:
+        """The top object. Raises ValueError, IndexError, KeyError for a pickle that is none."""
+        stack, recent, memoized = self.stack, self.recent, 0
+        buffer, position, limit = b"", 0, -1
+        while True:
+            if position > limit:
+                buffer, position, limit = self.refill(position, len(stack))
+            code = buffer[position]
+            if code == 0x94:  # MEMOIZE
+                if type(value := stack[-1]) is str:
+                    self.memoize(memoized, value)
+                position, memoized = position + 1, memoized + 1
+            elif code == 0x68 or code == 0x6A:  # BINGET, LONG_BINGET
+                after = position + (2 if code == 0x68 else 5)
+                place = int.from_bytes(buffer[position + 1 : after], "little")
+                stack.append(recent.get(place) or self.recall(place))
+                position = after
+            elif code == 0x4B:  # BININT1
+                stack.append(buffer[position + 1])
+                position += 2
+            elif code == 0x86 and buffer[position : position + 6] == _SIZE:
+                stack[-3:] = [OTHER]
+                position, memoized = position + 6, memoized + 3
+            elif code == 0x29 and buffer[position : position + 6] == _NEW:
+                stack[-1:] = [OTHER, {}]
+                self.below.append(stack)
+                stack = []
+                position, memoized = position + 6, memoized + 2
+            elif code == 0x8C and buffer[position + 1] + position + 2 <= len(buffer):
+                after = position + 2 + buffer[position + 1]  # SHORT_BINUNICODE
+                stack.append(buffer[position + 2 : after].decode("utf-8", "surrogatepass"))
+                position = after
+            elif code == 0x4A or code == 0x4D:  # BININT, BININT2
+                after = position + (5 if code == 0x4A else 3)
+                raw = buffer[position + 1 : after]
+                stack.append(int.from_bytes(raw, "little", signed=code == 0x4A))
+                position = after
+            elif code == 0x75:  # SETITEMS
+                items, stack = stack, self.below.pop()
+                self.set_items(stack[-1], items)
+                position += 1
+            elif code == 0x62 and stack[-2] is OTHER:  # BUILD
+                stack[-2:] = stack[-1:]
+                position += 1
+            elif code == 0x2E:  # STOP
+                return stack[-1]
+            else:
+                self.stack, self.position = stack, position + 1
+                RARE[code](self)
+                stack, buffer, position, limit = self.stack, self.buffer, self.position, self.limit
+    # fmt: on
+
+    def text_number(self, text: str) -> int:
+        """Equal texts are kept once: each rank brings its own copies of the tensors' names."""
+        number = self.numbers.get(text)
+        if number is None:
+            self.bound(len(self.texts))
+            self.numbers[text] = number = len(self.texts)
+            self.texts.append(text)
+        return number
+
+    def bound(self, held: int) -> None:
+        """Raises ValueError where a pickle would have us hold more than MOST of anything."""
+        if held > MOST:
+            raise ValueError(f"more than {MOST:,} of a kind at once")
+
+    def refill(self, position: int, held: int = 0) -> tuple[bytes, int, int]:
+        """Drop what was decoded and read on. Raises ValueError at the end of the file."""
+        self.bound(max(held, len(self.below)))
+        if time.thread_time() > self.until:
+            raise Unprovable(f"{self.file.name} takes more than {LOOK_S:g} s to decode")
+        left = max(0, self.file.size - self.at)
+        if not left and position >= len(self.buffer):
+            raise ValueError("it ends in the middle")
+        if position > len(self.buffer):
+            raise ValueError("it ends in the middle of an argument")
+        more = self.file.read(self.at, min(CHUNK, left))
+        self.at += len(more)
+        self.buffer, self.position = self.buffer[position:] + more, 0
+        last = self.at >= self.file.size
+        self.limit = len(self.buffer) - (1 if last else _MARGIN)
+        return self.buffer, 0, self.limit
+
+    def argument(self, length: int) -> bytes:
+        """The next bytes, whatever their number. Raises ValueError."""
+        while self.position + length > len(self.buffer):
+            if self.at >= self.file.size:
+                raise ValueError("it ends in the middle of an argument")
+            self.refill(self.position)
+        raw = self.buffer[self.position : self.position + length]
+        self.position += length
+        return raw
+
+    def number(self, length: int, *, signed: bool = False) -> int:
+        """The next bytes as an integer."""
+        return int.from_bytes(self.argument(length), "little", signed=signed)
+
+    def line(self) -> bytes:
+        """The rest of the line, of which there is less than _TEXT."""
+        raw = bytearray()
+        while (byte := self.argument(1)) != b"\n":
+            raw += byte
+            if len(raw) > _TEXT:
+                raise ValueError("a line without end")
+        return bytes(raw)
+
+    def skip(self, length: int) -> None:
+        """Pass over an argument that nobody wants, without holding it. Raises ValueError."""
+        ahead = self.position + length - len(self.buffer)
+        if ahead <= 0:
+            self.position += length
+        elif self.at + ahead > self.file.size:
+            raise ValueError("it ends in the middle of an argument")
+        else:
+            self.at += ahead
+            self.buffer, self.position, self.limit = b"", 0, -1
+
+    def text(self, length: int) -> None:
+        """Push a text; one that is too long for a name is not kept."""
+        if length > _TEXT:
+            self.skip(length)
+            self.stack.append(OTHER)
+        else:
+            self.stack.append(self.argument(length).decode("utf-8", "surrogatepass"))
+
+    def drop(self, count: int) -> None:
+        """Take `count` values away and leave one of which nothing is known."""
+        if len(self.stack) < count:
+            raise ValueError("the stack is empty")
+        del self.stack[len(self.stack) - count :]
+        self.stack.append(OTHER)
+
+    def to_mark(self) -> list[object]:
+        """What lies above the last mark, which goes with it."""
+        taken, self.stack = self.stack, self.below.pop()
+        return taken
+
+    def mark(self) -> None:
+        """Begin a row of values that a later opcode takes together."""
+        self.bound(len(self.below))
+        self.below.append(self.stack)
+        self.stack = []
+
+    def collapse(self) -> None:
+        """All above the mark becomes one value of which nothing is known."""
+        self.to_mark()
+        self.stack.append(OTHER)
+
+    def new_dict(self) -> None:
+        """A dict; under the wanted key one that takes its pairs as they come."""
+        wanted = bool(self.stack) and self.stack[-1] == self.key
+        self.stack.append(self.sink() if wanted else {})
+
+    def set_items(self, target: object, items: list[object]) -> None:
+        """Put pairs into a dict: of an object's state only what is wanted."""
+        if len(items) % 2:
+            raise ValueError("a key without a value")
+        if type(target) is dict:
+            for key, value in zip(items[::2], items[1::2], strict=True):
+                if type(key) is str and key in self.fields:
+                    target[key] = value
+        elif isinstance(target, Sink):
+            target.add(items[1::2])
+
+    def memoize(self, place: int, text: str) -> None:
+        """MEMOIZE: places count up."""
+        self.places.append(place)
+        self.which.append(self.text_number(text))
+
+    def put_in(self, place: int) -> None:
+        """PUT: a place of the pickle's own choice, as older protocols have it."""
+        self.recent.pop(place, None)
+        if isinstance(value := self.stack[-1], str):
+            self.bound(len(self.put))
+            self.put[place] = self.text_number(value)
+        else:
+            self.put.pop(place, None)
+
+    def recall(self, place: int) -> object:
+        """What the memo holds there: a text, or something that is not known any more."""
+        at = bisect_left(self.places, place)
+        number = self.put.get(place)
+        if number is None and at < len(self.places) and self.places[at] == place:
+            number = self.which[at]
+        if len(self.recent) >= _RECENT:
+            self.recent.clear()
+        self.recent[place] = value = RECALLED if number is None else self.texts[number]
+        return value
+
+
+def _push(value: object) -> Callable[[PickleReader], None]:
+    return lambda reader: reader.stack.append(value)
+
+
+def _skipping(length_of: int, more: int = 0) -> Callable[[PickleReader], None]:
+    """An argument whose length stands before it in `length_of` bytes; its value is not kept."""
+
+    def run(reader: PickleReader) -> None:
+        reader.skip(reader.number(length_of) if length_of else more)
+        reader.stack.append(OTHER)
+
+    return run
+
+
+def _wordy(reader: PickleReader) -> None:
+    reader.line()
+    reader.stack.append(OTHER)
+
+
+def _integer(reader: PickleReader) -> None:
+    text = reader.line()
+    value: object = {b"00": False, b"01": True}.get(text)
+    reader.stack.append(int(text.rstrip(b"L")) if value is None else value)
+
+
+def _global(reader: PickleReader) -> None:
+    reader.line()
+    _wordy(reader)
+
+
+def _set_item(reader: PickleReader) -> None:
+    pair = [reader.stack.pop(-2), reader.stack.pop()]
+    reader.set_items(reader.stack[-1], pair)
+
+
+def _new_filled_dict(reader: PickleReader) -> None:
+    items = reader.to_mark()
+    reader.new_dict()
+    reader.set_items(reader.stack[-1], items)
+
+
+def _pop(reader: PickleReader) -> None:
+    reader.stack.pop()
+
+
+def _make(reader: PickleReader) -> None:
+    """An object of some class: perhaps an OrderedDict, whose pairs come next."""
+    reader.drop(2)
+    reader.stack[-1] = {}
+
+
+def _build(reader: PickleReader) -> None:
+    state = reader.stack.pop()
+    target = reader.stack[-1]
+    if type(target) is dict and type(state) is dict:
+        target |= state
+    elif type(target) is dict and not target:
+        reader.stack[-1] = state
+
+
+def _forget(reader: PickleReader) -> None:
+    reader.to_mark()
+
+
+RARE: dict[int, Callable[[PickleReader], None]] = {
+    **dict.fromkeys(b")]\x8f", _push(OTHER)),  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_SET
+    **{code: _push(value) for code, value in zip(b"N\x88\x89", (None, True, False), strict=True)},
+    **dict.fromkeys(b"0a", _pop),  # POP, APPEND
+    **dict.fromkeys(b"1e\x90", _forget),  # POP_MARK, APPENDS, ADDITEMS
+    **dict.fromkeys(b"tl\x91", lambda m: m.collapse()),  # TUPLE, LIST, FROZENSET
+    **dict.fromkeys(b"\x81R", _make),  # NEWOBJ, REDUCE
+    **dict.fromkeys(b"PSF", _wordy),  # PERSID, STRING, FLOAT
+    **dict.fromkeys(b"IL", _integer),
+    **dict.fromkeys(b"UC", _skipping(1)),  # SHORT_BINSTRING, SHORT_BINBYTES
+    **dict.fromkeys(b"TB\x8b", _skipping(4)),  # BINSTRING, BINBYTES; LONG4: no offset is so long
+    **dict.fromkeys(b"\x8e\x96", _skipping(8)),  # BINBYTES8, BYTEARRAY8
+    **dict.fromkeys(b"\x85Q", lambda m: m.drop(1)),  # TUPLE1, BINPERSID
+    **dict.fromkeys(b"\x86\x93", lambda m: m.drop(2)),  # TUPLE2, STACK_GLOBAL
+    **dict.fromkeys(b"\x87\x92", lambda m: m.drop(3)),  # TUPLE3, NEWOBJ_EX
+    0x80: lambda m: m.skip(1),  # PROTO
+    0x95: lambda m: m.skip(8),  # FRAME
+    0x28: lambda m: m.mark(),
+    0x32: lambda m: m.stack.append(m.stack[-1]),  # DUP
+    0x7D: lambda m: m.new_dict(),
+    0x64: _new_filled_dict,  # DICT
+    0x73: _set_item,
+    0x62: _build,
+    0x63: _global,
+    0x56: lambda m: m.stack.append(m.line().decode("raw-unicode-escape")),  # UNICODE
+    0x67: lambda m: m.stack.append(m.recall(int(m.line()))),  # GET
+    0x70: lambda m: m.put_in(int(m.line())),  # PUT, BINPUT, LONG_BINPUT
+    0x71: lambda m: m.put_in(m.number(1)),
+    0x72: lambda m: m.put_in(m.number(4)),
+    0x58: lambda m: m.text(m.number(4)),  # BINUNICODE, and with 1 and 8 bytes of length
+    0x8C: lambda m: m.text(m.number(1)),
+    0x8D: lambda m: m.text(m.number(8)),
+    0x8A: lambda m: m.stack.append(m.number(m.number(1), signed=True)),  # LONG1
+    0x47: _skipping(0, 8),  # BINFLOAT
+}

@@ -1,0 +1,498 @@
+"""What torch itself writes: zip archives of torch.save, alone or in distributed checkpoints (DCP).
+
+An archive's directory and end record are written last, so that they vouch for all bytes before
+them: every member must lie within the file, in front of the directory, without overlap. That
+says nothing of a byte that the storage lost; with `deep` each member's CRC-32 is compared.
+Format: PKWARE's APPNOTE.TXT, 4.3. The older stream format (no zip) has no end mark: it cannot be
+proved. A `.pt` or `.pth` file that records its step is a checkpoint, and Lightning's `.ckpt`, which
+has `global_step` at the top.
+
+DCP (torchtitan's and Megatron's torch_dist lie on it): `.metadata` is written last, to a temporary
+name, synced and renamed. It is a pickle of one big object, of which only `storage_data` matters:
+for every item which `__R_S.distcp` holds it, from which byte, how many. It is read as it comes, in
+bounded memory. So: each of those files is there and long enough, and where its last item is one of
+torch.save's archives, that archive's end record is in its place. A save over an old checkpoint
+leaves the old `.metadata` in place until it ends, and may have the same sizes; only the time of the
+files tells. Source: torch 2.13, torch/distributed/checkpoint/filesystem.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from msgspec import Struct, field
+
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    OpenFile,
+    Place,
+    TooLarge,
+    Unfinished,
+    Unprovable,
+    exists,
+    for_each,
+    modified_ns,
+    need_last,
+    opened,
+    saved_over,
+    step_in,
+)
+from hpctl.checkpoints.formats.pickle_reader import RECALLED, PickleReader, SavedFields, Sink
+
+END_BYTES = 22
+_END = struct.Struct("<4s4H2LH")
+_LOCATOR = struct.Struct("<4sLQL")
+_END64 = struct.Struct("<4sQ2H2L4Q")
+_MEMBER = struct.Struct("<4s6H3L5H2L")
+_LOCAL = struct.Struct("<4s5H3L2H")
+_MAX_DIRECTORY = 64 << 20
+_CHUNK = 8 << 20
+_AHEAD = 16 << 10  # the directory of some 200 tensors
+_OLD_STREAM = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+
+
+class ArchiveMember(Struct, frozen=True):
+    """One file of an archive. `offset` is its local header's, from the archive's beginning."""
+
+    name: str
+    offset: int
+    size: int
+    crc: int
+    stored: bool
+    room: int
+    """Bytes from its header to the end of its data, at least."""
+
+
+class Archive(Struct, frozen=True):
+    """An archive within an open file, from `start` on, whose directory fits."""
+
+    file: OpenFile
+    start: int
+    members: tuple[ArchiveMember, ...]
+
+    def member(self, ending: str) -> ArchiveMember:
+        """The member whose name ends so. Raises NotWhole."""
+        for member in self.members:
+            if member.name.endswith(ending):
+                return member
+        raise NotWhole(f"{self.file.name} has no {ending.lstrip('/')} in it")
+
+    def saved(self, fields: frozenset[str], limit: int | None = None) -> SavedFields:
+        """Some fields of the saved object, which is never executed.
+
+        Raises TooLarge where its pickle has more than `limit` bytes.
+        """
+        member = self.member("/data.pkl")
+        if limit is not None and member.size > limit:
+            raise TooLarge(f"data.pkl in {self.file.name} has {member.size} bytes: too many")
+        view = _View(self.file, f"data.pkl in {self.file.name}", self._data(member), member.size)
+        top = PickleReader(view, fields).top()
+        if not isinstance(top, dict):
+            raise NotWhole(f"{view.name} holds no object")
+        return SavedFields(top)
+
+    def compare(self) -> None:
+        """Read every byte and compare with the CRC-32 in the directory. Raises NotWhole."""
+        for member in self.members:
+            if member.crc == 0 and member.size:
+                # torch.serialization.set_crc32_options(False) writes zeros.
+                raise NotWhole(f"{self.file.name} has no checksums to compare with")
+            at, crc, left = self._data(member), 0, member.size
+            while left:
+                part = self.file.read(at, min(left, _CHUNK))
+                crc, at, left = zlib.crc32(part, crc), at + len(part), left - len(part)
+            if crc != member.crc:
+                raise NotWhole(f"{member.name} in {self.file.name} does not match its CRC-32")
+
+    def _data(self, member: ArchiveMember) -> int:
+        header = _LOCAL.unpack(self.file.read(self.start + member.offset, _LOCAL.size))
+        if header[0] != b"PK\3\4" or not member.stored:
+            raise NotWhole(f"{member.name} in {self.file.name} is damaged or compressed")
+        return self.start + member.offset + _LOCAL.size + int(header[9]) + int(header[10])
+
+
+class _View(Struct, frozen=True):
+    """A stretch of a file, as a file."""
+
+    file: OpenFile
+    name: str
+    start: int
+    size: int
+
+    @property
+    def modified_ns(self) -> int:
+        return self.file.modified_ns
+
+    def ahead(self, offset: int, length: int) -> None:
+        self.file.ahead(self.start + offset, length)
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self.file.read(self.start + offset, length)
+
+
+def read_archive(file: OpenFile, start: int = 0, length: int | None = None) -> Archive:
+    """Prove that an archive's end and directory fit its bytes: three or four reads.
+
+    It fills `length` bytes of the file from `start` on (all of it by default). Raises NotWhole.
+    """
+    length = file.size - start if length is None else length
+    file.ahead(start + max(0, length - _AHEAD), min(length, _AHEAD))
+    at, size, count = _end(file, start, length)
+    members = _members(file, start, at, size)
+    if len(members) != count:
+        raise NotWhole(f"{file.name}: its directory has {len(members)} of {count} members")
+    reached = 0
+    for member in sorted(members, key=lambda m: m.offset):
+        if member.offset < reached:
+            raise NotWhole(f"{file.name}: members of the archive overlap")
+        reached = member.offset + member.room
+    if reached > at:
+        raise NotWhole(f"{file.name}: members reach beyond the archive's data")
+    if file.read(start, 4) != b"PK\3\4":
+        raise NotWhole(f"{file.name} does not begin as a zip archive")
+    return Archive(file, start, tuple(members))
+
+
+def has_end(tail: bytes) -> bool:
+    """Whether these last bytes of an archive (END_BYTES of them) are its end record."""
+    return len(tail) == END_BYTES and tail[:4] == b"PK\5\6" and tail[-2:] == b"\0\0"
+
+
+def _end(file: OpenFile, start: int, length: int) -> tuple[int, int, int]:
+    """Offset, size and count of members of the directory, from one or two end records."""
+    if length < END_BYTES:
+        raise NotWhole(f"{file.name} has {length} bytes: still being written, or cut")
+    tail = file.read(start + max(0, length - 98), min(98, length))
+    if not has_end(tail[-END_BYTES:]):
+        if file.read(start, len(_OLD_STREAM)) == _OLD_STREAM:
+            raise NotWhole(f"{file.name} is torch.save's older stream, which has no end to prove")
+        raise NotWhole(f"{file.name} has no zip end record: still being written, or cut")
+    end = _END.unpack(tail[-END_BYTES:])
+    count, size, at, expected = int(end[4]), int(end[5]), int(end[6]), length - END_BYTES
+    if len(tail) == 98 and tail[56:60] == b"PK\6\7" and tail[:4] == b"PK\6\6":
+        record = _END64.unpack(tail[:56])
+        count, size, at = int(record[7]), int(record[8]), int(record[9])
+        expected = length - 98
+        if int(_LOCATOR.unpack(tail[56:76])[2]) != expected:
+            raise NotWhole(f"{file.name}: its two zip end records do not agree")
+    if at + size != expected:
+        raise NotWhole(f"{file.name}: its zip end record does not fit its size")
+    return at, size, count
+
+
+def _members(file: OpenFile, start: int, at: int, size: int) -> list[ArchiveMember]:
+    if size > _MAX_DIRECTORY:
+        raise NotWhole(f"{file.name}: its directory of {size} bytes is too large to read")
+    raw, found, here = file.read(start + at, size), [], 0
+    while here < size:
+        if raw[here : here + 4] != b"PK\1\2" or here + _MEMBER.size > size:
+            raise NotWhole(f"{file.name}: its zip directory is damaged")
+        row = _MEMBER.unpack_from(raw, here)
+        names, extras, comments = int(row[10]), int(row[11]), int(row[12])
+        after = here + _MEMBER.size
+        name = raw[after : after + names].decode("utf-8", "replace")
+        extra = raw[after + names : after + names + extras]
+        packed, unpacked, offset = _sizes(file, extra, int(row[8]), int(row[9]), int(row[16]))
+        room = _LOCAL.size + names + packed
+        stored = row[4] == 0 and packed == unpacked
+        found.append(ArchiveMember(name, offset, unpacked, int(row[7]), stored, room))
+        here = after + names + extras + comments
+    return found
+
+
+def _sizes(file: OpenFile, extra: bytes, packed: int, size: int, at: int) -> tuple[int, int, int]:
+    """Sizes and offset, from the zip64 extra field where the 32-bit ones are full."""
+    if 0xFFFFFFFF not in (packed, size, at):
+        return packed, size, at
+    here = 0
+    while here + 4 <= len(extra):
+        kind, length = struct.unpack_from("<2H", extra, here)
+        body = extra[here + 4 : here + 4 + length]
+        here += 4 + length
+        if kind != 1 or len(body) < 8 * [size, packed, at].count(0xFFFFFFFF):
+            continue
+        wide = iter(struct.unpack(f"<{len(body) // 8}Q", body[: len(body) // 8 * 8]))
+        size = next(wide) if size == 0xFFFFFFFF else size
+        packed = next(wide) if packed == 0xFFFFFFFF else packed
+        at = next(wide) if at == 0xFFFFFFFF else at
+        return packed, size, at
+    raise NotWhole(f"{file.name}: its zip directory lacks 64-bit sizes")
+
+
+SUFFIXES = (".ckpt", ".pt", ".pth")
+_QUICK_BYTES = 8 << 20
+FIELDS = frozenset(
+    {
+        *("global_step", "global_steps", "step", "iteration", "optimizer", "save_only_model"),
+        *("dp_world_size", "mp_world_size", "world_size", "args", "common"),
+        *("tensor_model_parallel_size", "pipeline_model_parallel_size"),
+        *("expert_model_parallel_size", "use_distributed_optimizer", "no_save_optim"),
+        *("pytorch-lightning_version", "lr_schedulers"),
+        *("state", "timestamp", "Timestamp", "batch"),
+    }
+)
+"""What any format wants to know of a saved object."""
+_STEPS = ("global_step", "global_steps", "step", "iteration")
+
+
+def prove_archive(root: Place, name: str, *, deep: bool = False) -> int:
+    """Raise NotWhole where a file is no complete archive of torch.save. Three or four reads.
+
+    When it was last written, in ns since the epoch.
+    """
+    with opened(root, name) as file:
+        archive = read_archive(file)
+        archive.member("/data.pkl")
+        if deep:
+            archive.compare()
+        return file.modified_ns
+
+
+def top(root: Place, name: str, limit: int | None = None) -> SavedFields:
+    """The FIELDS of what was saved, never executed. Raises NotWhole (TooLarge), OSError.
+
+    A tenth of a second of one core for each MB of its pickle; the tensors are no part of that.
+    """
+    with opened(root, name) as file:
+        return read_archive(file).saved(FIELDS, limit)
+
+
+def step_of(saved: SavedFields) -> int | None:
+    """The step that a saved dict records under one of the usual names, or where Composer does."""
+    steps = (saved.integer(name) for name in _STEPS)
+    found = next((step for step in steps if step is not None), None)
+    with contextlib.suppress(Unprovable):
+        inner: SavedFields | None = saved
+        for name in ("state", "timestamp", "Timestamp"):
+            inner = inner and inner.inner(name)
+        return inner.integer("batch") if inner and found is None else found
+    return found
+
+
+def claim_file(layout: Listing) -> Claim | None:
+    """A `.pt` or `.pth` file whose own content records a step: others may be anything."""
+    path = layout.path
+    if layout.names is not None or path.suffix not in (".pt", ".pth"):
+        return None
+    try:
+        step = step_of(top(path, ""))
+    except NotWhole:
+        if step_in(path.name) is None:
+            return None
+        raise
+    return None if step is None else Claim(step, None, lambda deep: _prove_file(path, deep))
+
+
+def claim_lightning(layout: Listing) -> Claim | None:
+    """A `.ckpt` file, or a `.ckpt` directory of the sharded strategies (`meta.pt` last)."""
+    path = layout.path
+    if path.suffix != ".ckpt":
+        return None
+    if layout.names is None:
+
+        def prove_file(deep: bool) -> None:
+            _prove_file(path, deep)
+            resumable(path, "")
+
+        return Claim(_recorded(path), None, prove_file)
+    if not looks_like_dcp(layout.names):
+        return None
+
+    def prove_sharded(deep: bool) -> None:
+        unfinished(path)
+        need_last(path, "meta.pt")
+        prove_archive(path, "meta.pt", deep=deep)
+        resumable(path, "meta.pt")
+        prove_dcp(path, deep=deep)
+        if modified_ns(path, "meta.pt") < modified_ns(path, METADATA):
+            raise NotWhole("meta.pt is older than .metadata: saved over, and not to the end")
+
+    return Claim(step_in(path.name), None, prove_sharded)
+
+
+def resumable(root: Place, name: str) -> None:
+    """Raise NotWhole where Lightning saved the weights alone (`save_weights_only`).
+
+    Its fit() ends with a KeyError on such a one, and a job that is told to resume from it would
+    end so each time. Lightning writes `lr_schedulers` with all else, be it an empty list.
+    """
+    saved = top(root, name)
+    if saved.get("pytorch-lightning_version") and saved.get("lr_schedulers") is None:
+        raise NotWhole(f"{name or root.name} has only the weights: Lightning cannot resume from it")
+
+
+def unfinished(path: Place) -> None:
+    """Raise NotWhole where NeMo's `-unfinished` marker lies beside a checkpoint.
+
+    Source: NeMo, nemo/lightning/pytorch/callbacks/model_checkpoint.py.
+    """
+    marker = path.name.removesuffix(".nemo").removesuffix(".ckpt") + "-unfinished"
+    if exists(path.parent, marker):
+        raise Unfinished(f"its marker {marker} is still there")
+
+
+def _recorded(path: Place) -> int | None:
+    named = step_in(path.name)
+    try:
+        # The step is only needed to order the files, and a large pickle takes seconds to read.
+        step = step_of(top(path, "", None if named is None else _QUICK_BYTES))
+    except TooLarge:
+        step = None
+    return named if step is None else step
+
+
+def _prove_file(path: Place, deep: bool) -> None:
+    unfinished(path)
+    prove_archive(path, "", deep=deep)
+
+
+_KEY = "storage_data"
+_FIELDS = frozenset({_KEY, "relative_path", "offset", "length", "transform_descriptors"})
+
+
+class Held(Struct):
+    """What one data file holds: its last item; of all of them the place, if kept."""
+
+    offset: int
+    length: int
+    plain: bool
+    """Whether the item is stored as it is: torch's archives are, unless they are compressed."""
+    places: array[int] = field(default_factory=lambda: array("q"))
+    transformed: bool = False
+
+    @property
+    def end(self) -> int:
+        """How long the file must be."""
+        return self.offset + self.length
+
+    def items(self) -> Iterator[tuple[int, int]]:
+        """Offset and length of each item, in the metadata's order."""
+        pairs = iter(self.places)
+        return zip(pairs, pairs, strict=True)
+
+
+class _Files(Sink):
+    """`storage_data` while it is filled."""
+
+    def __init__(self, name: str, keep: bool) -> None:
+        self.name, self.keep = name, keep
+        self.held: dict[str, Held] = {}
+
+    def add(self, values: list[object]) -> None:
+        """Take the values of some entries. Raises NotWhole, CannotTell."""
+        name, files = self.name, self.held
+        for state in values:
+            if not isinstance(state, dict):
+                if state is RECALLED:
+                    raise Unprovable(f"{name} mentions an entry twice: hpctl cannot follow it")
+                raise NotWhole(f"{name} has an entry that names no file")
+            path, offset = state.get("relative_path"), state.get("offset")
+            length = state.get("length")
+            if type(path) is not str or type(offset) is not int or type(length) is not int:
+                raise NotWhole(f"{name} has an entry without file, offset and length")
+            if offset < 0 or length < 0:
+                raise NotWhole(f"{name}: negative size for {path}")
+            plain = state.get("transform_descriptors") is None
+            held = files.get(path)
+            if held is None:
+                _inside(path, name)
+                files[path] = held = Held(offset, length, plain)
+            elif offset + length > held.offset + held.length:
+                held.offset, held.length, held.plain = offset, length, plain
+            held.transformed = held.transformed or not plain
+            if self.keep:
+                held.places.extend((offset, length))
+
+
+def data_files(file: OpenFile, *, keep: bool = False) -> dict[str, Held]:
+    """The data files by name; with `keep` the place of each item in them. Raises NotWhole, OSError.
+
+    Never executes anything. Raises CannotTell for what torch does not write.
+    """
+    top = PickleReader(file, _FIELDS, _KEY, lambda: _Files(file.name, keep)).top()
+    found = top.get(_KEY) if isinstance(top, dict) else None
+    if found is RECALLED:
+        raise Unprovable(f"{file.name} has its entries elsewhere: hpctl cannot follow it")
+    if not isinstance(found, _Files) or not found.held:
+        raise NotWhole(f"{file.name} names no data files")
+    return found.held
+
+
+def _inside(path: str, name: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise NotWhole(f"{name}: {path[:80]!r} does not lie inside the checkpoint")
+
+
+METADATA = ".metadata"
+_DATA = re.compile(r"__\d+_\d+\.distcp")
+
+
+def claim_dcp(layout: Listing) -> Claim | None:
+    """A directory with `.metadata` or data files. The step is the name's: no file has it."""
+    if layout.names is None or not looks_like_dcp(layout.names):
+        return None
+    path = layout.path
+    return Claim(step_in(path.name), None, lambda deep: prove_dcp(path, deep=deep))
+
+
+def looks_like_dcp(names: frozenset[str]) -> bool:
+    """Whether a listing looks like one of these, finished or not."""
+    return METADATA in names or any(_DATA.fullmatch(name) for name in names)
+
+
+def prove_dcp(directory: Place, *, deep: bool = False) -> None:
+    """Raise NotWhole for the first thing that is wrong, OSError where the storage fails.
+
+    I/O: `.metadata` once, then one open and one read of 22 bytes a data file; `deep` reads all.
+    """
+    need_last(directory, METADATA)
+    with opened(directory, METADATA) as metadata:
+        files = data_files(metadata, keep=deep)
+        written_ns = metadata.modified_ns
+
+    def one(name: str) -> None:
+        with opened(directory, name) as file:
+            _fits(file, files[name], written_ns)
+            if deep:
+                _compare(file, files[name])
+
+    for_each(directory, sorted(files), one)
+
+
+def _fits(file: OpenFile, held: Held, written_ns: int) -> None:
+    needed = held.end
+    if file.size < needed:
+        raise NotWhole(f"{file.name} has {file.size} of {needed} bytes")
+    # torch.save's archives all have two members or more; a raw object may be of any size.
+    archive = held.plain and held.length >= END_BYTES
+    if archive:
+        file.ahead(needed - END_BYTES, END_BYTES)
+    # No tolerance for clocks that differ: a save that begins a moment after the last one ended is
+    # the same sight, and to call a mixture of two saves whole is the one thing not allowed.
+    if file.modified_ns > written_ns:
+        raise saved_over(file.name, METADATA)
+    if not archive:
+        return
+    tail = file.read(needed - END_BYTES, END_BYTES)
+    if has_end(tail):
+        return
+    if not any(tail):
+        raise NotWhole(f"{file.name} ends in zeros: its last bytes were never stored")
+    if file.read(held.offset, 4) == b"PK\3\4":
+        raise NotWhole(f"{file.name} has no zip end record where its last item ends")
+
+
+def _compare(file: OpenFile, held: Held) -> None:
+    for offset, length in held.items():
+        if held.transformed or file.read(offset, min(4, length)) != b"PK\3\4":
+            raise NotWhole(f"{file.name} holds an item without a digest to compare with")
+        read_archive(file, offset, length).compare()

@@ -1,0 +1,75 @@
+"""torchtune's `epoch_N`: a model in HF's layout, and beside it `recipe_state/recipe_state.pt`.
+
+The recipe's state (optimizer, seed, epochs done) is one file for all epochs, which each save writes
+over at its end. So no epoch but the one that it is of can go on, and none while it is written. The
+last epoch has none: that training has ended. What is saved asynchronously is torch DCP's. Source:
+torchtune 0.6.1, torchtune/training/checkpointing/_checkpointer.py.
+"""
+
+import re
+
+from hpctl.checkpoints.files import (
+    Claim,
+    Listing,
+    NotWhole,
+    Place,
+    Unfinished,
+    exists,
+    for_each,
+    modified_ns,
+    opened,
+    saved_over,
+)
+from hpctl.checkpoints.formats import hf_trainer, torch_files
+
+STATE_DIRECTORY = "recipe_state"
+_STATE = f"{STATE_DIRECTORY}/recipe_state.pt"
+_FIELD = "epochs_run"
+_NAME = re.compile(r"epoch_(\d{1,18})")
+_SHARD = re.compile(r"model-\d{5}-of-(\d{5})\.(?:bin|safetensors)")
+_OTHERS = re.compile(
+    r"adapter_model\.(pt|bin|safetensors)|(model\.safetensors|pytorch_model\.bin)\.index\.json"
+)
+
+
+def claim(layout: Listing) -> Claim | None:
+    """A directory of that name with torchtune's model files. The step is the epoch."""
+    match, path = _NAME.fullmatch(layout.path.name), layout.path
+    if match is None or layout.names is None:
+        return None
+    shards = {name: int(found[1]) for name in layout.names if (found := _SHARD.fullmatch(name))}
+    others = [name for name in layout.names if _OTHERS.fullmatch(name)]
+    if (not shards and not others) or not exists(path.parent, STATE_DIRECTORY):
+        return None
+    epoch, of = int(match[1]), max(shards.values(), default=0)
+
+    def prove(deep: bool) -> None:
+        if len(shards) < of:
+            raise NotWhole(f"{len(shards)} of {of} model files are there")
+        _prove(path, epoch, sorted([*shards, *others]), deep)
+
+    return Claim(epoch, None, prove)
+
+
+def _prove(path: Place, epoch: int, names: list[str], deep: bool) -> None:
+    with opened(path.parent, _STATE) as file:
+        archive = torch_files.read_archive(file)
+        done = archive.saved(frozenset({_FIELD})).integer(_FIELD)
+        written_ns = file.modified_ns
+        if deep:
+            archive.compare()
+    if done is None:
+        raise NotWhole(f"{_STATE} has no {_FIELD}")
+    if done <= epoch:
+        raise Unfinished(
+            f"{_STATE} is of epoch {done - 1}: this save has not ended, or training has"
+        )
+    if done > epoch + 1:
+        raise NotWhole(f"{_STATE} is of epoch {done - 1}: nothing goes on from this one any more")
+
+    def one(name: str) -> None:
+        hf_trainer.prove_model(path, name)
+        if modified_ns(path, name) > written_ns:
+            raise saved_over(name, _STATE)
+
+    for_each(path, names, one)

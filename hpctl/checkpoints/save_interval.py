@@ -1,0 +1,221 @@
+"""How often to save: from what a save costs, what a restart costs, and how often nodes fail.
+
+Pure arithmetic, all of it in seconds unless the name says otherwise. Failures are taken to be
+independent of each other and of age (exponential), as in the papers:
+
+- J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974).
+- J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps,
+  Future Generation Computer Systems 22 (2006): equations 20 (run time) and 37 (interval).
+- The rate is a Gamma posterior. Its prior is Meta's RSC-1, 6.50 failures per 1000 node-days on
+  A100 nodes (arXiv 2410.21680), and weighs as much as one failure: a cluster's own history takes
+  over as it grows.
+"""
+
+import contextlib
+import math
+import os
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.checkpoints.run_records import HISTORIES, CheckpointSaved, read_records
+from hpctl.checkpoints.search import Checkpoint, proved, survey
+
+DAY_S = 86400.0
+PRIOR_FAILURES = 1
+PRIOR_NODE_DAYS = PRIOR_FAILURES / (6.50 / 1000)
+CREDIBLE = 0.90
+"""How probable it is that the rate lies within its range."""
+FEW = 5
+"""Below so many failures the prior still weighs, and the answer says so."""
+
+
+class Rate(Struct, frozen=True):
+    """Failures of one node per day: the posterior's mean, and its credible range."""
+
+    failures: int
+    node_days: float
+    per_node_day: float
+    low: float
+    high: float
+
+    @property
+    def few(self) -> bool:
+        """Whether the published prior still has a say."""
+        return self.failures < FEW
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """The worst, the mean and the best."""
+        return self.high, self.per_node_day, self.low
+
+
+def rate(failures: int, node_days: float) -> Rate:
+    """The rate after so many failures in so many node-days, and CREDIBLE's central range."""
+    shape = failures + PRIOR_FAILURES
+    exposure = max(0.0, node_days) + PRIOR_NODE_DAYS
+    tail = (1 - CREDIBLE) / 2
+    return Rate(
+        failures=failures,
+        node_days=node_days,
+        per_node_day=shape / exposure,
+        low=_gamma_quantile(shape, tail) / exposure,
+        high=_gamma_quantile(shape, 1 - tail) / exposure,
+    )
+
+
+def young(save_s: float, mtbf_s: float) -> float:
+    """Young's interval of work between two saves."""
+    return math.sqrt(2 * save_s * mtbf_s)
+
+
+def daly(save_s: float, mtbf_s: float) -> float:
+    """Daly's interval of work between two saves: Young's, corrected where a save is costly."""
+    if save_s >= 2 * mtbf_s:
+        return mtbf_s
+    small = save_s / (2 * mtbf_s)
+    corrected = young(save_s, mtbf_s) * (1 + math.sqrt(small) / 3 + small / 9)
+    return corrected - save_s
+
+
+def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
+    """The share of the wall clock that is training which is kept: between 0 and 1.
+
+    Lost are the saves, the work since the last save at each failure, and the restarts, which
+    failures may interrupt, too.
+    """
+    if interval_s <= 0:
+        return 0.0
+    exponent = restart_s / mtbf_s, (interval_s + save_s) / mtbf_s
+    if sum(exponent) > 700:  # e^700: such a run never ends
+        return 0.0
+    wall = mtbf_s * math.exp(exponent[0]) * math.expm1(exponent[1])
+    return min(1.0, interval_s / wall)
+
+
+def median(values: Iterable[float]) -> float | None:
+    """The middle one, None of none."""
+    found = list(values)
+    return statistics.median(found) if found else None
+
+
+def _gamma_quantile(shape: int, probability: float) -> float:
+    """Where the Gamma distribution of a whole shape and rate 1 reaches a probability."""
+    low, high = 0.0, shape + 20 * math.sqrt(shape) + 20.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        if _gamma_below(shape, middle) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _gamma_below(shape: int, x: float) -> float:
+    """P(X < x): one less the Poisson probability of fewer than `shape` events."""
+    if x <= 0:
+        return 0.0
+    terms = (n * math.log(x) - x - math.lgamma(n + 1) for n in range(shape))
+    return 1.0 - math.fsum(math.exp(term) for term in terms)
+
+
+NEWEST = 8
+MAX_FILES = 100_000
+"""Of one checkpoint, that are asked for their time."""
+
+
+class MeasuredSave(Struct, frozen=True):
+    """One whole checkpoint: when the first and the last of its files were last written (ns)."""
+
+    step: int | None
+    first_ns: int
+    last_ns: int
+    files: int
+
+
+class MeasuredSaves(Struct, frozen=True):
+    """The newest whole checkpoints of one directory, newest first."""
+
+    directory: Path
+    formats: tuple[str, ...]
+    saves: tuple[MeasuredSave, ...]
+    reported_s: tuple[float, ...] = ()
+    """What saves of runs in this directory took, as the program reported to `hpctl run`."""
+
+    @property
+    def save_s(self) -> float | None:
+        """A save's usual length: at least this, for the first file took time before its end, too.
+
+        None where each checkpoint is a single file, whose times say nothing.
+        """
+        return median((s.last_ns - s.first_ns) / 1e9 for s in self.saves if s.files > 1)
+
+    @property
+    def apart_s(self) -> float | None:
+        """The usual time from the end of one save to the end of the next."""
+        return median((new.last_ns - old.last_ns) / 1e9 for new, old in self._pairs())
+
+    @property
+    def step_s(self) -> float | None:
+        """The usual time of one training step, its part of the saves included."""
+        return median(
+            (new.last_ns - old.last_ns) / 1e9 / (new.step - old.step)
+            for new, old in self._pairs()
+            if new.step is not None and old.step is not None and new.step > old.step
+        )
+
+    def _pairs(self) -> Sequence[tuple[MeasuredSave, MeasuredSave]]:
+        # The order is the steps'; a run that went back to an old checkpoint is no distance.
+        return [(new, old) for new, old in pairwise(self.saves) if new.last_ns > old.last_ns]
+
+
+def measure(directory: Path, newest: int = NEWEST) -> MeasuredSaves:
+    """Prove the newest checkpoints until so many are whole, and read their files' times.
+
+    Raises OSError where the directory cannot be read.
+    """
+    candidates, _ = survey(directory)
+    saves: list[MeasuredSave] = []
+    formats: dict[str, None] = {}
+    for candidate in candidates:
+        row = proved(candidate, deep=False)
+        if isinstance(row, Checkpoint) and isinstance(row.path, Path):
+            save = _times(row.path, row.step)
+            if save is not None:
+                saves.append(save)
+                formats[row.format] = None
+        if len(saves) == newest:
+            break
+    return MeasuredSaves(directory, tuple(formats), tuple(saves), _reported(directory, newest))
+
+
+def _reported(directory: Path, newest: int) -> tuple[float, ...]:
+    """From the histories that `hpctl run` keeps beside the checkpoints; the newest last."""
+    saves: list[CheckpointSaved] = []
+    for path in directory.glob(f"{HISTORIES}/run-*.jsonl"):
+        with contextlib.suppress(OSError):
+            saves += [
+                record
+                for record in read_records(path.read_bytes())
+                if isinstance(record, CheckpointSaved)
+            ]
+    saves.sort(key=lambda record: record.at)
+    return tuple(record.seconds for record in saves[-newest:])
+
+
+def _times(path: Path, step: int | None) -> MeasuredSave | None:
+    """None where the checkpoint is being removed."""
+    found: list[int] = []
+    try:
+        if not path.is_dir():
+            return MeasuredSave(step, path.stat().st_mtime_ns, path.stat().st_mtime_ns, 1)
+        for folder, _, names in os.walk(path):
+            found += [os.lstat(os.path.join(folder, name)).st_mtime_ns for name in names]
+            if len(found) > MAX_FILES:
+                break
+    except FileNotFoundError:
+        return None
+    return MeasuredSave(step, min(found), max(found), len(found)) if found else None

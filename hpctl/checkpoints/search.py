@@ -1,0 +1,499 @@
+"""The newest whole checkpoint under a directory, chosen by what the files prove.
+
+Never by a name, a modification time or a `latest` pointer: each of those can be newer than the
+data. A framework is one `Format` in FORMATS: how to recognize one of its checkpoint directories
+and read its step, and how to prove that it is whole.
+"""
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints import hpctl_checkpoint
+from hpctl.checkpoints.files import (
+    Claim,
+    Defect,
+    Format,
+    Listing,
+    NotWhole,
+    Place,
+    Remote,
+    Unfinished,
+    Unprovable,
+    for_each,
+    look,
+    step_in,
+)
+from hpctl.checkpoints.formats import (
+    deepspeed,
+    hf_trainer,
+    manifest,
+    megatron,
+    nvrx,
+    orbax,
+    torch_files,
+    torchtune,
+)
+
+MAX_ENTRIES = 100_000
+"""Entries of the directory that are looked at. More is an error, not a smaller answer."""
+
+TEMPORARY = ".tmp"
+"""A directory with this in its name is not finished, whatever it holds: its writer still means
+to rename it, so a path given out now could be gone when the job opens it."""
+
+_NOT_CHECKPOINTS = re.compile(
+    r"\..*|(.*[_-])?logs?|tensorboard|tb|wandb|mlruns|recipe_state|.*tfevents.*"
+    r"|.*\.(log|out|err|txt|jsonl|symlink)",
+    re.DOTALL,
+)
+"""Names of what lies beside checkpoints: a first start is not to be warned of its own log."""
+
+
+class Checkpoint(Struct, frozen=True):
+    """A checkpoint that was proved whole (by sizes, or by digests where `deep`)."""
+
+    path: Place
+    step: int | None
+    world_size: int | None
+    format: str
+    deep: bool
+    origin: Place | None = None
+    """Where it was fetched from."""
+
+
+class PassedOver(Struct, frozen=True):
+    """A directory that was not chosen. `unreadable`: it may be whole, but the storage failed, or
+    a file is larger than hpctl reads.
+
+    `claimed` is false for one that nothing marks as a finished checkpoint: still being written,
+    or something else altogether. `format` is None where none was recognised; `holds` then says
+    what is there, `11 files`: it may be a checkpoint in the program's own format.
+    """
+
+    path: Place
+    why: str
+    unreadable: bool = False
+    claimed: bool = True
+    format: str | None = None
+    holds: str = ""
+
+
+class CheckpointCandidate(Struct, frozen=True):
+    """Something of a known format that says of itself which step it is."""
+
+    path: Place
+    format: str
+    claim: Claim
+
+
+def _generic(layout: Listing) -> Claim | Defect | None:
+    document = manifest.read(layout.path) if layout.has(hpctl_checkpoint.NAME) else None
+    if document is None or isinstance(document, manifest.ForeignManifest):
+        return None  # many a tool has a file of that name: another format may know the directory
+    if isinstance(document, Defect):
+        return document
+    whole = document
+
+    def prove(deep: bool) -> Defect | None:
+        return manifest.verify(layout.path, whole, deep=deep)
+
+    return Claim(whole.step, whole.world_size, prove)
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("generic", _generic),
+    # A framework that wraps another's files comes before that other.
+    Format("hf-trainer", hf_trainer.claim),
+    Format("nemo", megatron.claim_nemo),
+    Format("lightning", torch_files.claim_lightning),
+    Format("lightning", deepspeed.claim_lightning),
+    Format("megatron-torch-dist", megatron.claim_dist),
+    Format("megatron-legacy", megatron.claim_legacy),
+    Format("deepspeed", deepspeed.claim),
+    Format("orbax", orbax.claim),
+    Format("torch-dcp", torch_files.claim_dcp),
+    Format("torchtitan-hf", hf_trainer.claim_index),
+    Format("torchtune", torchtune.claim),
+    Format("torch-save", torch_files.claim_file),
+    Format(nvrx.FORMAT, nvrx.claim),
+)
+
+
+def survey(
+    place: Place, world_size: int | None = None
+) -> tuple[list[CheckpointCandidate], list[PassedOver]]:
+    """What claims to be a checkpoint among the immediate children, newest step first, and the
+    others. Raises OSError where the place itself cannot be read: that is never "nothing".
+
+    The place may also be one of NVRx's local checkpoints itself, or hold several.
+    """
+    passed: list[PassedOver] = []
+    found, loose = _children(place)
+    names = frozenset(child.name for child, is_file in found if not is_file)
+    candidates = _iterations(Listing(place, names, world_size))
+    if candidates:
+        found = [(child, is_file) for child, is_file in found if not child.name.isdigit()]
+    for (_, is_file), claimed in zip(
+        found, for_each(place, found, lambda child: claim_of(child[0], world_size)), strict=True
+    ):
+        if isinstance(claimed, CheckpointCandidate) and claimed.format == nvrx.FORMAT:
+            candidates += _iterations(look(claimed.path, world_size))
+        elif isinstance(claimed, CheckpointCandidate):
+            candidates.append(claimed)
+        elif claimed.claimed or not is_file:
+            passed.append(claimed)
+        else:
+            loose += 1
+    if loose and not candidates and not any(each.claimed for each in passed):
+        passed.append(_unknown(place, loose))
+    # Two of one step: any whole one will do, but the choice must not depend on the scan's order.
+    candidates.sort(key=_newest_first, reverse=True)
+    return candidates, passed
+
+
+def is_beside_checkpoints(name: str) -> bool:
+    """Whether it is what a program keeps beside its checkpoints, by its name: a log, say."""
+    return _NOT_CHECKPOINTS.fullmatch(name) is not None
+
+
+def has_temporary_name(name: str) -> bool:
+    """Whether its writer still means to rename it."""
+    return TEMPORARY in name or orbax.TEMPORARY in name
+
+
+def claim_of(path: Place, world_size: int | None = None) -> CheckpointCandidate | PassedOver:
+    """Which format a directory or file is of and what it claims, or why it is passed over."""
+    if has_temporary_name(path.name):
+        return PassedOver(path, "still under its temporary name", claimed=False)
+    if not path.name.isprintable():
+        # The path goes through a shell variable and one line of text on its way to the job.
+        return PassedOver(path, "its name has unprintable characters", claimed=False)
+    try:
+        if (owner := _foreign_owner(path)) is not None:
+            why = f"user {owner} owns it, and not you, root or the owner of the directory it is in"
+            return PassedOver(path, why)
+        try:
+            return _claim(path, world_size)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            # NFS says so for a name that was replaced under our feet, S3 for an object; the
+            # next look at that name finds its successor.
+            return _claim(path.fresh() if isinstance(path, Remote) else path, world_size)
+    except OSError as error:
+        return PassedOver(path, storage_error(error), unreadable=True)
+    except NotWhole as defect:
+        return _passed(path, defect, None)
+
+
+def proved(candidate: CheckpointCandidate, *, deep: bool) -> Checkpoint | PassedOver:
+    """Put a claim to the proof."""
+    path, name, claim = candidate.path, candidate.format, candidate.claim
+    try:
+        try:
+            defect = claim.prove(deep)
+        except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
+            # Replaced under our feet: what it claims now is another matter, too.
+            again = claim_of(path.fresh() if isinstance(path, Remote) else path, claim.world_size)
+            if isinstance(again, PassedOver):
+                return again
+            claim = again.claim
+            defect = claim.prove(deep)
+    except OSError as error:
+        return PassedOver(path, storage_error(error), unreadable=True, format=name)
+    except NotWhole as raised:
+        return _passed(path, raised, name)
+    if defect is not None:
+        return PassedOver(path, defect, format=name)
+    return Checkpoint(path, claim.step, claim.world_size, name, deep and claim.digests)
+
+
+def storage_error(error: OSError) -> str:
+    """An error of the storage, for a person."""
+    what = error.strerror or error
+    if error.errno == errno.ESTALE:
+        what = f"{what}: replaced or removed by another node; not whole as far as can be seen"
+    if isinstance(error.filename, str | os.PathLike):
+        return f"cannot be read: {what} ({os.path.basename(error.filename)})"
+    return f"cannot be read: {what}"
+
+
+def _iterations(layout: Listing) -> list[CheckpointCandidate]:
+    return [CheckpointCandidate(layout.path, nvrx.FORMAT, each) for each in nvrx.claims(layout)]
+
+
+def _foreign_owner(path: Place) -> int | None:
+    """The uid of an owner that has no business here: to load a checkpoint is to run its pickles,
+    and in a directory where several may write any of them may claim the newest step."""
+    if isinstance(path, Remote):
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        owner = path.stat().st_uid
+        if owner not in (0, os.geteuid()) and owner != path.parent.stat().st_uid:
+            return owner
+    return None
+
+
+def _claim(path: Place, world_size: int | None) -> CheckpointCandidate | PassedOver:
+    layout = look(path, world_size)
+    for each in FORMATS:
+        try:
+            claimed = each.claim(layout)
+        except NotWhole as defect:
+            return _passed(path, defect, each.name)
+        if isinstance(claimed, Defect):
+            return PassedOver(path, claimed, format=each.name)
+        if claimed is not None:
+            return CheckpointCandidate(layout.path, each.name, claimed)
+    names = {name for name in layout.names or () if not name.startswith(".")}
+    if layout.names is None:
+        return _unknown(path, 1)
+    if isinstance(layout.path, Remote):
+        directories = sum(layout.path.find(name) is None for name in names)
+    else:
+        directories = 0
+        with contextlib.suppress(OSError), os.scandir(layout.path) as entries:
+            directories = sum(each.name in names and _is_directory(each) for each in entries)
+    found = _unknown(path, len(names) - directories, directories)
+    return replace(found, holds="") if is_beside_checkpoints(path.name) else found
+
+
+def _unknown(path: Place, files: int, directories: int = 0) -> PassedOver:
+    """What no format recognizes: still being written, the program's own, or others'."""
+    count, one, many = (directories, "directory", "directories")
+    if files or not directories:
+        count, one, many = (files, "file", "files")
+    holds = f"{count} {one if count == 1 else many}" if count else ""
+    why = f"{holds}, no known format" if holds else "empty"
+    return PassedOver(path, why, claimed=False, holds=holds)
+
+
+def _passed(path: Place, defect: NotWhole, name: str | None) -> PassedOver:
+    return PassedOver(
+        path,
+        str(defect),
+        unreadable=isinstance(defect, Unprovable),
+        claimed=not isinstance(defect, Unfinished),
+        format=name,
+    )
+
+
+def _newest_first(candidate: CheckpointCandidate) -> tuple[int, str]:
+    step = candidate.claim.step
+    return (-1 if step is None else step), candidate.path.name
+
+
+_OWN = re.compile(r"\.hpctl(-.*)?", re.DOTALL)
+"""Names of what hpctl itself keeps beside checkpoints (run.history.HISTORIES, files.STARTS,
+fast.spec.META, fetch.ASIDE)."""
+
+
+def _children(place: Place) -> tuple[list[tuple[Place, bool]], int]:
+    """Sub-directories, and files that torch.save or Lightning may have written (true); and how
+    many other files may be one."""
+    found: list[tuple[Place, bool]] = []
+    loose = 0
+    for count, (child, is_file) in enumerate(_entries(place), start=1):
+        if count > MAX_ENTRIES:
+            raise OSError(f"{place} has more than {MAX_ENTRIES} entries")
+        if _OWN.fullmatch(child.name):
+            continue
+        if not is_file or child.name.endswith(torch_files.SUFFIXES):
+            found.append((child, is_file))
+        else:
+            loose += not is_beside_checkpoints(child.name)
+    names = {child.name for child, _ in found}
+    found = [pair for pair in found if not _names_another(pair[0], names)]
+    return sorted(found, key=lambda pair: str(pair[0])), loose
+
+
+def _names_another(child: Place, names: set[str]) -> bool:
+    """Whether it is a link to one of these beside it: `latest`, which a save replaces."""
+    with contextlib.suppress(OSError):
+        return isinstance(child, Path) and os.readlink(child) in names - {child.name}
+    return False
+
+
+def _entries(place: Place) -> Iterator[tuple[Place, bool]]:
+    """What lies directly below, each with whether it is a file."""
+    if isinstance(place, Remote):
+        yield from ((child, child.snapshot is not None) for child in place.children())
+        return
+    with os.scandir(place) as entries:
+        for entry in entries:
+            yield place / entry.name, not _is_directory(entry)
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True  # the storage does not say: the candidate itself will show why
+
+
+OWN_FORMAT = (
+    "to have hpctl resume from checkpoints in a format of your own, save them with the file that"
+    " `hpctl checkpoint helper` prints"
+)
+_OWN_DISK = "on this node's own disk, which the job's other nodes cannot read"
+
+
+class CheckpointTier(Struct, frozen=True):
+    """A place to look in. `local`: on this node's own disk, which other nodes cannot read."""
+
+    place: Place
+    local: bool = False
+
+
+class Unseen(Struct, frozen=True):
+    """A place that could not be looked at: there may be a newer checkpoint in it."""
+
+    place: str
+    why: str
+
+
+def tiers_of(
+    texts: Iterable[str], place: Callable[[str], Place]
+) -> tuple[list[CheckpointTier], list[Unseen]]:
+    """Places as a person names them, the nearest kind first: `local:DIR`, DIR, `s3://...`.
+
+    The second are those of which `place` raises OSError: nobody can look at them.
+    """
+    kinds: dict[str, list[CheckpointTier]] = {"local": [], "shared": [], "s3": []}
+    unseen = []
+    for text in dict.fromkeys(texts):
+        local = text.startswith("local:")
+        kind = "local" if local else "s3" if text.startswith("s3://") else "shared"
+        try:
+            kinds[kind].append(CheckpointTier(place(text.removeprefix("local:")), local))
+        except OSError as error:
+            unseen.append(Unseen(text, _why(error)))
+    return [tier for each in kinds.values() for tier in each], unseen
+
+
+class Search(Struct, frozen=True):
+    """What was found. `passed_over` holds what is newer than `found`, and what has no step."""
+
+    found: Checkpoint | None
+    passed_over: tuple[PassedOver, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """`found`; `none`: nothing here claims to be a checkpoint; `incomplete`: some do, and
+        each is proved not whole; `unreadable`: none found, and the storage failed on some."""
+        if self.found is not None:
+            return "found"
+        if self.unseen or any(p.unreadable for p in self.passed_over):
+            return "unreadable"
+        return "incomplete" if any(p.claimed for p in self.passed_over) else "none"
+
+    @property
+    def unknown(self) -> str:
+        """`11 files in DIR, no known format`, and what to do, where there is nothing better; the
+        newest by name where there are several."""
+        odd = [p for p in self.passed_over if p.holds]
+        if self.verdict != "none" or not odd:
+            return ""
+        newest = max(odd, key=lambda each: (step_in(each.path.name) or -1, str(each.path)))
+        others = f" (and {len(odd) - 1} more)" if odd[1:] else ""
+        return f"{newest.holds} in {newest.path}{others}, no known format; {OWN_FORMAT}"
+
+
+def last_complete(
+    places: Place | Sequence[CheckpointTier],
+    *,
+    deep: bool = False,
+    nodes: int = 1,
+    world_size: int | None = None,
+    bring: Callable[[Checkpoint], Checkpoint | PassedOver] | None = None,
+) -> Search:
+    """The newest whole checkpoint among the immediate children of a place, or of several tiers.
+
+    Of two of the same step the one in the earlier tier is taken: name the nearest first. `nodes`
+    is how many the job has: on more than one, what lies in a local tier is passed over.
+    `world_size` is the number of ranks for formats that do not record it (NVRx local). `bring`
+    may put another in the place of the one that was chosen (a copy, say), or refuse it.
+
+    I/O: one scan, one manifest a sub-directory, and one stat a file of each candidate from the
+    newest down to the first whole one (with `deep`: their bytes). Raises OSError where a single
+    place cannot be read, FileNotFoundError included: that is never "no checkpoint". Of several
+    tiers it is in `unseen`, and the others count.
+    """
+    if isinstance(places, Path | Remote):
+        candidates, passed = survey(places, world_size)
+        unseen: list[Unseen] = []
+    else:
+        candidates, passed, unseen = _survey_tiers(places, nodes, world_size)
+    for candidate in candidates:
+        result = proved(candidate, deep=deep)
+        if isinstance(result, Checkpoint) and bring is not None:
+            result = bring(result)
+        if isinstance(result, Checkpoint):
+            return Search(result, tuple(passed), tuple(unseen))
+        passed.append(result)
+    return Search(None, tuple(passed), tuple(unseen))
+
+
+def _survey_tiers(
+    tiers: Sequence[CheckpointTier], nodes: int, world_size: int | None
+) -> tuple[list[CheckpointCandidate], list[PassedOver], list[Unseen]]:
+    candidates: list[CheckpointCandidate] = []
+    passed: list[PassedOver] = []
+    unseen: list[Unseen] = []
+    for tier in tiers:
+        try:
+            claiming, others = survey(tier.place, world_size)
+        except FileNotFoundError as error:
+            # A node's own disk begins empty: a replaced node has not even the directory.
+            if not tier.local:
+                unseen.append(Unseen(str(tier.place), _why(error)))
+            continue
+        except OSError as error:
+            unseen.append(Unseen(str(tier.place), _why(error)))
+            continue
+        if tier.local and nodes > 1:
+            # The program that wrote NVRx's asks all nodes by itself: no reason to stop a job.
+            others += [
+                PassedOver(c.path, _OWN_DISK, claimed=c.format != nvrx.FORMAT, format=c.format)
+                for c in claiming
+            ]
+            claiming = []
+        candidates += claiming
+        passed += others
+    # A stable sort, also when reversed: of one step the nearer tier's come first.
+    candidates.sort(key=_step, reverse=True)
+    return candidates, passed, unseen
+
+
+def _step(candidate: CheckpointCandidate) -> int:
+    return -1 if candidate.claim.step is None else candidate.claim.step
+
+
+def _why(error: OSError) -> str:
+    return str(error.strerror or error)
+
+
+def every(
+    directory: Place, *, deep: bool = False, world_size: int | None = None
+) -> list[Checkpoint | PassedOver]:
+    """All of them, newest first, each proved or with its defect. Raises as last_complete."""
+    candidates, passed = survey(directory, world_size)
+    return [proved(candidate, deep=deep) for candidate in candidates] + [*passed]
+
+
+def judge(
+    path: Place, *, deep: bool = False, world_size: int | None = None
+) -> Checkpoint | PassedOver:
+    """One checkpoint, directory or file: proved whole, or what is wrong with it."""
+    candidate = claim_of(path, world_size)
+    return candidate if isinstance(candidate, PassedOver) else proved(candidate, deep=deep)

@@ -1,0 +1,109 @@
+"""Where an installed hpctl lies, and one step of an installation."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from hpctl.clusters import bundle
+from hpctl.toolkit.errors import HpctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.machine import Machine
+
+
+HOME = "/opt/hpctl"
+
+
+PLUGINS = "/opt/hpctl/slurm"
+
+
+PACKAGE = "/usr/lib/hpctl/id"
+"""There where the Debian package is installed."""
+
+
+LINK = "/usr/local/bin/hpctl"
+
+
+PROGRAM = "/opt/hpctl/bin/hpctl"
+
+
+AGENT_ENV = "/etc/hpctl/agent.env"
+
+
+DROP_IN = "/etc/systemd/system/hpctl-daemon.service.d/slurm-user.conf"
+
+
+UNITS = {
+    "head": ("hpctl-daemon.service", "hpctl-daemon.socket"),
+    "node": ("hpctl-agent.service", "hpctl.slice"),
+}
+"""The service of a role, and what it needs beside it."""
+
+
+ROLES = {"head": "controller", "node": "compute", "login": "login"}
+"""Ours, and the lifecycle scripts' words for them."""
+
+
+KEPT = ("/etc/hpctl", "/var/lib/hpctl", "/var/log/hpctl")
+
+
+SLURM_FILES = ("slurm.conf", "plugstack.conf")
+
+
+class StepView(Struct, frozen=True):
+    """One step. `state` is already, done, would (`--dry-run`), skipped or failed."""
+
+    name: str
+    state: str
+    what: str
+
+
+class Step(Struct, frozen=True):
+    """What is to be so, whether it is, and how it becomes so. `absent`: why it cannot be here."""
+
+    name: str
+    what: str
+    done: Callable[[], bool]
+    run: Callable[[], Any]
+    absent: str = ""
+
+
+def machine_at(root: Path) -> Machine:
+    """The machine below a root, as the lifecycle scripts see it."""
+    scripts = str(bundle.lifecycle_scripts())
+    if scripts not in sys.path:
+        sys.path.append(scripts)
+    from lifecycle.machine import Machine
+
+    return Machine(str(root))
+
+
+def walk(steps: Iterator[Step], dry_run: bool) -> Iterator[StepView]:
+    """Take the steps in order; the first that fails is the last."""
+    from lifecycle.failure import Failure
+
+    for step in steps:
+        try:
+            if step.absent:
+                yield StepView(step.name, "skipped", step.absent)
+            elif step.done():
+                yield StepView(step.name, "already", step.what)
+            elif dry_run:
+                yield StepView(step.name, "would", step.what)
+            else:
+                with redirect_stdout(StringIO()) as printed:
+                    step.run()
+                what = "; ".join([step.what, *printed.getvalue().splitlines()])
+                yield StepView(step.name, "done", what)
+        except (Failure, HpctlError, OSError) as error:
+            yield StepView(step.name, "failed", f"{step.what}: {error}")
+            return

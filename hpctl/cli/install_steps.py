@@ -1,0 +1,299 @@
+"""The steps that install hpctl on a head or a compute node."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from hpctl import __version__
+from hpctl.cli.daemon_user import grant, grants, slurms_user
+from hpctl.cli.install_layout import (
+    AGENT_ENV,
+    DROP_IN,
+    HOME,
+    LINK,
+    PACKAGE,
+    PLUGINS,
+    PROGRAM,
+    ROLES,
+    UNITS,
+    Step,
+)
+from hpctl.clusters import bundle
+from hpctl.engine.config import DEFAULT_PATH, Cluster, Config, example, load
+from hpctl.toolkit.errors import HpctlError
+from hpctl.wire.heads import SLURM_USER, slurm_user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.machine import Machine
+    from lifecycle.node import Node
+
+
+_DELAY = "batch_sched_delay=0"
+
+
+_ADDED = "# batch_sched_delay: added by hpctl install"
+
+
+class Wish(Struct, frozen=True):
+    """What the command line asks for. `head` is the daemon's URL, for nodes.
+
+    `eager`: batch_sched_delay=0 is added to the SchedulerParameters that a site has set.
+    """
+
+    role: str
+    cluster: str = ""
+    region: str = ""
+    head: str = ""
+    slurm: bool = False
+    eager: bool = False
+
+
+def installing(machine: Machine, wish: Wish) -> Iterator[Step]:
+    """The steps of a role. Raises HpctlError, before the first, where a word is missing."""
+    environment = _agent_env(machine, wish.head) if wish.role == "node" else ""
+    changed: list[str] = []
+    yield _program(machine, changed)
+    yield _link(machine)
+    if wish.role == "head":
+        yield _hpctl_yaml(machine, wish)
+    if wish.role == "node":
+        yield _file(machine, AGENT_ENV, environment, changed)
+    names = UNITS.get(wish.role, ())
+    units = bundle.lifecycle_scripts() / "systemd"
+    for name in names:
+        text = (units / name).read_text()
+        if machine.unit_text(name) != text:
+            yield _file(machine, f"/etc/systemd/system/{name}", text, changed)
+    if wish.eager:
+        yield _eager(machine)
+    if wish.slurm:
+        yield _slurm(machine, wish.role)
+    if wish.role == "head":
+        yield from for_slurms_user(machine, changed)
+    if names:
+        yield _service(machine, names[0], changed)
+
+
+def _program(machine: Machine, changed: list[str]) -> Step:
+    what = f"hpctl {__version__} in {HOME}"
+    program = machine.path(PROGRAM)
+
+    def done() -> bool:
+        if machine.path(PACKAGE).exists() or not machine.real:
+            return program.is_symlink() or program.exists()
+        return machine.works(PROGRAM, "--version") and __version__ in machine.run(
+            PROGRAM, "--version"
+        )
+
+    absent = ""
+    if not machine.real and not done():
+        absent = f"put the Debian package into {machine.root} (make package): an environment of"
+        absent = f"{absent} Python cannot be made from outside"
+    return Step("program", what, done, lambda: _environment(machine, changed), absent)
+
+
+def _environment(machine: Machine, changed: list[str]) -> None:
+    """An environment of its own from the very wheels that are installed here; no network."""
+    from hpctl.clusters.bundle_wheels import installed
+
+    with tempfile.TemporaryDirectory() as room:
+        wheels = Path(room)
+        installed(wheels, f"{sys.version_info.major}.{sys.version_info.minor}")
+        base = getattr(sys, "_base_executable", sys.executable)
+        machine.run(base, "-m", "venv", "--without-pip", HOME, timeout=120)
+        pip = next(wheels.glob("pip-*.whl"))
+        options = ["--quiet", "--no-index", "--no-cache-dir", "--disable-pip-version-check"]
+        options += ["--force-reinstall"]  # what a run that was killed left may be half a package
+        env = {"PIP_CONFIG_FILE": os.devnull}
+        find = ("--find-links", room, "hpctl")
+        python = f"{HOME}/bin/python"
+        machine.run(python, f"{pip}/pip", "install", *options, *find, timeout=500, env=env)
+    changed.append(HOME)
+
+
+def _link(machine: Machine) -> Step:
+    """In every user's PATH: the package has it in /usr/bin."""
+    link = machine.path(LINK)
+
+    def done() -> bool:
+        if machine.path("/usr/bin/hpctl").is_symlink():
+            return True
+        return link.is_symlink() and os.readlink(link) == PROGRAM
+
+    def run() -> None:
+        if link.exists() or link.is_symlink():
+            raise HpctlError("another hpctl is there", f"look at it, and remove it: {link}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(PROGRAM)
+
+    return Step("PATH", f"{LINK} -> {PROGRAM}", done, run)
+
+
+def _hpctl_yaml(machine: Machine, wish: Wish) -> Step:
+    """Every key with its default; the cluster's name from the words, else from HyperPod's file."""
+    path = machine.path(DEFAULT_PATH)
+    cluster, region = wish.cluster, wish.region
+    if not cluster:
+        cluster, region = _on_hyperpod(machine)
+    named = f" for cluster {cluster}" if cluster else ", provider none: drain and requeue only"
+    what = f"{DEFAULT_PATH} with every default{named}"
+    if path.exists():
+        what = f"{DEFAULT_PATH} stays as it is"
+    given = Cluster(name=cluster, region=region or None) if cluster else Cluster(provider="none")
+    text = example(Config(cluster=given))
+    return Step("configuration", what, path.exists, lambda: machine.write(path, text))
+
+
+def _on_hyperpod(machine: Machine) -> tuple[str, str]:
+    """Cluster and region, as HyperPod left them on the node; empty elsewhere."""
+    path = machine.path("/opt/ml/config/resource_config.json")
+    try:
+        cluster = json.loads(path.read_text())["ClusterConfig"]
+        return str(cluster["ClusterName"]), str(cluster["ClusterArn"]).split(":")[3]
+    except (OSError, ValueError, LookupError, TypeError):
+        return "", ""
+
+
+def _agent_env(machine: Machine, head: str) -> str:
+    """The file as it is, with its HPCTL_AGENT_HEAD line, where one is asked for."""
+    from lifecycle.slurm_files import set_line
+
+    path = machine.path(AGENT_ENV)
+    text = path.read_text() if path.is_file() else ""
+    if not head:
+        if "HPCTL_AGENT_HEAD=" in text:
+            return text
+        raise HpctlError(
+            "the agent must know where its daemon listens",
+            "name the head node: --head HOST (`scontrol ping` shows it)",
+        )
+    return str(set_line(text, "HPCTL_AGENT_HEAD=", f"HPCTL_AGENT_HEAD={head}"))
+
+
+def _file(machine: Machine, path: str, text: str, changed: list[str]) -> Step:
+    from lifecycle.machine import holds
+
+    def run() -> None:
+        machine.write(machine.path(path), text)
+        changed.append(path)
+
+    return Step("file", path, lambda: holds(machine.path(path), text), run)
+
+
+def _service(machine: Machine, unit: str, changed: list[str]) -> Step:
+    """Enabled, and running where systemd does; restarted where its files are new."""
+    if not shutil.which("systemctl"):
+        return Step("service", unit, bool, bool, f"no systemd here: {unit} is not enabled")
+    if machine.real:
+        what = f"{unit} enabled" + (" and running" if machine.running else "")
+        return Step(
+            "service",
+            what,
+            lambda: not changed and machine.up(unit),
+            lambda: machine.start(unit, again=bool(changed)),
+        )
+    options = (f"--root={machine.root}", "--quiet")
+    return Step(
+        "service",
+        f"{unit} enabled",
+        lambda: machine.works("systemctl", *options, "is-enabled", unit),
+        lambda: machine.run("systemctl", *options, "enable", unit),
+    )
+
+
+def for_slurms_user(machine: Machine, changed: list[str]) -> Iterator[Step]:
+    """The unit runs the daemon as SlurmUser, who alone may read the secrets it needs."""
+    config, drop_in = None, machine.path(DROP_IN)
+    with suppress(HpctlError):  # doctor says what is wrong with it
+        config = load(DEFAULT_PATH) if machine.real else None
+    user = slurms_user(config) if machine.real else slurm_user(machine.root)
+    if user != SLURM_USER or drop_in.exists():
+        yield _file(machine, DROP_IN, f"# SlurmUser\n[Service]\nUser={user}\n", changed)
+        if machine.running and changed:
+            machine.run("systemctl", "daemon-reload")
+    for path in grants(config, user) if config else ():
+        what = f"{path} is for {user} to read"
+        yield Step("daemon's user", what, lambda: False, partial(grant, path, user))
+        changed.append(str(path))
+
+
+def site_parameters(machine: Machine) -> str:
+    """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
+    from lifecycle.slurm_files import value
+
+    found = value(_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+    return "" if "batch_sched_delay" in found.lower() else found
+
+
+def _eager(machine: Machine) -> Step:
+    """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
+    conf = _node(machine, "head").slurm_etc / "slurm.conf"
+
+    def run() -> None:
+        text = re.sub(
+            r"(?im)^([ \t]*SchedulerParameters[ \t]*=[ \t]*[^\s#]+)",
+            rf"{_ADDED}\n\1,{_DELAY}",
+            conf.read_text(),
+        )
+        machine.write(conf.resolve(), text, conf.stat().st_mode & 0o7777)
+        _reconfigure(machine)
+
+    what = f"{_DELAY} in {conf}"
+    return Step("scheduler", what, lambda: not site_parameters(machine), run)
+
+
+def _reconfigure(machine: Machine) -> None:
+    from lifecycle.slurm_files import program
+
+    if machine.running and machine.up("slurmctld.service"):
+        machine.run(program("scontrol"), "reconfigure", timeout=60)
+
+
+def _slurm(machine: Machine, role: str) -> Step:
+    """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
+    from lifecycle.steps import slurm_plugins
+
+    node = _node(machine, role)
+    here = slurm_plugins.applies(node)
+    what = f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles"
+    return Step(
+        "Slurm plugins",
+        what,
+        lambda: bool(slurm_plugins.done(node)),
+        lambda: slurm_plugins.run(node),
+        "" if here else str(here),
+    )
+
+
+def _node(machine: Machine, role: str) -> Node:
+    """As much of a node as the steps look at that know nothing of HyperPod."""
+    from lifecycle import config, node
+
+    scripts = bundle.lifecycle_scripts()
+    named: Mapping[str, Any] = dict.fromkeys(
+        ("cluster", "arn", "group", "instance_type", "instance_name", "instance_id", "address"), ""
+    )
+    return node.Node(
+        mode="OnInitComplete",
+        bundle=scripts,
+        machine=machine,
+        config=config.load(scripts / "config.json", ["slurm_plugins"]),
+        parameters={},
+        role=ROLES[role],
+        controllers=(),
+        **named,
+    )

@@ -1,0 +1,108 @@
+"""The steps that remove hpctl from a node."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpctl.cli.install_layout import (
+    DROP_IN,
+    HOME,
+    KEPT,
+    LINK,
+    PACKAGE,
+    PLUGINS,
+    SLURM_FILES,
+    UNITS,
+    Step,
+)
+from hpctl.cli.install_steps import _ADDED, _DELAY, _node, _reconfigure
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lifecycle.machine import Machine
+
+
+def uninstalling(machine: Machine, purge: bool) -> Iterator[Step]:
+    """Everything that is not the Debian package's; journal and configuration only to purge."""
+    yield _unlisted(machine)
+    # A socket first: it would start its service again.
+    for unit in sorted(chain(*UNITS.values()), key=lambda name: not name.endswith(".socket")):
+        yield _no_unit(machine, unit)
+    link = machine.path(LINK)
+    yield Step("PATH", f"no {LINK}", lambda: not link.is_symlink(), link.unlink)
+    yield _gone(machine)
+    for name in KEPT:
+        kept = machine.path(name)
+        if kept.exists() and purge:
+            yield Step("purge", f"no {name}", lambda: False, partial(shutil.rmtree, kept))
+        elif kept.exists():
+            yield Step("kept", f"{name} (--purge removes it)", lambda: True, bool)
+
+
+def _gone(machine: Machine) -> Step:
+    """The program; where this very process runs from it, when that ends."""
+    home = machine.path(PLUGINS if machine.path(PACKAGE).exists() else HOME)
+    what = f"no {HOME}"
+    if home.name != Path(HOME).name:
+        what = f"no {PLUGINS}; `apt-get remove hpctl` removes the rest"
+    own = Path(sys.prefix).is_relative_to(home)
+    run = partial(atexit.register, shutil.rmtree, home) if own else partial(shutil.rmtree, home)
+    return Step("program", what, lambda: not home.exists(), run)
+
+
+def _unlisted(machine: Machine) -> Step:
+    """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
+    directory = _node(machine, "head").slurm_etc
+    ours = re.compile(
+        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={_DELAY}$)\n?"
+        rf"|^{_ADDED}\n(.*),{_DELAY}"
+    )
+    files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
+
+    def done() -> bool:
+        return not any(ours.search(path.read_text()) for path in files)
+
+    def run() -> None:
+        for path in files:
+            mode = path.stat().st_mode & 0o7777
+            machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
+        _reconfigure(machine)
+
+    return Step("Slurm plugins", f"none of ours in {directory}", done, run)
+
+
+def _no_unit(machine: Machine, unit: str) -> Step:
+    """Stopped, disabled, and without a file of ours in /etc."""
+    own = machine.path("/etc/systemd/system")
+    drop_in = [machine.path(DROP_IN)] if unit == UNITS["head"][0] else []
+    files = [
+        own / unit,
+        *drop_in,
+        *(own / f"{by}.target.wants" / unit for by in ("multi-user", "sockets")),
+    ]
+
+    def done() -> bool:
+        runs = machine.running and machine.works("systemctl", "is-active", "--quiet", unit)
+        return not (runs or any(file.is_symlink() or file.exists() for file in files))
+
+    def run() -> None:
+        if machine.running:
+            machine.run("systemctl", "stop", unit, timeout=180, ok=(0, 5))
+        for left in files:
+            left.unlink(missing_ok=True)
+        with suppress(OSError):  # a site's own drop-in stays, or there was none
+            machine.path(DROP_IN).parent.rmdir()
+        if machine.running:
+            machine.run("systemctl", "daemon-reload")
+
+    return Step("service", f"{unit} stopped and disabled", done, run)

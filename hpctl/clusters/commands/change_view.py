@@ -1,0 +1,468 @@
+"""What the commands that change a cluster tell when they end: one view for all of them.
+
+A cluster under way: a live screen on a terminal, lines with their time elsewhere.
+
+Both go to standard error. Lines come when something changed, and once a minute in any case.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.diff import Change, Kind
+from hpctl.clusters.progress import EventLine, GroupProgress, NodeProgress, Progress, WaitState
+from hpctl.toolkit import output
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.lazy_commands import INTERRUPTED
+from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.tables import (
+    BAD,
+    DIM,
+    GOOD,
+    HEAD,
+    WARN,
+    assembled,
+    columns,
+    indented,
+    styled,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+
+FAILING_SHOWN = 5
+SAME_SHOWN = 6
+"""Nodes that failed alike that are named."""
+EVENTS_SHOWN = 3
+BEAT_S = 60.0
+
+_LEVELS = {"Error": BAD, "Warn": WARN}
+
+
+class Screen(Protocol):
+    """Where looks at a cluster are shown."""
+
+    def show(self, progress: Progress) -> None:
+        """Show a look."""
+
+
+@contextmanager
+def shown() -> Iterator[Screen]:
+    """A live screen where standard error is a terminal, else lines."""
+    err = sys.stderr
+    if not err.isatty():
+        yield Lines()
+        return
+    from rich.live import Live
+
+    console = output.console(err=True)
+    # A progress display that outlives the command is in the way of its result.
+    with Live(console=console, transient=True, refresh_per_second=4) as live:
+        yield Screenful(live)
+
+
+class Screenful:
+    """One bar a group, the nodes that fail, the newest events."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._events: list[EventLine] = []
+
+    def show(self, progress: Progress) -> None:
+        """Draw it in place of the one before."""
+        self._events = [*self._events, *progress.events][-EVENTS_SHOWN:]
+        console = self._live.console
+        # What has scrolled out at the top cannot be wiped out again: it would stay for good.
+        for in_full in range(FAILING_SHOWN, -1, -1):
+            drawn = screen(progress, self._events, in_full)
+            if len(console.render_lines(drawn, pad=False)) < console.height:
+                break
+        self._live.update(drawn)
+
+
+def screen(
+    progress: Progress, events: list[EventLine], in_full: int = FAILING_SHOWN
+) -> RenderableType:
+    """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [_head(progress), _bars(progress)]
+    parts += failures(progress.failures, in_full)
+    parts += [_event(event) for event in events]
+    if progress.unread:
+        parts.append(styled(f"cannot read the state now: {progress.unread}", WARN))
+    parts.append(styled("Ctrl-C stops the wait; the operation continues", DIM))
+    return Group(*parts)
+
+
+def _head(progress: Progress) -> Text:
+    text = assembled(("cluster ", DIM), (progress.cluster, HEAD), "  ", progress.status)
+    text.append(f"  {duration(progress.waited_s)}", DIM)
+    if progress.failure:
+        text.append(f"  {progress.failure}", BAD)
+    return text
+
+
+def _bars(progress: Progress) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for group in progress.groups:
+        full = group.current >= group.target
+        bar = ProgressBar(total=max(group.target, 1), completed=group.current, width=30)
+        if not group.target:
+            bar = ProgressBar(total=1, completed=1, width=30)
+        table.add_row(
+            group.name,
+            bar,
+            styled(f"{group.current}/{group.target}", GOOD if full else ""),
+            group.status,
+            styled(_moving(group, progress.nodes), DIM),
+        )
+    return table
+
+
+def _moving(group: GroupProgress, nodes: tuple[NodeProgress, ...]) -> str:
+    """How many nodes are in each status that is not Running."""
+    own = [n.status for n in nodes if n.group == group.name and n.status != "Running"]
+    return ", ".join(f"{own.count(status)} {status}" for status in dict.fromkeys(own))
+
+
+def failing(node: NodeProgress) -> list[Text]:
+    """A failed node: what the service says, what it means, the log's line, what to do."""
+    ids = f" ({node.instance_id})" if node.instance_id not in ("", node.name) else ""
+    lines = [styled(f"{node.group} {node.name}{ids} is {node.status}: {node.message}", BAD)]
+    trouble = node.trouble
+    if trouble is None:
+        return lines
+    lines.append(styled(f"  means: {trouble.meaning}"))
+    if trouble.line:
+        unnamed = trouble.step and trouble.step not in trouble.line
+        step = f"step {trouble.step}: " if unnamed else ""
+        lines.append(styled(f"  log: {step}{trouble.line}"))
+    elif trouble.unread:
+        lines.append(styled(f"  log: {trouble.unread}", DIM))
+    if trouble.log:
+        group, _, stream = trouble.log.partition(" ")
+        # Two lines that a shell takes as one, for screens on which one line would be cut.
+        lines.append(styled(f"  rest: aws logs tail {group} \\", DIM))
+        lines.append(styled(f"    --log-stream-names {stream}", DIM))
+    lines.append(styled(f"  fix: {trouble.fix}"))
+    return lines
+
+
+def failures(nodes: Sequence[NodeProgress], most: int | None = None) -> list[RenderableType]:
+    """Failed nodes, those that failed alike told once; only so many ways to fail are told."""
+    ways = _alike(nodes)
+    lines: list[RenderableType] = []
+    for same in ways[:most]:
+        lines += [hanging(line) for line in failing(same[0])]
+        if others := ", ".join(node.name for node in same[1:SAME_SHOWN]):
+            more = f" and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
+            lines.append(hanging(styled(f"  so did {others}{more}", BAD)))
+    if most is not None and (left := sum(map(len, ways[most:]))):
+        lines.append(styled(f"{left} node(s) failed" + " otherwise" * bool(lines), BAD))
+    return lines
+
+
+def _alike(nodes: Sequence[NodeProgress]) -> list[list[NodeProgress]]:
+    """Nodes by how they failed. One whose log was not read goes by the service's words alone."""
+    alike: dict[tuple[str, str, str, str], list[NodeProgress]] = {}
+    for node in nodes:
+        lines = (node.group, node.status, node.message)
+        trouble = node.trouble
+        if trouble is None:
+            key = next((k for k in alike if k[:3] == lines), (*lines, ""))
+        else:
+            # hpctl's own scripts name the node in their last line.
+            line = trouble.line.replace(node.name, "")
+            key = (*lines, f"{trouble.meaning} {line} {trouble.unread}")
+        alike.setdefault(key, []).append(node)
+    return list(alike.values())
+
+
+def _event(event: EventLine) -> Text:
+    parts = (f"{event.at:%H:%M:%S}", event.group, event.instance_id, event.text)
+    return styled(" ".join(part for part in parts if part), _LEVELS.get(event.level, DIM))
+
+
+def hanging(line: Text) -> Padding:
+    """A line whose own indent holds for its wrapped parts as well."""
+    depth = len(line.plain) - len(line.plain.lstrip())
+    return indented(line[depth:], depth)
+
+
+class Lines:
+    """Lines on standard error: what changed, with its time."""
+
+    def __init__(self) -> None:
+        self._printed: tuple[object, ...] = ()
+        self._printed_at = 0.0
+        self._nodes: set[tuple[str, str, str]] = set()
+
+    def show(self, progress: Progress) -> None:
+        """Write what is new."""
+        groups = ", ".join(
+            f"{g.name} {g.current}/{g.target}" + _in_brackets(_moving(g, progress.nodes))
+            for g in progress.groups
+        )
+        lines = (progress.status, groups, progress.unread)
+        beat = progress.waited_s - self._printed_at >= BEAT_S
+        if lines != self._printed or beat or progress.verdict is WaitState.DEADLINE:
+            self._printed, self._printed_at = lines, progress.waited_s
+            line = (
+                f"{progress.cluster} {progress.status}: {groups}"
+                if groups
+                else (f"{progress.cluster} {progress.status}")
+            )
+            self._write(progress, line)
+            if progress.unread:
+                self._write(progress, f"cannot read the state now: {progress.unread}")
+        for event in progress.events:
+            # What befalls an instance is told with the node, and with what it means.
+            if event.level in _LEVELS and not event.instance_id:
+                self._write(progress, f"event: {_event(event).plain}")
+        for node in progress.failed_nodes:
+            self._failed(progress, node)
+
+    def _failed(self, progress: Progress, node: NodeProgress) -> None:
+        """Whatever is new about a failed node; in short where it failed like this before."""
+        line = node.trouble.line if node.trouble else ""
+        if (node.key, node.instance_id, line) in self._nodes:
+            return
+        self._nodes.add((node.key, node.instance_id, line))
+        again = (node.key, node.message, line) in self._nodes
+        self._nodes.add((node.key, node.message, line))
+        lines = failing(node)
+        if again:
+            lines = [
+                styled(f"{node.group} {node.name} failed again ({node.instance_id}), as before")
+            ]
+        for text in lines:
+            self._write(progress, text.plain)
+
+    def _write(self, progress: Progress, line: str) -> None:
+        output.echo(f"{progress.at:%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+PHASES = {
+    "jobs": "waits for its jobs",
+    "ordered": "ordered",
+    "coming": "the new instance is coming",
+    "joining": "Running; waits for its slurmd",
+    "done": "done",
+    "left": "under way",
+    "let_go": "interrupted; given back",
+    "refused": "refused",
+    "failed": "failed",
+    "in_doubt": "in doubt",
+}
+"""How far a node of an order is."""
+
+
+class CallView(Struct, frozen=True):
+    """One call of the API that is, or would be, made."""
+
+    operation: str
+    request: Mapping[str, Any]
+
+
+class RemovalView(Struct, frozen=True):
+    """One node that goes, why it is this one, and what became of it.
+
+    `phase` is empty where nothing was done yet; `left_drained` the Reason that Slurm still has.
+    """
+
+    node: str
+    instance_id: str
+    logical_id: str
+    group: str
+    why: str
+    jobs: tuple[int, ...]
+    phase: str = ""
+    text: str = ""
+    code: str = ""
+    fix: str = ""
+    left_drained: str = ""
+
+
+class ClusterChangeView(Struct, frozen=True):
+    """What `hpctl cluster create|update|scale|delete|wait` shows.
+
+    `outcome` is `dry_run`, `unchanged`, `ordered` (--no-wait), `reached`, `failed`, `in_doubt`,
+    `deadline` or `interrupted`; `pick_up` is the command that follows what goes on.
+    """
+
+    as_of: datetime
+    command: str
+    cluster: str
+    outcome: str
+    why: str = ""
+    arn: str = ""
+    status: str = ""
+    changes: tuple[Change, ...] = ()
+    orders: tuple[CallView, ...] = ()
+    removals: tuple[RemovalView, ...] = ()
+    groups: tuple[GroupProgress, ...] = ()
+    failed_nodes: tuple[NodeProgress, ...] = ()
+    waited_s: float = 0.0
+    pick_up: str = ""
+
+
+def followed(p: Progress | None) -> dict[str, Any]:
+    """The fields of a view that a wait has the last word on."""
+    if p is None:
+        return {"outcome": "ordered"}
+    return {
+        "outcome": p.verdict.value if p.verdict is not WaitState.WAITING else "interrupted",
+        "why": p.why,
+        "arn": p.arn,
+        "status": p.status,
+        "groups": p.groups,
+        "failed_nodes": p.failures,
+        "waited_s": round(p.waited_s, 1),
+    }
+
+
+def tell(command: str, cluster: str, as_json: bool, **fields: Any) -> None:
+    """Print how a command ended, and leave with the exit code of its outcome."""
+    view = ClusterChangeView(output.now(), command, cluster, **fields)
+    output.show("cluster-change", view, as_json, draw)
+    if view.outcome == "interrupted":
+        raise click.exceptions.Exit(INTERRUPTED)
+    if view.outcome == "failed":
+        output.leave(Exit.PROBLEM)
+    if view.outcome in ("deadline", "in_doubt"):
+        output.leave(Exit.CANNOT_TELL)
+
+
+ORDERS_SHOWN = 3
+
+MARKS = {
+    Kind.ADD: ("+", GOOD),
+    Kind.CHANGE: ("~", WARN),
+    Kind.DESTROY: ("-", BAD),
+    Kind.IMPOSSIBLE: ("!", BAD),
+}
+_COUNTS = {
+    Kind.ADD: "to add",
+    Kind.CHANGE: "to change",
+    Kind.DESTROY: "to destroy",
+    Kind.IMPOSSIBLE: "impossible in place",
+}
+_DONE = {
+    "unchanged": ("there is nothing to do", GOOD),
+    "ordered": ("ordered", ""),
+    "reached": ("done", GOOD),
+    "failed": ("failed", BAD),
+    "in_doubt": ("in doubt", WARN),
+    "deadline": ("not done yet", WARN),
+    "interrupted": ("interrupted; what was ordered goes on", WARN),
+}
+
+
+def draw(out: Console, view: ClusterChangeView) -> None:
+    """The end of a command."""
+    if view.changes:
+        draw_diff(out, view.changes)
+    for order in view.orders[:ORDERS_SHOWN]:
+        out.print(styled(order.operation, HEAD))
+        out.print(json.dumps(order.request, indent=2, default=str))
+    if (more := len(view.orders) - ORDERS_SHOWN) > 0:
+        out.print(styled(f"and {more} more calls like these (--json has all of them)", DIM))
+    if view.removals:
+        draw_removals(out, view.removals)
+    for line in failures(view.failed_nodes, FAILING_SHOWN):
+        out.print(line)
+    out.print(styled(DRY_RUN, DIM) if view.outcome == "dry_run" else _last(view))
+    if view.pick_up and view.outcome in ("ordered", "deadline", "interrupted"):
+        out.print(f"  {view.pick_up}")
+
+
+def _last(view: ClusterChangeView) -> Text:
+    message, style = _DONE[view.outcome]
+    text = assembled((f"{view.command} {view.cluster}: ", ""), (message, style))
+    if view.why:
+        text.append(f": {view.why}")
+    if view.status:
+        groups = ", ".join(f"{g.name} {g.current}/{g.target}" for g in view.groups)
+        text.append(f"; {view.status}" + (f", {groups}" if groups else ""))
+    if view.waited_s:
+        text.append(f" ({duration(view.waited_s)})", DIM)
+    return text
+
+
+def draw_diff(out: Console, changes: Sequence[Change]) -> None:
+    """What is added, changed, destroyed, and what cannot be."""
+    for one in changes:
+        mark, style = MARKS[one.kind]
+        line = styled(f"{mark} {one.place}: ", style)
+        line.append(_values(one), "")
+        out.print(line)
+        if one.consequence:
+            out.print(indented(styled(one.consequence, DIM), 4))
+    counts = [
+        f"{sum(1 for c in changes if c.kind is kind)} {text}"
+        for kind, text in _COUNTS.items()
+        if any(c.kind is kind for c in changes)
+    ]
+    out.print(styled(", ".join(counts), HEAD))
+
+
+def _values(one: Change) -> str:
+    if one.old is None:
+        return _value(one.new)
+    if one.new is None:
+        return f"{_value(one.old)} (removed)"
+    return f"{_value(one.old)} -> {_value(one.new)}"
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def draw_removals(out: Console, going: Sequence[RemovalView]) -> None:
+    """Nodes that go, why these, and what became of each."""
+    ordered = any(r.phase for r in going)
+    table = columns("NODE", "INSTANCE", "GROUP", wrapped("WHY"), *(["RESULT"] if ordered else []))
+    for one in going:
+        jobs = f" ({', '.join(map(str, one.jobs))})" if one.jobs else ""
+        bad = one.phase in ("refused", "failed", "in_doubt")
+        style = BAD if bad else (WARN if one.phase in ("left", "let_go") else GOOD)
+        row = [
+            styled(one.node or "-"),
+            styled(one.instance_id or one.logical_id),
+            styled(one.group),
+            styled(f"{one.why}{jobs}"),
+        ]
+        result = styled(PHASES[one.phase] if one.phase else "-", style)
+        table.add_row(*row, *([result] if ordered else []))
+    out.print(table)
+    for one in going:
+        name = one.node or one.instance_id or one.logical_id
+        if one.phase in ("refused", "failed", "in_doubt"):
+            code = f" ({one.code})" if one.code and one.code not in one.text else ""
+            out.print(styled(f"{name}: {one.text}{code}", BAD))
+            if one.fix:
+                out.print(f"  {one.fix}")
+        if one.left_drained:
+            out.print(styled(f"{name}: drained still, with Reason {one.left_drained}", WARN))

@@ -1,0 +1,279 @@
+"""Where a command of `hpctl cluster` stands: which cluster, whose account, what is on this machine.
+
+On a head node nothing need be named: the daemon's configuration tells the cluster, its region and
+its Slurm; without it the node's own resource_config.json does. Anywhere else there is the API
+alone, and what only Slurm or the daemon could say is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import CLUSTER, GROUP, NODES, aws_options
+from hpctl.toolkit.errors import Absent, HpctlError
+from hpctl.toolkit.output import DEFAULT_CONFIG
+from hpctl.vocabulary.ports import Aws
+
+if TYPE_CHECKING:
+    from hpctl.clusters.fleet import Fleet, NodeRow
+    from hpctl.engine.config import Config
+    from hpctl.engine.world import World
+    from hpctl.vocabulary.slurm_facts import SchedulerView
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
+"""HyperPod's list of the instances of a cluster, on each of its nodes."""
+
+ELSEWHERE = "neither Slurm nor hpctl's daemon is reachable: they are on the cluster's head node"
+
+
+class Place(Struct, frozen=True):
+    """`config` and `resource_config` are None where this machine's are of another cluster."""
+
+    cluster: str
+    aws: Aws
+    config: Config | None = None
+    resource_config: Mapping[str, Any] | None = None
+
+    @property
+    def slurm(self) -> bool:
+        """Whether the Slurm of this machine is this cluster's."""
+        here = self.resource_config is not None and shutil.which("scontrol") is not None
+        return self.config is not None or here
+
+    def settings(self) -> Config:
+        """The daemon's configuration, or its defaults."""
+        from hpctl.engine.config import Config
+
+        return self.config or Config()
+
+
+class Known(Struct, frozen=True):
+    """What Slurm and the daemon's journal say here; None with the reason where they say nothing."""
+
+    slurm: SchedulerView | None = None
+    slurm_error: str = ""
+    world: World | None = None
+    health_error: str = ""
+
+    def join(self, rows: tuple[NodeRow, ...], place: Place) -> tuple[NodeRow, ...]:
+        """The rows with all that is known here."""
+        from hpctl.clusters.fleet_joining import with_health, with_instance_names, with_slurm
+
+        if place.resource_config is not None:
+            rows = with_instance_names(rows, place.resource_config)
+        protected = place.config.cluster.protected_groups if place.config is not None else ()
+        rows = tuple(
+            replace(row, role="controller") if not row.role and row.group in protected else row
+            for row in rows
+        )
+        if self.slurm is not None:
+            rows = with_slurm(rows, self.slurm)
+        if self.world is not None:
+            rows = with_health(rows, self.world.assessments)
+        return rows
+
+
+def here_options(command: F) -> F:
+    """`--config` and the AWS options, for commands that name their cluster otherwise."""
+    return output.config_option(aws_options(command))
+
+
+def place_options(command: F) -> F:
+    """`--cluster` and the `here_options`; give their values to `place`."""
+    return click.option(
+        "--cluster",
+        metavar="NAME",
+        type=CLUSTER,
+        envvar="HPCTL_CLUSTER",
+        show_envvar=True,
+        shell_complete=complete_cluster,
+        help="The cluster, by name or ARN. On a head node: its own.",
+    )(here_options(command))
+
+
+def place(
+    cluster: str | None,
+    config: str,
+    profile: str | None,
+    region: str | None,
+    endpoint_url: str | None,
+) -> Place:
+    """Where the command stands. Raises UsageError where nothing names a cluster, HpctlError.
+
+    Of its own cluster a head node's file knows where it is, and its daemon goes by it: an option
+    outweighs it, the environment, which is about no cluster, does not.
+    """
+    loaded = _daemon_config(config)
+    resources = _resource_config()
+    own = resources.get("ClusterConfig", {}) if resources else {}
+    named = cluster or (loaded.cluster.name if loaded else "") or str(own.get("ClusterName", ""))
+    if not named:
+        raise click.UsageError(
+            "no cluster is named: give --cluster NAME or set HPCTL_CLUSTER"
+            " (`hpctl cluster list` shows what there is)"
+        )
+    short = named.rpartition("/")[2]
+    ours = loaded is not None and loaded.cluster.name in (named, short)
+    here = named in (own.get("ClusterName"), own.get("ClusterArn"))
+    if loaded is not None and ours:
+        profile = profile or loaded.cluster.profile
+        region = region or loaded.cluster.region
+        endpoint_url = endpoint_url or loaded.cluster.endpoint_url
+    return Place(
+        cluster=named,
+        aws=open_aws(profile, region, endpoint_url),
+        config=loaded if ours else None,
+        resource_config=resources if here or ours else None,
+    )
+
+
+def _daemon_config(path: str) -> Config | None:
+    """The daemon's configuration; None where nobody named one and there is none."""
+    if path == DEFAULT_CONFIG and not os.access(path, os.R_OK):
+        return None
+    from hpctl.engine.config import load
+
+    return load(path)
+
+
+def _resource_config() -> Mapping[str, Any] | None:
+    path = Path(os.environ.get("SAGEMAKER_RESOURCE_CONFIG_PATH", RESOURCE_CONFIG))
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        # Not a HyperPod node, or not for this user to read: the API knows all but <group>-<n>.
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def known(place: Place) -> Known:
+    """Ask Slurm and the daemon's journal, where they are this cluster's."""
+    slurm, slurm_error, world, health_error = None, "", None, ""
+    if place.slurm:
+        from hpctl.engine.adapters import make_scheduler
+
+        try:
+            slurm = make_scheduler(place.settings()).view()
+        except HpctlError as error:
+            slurm_error = "; ".join(filter(None, (str(error), error.hint)))
+    else:
+        slurm_error = ELSEWHERE
+    if place.config is not None:
+        from hpctl.engine.world import gather
+
+        try:
+            world = gather(place.config, output.now())
+        except HpctlError as error:
+            health_error = "; ".join(filter(None, (str(error), error.hint)))
+    else:
+        health_error = ELSEWHERE
+    return Known(slurm, slurm_error, world, health_error)
+
+
+def fleet_of(here: Place, *, details: bool = False) -> Fleet:
+    """The cluster and its nodes. Raises Absent with the nearest where it is not there."""
+    from hpctl.clusters.fleet_reading import read_fleet
+
+    try:
+        return read_fleet(here.aws, here.cluster, details=details)
+    except Absent as error:
+        raise no_cluster(here.aws, here.cluster, error) from error
+
+
+def no_cluster(aws: Aws, name: str, error: Absent) -> HpctlError:
+    """The error for a cluster that is not there, with the nearest that is."""
+    from difflib import get_close_matches
+
+    try:
+        listed = aws.service("sagemaker").pages("list_clusters", "ClusterSummaries")
+        names = [str(c["ClusterName"]) for c in listed]
+    except HpctlError:
+        return error
+    near = get_close_matches(name, names, n=2) or names[:5]
+    there = f"is it {' or '.join(near)}?" if near else "there is no cluster at all"
+    hint = f"{there} (region {aws.region}; another one: --region, --profile)"
+    return Absent(f"there is no cluster {name!r}", hint, code=error.code)
+
+
+def complete_cluster(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[str]:
+    """The clusters of the account that the options before name."""
+    try:
+        aws = open_aws(*(ctx.params.get(key) for key in ("profile", "region", "endpoint_url")))
+        listed = aws.service("sagemaker").pages("list_clusters", "ClusterSummaries", MaxResults=100)
+        return [str(c["ClusterName"]) for c in listed if c["ClusterName"].startswith(incomplete)]
+    except HpctlError:
+        return []
+
+
+def complete_node(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[str]:
+    """Every name of every node that begins so; node names alone until something is typed."""
+    from hpctl.clusters.fleet_reading import node_rows
+
+    try:
+        here = place_so_far(ctx)
+        rows = node_rows(here.aws, here.cluster, details=False)
+    except (HpctlError, click.UsageError):
+        return []
+    names = [name for row in rows for name in (row.names if incomplete else row.names[:1])]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_group(
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001
+    incomplete: str,
+) -> list[str]:
+    """The cluster's instance groups."""
+    try:
+        here = place_so_far(ctx)
+        answer = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+    except (HpctlError, click.UsageError):
+        return []
+    names = [str(group["InstanceGroupName"]) for group in answer.get("InstanceGroups", ())]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def place_so_far(ctx: click.Context) -> Place:
+    """The place that the options name which stand on the line already. Raises as `place` does."""
+    keys = ("cluster", "config", "profile", "region", "endpoint_url")
+    given = {key: ctx.params.get(key) for key in keys}
+    given["config"] = given["config"] or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
+    named = given["cluster"] or ctx.params.get("name")
+    given["cluster"] = named or os.environ.get("HPCTL_CLUSTER")
+    return place(**given)  # type: ignore[arg-type]
+
+
+cluster_argument = click.argument(
+    "name", metavar="[CLUSTER]", type=CLUSTER, required=False, shell_complete=complete_cluster
+)
+nodes_argument = click.argument(
+    "names", metavar="[NODE]...", type=NODES, nargs=-1, shell_complete=complete_node
+)
+
+
+def groups_option(text: str) -> Callable[[F], F]:
+    """`--group`, any number of times, as `groups`."""
+    return click.option(
+        "--group", "groups", type=GROUP, multiple=True, shell_complete=complete_group, help=text
+    )

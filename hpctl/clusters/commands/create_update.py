@@ -1,0 +1,347 @@
+"""`hpctl cluster create`: a cluster from its spec, once, however often it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.commands.change_view import (
+    CallView,
+    RemovalView,
+    draw_diff,
+    draw_removals,
+    followed,
+    tell,
+)
+from hpctl.clusters.commands.context import Known, Place, here_options, known, no_cluster, place
+from hpctl.clusters.commands.node_orders import (
+    ended,
+    need_slurm,
+    order_for,
+    removal_now_option,
+    removals,
+    take_out,
+)
+from hpctl.clusters.commands.waiting import (
+    Waiting,
+    confirm,
+    dry_run_option,
+    follow,
+    wait_options,
+    yes_option,
+)
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import aws_options, spec_argument, validate_option
+from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
+
+if TYPE_CHECKING:
+    from hpctl.clusters.apply import Plan
+    from hpctl.clusters.diff import Diff
+    from hpctl.clusters.fleet import Fleet
+    from hpctl.clusters.migration import Migration
+    from hpctl.clusters.node_order_plan import Pick
+    from hpctl.clusters.node_order_plan import Plan as Order
+    from hpctl.clusters.progress import Progress
+
+
+@click.command()
+@spec_argument
+@validate_option
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@aws_options
+def create(
+    path: str,
+    validate: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Create the cluster of a spec, or go on with a create that was interrupted.
+
+    FILE is the cluster file. Exit code: 0 in service (or ordered), 1 failed or refused, 3 not
+    there in time, 130 interrupted by Ctrl-C: the service goes on.
+    """
+    from hpctl.clusters import apply, spec
+    from hpctl.clusters.apply import describe
+    from hpctl.clusters.commands.validate import before_spending
+    from hpctl.clusters.progress import in_service
+    from hpctl.clusters.request import create_request
+
+    read = spec.read(path)
+    request = create_request(read)
+    name = str(request["ClusterName"])
+    aws = open_aws(**where)
+    found = describe(aws, name)
+    if found is None and validate:
+        before_spending(path, read, aws)
+    if dry_run:
+        if found is not None:
+            apply.adopt(request, found)
+        orders = () if found else (CallView("CreateCluster", request),)
+        outcome = "dry_run" if orders else "unchanged"
+        return tell("create", name, as_json, outcome=outcome, orders=orders)
+    if found is None:
+        confirm(f"Create cluster {name} with {_bill(request)}? They are paid for from now on.", yes)
+    made = apply.create(aws, request, waiting.patience)
+    if made.adopted:
+        output.echo(f"cluster {name} is there already, made from this spec: going on", err=True)
+    judge = in_service(apply.counts(request), waiting.patience_s)
+    last = follow(aws, name, judge, waiting) if waiting.wait else None
+    fields = {"arn": made.arn, **followed(last), "pick_up": f"hpctl cluster wait {name}"}
+    return tell("create", name, as_json, **fields)
+
+
+def _bill(request: Mapping[str, Any]) -> str:
+    """What is bought, group by group."""
+    from hpctl.clusters.diff import types_of
+
+    groups = request["InstanceGroups"]
+    return ", ".join(f"{g['InstanceCount']} x {types_of(g, ' or ')}" for g in groups)
+
+
+@click.command()
+@spec_argument
+@validate_option
+@removal_now_option
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@here_options
+def update(
+    path: str,
+    validate: bool,
+    now: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Update a cluster to match its spec, after showing the difference.
+
+    FILE is the cluster file. It grows first and shrinks last, by named nodes as `scale` does. Exit
+    code: 0 done (or ordered), 1 failed or refused, 3 not done in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.clusters import apply, spec
+    from hpctl.clusters.commands.validate import before_spending
+    from hpctl.clusters.diff import diff
+    from hpctl.clusters.request import create_request
+
+    read = spec.read(path)
+    request = create_request(read)
+    here = place(cluster=str(request["ClusterName"]), **where)
+    try:
+        found = here.aws.service("sagemaker").read("describe_cluster", ClusterName=here.cluster)
+    except Absent as error:
+        raise no_cluster(here.aws, here.cluster, error) from error
+    changes = diff(request, found, _tags(here, found, request))
+    run = _Run(here, changes, waiting, now, as_json, str(found.get("FailureMessage", "")))
+    plan = apply.plan(request, found, changes) if not changes.impossible else None
+    if plan is None:
+        why = "parts of this cannot be changed in place; nothing was done"
+        return run.tell("failed", why=why, changes=changes.changes)
+    if plan.empty:
+        return run.tell("unchanged")
+    # What only leaves, or bears another tag, needs nothing of the account.
+    if validate and plan.update:
+        before_spending(path, read, here.aws)
+    picks = run.picks(plan)
+    if changes.migrates:
+        run.migrates(found, request, Path(path).with_suffix(".legacy"))
+    if dry_run:
+        orders, going = _orders(plan, str(found["ClusterArn"]), run.migration), removals(picks)
+        return run.tell("dry_run", orders=orders, removals=going, changes=changes.changes)
+    order = run.order(picks) if picks else None
+    run.ask(picks, yes)
+    return run.go(plan, picks, order)
+
+
+class _Run(Struct):
+    """An update under way: what is changed where, and how its end is told."""
+
+    here: Place
+    changes: Diff
+    waiting: Waiting
+    now: bool
+    as_json: bool
+    failure: str = ""
+    migration: Migration | None = None
+    known_now: Known | None = None
+    fleet: Fleet | None = None
+
+    def picks(self, plan: Plan) -> tuple[Pick, ...]:
+        """The nodes that go: chosen in groups that shrink, all of groups that leave."""
+        from hpctl.clusters.fleet_reading import read_fleet
+        from hpctl.clusters.node_order_plan import judged, pick
+
+        if not plan.shrink and not plan.leaving:
+            return ()
+        self.fleet = read_fleet(self.here.aws, self.here.cluster, details=False)
+        self.known_now = known(self.here)
+        rows = self.known_now.join(self.fleet.rows, self.here)
+        picked = [p for g in plan.shrink for p in pick(rows, g, plan.before[g], plan.final[g])]
+        return (*picked, *(judged(row) for row in rows if row.group in plan.leaving))
+
+    def migrates(self, found: Mapping[str, Any], request: Mapping[str, Any], backup: Path) -> None:
+        """Look whether the migration may be begun. Raises HpctlError where it may not."""
+        from hpctl.clusters import migration
+        from hpctl.clusters.apply import busy
+
+        if found["ClusterStatus"] != "InService":
+            raise busy(self.here.cluster, str(found["ClusterStatus"]))
+        self.migration = migration.begin(self.here.aws, found, request, backup)
+        if self.migration.strategy not in ("", "Merge"):
+            self.known_now = known(self.here)
+            view = self.known_now.slurm
+            here = view.jobs.values() if view else ()
+            running = [int(j.id) for j in here if j.running or j.completing] if view else None
+            migration.jobs_in_the_way(self.migration.strategy, running)
+
+    def order(self, picks: tuple[Pick, ...]) -> Order:
+        """The order for the nodes that go. Raises HpctlError where one may not."""
+        assert self.known_now is not None
+        assert self.fleet is not None
+        need_slurm(self.here, self.known_now, self.now)
+        return order_for(self.fleet, picks, self.known_now)
+
+    def ask(self, picks: tuple[Pick, ...], yes: bool) -> None:
+        """Show the difference on standard error, and ask."""
+        output.on_stderr(draw_diff, self.changes.changes)
+        if picks:
+            output.on_stderr(draw_removals, removals(picks))
+        jobs = {job for p in picks for job in p.row.jobs}
+        about = f" {len(jobs)} job(s) {'END' if self.now else 'are waited for'}." if jobs else ""
+        if self.migration:
+            for file in self.migration.files:
+                text = f"{file} is removed from S3 and kept in {self.migration.backup}/."
+                output.echo(output.folded(text), err=True)
+            about = " There is no way back; submit no jobs meanwhile."
+        confirm(f"Change cluster {self.changes.cluster} as shown?{about}", yes)
+
+    def go(self, plan: Plan, picks: tuple[Pick, ...], order: Order | None) -> None:
+        """Grow and change, then shrink; each part is followed before the next begins."""
+        from hpctl.clusters import apply
+        from hpctl.clusters.order_call import key
+
+        aws, cluster, patience = self.here.aws, self.here.cluster, self.waiting.patience
+        last: Progress | None = None
+        if plan.update or plan.tags_set or plan.tags_gone:
+            with self._legacy_away():
+                apply.update(aws, plan, patience)
+            if self.waiting.wait or order or plan.leaving or self.migration:
+                last = self._follow(plan.targets)
+                if last.verdict.value != "reached":
+                    return self.tell(**followed(last) | self._why(last))
+        going: tuple[RemovalView, ...] = ()
+        if order is not None:
+            floor = {group: plan.final[group] for group in plan.shrink}
+            done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+            outcome, why = ended(done, interrupted)
+            going = removals(picks, done)
+            if outcome:
+                return self.tell(outcome, why=why, removals=going)
+        if plan.leaving:
+            apply.drop_groups(aws, cluster, plan.leaving, patience, {key(p.row) for p in picks})
+        if plan.shrink or plan.leaving:
+            last = self._follow(plan.final, plan.leaving) if self.waiting.wait else None
+        return self.tell(**followed(last), removals=going)
+
+    @contextlib.contextmanager
+    def _legacy_away(self) -> Iterator[None]:
+        """The legacy files, if any, are saved and away; back where nothing was ordered."""
+        if self.migration is None:
+            yield
+            return
+        self.migration.save()
+        try:
+            self.migration.remove(self.here.aws)
+            yield
+        except InDoubt:
+            raise
+        except HpctlError as error:
+            text = f"{error}; {self._put_back()}"
+            raise HpctlError(text, error.hint) from error
+
+    def _put_back(self) -> str:
+        """Restore the legacy files; what became of that."""
+        assert self.migration is not None
+        if not self.migration.files:
+            return "nothing was removed from S3"
+        try:
+            self.migration.restore(self.here.aws)
+        except HpctlError as error:
+            return f"put back to S3 by hand what is in {self.migration.backup}/: {error}"
+        return "provisioning_parameters.json is back in S3"
+
+    def _why(self, last: Progress) -> dict[str, str]:
+        """What becomes of the legacy files where a migration did not reach its end."""
+        if self.migration is None:
+            return {}
+        if last.verdict.value == "failed":
+            return {"why": f"{last.why}; {self._put_back()}"}
+        return {
+            "why": f"the same command goes on from here, also where the service rolls the change "
+            f"back; until then {self.migration.backup}/ has what is away from S3"
+        }
+
+    def _follow(self, targets: Mapping[str, int], leaving: tuple[str, ...] = ()) -> Progress:
+        from hpctl.clusters.progress import in_service, migrated
+
+        judge = in_service(targets, self.waiting.patience_s, leaving, self.failure)
+        if self.migration:
+            judge = migrated(judge, self.failure)
+        return follow(self.here.aws, self.here.cluster, judge, self.waiting)
+
+    def tell(self, outcome: str, **fields: Any) -> None:
+        """Print the end, and leave with its exit code."""
+        name = self.changes.cluster
+        fields |= {"outcome": outcome, "pick_up": f"hpctl cluster wait {name}"}
+        tell("update", name, self.as_json, **fields)
+
+
+def _tags(
+    here: Place, found: Mapping[str, Any], request: Mapping[str, Any]
+) -> Mapping[str, str] | None:
+    """The cluster's own tags; None where nobody may list them and the spec says nothing."""
+    try:
+        listed = here.aws.service("sagemaker").pages(
+            "list_tags", "Tags", ResourceArn=found["ClusterArn"]
+        )
+        # Tags that begin with aws: are AWS's own.
+        return {t["Key"]: t["Value"] for t in listed if not t["Key"].startswith("aws:")}
+    except HpctlError:
+        if request.get("Tags"):
+            raise
+        return None
+
+
+def _orders(plan: Plan, arn: str, migration: Migration | None) -> tuple[CallView, ...]:
+    orders = [
+        CallView("DeleteObject", {"Bucket": file.bucket, "Key": file.key})
+        for file in (migration.files if migration else ())
+        if file.there
+    ]
+    if plan.update:
+        orders.append(CallView("UpdateCluster", {"ClusterName": plan.cluster, **plan.update}))
+    if plan.tags_set:
+        tags = [{"Key": key, "Value": value} for key, value in plan.tags_set.items()]
+        orders.append(CallView("AddTags", {"ResourceArn": arn, "Tags": tags}))
+    if plan.tags_gone:
+        untag = {"ResourceArn": arn, "TagKeys": list(plan.tags_gone)}
+        orders.append(CallView("DeleteTags", untag))
+    if plan.leaving:
+        gone = {"ClusterName": plan.cluster, "InstanceGroupsToDelete": list(plan.leaving)}
+        orders.append(CallView("UpdateCluster", gone))
+    return tuple(orders)

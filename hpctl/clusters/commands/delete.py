@@ -1,0 +1,144 @@
+"""`hpctl cluster delete`: end a cluster, after saying what is lost; or nodes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hpctl.clusters.commands.change_view import CallView, followed, tell
+from hpctl.clusters.commands.context import (
+    Place,
+    complete_cluster,
+    here_options,
+    known,
+    no_cluster,
+    place,
+)
+from hpctl.clusters.commands.waiting import (
+    Waiting,
+    answered,
+    dry_run_option,
+    follow,
+    refused,
+    wait_options,
+    yes_option,
+)
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import CLUSTER
+from hpctl.toolkit.errors import Absent
+
+if TYPE_CHECKING:
+    from hpctl.clusters.progress import Progress
+
+JOBS_SHOWN = 10
+
+
+class _ByShape(click.Command):
+    """`delete NODE...` is `delete-nodes NODE...`, told by what the words look like.
+
+    By nothing else, so that no cluster is ended where a node was meant: a cluster that is called
+    as a node is deleted by its ARN.
+    """
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """That of the command which these words are for."""
+        from hpctl.clusters.fleet_joining import shaped_as_node
+
+        if not any(shaped_as_node(word) for word in args):
+            return super().make_context(info_name, args, parent, **extra)
+        from hpctl.clusters.commands.node_orders import delete_nodes
+
+        return delete_nodes.make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=_ByShape)
+@click.argument("name", metavar="CLUSTER", type=CLUSTER, shell_complete=complete_cluster)
+@click.option(
+    "--if-exists",
+    is_flag=True,
+    help="Exit with 0 if the cluster does not exist, for scripts that repeat.",
+)
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@here_options
+def delete(
+    name: str,
+    if_exists: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Delete a cluster with all its instances.
+
+    Given nodes (instance ids, ip-... names, addresses), it is hpctl cluster delete-nodes. Of a
+    cluster nothing is drained: jobs that run end. Without --yes the cluster's name has to be
+    typed. Exit code: 0 gone (or ordered), 1 failed, refused or no such cluster (--if-exists: 0),
+    3 not gone in time, 130 interrupted.
+    """
+    from hpctl.clusters import apply, progress
+    from hpctl.clusters.progress import DELETED
+    from hpctl.clusters.watch import look
+
+    here = place(cluster=name, **where)
+    first = look(here.aws, here.cluster, output.now())
+    if first.status == DELETED:
+        absent = no_cluster(here.aws, name, Absent(f"there is no cluster {name!r}"))
+        if not if_exists:
+            raise absent
+        why = "; ".join(filter(None, ("there is no such cluster", absent.hint)))
+        return tell("delete", name, as_json, outcome="unchanged", why=why)
+    for line in lost(first, here):
+        output.echo(output.folded(line), err=True)
+    if dry_run:
+        order = CallView("DeleteCluster", {"ClusterName": here.cluster})
+        return tell("delete", name, as_json, outcome="dry_run", orders=(order,))
+    if not yes and first.status != "Deleting":
+        _typed(first.cluster)
+    apply.delete(here.aws, here.cluster, waiting.patience)
+    last = follow(here.aws, here.cluster, progress.deleted, waiting) if waiting.wait else None
+    fields = {**followed(last), "arn": first.arn}
+    fields["pick_up"] = f"hpctl cluster wait {first.cluster} --deleted"
+    return tell("delete", first.cluster, as_json, **fields)
+
+
+def lost(first: Progress, here: Place) -> list[str]:
+    """What a deletion takes with it, and what it leaves."""
+    lines = [f"Deleting cluster {first.cluster} ends {len(first.nodes)} instance(s):"]
+    for g in first.groups:
+        there = sum(node.group == g.name for node in first.nodes)
+        lines.append(f"  {g.name}: {there} x {' or '.join(g.instance_types)}")
+    lines.append(
+        "Lost: root and EBS volumes, local NVMe, Slurm's state and accounting on the controller."
+    )
+    lines.append("Kept: file systems (FSx), S3 buckets, roles, the VPC.")
+    answer = known(here)
+    if answer.slurm is None:
+        return [*lines, f"Running jobs: unknown ({answer.slurm_error})"]
+    jobs = [job for job in answer.slurm.jobs.values() if job.running]
+    lines.append(f"Running jobs, which end: {len(jobs) or 'none'}")
+    for job in jobs[:JOBS_SHOWN]:
+        lines.append(f"  {job.id} {job.name} of {job.user} on {len(job.nodes)} node(s)")
+    if len(jobs) > JOBS_SHOWN:
+        lines.append(f"  and {len(jobs) - JOBS_SHOWN} more")
+    return lines
+
+
+def _typed(cluster: str) -> None:
+    def ask() -> bool:
+        question = "Type the cluster's name to delete it"
+        typed: str = output.prompt(question, default="", show_default=False)
+        return typed.strip() == cluster
+
+    if not answered(ask):
+        refused()

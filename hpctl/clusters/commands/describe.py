@@ -1,0 +1,265 @@
+"""`hpctl cluster describe`: a cluster and its groups in one screen, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.commands.change_view import failures
+from hpctl.clusters.commands.context import cluster_argument, fleet_of, place, place_options
+from hpctl.clusters.failures import of_rows
+from hpctl.clusters.fleet import Fleet, NodeRow
+from hpctl.clusters.progress import NodeProgress
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import aws_options
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import (
+    BAD,
+    HEAD,
+    WIDE,
+    ago,
+    columns,
+    facts,
+    indented,
+    styled,
+    word,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+
+class GroupView(Struct, frozen=True):
+    """One instance group. `minimum` is null where it has none; `types` are in order of choice."""
+
+    name: str
+    role: str
+    types: tuple[str, ...]
+    current: int
+    target: int
+    minimum: int | None
+    status: str
+    partitions: tuple[str, ...]
+    capacity: str
+    training_plan: str
+    image: str
+    image_status: str
+    software_update: str
+    nodes: Mapping[str, int]
+
+
+class ClusterDescribeView(Struct, frozen=True):
+    """What `hpctl cluster describe` shows. `problems` tell of the `failed_nodes`, too."""
+
+    as_of: datetime
+    name: str
+    arn: str
+    status: str
+    created: datetime | None
+    provisioning: str
+    node_recovery: str
+    subnets: tuple[str, ...]
+    security_groups: tuple[str, ...]
+    groups: tuple[GroupView, ...]
+    problems: tuple[str, ...]
+    failed_nodes: tuple[NodeProgress, ...] = ()
+
+
+def describe_view(
+    fleet: Fleet, failed: tuple[NodeProgress, ...], now: datetime
+) -> ClusterDescribeView:
+    """The screen as a value; `failed` are the fleet's failed nodes, understood."""
+    answer = fleet.description
+    vpc = answer.get("VpcConfig", {})
+    groups = tuple(_group(g, fleet.rows) for g in answer.get("InstanceGroups", ()))
+    return ClusterDescribeView(
+        as_of=now,
+        name=str(answer.get("ClusterName", "")),
+        arn=str(answer["ClusterArn"]),
+        status=str(answer["ClusterStatus"]),
+        created=answer.get("CreationTime"),
+        provisioning=str(answer.get("NodeProvisioningMode") or "AllAtOnce"),
+        node_recovery=str(answer.get("NodeRecovery") or "Automatic"),
+        subnets=tuple(vpc.get("Subnets", ())),
+        security_groups=tuple(vpc.get("SecurityGroupIds", ())),
+        groups=groups,
+        problems=tuple(_problems(answer, groups, failed)),
+        failed_nodes=failed,
+    )
+
+
+def _group(answer: Mapping[str, Any], rows: tuple[NodeRow, ...]) -> GroupView:
+    name = str(answer.get("InstanceGroupName", ""))
+    wanted = answer.get("InstanceRequirements", {}).get("DesiredInstanceTypes", ())
+    plain = answer.get("InstanceType")
+    slurm = answer.get("SlurmConfig", {})
+    return GroupView(
+        name=name,
+        role=str(slurm.get("NodeType", "")).lower(),
+        types=tuple(wanted) or ((str(plain),) if plain else ()),
+        current=int(answer.get("CurrentCount", 0)),
+        target=int(answer.get("TargetCount", 0)),
+        minimum=answer.get("MinCount"),
+        status=str(answer.get("Status", "")),
+        partitions=tuple(slurm.get("PartitionNames", ())),
+        capacity="Spot" if "Spot" in answer.get("CapacityRequirements", {}) else "OnDemand",
+        training_plan=str(answer.get("TrainingPlanArn", "")),
+        image=str(answer.get("CurrentImageReleaseVersion") or answer.get("CurrentImageId") or ""),
+        image_status=str(answer.get("ImageVersionStatus", "")),
+        software_update=str(answer.get("SoftwareUpdateStatus", "")),
+        nodes=dict(Counter(row.status for row in rows if row.group == name)),
+    )
+
+
+def _problems(
+    answer: Mapping[str, Any], groups: tuple[GroupView, ...], failed: tuple[NodeProgress, ...]
+) -> list[str]:
+    found = []
+    if answer["ClusterStatus"] == "Failed" or answer.get("FailureMessage"):
+        found.append(f"the cluster: {answer.get('FailureMessage') or 'Failed'}")
+    for group in groups:
+        if group.status in ("Failed", "Degraded"):
+            counts = f"{group.current} of {group.target} nodes run"
+            found.append(f"group {group.name} is {group.status}: {counts}")
+        if group.software_update in ("Failed", "RollbackInProgress", "RollbackComplete"):
+            found.append(f"group {group.name}: the software update is {group.software_update}")
+    return [*found, *map(failure, failed)]
+
+
+def failure(node: NodeProgress) -> str:
+    """A failed node in one line."""
+    return f"{node.name}: {node.message or node.status}"
+
+
+@click.command()
+@cluster_argument
+@output.json_option
+@place_options
+def describe(name: str | None, as_json: bool, cluster: str | None, **where: Any) -> None:
+    """A cluster, its instance groups, and what is wrong with it.
+
+    Exit code: 0, or 1 where something is wrong.
+    """
+    here = place(name or cluster, **where)
+    fleet = fleet_of(here)
+    at = output.now()
+    view = describe_view(fleet, of_rows(here.aws, fleet.description, fleet.rows, at), at)
+    output.show("cluster-describe", view, as_json, draw)
+    output.leave(Exit.PROBLEM if view.problems else Exit.FINE)
+
+
+def draw(out: Console, view: ClusterDescribeView) -> None:
+    """The screen of `hpctl cluster describe`."""
+    out.print(
+        facts(
+            ("cluster", view.name),
+            ("arn", view.arn),
+            ("status", word(view.status)),
+            ("age", ago(view.created, view.as_of).removesuffix(" ago")),
+            ("provisioning", view.provisioning),
+            ("recovery", view.node_recovery),
+            ("subnets", ", ".join(view.subnets)),
+            ("security", ", ".join(view.security_groups)),
+        )
+    )
+    out.print()
+    out.print(_group_table(view.groups, wide=out.width >= WIDE))
+    if view.problems:
+        out.print()
+        out.print("Wrong", style=HEAD)
+        named = {failure(node) for node in view.failed_nodes}
+        for line in view.problems:
+            if line not in named:
+                out.print(indented(styled(line, BAD)))
+        for failed in failures(view.failed_nodes):
+            out.print(indented(failed))
+
+
+def _group_table(groups: Sequence[GroupView], *, wide: bool) -> Table:
+    more = ["PARTITION", "CAPACITY", "IMAGE", "UPDATE"] if wide else []
+    table = columns("GROUP", "ROLE", wrapped("TYPE"), "NODES", "STATUS", *more)
+    for group in groups:
+        count = f"{group.current}/{group.target}"
+        count += f" (min {group.minimum})" if group.minimum is not None else ""
+        types = styled(", ".join(group.types) or "-")
+        row = [styled(group.name), word(group.role), types, styled(count), word(group.status)]
+        if wide:
+            plan = group.training_plan.rpartition("/")[2]
+            image = " ".join(filter(None, (group.image, group.image_status)))
+            row += [
+                word(",".join(group.partitions)),
+                styled(plan or group.capacity),
+                word(image),
+                word(group.software_update),
+            ]
+        table.add_row(*row)
+    return table
+
+
+class ClusterLine(Struct, frozen=True):
+    """One cluster, as ListClusters tells of it."""
+
+    name: str
+    status: str
+    created: datetime | None
+    arn: str
+    training_plans: tuple[str, ...]
+
+
+class ClusterListView(Struct, frozen=True):
+    """What `hpctl cluster list` shows."""
+
+    as_of: datetime
+    region: str
+    clusters: tuple[ClusterLine, ...]
+
+
+@click.command("list")
+@output.json_option
+@aws_options
+def list_clusters(as_json: bool, **where: Any) -> None:
+    """The clusters of an account in a region.
+
+    Exit code: 0, or 1 where a cluster has failed.
+    """
+    aws = open_aws(**where)
+    found = aws.service("sagemaker").pages(
+        "list_clusters", "ClusterSummaries", MaxResults=100, SortBy="NAME", SortOrder="Ascending"
+    )
+    lines = tuple(
+        ClusterLine(
+            name=str(c["ClusterName"]),
+            status=str(c["ClusterStatus"]),
+            created=c.get("CreationTime"),
+            arn=str(c["ClusterArn"]),
+            training_plans=tuple(c.get("TrainingPlanArns", ())),
+        )
+        for c in found
+    )
+    view = ClusterListView(output.now(), aws.region, lines)
+    output.show("cluster-list", view, as_json, draw_list)
+    output.leave(Exit.PROBLEM if any(c.status == "Failed" for c in lines) else Exit.FINE)
+
+
+def draw_list(out: Console, view: ClusterListView) -> None:
+    """The table of `hpctl cluster list`."""
+    if not view.clusters:
+        out.print(f"no HyperPod cluster in {view.region}")
+        return
+    wide = out.width >= WIDE
+    table = columns("NAME", "STATUS", "AGE", *(["ARN"] if wide else []))
+    for one in view.clusters:
+        status = word(one.status)
+        age = styled(ago(one.created, view.as_of).removesuffix(" ago"))
+        table.add_row(one.name, status, age, *([styled(one.arn)] if wide else []))
+    out.print(table)

@@ -1,0 +1,248 @@
+"""`hpctl cluster events`: what the service did to a cluster, and why it failed."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.clusters.commands.context import (
+    Place,
+    cluster_argument,
+    complete_group,
+    complete_node,
+    fleet_of,
+    place,
+    place_options,
+)
+from hpctl.clusters.fleet import NodeRow, NoSuchNode
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.node_lookup import find_group, resolve
+from hpctl.clusters.watch import LEVELS, ClusterEvent
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import GROUP
+from hpctl.toolkit.errors import Unavailable
+from hpctl.toolkit.output import SinceType
+from hpctl.toolkit.tables import BAD, DIM, WARN, columns, moment, styled, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY_S = 5.0
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+OVERLAP = timedelta(minutes=2)
+"""How far each look of `--follow` reaches back: events come a little late, and out of order."""
+
+
+class EventLine(Struct, frozen=True):
+    """One event with its node's name, where the node is still there.
+
+    `count` such events are told here at once, the first at `first`; `event` is the newest, and
+    `instances` are those that they are of.
+    """
+
+    node: str
+    event: ClusterEvent
+    count: int = 1
+    first: datetime | None = None
+    instances: tuple[str, ...] = ()
+
+
+class ClusterEventsView(Struct, frozen=True):
+    """What `hpctl cluster events` shows, oldest first. `total`: before repeats were folded."""
+
+    as_of: datetime
+    cluster: str
+    events: tuple[EventLine, ...]
+    total: int = 0
+
+
+@click.command()
+@cluster_argument
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    default="Info",
+    show_default=True,
+    help="Nothing below this.",
+)
+@click.option("--since", type=SinceType(), help="Nothing before: 30min, 12h, 7d or ISO 8601.")
+@click.option(
+    "--group",
+    type=GROUP,
+    default="",
+    shell_complete=complete_group,
+    help="Only of this instance group.",
+)
+@click.option(
+    "--node",
+    metavar="NODE",
+    default="",
+    shell_complete=complete_node,
+    help="Only of this node, by any of its names; an instance id that is gone will do.",
+)
+@click.option("--all", "every", is_flag=True, help="Every event; else repeats are one line.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new ones until Ctrl-C.")
+@output.json_option
+@place_options
+def events(
+    name: str | None,
+    level: str,
+    since: datetime | None,
+    group: str,
+    node: str,
+    every: bool,
+    follow: bool,
+    as_json: bool,
+    cluster: str | None,
+    **where: Any,
+) -> None:
+    """What the service did to a cluster, and why it failed.
+
+    A node that is tried again and again says the same again and again: that is one line, with how
+    often and since when. Only clusters with NodeProvisioningMode Continuous have events; the
+    service keeps 500.
+    """
+    from hpctl.clusters.watch import events as read
+
+    if follow and as_json:
+        raise click.UsageError("--json prints one object: it cannot --follow")
+    here = place(name or cluster, **where)
+    fleet = fleet_of(here)
+    rows = fleet.rows
+    if group:
+        find_group(fleet.description, group)
+    levels = LEVELS[LEVELS.index(level) :]
+    asked: dict[str, Any] = {"group": group, "instance": _instance(rows, node), "levels": levels}
+    found = read(here.aws, here.cluster, after=since, **asked)
+    text = lines(found, rows)
+    shown = text if every else folded(text)
+    view = ClusterEventsView(output.now(), here.cluster, shown, len(text))
+    output.show("cluster-events", view, as_json, draw)
+    if follow:
+        _follow(here, found, since, asked)
+
+
+def lines(found: Iterable[ClusterEvent], rows: Iterable[NodeRow]) -> tuple[EventLine, ...]:
+    """The events with the names of the nodes that they are of."""
+    names = {row.instance_id: row.node for row in rows if row.instance_id}
+    places = {row.logical_id: row.node for row in rows if row.logical_id}
+    return tuple(
+        EventLine(
+            names.get(e.instance_id) or places.get(e.logical_id, ""),
+            e,
+            first=e.at,
+            instances=(e.instance_id,) if e.instance_id else (),
+        )
+        for e in found
+    )
+
+
+def folded(messages: Iterable[EventLine]) -> tuple[EventLine, ...]:
+    """Events that say the same of one node, or of gone instances of a group, as one: the newest.
+
+    Instance ids differ from try to try and count for nothing in what an event says.
+    """
+    alike: dict[tuple[str, ...], list[EventLine]] = {}
+    for line in messages:
+        e = line.event
+        message = (_INSTANCE.sub("", text) for text in (e.text, e.failure, e.slurm, e.lifecycle))
+        alike.setdefault((e.level, e.resource, line.node, e.group, *message), []).append(line)
+    lines = []
+    for same in alike.values():
+        # Two lines as one with a count are two lines still.
+        lines += [_as_one(same)] if len(same) > 2 else same
+    return tuple(sorted(lines, key=lambda line: (line.event.at, line.event.id)))
+
+
+def _as_one(same: list[EventLine]) -> EventLine:
+    instances = dict.fromkeys(line.event.instance_id for line in same if line.event.instance_id)
+    newest = same[-1]
+    return replace(newest, count=len(same), first=same[0].event.at, instances=tuple(instances))
+
+
+def _instance(rows: tuple[NodeRow, ...], name: str) -> str:
+    if not name:
+        return ""
+    try:
+        return resolve(rows, name).instance_id
+    except NoSuchNode:
+        # The events of an instance outlive it.
+        if name.startswith("i-"):
+            return name
+        raise
+
+
+def _follow(
+    here: Place, found: tuple[ClusterEvent, ...], since: datetime | None, asked: dict[str, Any]
+) -> None:
+    """Print what is new, until Ctrl-C. A look that fails is tried again."""
+    from hpctl.clusters.watch import events as read
+
+    text, after = {event.id for event in found}, since or output.now()
+    try:
+        while True:
+            time.sleep(EVERY_S)
+            begun = output.now()
+            try:
+                new = read(here.aws, here.cluster, after=after - OVERLAP, **asked)
+                rows = node_rows(here.aws, here.cluster, details=False)
+            except Unavailable as error:
+                output.echo(f"hpctl: {error}; trying again", err=True)
+                continue
+            fresh = [event for event in new if event.id not in text]
+            text |= {event.id for event in fresh}
+            after = max(after, begun)
+            for line in event_lines(lines(fresh, rows)):
+                output.echo(line)
+    except KeyboardInterrupt:
+        return
+
+
+def draw(out: Console, view: ClusterEventsView) -> None:
+    """The lines of `hpctl cluster events`: time, level, of what, and what; why on a line below."""
+    if not view.events:
+        out.print("no events")
+        return
+    table = columns("TIME", "LEVEL", "WHERE", wrapped("WHAT"))
+    last = ""
+    for line in view.events:
+        style = {"Error": BAD, "Warn": WARN}.get(line.event.level, "")
+        at, level, where, what = event_cells(line)
+        if (why := line.event.failure) and why == last:
+            what[1] = "as above"
+        last = why or last
+        if line.count > 1 and line.first is not None:
+            of = f" of {len(line.instances)} instances" if len(line.instances) > 1 else ""
+            what.append(f"{line.count} times{of}, first at {moment(line.first)}")
+        text = styled("\n".join(what), style)
+        table.add_row(at, styled(level, style), where, text)
+    out.print(table)
+    if len(view.events) < view.total:
+        out.print(styled(f"{view.total} events, repeats folded: --all shows each", DIM))
+
+
+def event_lines(draw: Iterable[EventLine]) -> list[str]:
+    """Events one below the other as they come, one line each."""
+    return [
+        f"{at}  {level:5}  {where}  {'; '.join(what)}"
+        for at, level, where, what in map(event_cells, draw)
+    ]
+
+
+def event_cells(line: EventLine) -> tuple[str, str, str, list[str]]:
+    """When, how bad, of what, and what it was with why."""
+    event = line.event
+    alone = event.instance_id if len(line.instances) < 2 else ""
+    where = line.node or alone or event.group or event.resource.lower()
+    gone = f" (of {alone})" if line.node and alone and alone not in event.text else ""
+    script = "" if "lifecycle" in event.text.lower() else event.lifecycle
+    why = (event.failure, event.slurm, script and f"lifecycle script: {script}")
+    what = [f"{event.text}{gone}", *(part for part in why if part)]
+    return moment(event.at), event.level, where, what

@@ -1,0 +1,25 @@
+"""A file that a command writes: whole or not at all, and over another one only when told."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hpctl.toolkit.errors import HpctlError
+
+
+def may_write(path: Path, force: bool) -> None:
+    """Raise HpctlError where the file is there already and nobody said `--force`."""
+    if path.exists() and not force:
+        raise HpctlError(f"{path} is there already", "give another name, or --force to replace it")
+
+
+def write(path: Path, text: str) -> None:
+    """Put the text in place of what was there, by a rename. Raises HpctlError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise HpctlError(f"{path} cannot be written: {error.strerror}") from error

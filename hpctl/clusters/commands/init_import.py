@@ -1,0 +1,356 @@
+"""A file that a command writes: whole or not at all, and over another one only when told."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.arguments import LustreType, WordType
+from hpctl.clusters.commands.context import cluster_argument, no_cluster
+from hpctl.clusters.commands.file_writing import may_write, write
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import ThereType, aws_options, complete_file, spec_argument
+from hpctl.toolkit.errors import Absent, HpctlError
+
+if TYPE_CHECKING:
+    from hpctl.clusters.cluster_file import Answers
+    from hpctl.vocabulary.ports import Aws
+
+
+NAME = WordType("ClusterName", "name")
+
+
+ROLE = WordType("RoleArn", "arn")
+
+
+TYPE = WordType("InstanceType", "type")
+
+
+SUBNET = WordType("SubnetId", "subnet-id")
+
+
+SECURITY_GROUP = WordType("SecurityGroupId", "group-id")
+
+
+S3_URI = WordType("S3Uri", "s3-uri")
+
+
+COUNT = click.IntRange(0, 6758)
+
+
+class ClusterInitView(Struct, frozen=True):
+    """What `hpctl cluster init` shows. `path` is empty with `--dry-run`."""
+
+    path: str
+    cluster: str
+    groups: tuple[str, ...]
+    yaml: str
+
+
+class Question(Struct, frozen=True):
+    """What is asked on a terminal for an option that was not given."""
+
+    option: str
+    text: str
+    type: Any
+    default: Any = None
+    many: bool = False
+
+
+NEEDED = (
+    Question("name", "Name of the cluster", NAME),
+    Question("role", "Execution role of the instances (ARN)", ROLE),
+    Question("instance_types", "Instance type of the workers (several: in order)", TYPE, many=True),
+    Question("count", "How many workers", COUNT),
+)
+
+
+ASKED = (
+    *NEEDED,
+    Question("subnets", "Subnets (none: the service's own VPC)", SUBNET, "", many=True),
+    Question("security_groups", "Security groups", SECURITY_GROUP, "", many=True),
+    Question("scripts", "S3 prefix of lifecycle scripts (none: the AMI alone)", S3_URI, ""),
+    Question("lustre", "FSx for Lustre, DNS-NAME/MOUNT-NAME (none)", LustreType(), ""),
+)
+
+
+@click.command(short_help="Write a first cluster.yaml.")
+@click.argument("path", metavar="[FILE]", default="cluster.yaml", type=click.Path(path_type=Path))
+@click.option("--name", type=NAME, help="The cluster's name.")
+@click.option("--role", type=ROLE, help="The execution role of the instances.")
+@click.option(
+    "--instance-type",
+    "instance_types",
+    type=TYPE,
+    multiple=True,
+    help="The workers' instance type; given again: the next best one.",
+)
+@click.option("--count", type=COUNT, help="How many workers.")
+@click.option(
+    "--group", type=NAME, default="workers", show_default=True, help="The workers' group."
+)
+@click.option("--partition", type=NAME, help="Their Slurm partition; else named as the group.")
+@click.option("--subnet", "subnets", type=SUBNET, multiple=True, help="A subnet of the nodes.")
+@click.option(
+    "--security-group", "security_groups", type=SECURITY_GROUP, multiple=True, help="One of theirs."
+)
+@click.option("--controller-type", type=TYPE, help="The controller's type, else ml.m5.4xlarge.")
+@click.option("--login-type", type=TYPE, help="Adds a login node of this type.")
+@click.option("--scripts", type=S3_URI, help="The S3 prefix of lifecycle scripts.")
+@click.option("--entry", help="The script there that runs after the AMI's own set-up.")
+@click.option("--fsx-lustre", "lustre", type=LustreType(), help="An FSx for Lustre file system.")
+@click.option(
+    "--fsx-openzfs",
+    "openzfs",
+    type=WordType("FsxDnsName", "dns-name"),
+    help="An FSx for OpenZFS file system.",
+)
+@click.option(
+    "--training-plan", type=WordType("TrainingPlanArn", "arn"), help="The workers' training plan."
+)
+@click.option("--spot", is_flag=True, help="Spot instances for the workers.")
+@click.option("--continuous", is_flag=True, help="Continuous provisioning.")
+@click.option(
+    "--mode",
+    type=click.Choice(["observe", "assist", "own"]),
+    help="What hpctl may do there; own: it replaces nodes, and the service does not.",
+)
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--dry-run", is_flag=True, help="Print the file instead of writing it.")
+@output.json_option
+def init(path: Path, force: bool, dry_run: bool, as_json: bool, **given: Any) -> None:
+    """Write a first cluster.yaml, commented.
+
+    On a terminal it asks for what no option says; elsewhere --name, --role, --instance-type and
+    --count are needed.
+    """
+    from hpctl.clusters.cluster_file import OFFERS, begun, to_yaml
+
+    if not dry_run:
+        may_write(path, force)
+    spec = begun(_answers(given))
+    text = to_yaml(spec, [_head(path)], OFFERS)
+    if not dry_run:
+        write(path, text)
+    groups = tuple(group.name for group in spec.groups)
+    view = ClusterInitView("" if dry_run else str(path), spec.name, groups, text)
+    if as_json:
+        output.echo(output.to_json("cluster-init", view))
+    elif dry_run:
+        output.echo(text, nl=False)
+        output.echo(output.DRY_RUN, err=True)
+    else:
+        output.echo(f"{path} says what {spec.name} is: {', '.join(groups)}.")
+        if spec.hpctl.mode != "own":
+            output.echo(
+                f"hpctl's mode is {spec.hpctl.mode}: the service replaces broken nodes. --mode own "
+                "has hpctl do it, and writes what that needs (node_recovery: None)."
+            )
+        output.echo(f"Next: hpctl cluster validate {path}, then hpctl cluster create {path}.")
+
+
+def _head(path: Path) -> str:
+    return (
+        "A HyperPod cluster with Slurm. Every key: docs/cluster.md. Check it with "
+        f"`hpctl cluster validate {path.name}`; `hpctl cluster create {path.name}` makes it."
+    )
+
+
+def _answers(given: dict[str, Any]) -> Answers:
+    """The options, and on a terminal what was asked beside them. Raises UsageError."""
+    from hpctl.clusters.cluster_file import Answers
+
+    missing = [question for question in NEEDED if given[question.option] in (None, ())]
+    if missing and not sys.stdin.isatty():
+        flags = {"instance_types": "--instance-type"}
+        names = [flags.get(question.option, f"--{question.option}") for question in missing]
+        raise click.UsageError(f"{', '.join(names)} must be given where nobody can be asked")
+    if missing:
+        for question in ASKED:
+            if given[question.option] in (None, ()):
+                given[question.option] = _asked(question)
+    return Answers(**{key: value for key, value in given.items() if value not in (None, "")})
+
+
+def _asked(question: Question) -> Any:
+    """The answer of a person, asked again until it is one."""
+
+    def one(text: str) -> Any:
+        if not text.strip() and question.default == "":
+            return () if question.many else None
+        convert: Callable[[str], Any] = lambda word: question.type.convert(word, None, None)  # noqa: E731
+        if question.many:
+            return tuple(convert(word) for word in text.replace(",", " ").split())
+        return convert(text)
+
+    shown = question.default is not None and question.default != ""
+    return output.prompt(
+        question.text, default=question.default, show_default=shown, value_proc=one
+    )
+
+
+class ClusterImportView(Struct, frozen=True):
+    """What `hpctl cluster import` shows. `path` is empty where the file went to standard output."""
+
+    cluster: str
+    path: str
+    groups: tuple[str, ...]
+    unsaid: tuple[str, ...]
+    yaml: str
+
+
+@click.command("import", short_help="Write cluster.yaml from an existing cluster or a request.")
+@cluster_argument
+@click.option(
+    "--from-json",
+    "request",
+    metavar="FILE",
+    type=ThereType(exists=True, dir_okay=False, allow_dash=True),
+    shell_complete=complete_file,
+    help="A create-cluster request, as the AWS CLI's --cli-input-json takes it; - for stdin.",
+)
+@click.option(
+    "-o", "--output", "path", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write this file instead of standard output.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@aws_options
+@output.json_option
+def import_(
+    name: str | None,
+    request: str | None,
+    path: Path | None,
+    force: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Write cluster.yaml from an existing cluster; `hpctl cluster update` with it changes nothing.
+
+    Or from a request that would create one. What nobody tells stands as a comment at the top.
+    """
+    if (name is None) == (request is None):
+        raise click.UsageError("name a CLUSTER, or a request in --from-json")
+    if path:
+        may_write(path, force)
+    if request:
+        view = _requested(request, str(path or ""))
+    else:
+        view = _imported(open_aws(**where), str(name), str(path or ""))
+    if path:
+        write(path, view.yaml)
+    if as_json:
+        output.echo(output.to_json("cluster-import", view))
+    elif path:
+        output.echo(f"{path} says what {view.cluster} is: {', '.join(view.groups)}.")
+        for one in view.unsaid:
+            output.echo(f"{'The request' if request else 'The service'} does not tell {one}.")
+    else:
+        output.echo(view.yaml, nl=False)
+
+
+def _requested(file: str, path: str) -> ClusterImportView:
+    from hpctl.clusters.cluster_file import spec_of_json, to_yaml, unsaid
+    from hpctl.clusters.service_model import open_model
+
+    try:
+        with click.open_file(file, encoding="utf-8") as opened:
+            text = opened.read()
+    except (OSError, ValueError) as error:
+        raise HpctlError(f"{file} cannot be read: {error}") from error
+    spec = spec_of_json(text, file, open_model())
+    silent = unsaid(spec, "write them in", images=False)
+    head = [
+        f"HyperPod cluster {spec.name}, as a create-cluster request has it: `hpctl cluster create` "
+        "with this file sends the same. Every key: docs/cluster.md.",
+        "What the request does not tell:",
+        *(f"- {one}" for one in silent),
+    ]
+    groups = tuple(group.name for group in spec.groups)
+    return ClusterImportView(spec.name, path, groups, tuple(silent), to_yaml(spec, head))
+
+
+def _imported(aws: Aws, name: str, path: str) -> ClusterImportView:
+    from hpctl.clusters.cluster_file import images_of, spec_of, to_yaml, unsaid
+    from hpctl.clusters.request import beside
+
+    sagemaker = aws.service("sagemaker")
+    try:
+        describe = sagemaker.read("describe_cluster", ClusterName=name)
+    except Absent as error:
+        raise no_cluster(aws, name, error) from error
+    silent: list[str] = []
+    tags: dict[str, str] = {}
+    try:
+        found = sagemaker.pages("list_tags", "Tags", ResourceArn=describe["ClusterArn"])
+        tags = {tag["Key"]: tag["Value"] for tag in found}
+    except HpctlError as error:
+        silent.append(f"the tags: {error}")
+    parameters, why = beside(aws, describe)
+    spec = spec_of(describe, tags, parameters)
+    silent = [*unsaid(spec, why), *silent]
+    remarks = {
+        group: (
+            "The AMI that it has. Without the #, the file pins it:",
+            *(f"{key}: {value}" for key, value in images.items()),
+        )
+        for group, images in images_of(describe).items()
+        if images
+    }
+    head = [
+        f"HyperPod cluster {spec.name}, as the service describes it: `hpctl cluster update` with "
+        "this file changes nothing. Every key: docs/cluster.md.",
+        "What the service does not tell:",
+        *(f"- {one}" for one in silent),
+    ]
+    text = to_yaml(spec, head, remarks=remarks)
+    groups = tuple(group.name for group in spec.groups)
+    return ClusterImportView(spec.name, path, groups, tuple(silent), text)
+
+
+@click.command(
+    "provisioning-parameters", short_help="Print provisioning_parameters.json of cluster.yaml."
+)
+@spec_argument
+@click.option(
+    "-o", "--output", "target", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write this file instead of standard output.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print it with --output, too: it is JSON.")
+def provisioning_parameters(path: str, target: Path | None, force: bool, as_json: bool) -> None:
+    """Print provisioning_parameters.json, as the lifecycle scripts read it from their directory.
+
+    For clusters with `slurm_config: provisioning_parameters`; `hpctl lifecycle bundle` takes the
+    file along.
+    """
+    from hpctl.clusters.request import render
+    from hpctl.clusters.spec import read
+
+    if target:
+        may_write(target, force)
+    text = json.dumps(render(read(path)), indent=2) + "\n"
+    if target:
+        write(target, text)
+    if as_json or not target:
+        output.echo(text, nl=False)
+
+
+@click.command(short_help="Print the JSON schema of cluster.yaml.")
+@output.json_anyway_option
+def schema(as_json: bool) -> None:  # noqa: ARG001 -- JSON either way
+    """Print the JSON schema of cluster.yaml, for editors that complete and check while you type.
+
+    With the YAML language server, as a first line of the file:
+
+    # yaml-language-server: $schema=cluster.schema.json
+    """
+    from hpctl.clusters.spec.reading import schema_text
+
+    output.echo(schema_text(), nl=False)

@@ -1,0 +1,447 @@
+"""`hpctl lifecycle`: the bundle of scripts that nodes run at birth."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from hpctl.clusters.arguments import PrefixType
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output as toolkit_output
+from hpctl.toolkit.arguments import ThereType, aws_options
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.output import DRY_RUN, Exit, json_option, leave
+from hpctl.toolkit.tables import styled, table, wrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from hpctl.clusters.bundle import Bundle, S3Prefix
+    from hpctl.clusters.bundle_checks import Problem, RunState, StepState, Trial
+    from hpctl.clusters.bundle_wheels import Target
+
+
+@click.group(
+    cls=LazyGroup, epilog="Exit codes: 0 fine, 1 problem found or refused, 2 usage, 3 cannot tell."
+)
+def lifecycle() -> None:
+    """Build, test and upload lifecycle scripts."""
+
+
+FILE = ThereType(path_type=Path, exists=True, dir_okay=False)
+DIRECTORY = ThereType(path_type=Path, exists=True, file_okay=False)
+
+_bundle = click.argument("directory", metavar="BUNDLE", type=ThereType(path_type=Path, exists=True))
+
+DEFAULT_SPEC = "cluster.yaml"
+
+
+class BundleView(Struct, frozen=True):
+    """What `hpctl lifecycle bundle` shows."""
+
+    directory: str
+    digest: str
+    files: int
+    size: int
+    wheels: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+
+@lifecycle.command()
+@click.option(
+    "--output",
+    "-o",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("lifecycle-bundle"),
+    show_default=True,
+    help="The directory to make; an older bundle there is replaced.",
+)
+@click.option("--config", "settings", type=FILE, help="config.json (docs/lifecycle.md).")
+@click.option(
+    "--add",
+    multiple=True,
+    type=ThereType(path_type=Path, exists=True),
+    metavar="PATH",
+    help="A file or directory for the top of the bundle: shared_users.txt, site.d, debs, ...",
+)
+@click.option(
+    "--spec",
+    "spec_file",
+    type=FILE,
+    help="The cluster's file, for its groups' roles; cluster.yaml where there is one.",
+)
+@click.option("--wheelhouse", type=DIRECTORY, help="A directory of wheels: hpctl's, pip's, all.")
+@click.option("--wheels", is_flag=True, help="Fetch the wheels by pip, for the node's machine.")
+@click.option(
+    "--installed", is_flag=True, help="Take the wheels that are installed here, from no network."
+)
+@click.option(
+    "--python-version",
+    metavar="3.X",
+    help="The Python that will run hpctl on the node: 3.10, or that of --python.",
+)
+@click.option(
+    "--machine",
+    type=click.Choice(["x86_64", "aarch64"]),
+    default="x86_64",
+    show_default=True,
+    help="The node's architecture.",
+)
+@click.option(
+    "--python",
+    type=FILE,
+    metavar="TAR.GZ",
+    help="A relocatable Python 3.10 or later, for AMIs that have none.",
+)
+@json_option
+def bundle(
+    directory: Path,
+    settings: Path | None,
+    add: tuple[Path, ...],
+    spec_file: Path | None,
+    wheelhouse: Path | None,
+    wheels: bool,
+    installed: bool,
+    python_version: str | None,
+    machine: str,
+    python: Path | None,
+    as_json: bool,
+) -> None:
+    """Build and check a bundle of lifecycle scripts.
+
+    Without --wheels, --installed or --wheelhouse the nodes get everything but hpctl itself. A
+    bundle with a problem is not kept.
+    """
+    from hpctl.clusters import bundle as bundles
+    from hpctl.clusters import bundle_checks, bundle_wheels
+
+    if sum(map(bool, (wheels, installed, wheelhouse))) > 1:
+        raise click.UsageError("give one of --wheels, --installed and --wheelhouse")
+    target = _target(python_version, machine, python)
+    directory = directory.absolute()
+    bundles.replaceable(directory)
+    with _room_beside(directory) as room:
+        made = room / "bundle"
+        made.mkdir()
+        house = wheelhouse
+        if wheels or installed:
+            house = room / "wheels"
+            if wheels:
+                bundle_wheels.download(house, target)
+            else:
+                bundle_wheels.installed(house, target.python)
+        packed = bundle_wheels.given(house) if house else ()
+        bundles.lay(made, settings, add, packed, python, asdict(target))
+        note = _with_roles(made, spec_file)
+        found = bundle_checks.problems(made)
+        signed = bundles.sign(made)
+        if not found:
+            made.chmod(0o755)
+            bundles.replace(made, directory)
+    view = _view(directory, signed, found, target, note)
+    toolkit_output.show("lifecycle-bundle", view, as_json, draw_bundle)
+    leave(Exit.PROBLEM if found else Exit.FINE)
+
+
+def _target(version: str | None, machine: str, packed: Path | None) -> Target:
+    from hpctl.clusters import bundle_wheels
+
+    inside = bundle_wheels.packed_python(packed) if packed else ""
+    wanted = version or inside or bundle_wheels.DEFAULT_PYTHON
+    if not bundle_wheels.VERSION.fullmatch(wanted):
+        raise click.UsageError(f"--python-version: {wanted!r} is not of the form 3.10")
+    return bundle_wheels.Target(wanted, machine)
+
+
+@contextmanager
+def _room_beside(target_file: Path) -> Iterator[Path]:
+    """Where a bundle is made, on the same file system: it moves to its place whole or not at all.
+
+    Raises HpctlError where that cannot be written.
+    """
+    try:
+        target_file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(
+            prefix=f".{target_file.name}-", dir=target_file.parent
+        ) as room:
+            yield Path(room)
+    except OSError as error:
+        raise HpctlError(
+            f"{target_file} cannot be made: {error.strerror or error}",
+            "name a place that can be written and has room in --target_file",
+        ) from error
+
+
+def _with_roles(made: Path, spec_file: Path | None) -> str:
+    """Give the bundle the roles of the groups; the note on it. Raises HpctlError."""
+    from hpctl.clusters import spec
+    from hpctl.clusters.request import write_roles
+
+    path = spec_file or Path(DEFAULT_SPEC)
+    if not path.is_file():
+        return ""
+    where = write_roles(made, spec.read(str(path)))
+    return f"{where} has the groups' roles, as {path} says them" if where else ""
+
+
+def _view(
+    output: Path, signed: Bundle, found: tuple[Problem, ...], target: Target, note: str
+) -> BundleView:
+    notes = [note] if note else []
+    if not signed.wheels:
+        notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
+    else:
+        notes.append(f"hpctl will run with {target}: the nodes must have it, or --python bring it")
+    made = (str(output), signed.digest, len(signed.files), signed.size, signed.wheels)
+    return BundleView(*made, found, tuple(notes))
+
+
+class PushView(Struct, frozen=True):
+    """What `hpctl lifecycle push` shows. `dry_run`: nothing was sent."""
+
+    source_s3_uri: str
+    digest: str
+    dry_run: bool
+    sent: tuple[str, ...]
+    unchanged: int
+    left_over: tuple[str, ...]
+    pruned: bool
+
+
+@lifecycle.command()
+@_bundle
+@click.argument("target", metavar="S3://BUCKET/PREFIX", type=PrefixType())
+@click.option("--prune", is_flag=True, help="Delete objects under the prefix that no bundle has.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask before --prune deletes.")
+@aws_options
+@json_option
+def push(
+    directory: Path,
+    target: S3Prefix,
+    prune: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    **account: str | None,
+) -> None:
+    """Upload a bundle to S3, what changed of it.
+
+    MANIFEST goes last: a node that starts meanwhile rejects files that it does not list. Nodes
+    that are up are not touched; new and replaced ones run the new scripts.
+    """
+    from hpctl.clusters import bundle as bundles
+    from hpctl.clusters import bundle_checks
+    from hpctl.clusters.commands.waiting import confirm
+
+    if prune and not target.prefix:
+        raise click.UsageError(f"--prune would delete all else in {target}: name a prefix there")
+    read = bundles.read(directory)
+    found = bundle_checks.problems(directory)
+    if found:
+        raise HpctlError(f"{found[0].path} {found[0].what}", "see: hpctl lifecycle bundle")
+    aws = open_aws(**account)
+    plan = bundles.plan(aws, read, target)
+    deletes = prune and bool(plan.left_over)
+    if deletes and not dry_run:
+        confirm(f"Delete {len(plan.left_over)} objects in {target}?", yes)
+    if not dry_run:
+
+        def report(path: str) -> None:
+            if not as_json:
+                toolkit_output.echo(f"sending {path}", err=True)
+
+        bundles.push(aws, read, target, plan, report)
+        if deletes:
+            bundles.prune(aws, target, plan)
+    pruned = deletes and not dry_run
+    sent = (str(target), read.digest, dry_run, plan.send, len(plan.unchanged), plan.left_over)
+    view = PushView(*sent, pruned)
+    toolkit_output.show("lifecycle-push", view, as_json, draw_push)
+    leave(Exit.FINE)
+
+
+class TestView(Struct, frozen=True):
+    """What `hpctl lifecycle test` shows. `slurm`: how a real instance fared, or why none did."""
+
+    digest: str
+    mode: str
+    problems: tuple[Problem, ...]
+    trials: tuple[Trial, ...]
+    slurm: str
+    passed: bool
+
+
+@lifecycle.command()
+@_bundle
+@click.option(
+    "--mode",
+    type=click.Choice(["OnCreate", "OnInitComplete"]),
+    default="OnCreate",
+    show_default=True,
+    help="Which entry point.",
+)
+@click.option("--no-slurm", is_flag=True, help="Start no Slurm: run the scripts alone.")
+@json_option
+def test(directory: Path, mode: str, no_slurm: bool, as_json: bool) -> None:
+    """Test a bundle on this machine.
+
+    As a node of each role, below a directory; then as a sandbox's instance, which must join a real
+    Slurm. What needs systemd, mounts or accounts is left out: hpctl lifecycle show says so.
+    """
+    from hpctl.clusters import bundle as bundles
+    from hpctl.clusters import bundle_checks
+    from hpctl.clusters import bundle_checks as bundle_trial
+
+    directory = directory.absolute()
+    read = bundles.read(directory)
+    found = bundle_checks.problems(directory)
+    trials: tuple[Trial, ...] = ()
+    slurm = "not tried"
+    if not found:
+        with tempfile.TemporaryDirectory(prefix="hpctl-lifecycle-") as room:
+            trials = tuple(
+                bundle_trial.run_as(directory, role, mode, Path(room) / role)
+                for role in bundle_trial.roles(directory)
+            )
+        if not no_slurm and all(trial.code == 0 for trial in trials):
+            slurm = _with_slurm(directory)
+    passed = not found and all(trial.code == 0 for trial in trials) and "failed" not in slurm
+    view = TestView(read.digest, mode, found, trials, slurm, passed)
+    toolkit_output.show("lifecycle-test", view, as_json, draw_test)
+    leave(Exit.FINE if passed else Exit.PROBLEM)
+
+
+def _with_slurm(directory: Path) -> str:
+    """Boot a sandbox of one node from the bundle: what became of it, in words."""
+    try:
+        trial = import_module("hpctl.sandbox.lifecycle_trial")
+    except ModuleNotFoundError:
+        return "not tried: the sandbox is not installed; pip install 'hpctl[sandbox]' brings it"
+    outcome: str = trial.try_bundle(directory)
+    return outcome
+
+
+@lifecycle.command()
+@click.option(
+    "--root",
+    type=ThereType(path_type=Path, exists=True, file_okay=False),
+    default=Path("/"),
+    help="Where the node's files are, if not at / (a sandbox's node).",
+)
+@json_option
+def show(root: Path, as_json: bool) -> None:
+    """Show the result of each step on this node."""
+    from hpctl.clusters.bundle_checks import state_of
+
+    run = state_of(root)
+    if run is None:
+        raise Unavailable(
+            "no lifecycle script of hpctl's has run on this machine",
+            "HyperPod's own log of it: /var/log/provision/provisioning.log",
+        )
+    toolkit_output.show("lifecycle-show", run, as_json, draw_run)
+    leave(Exit.PROBLEM if run.state == "failed" else Exit.FINE)
+
+
+STYLES = {"done": "green", "failed": "red", "running": "yellow"}
+
+
+def draw_bundle(out: Console, view: BundleView) -> None:
+    """Problems, or what the bundle is."""
+    if view.problems:
+        _problems(out, view.problems)
+        return
+    _row(out, "bundle", view.directory)
+    wheels = f"{len(view.wheels)} wheels" if view.wheels else "no wheels"
+    _row(out, "holds", f"{view.files} files, {_bytes(view.size)}, {wheels}")
+    _row(out, "digest", view.digest)
+    for note in view.notes:
+        _row(out, "note", note)
+
+
+def draw_push(out: Console, view: PushView) -> None:
+    """What went where."""
+    verb = "would send" if view.dry_run else "sent"
+    _row(out, "s3 uri", view.source_s3_uri)
+    _row(out, "digest", view.digest)
+    _row(out, verb, f"{len(view.sent)} files; {view.unchanged} lie there already")
+    if view.dry_run:
+        for path in view.sent:
+            _line(out, f"  {path}")
+    if view.left_over:
+        more = "" if view.pruned else " (--prune deletes what is in no bundle)"
+        _row(out, "deleted" if view.pruned else "left", ", ".join(view.left_over) + more)
+    if view.dry_run:
+        _line(out, DRY_RUN)
+
+
+def draw_test(out: Console, view: TestView) -> None:
+    """Each role's steps that did something or failed, then Slurm."""
+    if view.problems:
+        _problems(out, view.problems)
+    for trial in view.trials:
+        _line(out, f"{trial.role}: {trial.last}", "" if trial.code == 0 else "red")
+        if trial.run:
+            _steps(out, [s for s in trial.run.steps if s.state not in ("not_applicable", "off")])
+            # What a directory lacks a node has: these run there, and nobody has seen them yet.
+            left = [s.step for s in trial.run.steps if " below /" in s.why]
+            if left:
+                out.print(f"not tried below a directory: {', '.join(left)}")
+        out.print()
+    _row(out, "slurm", view.slurm)
+    _row(out, "digest", view.digest)
+    _line(out, "passed" if view.passed else "FAILED", "green" if view.passed else "red")
+
+
+def draw_run(out: Console, run: RunState) -> None:
+    """The run in one line, then every step."""
+    why = f": {run.why}" if run.why else ""
+    out.print(f"{run.node} {run.role} of {run.group}, {run.instance_id}, {run.mode}")
+    out.print(styled(f"{run.state} at {run.at}{why}", style=STYLES.get(run.state, "")))
+    out.print(f"bundle {run.bundle[:12] or '(unsigned)'}")
+    out.print()
+    _steps(out, run.steps)
+
+
+def _steps(out: Console, steps: Sequence[StepState]) -> None:
+    rows = []
+    for step in steps:
+        state = styled(step.state, style=STYLES.get(step.state, ""))
+        tries = step.tries if step.state in ("done", "failed", "running") else None
+        seconds = f"{step.seconds:.1f}" if step.state in ("done", "failed") else None
+        weight = " (optional)" if step.weight == "optional" and step.state == "failed" else ""
+        rows.append((step.step, state, tries, seconds, f"{step.why}{weight}" or None))
+    table(out, ("STEP", "STATE", "TRIES", "SECONDS", wrapped("WHY")), rows)
+
+
+def _problems(out: Console, problems: Sequence[Problem]) -> None:
+    _line(out, f"{len(problems)} problem(s), no bundle", "red")
+    for problem in problems:
+        _line(out, f"  {problem.path}: {problem.what}")
+
+
+def _row(out: Console, name: str, what: str) -> None:
+    _line(out, f"{name:<7} {what}")
+
+
+def _line(out: Console, text: str, style: str = "") -> None:
+    """Paths and digests are copied from the screen: they are not broken into lines."""
+    out.print(styled(text, style=style), soft_wrap=True)
+
+
+def _bytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"

@@ -1,0 +1,347 @@
+"""`hpctl cluster software-update` and `health-check`: long orders for whole groups."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.clusters import health_verdict, maintenance, maintenance_following, maintenance_orders
+from hpctl.clusters.commands.context import (
+    Known,
+    Place,
+    cluster_argument,
+    fleet_of,
+    groups_option,
+    known,
+    nodes_argument,
+    place,
+    place_options,
+)
+from hpctl.clusters.commands.waiting import (
+    FOLLOW,
+    GIVE_UP,
+    all_of,
+    confirm,
+    duration_option,
+    wait_option,
+    yes_option,
+)
+from hpctl.clusters.fleet import Fleet, NodeRow
+from hpctl.clusters.maintenance import CHECKS, GroupWork, Work
+from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.lazy_commands import INTERRUPTED
+from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, columns, styled, word, wrapped
+from hpctl.vocabulary.ports import Aws
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+EVERY_S = maintenance.EVERY_S
+
+
+class CheckedNode(Struct, frozen=True):
+    """A node after its deep health checks: passed, rebooted, replaced, failed or gone."""
+
+    node: str
+    instance_id: str
+    new_instance_id: str
+    result: str
+    message: str
+
+
+class MaintenanceView(Struct, frozen=True):
+    """What was ordered for groups, and how it stands. `outcome`: dry_run, ordered, done, failed,
+    interrupted; `jobs` run on the groups' nodes, null where Slurm is not at hand.
+    """
+
+    as_of: datetime
+    cluster: str
+    operation: str
+    request: Mapping[str, Any]
+    jobs: tuple[int, ...] | None
+    outcome: str
+    failed: str
+    groups: tuple[GroupWork, ...]
+    nodes: tuple[CheckedNode, ...]
+
+
+_common = all_of(
+    click.option("--dry-run", is_flag=True, help="Print what would be ordered; order nothing."),
+    yes_option,
+    wait_option(FOLLOW),
+    duration_option("timeout", "6h", GIVE_UP),
+    duration_option("every", f"{EVERY_S:g}s", "How often to look."),
+    output.json_option,
+    place_options,
+)
+
+
+@click.command("software-update")
+@cluster_argument
+@groups_option("Only this group; repeatable.")
+@click.option("--release", default="", help="This image release of the groups named by --group.")
+@click.option("--image-id", "image", default="", help="A custom AMI, or `default`.")
+@click.option("--batch", default="", metavar="N|P%", help="How many nodes of a group at once.")
+@click.option("--rollback-batch", default="", metavar="N|P%", help="The same for a rollback.")
+@duration_option("interval", None, "How long a batch must be fine before the next.", most="1h")
+@click.option(
+    "--alarm", "alarms", multiple=True, help="A CloudWatch alarm that rolls back; repeatable."
+)
+@_common
+def software_update(
+    name: str | None, groups: tuple[str, ...], release: str, image: str, batch: str,
+    rollback_batch: str, interval_s: float | None, alarms: tuple[str, ...], dry_run: bool,
+    yes: bool, wait: bool, every_s: float, timeout_s: float, as_json: bool, cluster: str | None,
+    **where: Any,
+) -> None:  # fmt: skip
+    """Give groups the newest image, in rolling batches.
+
+    The root volumes are written anew and the lifecycle scripts run again; jobs are not waited for.
+    Exit code: 0 done, 1 failed or rolled back, 3 not done in time, 130 interrupted.
+    """
+    here, fleet = _fleet(name or cluster, where)
+    every = _groups(fleet, groups)
+    if release and not groups:
+        raise click.UsageError("--release is for the groups named by --group")
+    try:
+        request = maintenance_orders.software_request(
+            here.cluster, groups=groups, release=release, image=image, batch=batch,
+            rollback_batch=rollback_batch, interval_s=interval_s, alarms=alarms,
+        )  # fmt: skip
+    except ValueError as error:
+        raise click.UsageError(f"--batch, --rollback-batch: {error}") from error
+    rows = tuple(row for row in fleet.rows if row.group in every)
+    view = _view(here, "UpdateClusterSoftware", request, rows)
+    _warn(view, rows, f"update the software of {len(rows)} node(s) of {', '.join(every)}")
+    if batch:
+        output.echo(output.folded(f"hpctl: {maintenance_orders.NO_BATCHES}"), err=True)
+    if dry_run:
+        return _show(view, as_json)
+    confirm("update the software?", yes)
+    aws, cluster_name = here.aws, here.cluster
+    maintenance_orders.order(
+        aws, "update_cluster_software", request,
+        lambda: maintenance_orders.updating(aws, cluster_name), time.sleep,
+    )  # fmt: skip
+    following = maintenance_following.Following(
+        aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s,
+        before=fleet.description,
+    )  # fmt: skip
+    view = _followed(view, following.software()) if wait else _with(view, outcome="ordered")
+    return _show(view, as_json)
+
+
+@click.command("health-check")
+@nodes_argument
+@groups_option("Every node of this group; repeatable.")
+@click.option(
+    "--check",
+    "checks",
+    multiple=True,
+    type=click.Choice(CHECKS, case_sensitive=False),
+    help="Which checks; repeatable. [default: InstanceStress and InstanceConnectivity]",
+)
+@_common
+def health_check(
+    names: tuple[str, ...], groups: tuple[str, ...], checks: tuple[str, ...], dry_run: bool,
+    yes: bool, wait: bool, every_s: float, timeout_s: float, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+    """Run HyperPod's deep health checks on nodes or groups: one to two hours.
+
+    Jobs are not interrupted: a node that is busy for ten minutes is skipped. A node that fails is
+    rebooted or replaced by the service. One request a cluster at a time, workers only.
+    Exit code: 0 all passed, 1 one failed or was replaced, 3 not done in time, 130 interrupted.
+    """
+    if not names and not groups:
+        raise click.UsageError("name the nodes, or their groups with --group")
+    here, fleet = _fleet(where.pop("cluster"), where)
+    _groups(fleet, groups)
+    named = resolve_all(fleet.rows, names)
+    # A node that is named beside its group is one node.
+    rows = tuple(dict.fromkeys((*(r for r in fleet.rows if r.group in groups), *named)))
+    heads = [row.shown for row in rows if row.role in ("controller", "login")]
+    if heads:
+        raise HpctlError(f"deep health checks are for workers: not {', '.join(heads)}")
+    chosen = checks or CHECKS[:2]
+    request = maintenance_orders.health_request(here.cluster, named, groups, chosen)
+    view = _view(here, "StartClusterHealthCheck", request, rows)
+    _warn(view, rows, f"check {len(rows)} node(s): {', '.join(chosen)}")
+    if dry_run:
+        return _show(view, as_json)
+    confirm("start the checks?", yes)
+    aws, cluster_name, ordered = here.aws, here.cluster, output.now()
+    maintenance_orders.order(
+        aws, "start_cluster_health_check", request,
+        lambda: maintenance_orders.checking(aws, cluster_name), time.sleep,
+    )  # fmt: skip
+    every = tuple(dict.fromkeys(row.group for row in rows))
+    following = maintenance_following.Following(
+        aws, cluster_name, every, time.monotonic, time.sleep, every_s, timeout_s
+    )
+    if not wait:
+        return _show(_with(view, outcome="ordered"), as_json)
+    view = _followed(view, following.health())
+    if view.outcome != "interrupted":
+        after = fleet_of(here)
+        became = checked(rows, after.rows)
+        view = _with(view, nodes=tuple(_checked(aws, after, node, ordered) for node in became))
+    return _show(view, as_json)
+
+
+def checked(before: Sequence[NodeRow], after: Sequence[NodeRow]) -> tuple[CheckedNode, ...]:
+    """What became of each node, by comparison: no call of the API tells a result."""
+    results = []
+    for old in before:
+        now = next(
+            (
+                row
+                for row in after
+                if (row.logical_id and row.logical_id == old.logical_id)
+                or row.instance_id == old.instance_id
+                or (row.ip and row.ip == old.ip and not row.logical_id)
+            ),
+            None,
+        )
+        result, new, why = "gone", "", ""
+        if now is not None and now.status in ("Failure", "Failed"):
+            result, why = "failed", now.message
+        elif now is not None:
+            same = now.instance_id == old.instance_id
+            result, new = ("passed", "") if same else ("replaced", now.instance_id)
+        results.append(CheckedNode(old.shown, old.instance_id, new, result, why))
+    return tuple(results)
+
+
+def _checked(aws: Aws, fleet: Fleet, node: CheckedNode, since: datetime) -> CheckedNode:
+    """The node with what its own log says."""
+    answer = fleet.description
+    arn, name = str(answer["ClusterArn"]), str(answer.get("ClusterName", ""))
+    needs, line = health_verdict.health_verdict(aws, arn, name, node.instance_id, since)
+    result = "rebooted" if needs == "reboot" and node.result == "passed" else node.result
+    return replace(node, result=result, message=node.message or line)
+
+
+def _fleet(cluster: str | None, where: Mapping[str, Any]) -> tuple[Place, Fleet]:
+    here = place(cluster, **where)
+    fleet = fleet_of(here)
+    status = str(fleet.description["ClusterStatus"])
+    if status != "InService":
+        raise HpctlError(
+            f"the cluster is {status}: the service takes such orders only while InService",
+            f"`hpctl cluster wait {here.cluster}` waits for it",
+        )
+    return here, fleet
+
+
+def _groups(fleet: Fleet, named: Sequence[str]) -> tuple[str, ...]:
+    """The groups named, or all. Raises Absent for one that is not there."""
+    every = [str(g["InstanceGroupName"]) for g in fleet.description.get("InstanceGroups", ())]
+    for group in named:
+        find_group(fleet.description, group)
+    return tuple(named or every)
+
+
+def _view(
+    here: Place, operation: str, request: Mapping[str, Any], rows: Sequence[NodeRow]
+) -> MaintenanceView:
+    answer = known(here) if here.slurm else Known()
+    jobs: tuple[int, ...] | None = None
+    if answer.slurm is not None:
+        joined = answer.join(tuple(rows), here)
+        jobs = tuple(sorted({job for row in joined for job in row.jobs}))
+    return MaintenanceView(
+        output.now(), here.cluster, operation, request, jobs, "dry_run", "", (), ()
+    )
+
+
+def _with(view: MaintenanceView, **changed: Any) -> MaintenanceView:
+    return replace(view, as_of=output.now(), **changed)
+
+
+def _warn(view: MaintenanceView, rows: Sequence[NodeRow], what: str) -> None:
+    output.echo(f"{view.operation} on {view.cluster}: {what}", err=True)
+    output.echo(f"  {', '.join(row.shown for row in rows[:8])}{' ...' * (len(rows) > 8)}", err=True)
+    if view.jobs is None:
+        output.echo("  what runs there is unknown: Slurm is not at hand", err=True)
+    else:
+        running = ", ".join(map(str, view.jobs)) or "none"
+        output.echo(f"  jobs there: {running}", err=True)
+
+
+def _followed(view: MaintenanceView, looks: Iterator[Work]) -> MaintenanceView:
+    """Tell of each change on standard error; the view at the end."""
+    before: list[str] = []
+    last = Work("", ())
+    try:
+        for last in looks:
+            lines = work_lines(last)
+            for line in lines if lines != before else ():
+                output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {line}", err=True)
+            before = lines
+    except KeyboardInterrupt:
+        return _with(view, outcome="interrupted", groups=last.groups)
+    outcome = "failed" if last.failed else "done"
+    return _with(view, outcome=outcome, failed=last.failed, groups=last.groups)
+
+
+def _show(view: MaintenanceView, as_json: bool) -> None:
+    output.show("cluster-maintenance", view, as_json, draw)
+    if view.outcome == "interrupted":
+        raise click.exceptions.Exit(INTERRUPTED)
+    bad = view.outcome == "failed" or any(node.result != "passed" for node in view.nodes)
+    output.leave(Exit.PROBLEM if bad else Exit.FINE)
+
+
+OUTCOMES = {
+    "dry_run": (DRY_RUN, DIM),
+    "ordered": ("ordered; it goes on", WARN),
+    "interrupted": ("interrupted; it goes on in the service: hpctl cluster wait", WARN),
+    "done": ("done", GOOD),
+    "failed": ("failed", BAD),
+}
+_RESULTS = {"passed": GOOD, "failed": BAD, "replaced": WARN, "rebooted": WARN, "gone": WARN}
+
+
+def work_lines(work: Work) -> list[str]:
+    """One line a group, of one look."""
+    lines = [f"the cluster is {work.status}"] if work.status != "InService" else []
+    lines += [_group_line(group) for group in work.groups]
+    return [*lines, f"cannot look: {work.unread}"] if work.unread else lines
+
+
+def _group_line(group: GroupWork) -> str:
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
+    new = f"; {group.updated} of {group.total} have {group.desired}" if group.desired else ""
+    return f"{group.name}: {group.status}: {counts or 'no node'}{new}"
+
+
+def draw(out: Console, view: MaintenanceView) -> None:
+    """The end of it, or the request where nothing was ordered."""
+    if view.outcome == "dry_run":
+        out.print(f"{view.operation} {json.dumps(view.request, indent=2)}")
+    for group in view.groups:
+        out.print(_group_line(group))
+    if view.nodes:
+        table = columns("NODE", "INSTANCE", "RESULT", "NEW INSTANCE", wrapped("WHY"))
+        for node in view.nodes:
+            table.add_row(
+                node.node,
+                word(node.instance_id),
+                styled(node.result, _RESULTS.get(node.result, "")),
+                word(node.new_instance_id),
+                node.message,
+            )
+        out.print(table)
+    text, style = OUTCOMES[view.outcome]
+    out.print(styled(f"{text}: {view.failed}" if view.failed else text, style))

@@ -1,0 +1,503 @@
+"""`hpctl cluster replace|reboot|delete-nodes`: orders for named nodes, drained first.
+
+Nodes that go: emptied first where Slurm is at hand, then removed by name, told one by one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.commands.change_view import PHASES, RemovalView
+from hpctl.clusters.commands.context import (
+    Known,
+    Place,
+    complete_node,
+    fleet_of,
+    known,
+    place,
+    place_options,
+)
+from hpctl.clusters.commands.waiting import (
+    all_of,
+    confirm,
+    duration_option,
+    wait_option,
+    yes_option,
+)
+from hpctl.clusters.node_lookup import resolve_all
+from hpctl.clusters.node_order_plan import Plan, Target, plan
+from hpctl.clusters.order_terms import Verb
+from hpctl.engine.request_client import JobHere, fate, invoking_user
+from hpctl.engine.requests import NOW
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import NODES, now_option
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.lazy_commands import INTERRUPTED
+from hpctl.toolkit.output import DRY_RUN, Exit
+from hpctl.toolkit.tables import BAD, DIM, GOOD, WARN, columns, indented, styled, word, wrapped
+from hpctl.toolkit.view_copy import copied
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.policy import Mode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.clusters.commands.waiting import Waiting
+    from hpctl.clusters.fleet import Fleet
+    from hpctl.clusters.node_order_plan import Pick, Plan
+    from hpctl.clusters.order_walk import NodeProgress, Walk
+
+
+HEARTBEAT_S = 60.0
+"""How often a walk on which nothing moves says that it still waits."""
+
+
+removal_now_option = click.option(
+    "--now", is_flag=True, help="Do not wait for the jobs on nodes that go: they end."
+)
+
+
+def order_for(fleet: Fleet, picks: Sequence[Pick], answer: Known) -> Plan:
+    """The order that removes these nodes. Raises HpctlError where one of them may not go."""
+    from hpctl.clusters.node_order_plan import plan
+    from hpctl.clusters.order_terms import Verb
+
+    alive = answer.world is not None and answer.world.daemon_alive
+    rows = [pick.row for pick in picks]
+    order = plan(
+        Verb.DELETE, fleet.description, rows, answer.slurm, by=invoking_user(), daemon=alive
+    )
+    wrong = [f"{t.row.shown}: {t.refusal}" for t in order.targets if t.refusal]
+    if order.refused:
+        lines = [line for line in (order.refusal, *wrong) if line]
+        raise HpctlError("\n  ".join(["these nodes cannot be removed; nothing was done", *lines]))
+    return order
+
+
+def need_slurm(here: Place, answer: Known, now: bool) -> None:
+    """Nobody removes nodes blindly by mistake. Raises Unavailable, HpctlError."""
+    if answer.slurm is not None:
+        return
+    if here.slurm:
+        raise Unavailable(
+            f"what runs on the nodes is unknown: {answer.slurm_error}", "nothing was removed"
+        )
+    if not now:
+        raise HpctlError(
+            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
+            "run this on the cluster's head node; --now removes them whatever runs there",
+        )
+
+
+def take_out(
+    here: Place, order: Plan, waiting: Waiting, now: bool, floor: Mapping[str, int]
+) -> tuple[dict[str, NodeProgress], bool]:
+    """Each node as soon as its jobs have ended; what became of each, and whether Ctrl-C came.
+
+    `floor`: the groups that keep so many instances, whoever else removes some meanwhile.
+    """
+    every_s, timeout_s = min(5.0, waiting.every_s), waiting.timeout_s
+    how = {"now": now, "wait": waiting.wait, "every_s": every_s, "timeout_s": timeout_s}
+    walk = _walk(here, order, floor=floor, **how)
+    return carry_out(walk)
+
+
+def carry_out(walk: Walk) -> tuple[dict[str, NodeProgress], bool]:
+    """What became of each node of an order, and whether somebody pressed Ctrl-C.
+
+    Told on standard error: a line for each thing that changes, and one a minute while nothing does.
+    SIGTERM and a terminal that goes away are as Ctrl-C: nodes drained for nobody help nobody.
+    """
+    try:
+        with _ended_by(signal.SIGTERM, signal.SIGHUP):
+            _tell(walk.looks())
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):  # the terminal may be what has gone
+            output.echo("hpctl: interrupted; giving back what was not ordered ...", err=True)
+        walk.let_go()
+        return walk.progress, True
+    return walk.progress, False
+
+
+@contextlib.contextmanager
+def _ended_by(*numbers: signal.Signals) -> Iterator[None]:
+    """Take these signals for Ctrl-C, but those that somebody has set to be ignored (nohup)."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {n: signal.getsignal(n) for n in numbers}
+    taken = {n: old for n, old in before.items() if old is not signal.SIG_IGN}
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, old in taken.items():
+            signal.signal(number, old)
+
+
+def _tell(looks: Iterator[tuple[NodeProgress, ...]]) -> None:
+    answer: dict[str, NodeProgress] = {}
+    spoke = time.monotonic()
+    for look in looks:
+        fresh = [one for one in look if answer.get(one.instance_id) != one]
+        answer |= {one.instance_id: one for one in fresh}
+        lines = [_line(one) for one in fresh]
+        if not lines and time.monotonic() - spoke > HEARTBEAT_S:
+            lines = [f"still waiting for {sum(not one.ended for one in look)} node(s)"]
+        for text in lines:
+            output.echo(f"{output.now():%Y-%m-%dT%H:%M:%SZ} {text}", err=True)
+            spoke = time.monotonic()
+
+
+def removals(
+    picks: Sequence[Pick], done: dict[str, NodeProgress] | None = None
+) -> tuple[RemovalView, ...]:
+    """Nodes picked, with what became of them where they were ordered away."""
+    return tuple(
+        copied(
+            RemovalView,
+            pick.row,
+            why=pick.why,
+            **_became((done or {}).get(pick.row.instance_id or pick.row.logical_id)),
+        )
+        for pick in picks
+    )
+
+
+def ended(done: dict[str, NodeProgress], interrupted: bool) -> tuple[str, str]:
+    """The outcome of removals and why; ("", "") where every node is gone or going."""
+    phases = [one.phase.value for one in done.values()]
+    if interrupted:
+        left, going = phases.count("let_go"), phases.count("left") + phases.count("done")
+        why = f"{going} node(s) go; {left} were not ordered and are given back"
+        if doubt := phases.count("in_doubt"):
+            why += f"; {doubt} in doubt stay drained"
+        return "interrupted", why
+    if bad := sum(phase in ("refused", "failed") for phase in phases):
+        return "failed", f"{bad} of {len(phases)} node(s) did not go"
+    if doubt := phases.count("in_doubt"):
+        return "in_doubt", f"it is unknown whether {doubt} of {len(phases)} node(s) go"
+    return "", ""
+
+
+def _line(one: NodeProgress) -> str:
+    """One node on its way, in one line."""
+    text = f"{one.node}: {PHASES[one.phase]}"
+    if one.jobs:
+        text += f" ({', '.join(map(str, one.jobs))})"
+    if one.new_instance_id:
+        text += f" [{one.new_instance_id}]"
+    return f"{text}: {one.text}" if one.text else text
+
+
+class OrderedNode(Struct, frozen=True):
+    """One node of an order. `phase` is empty in a dry run, and where anything was refused."""
+
+    node: str
+    instance_id: str
+    group: str
+    status: str
+    slurm_state: str
+    jobs: tuple[JobHere, ...]
+    refusal: str
+    warning: str
+    under_way: bool
+    phase: str
+    text: str
+    new_instance_id: str
+    code: str
+    fix: str
+    left_drained: str
+
+
+class NodeOrderView(Struct, frozen=True):
+    """What an order shows, before and after. `why_not_daemon`: why hpctl's daemon is not asked."""
+
+    as_of: datetime
+    cluster: str
+    verb: str
+    dry_run: bool
+    refusal: str
+    by_daemon: bool
+    why_not_daemon: str
+    nodes: tuple[OrderedNode, ...]
+
+
+def order_view(
+    order: Plan,
+    at: datetime,
+    *,
+    dry_run: bool = False,
+    by_daemon: bool = False,
+    why_not: str = "",
+    done: dict[str, NodeProgress] | None = None,
+) -> NodeOrderView:
+    """The plan, and what became of it, as a value."""
+    nodes = tuple(_ordered(t, (done or {}).get(t.instance)) for t in order.targets)
+    return NodeOrderView(
+        at, order.cluster, order.verb, dry_run, order.refusal, by_daemon, why_not, nodes
+    )
+
+
+def _ordered(target: Target, one: NodeProgress | None) -> OrderedNode:
+    jobs = sorted(target.jobs, key=lambda job: job.id)
+    return copied(
+        OrderedNode,
+        target.row,
+        node=target.row.shown,
+        instance_id=target.instance,
+        jobs=tuple(copied(JobHere, job, nodes=len(job.nodes)) for job in jobs),
+        refusal=target.refusal,
+        warning=target.warning,
+        under_way=target.under_way,
+        new_instance_id=one.new_instance_id if one else "",
+        **_became(one),
+    )
+
+
+def _became(one: NodeProgress | None) -> dict[str, str]:
+    """What became of a node, in the words of both views; nothing where it was not ordered."""
+    args = ("phase", "text", "code", "fix", "left_drained")
+    return {word: str(getattr(one, word, "")) for word in args}
+
+
+order_options = all_of(
+    click.argument(
+        "names",
+        metavar="NODE...",
+        type=NODES,
+        nargs=-1,
+        required=True,
+        shell_complete=complete_node,
+    ),
+    now_option,
+    wait_option(
+        "Wait until the node is back and give it to Slurm again. [default: wait]", show=False
+    ),
+    yes_option,
+    click.option("--dry-run", is_flag=True, help="Print what would happen; order nothing."),
+    duration_option(
+        "timeout",
+        None,
+        "When to give up waiting, from the order on. [default: replace 90min, others 30min]",
+    ),
+    duration_option("every", "5s", "How often to look."),
+    output.json_option,
+    place_options,
+)
+direct_option = click.option(
+    "--direct", is_flag=True, help="Do it from here even where hpctl's daemon would."
+)
+"""For the orders that the daemon takes, too."""
+
+
+@click.command()
+@order_options
+@direct_option
+def replace(**options: Any) -> None:
+    """Replace nodes' instances: drained first, given back to Slurm when the new ones are there.
+
+    NODE is any name of a node, or a hostlist. Whatever is only on the instance's disks is lost.
+    Where hpctl's daemon runs in mode own it does it, as by `hpctl replace`; its answer ends this.
+    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    interrupted.
+    """
+    _run(Verb.REPLACE, **options)
+
+
+@click.command()
+@order_options
+@direct_option
+def reboot(**options: Any) -> None:
+    """Reboot nodes' instances: drained first, given back to Slurm when they have come up.
+
+    NODE is any name of a node, or a hostlist. Where hpctl's daemon runs in mode own it does it, as
+    by `hpctl reboot`; its answer ends this.
+    Exit code: 0 all are back or the daemon has it, 1 refused or failed, 3 in doubt or late, 130
+    interrupted.
+    """
+    _run(Verb.REBOOT, **options)
+
+
+@click.command("delete-nodes")
+@order_options
+def delete_nodes(**options: Any) -> None:
+    """Delete nodes for good: drained first; their groups' counts go down with them.
+
+    NODE is any name of a node, or a hostlist. To delete a cluster: hpctl cluster delete.
+    Exit code: 0 all are gone, 1 refused or failed, 3 in doubt or not gone in time, 130 interrupted.
+    """
+    _run(Verb.DELETE, direct=True, **options)
+
+
+def _run(
+    verb: Verb, *, names: tuple[str, ...], now: bool, wait: bool, yes: bool, dry_run: bool,
+    direct: bool, timeout_s: float | None, every_s: float, as_json: bool, **where: Any,
+) -> None:  # fmt: skip
+
+    here = place(**where)
+    text, order = _planned(here, verb, names, now=now)
+    by_daemon, why_not = (False, "") if direct else _daemon_takes(text, order)
+    shown = order_view(order, output.now(), dry_run=dry_run, by_daemon=by_daemon, why_not=why_not)
+    if dry_run or order.refused:
+        output.show("cluster-order", shown, as_json, draw_plan)
+        output.leave(Exit.PROBLEM if order.refused else Exit.FINE)
+        return
+    output.on_stderr(lambda out, v: draw_plan(out, v, now=now), shown)
+    confirm(f"{verb} {len(order.targets)} node(s)?", yes)
+    if by_daemon:
+        _hand_over(here, order, now=now, wait=wait, as_json=as_json)
+        return
+    walk = _walk(here, order, now=now, wait=wait, every_s=every_s, timeout_s=timeout_s or 0.0)
+    done, interrupted = carry_out(walk)
+    view = order_view(order, output.now(), why_not=why_not, done=done)
+    output.show("cluster-order", view, as_json, draw_result)
+    if interrupted:
+        raise click.exceptions.Exit(INTERRUPTED)
+    output.leave(_exit(view, wait=wait))
+
+
+def _planned(here: Place, verb: Verb, names: tuple[str, ...], *, now: bool) -> tuple[Known, Plan]:
+    """Look at everything once. Raises where what runs there cannot be known."""
+    fleet = fleet_of(here)
+    answer = known(here)
+    if answer.slurm is None and here.slurm:
+        raise Unavailable(
+            f"what runs on the nodes is unknown: {answer.slurm_error}",
+            "nothing was ordered; --now --cluster NAME from another machine asks no Slurm",
+        )
+    if answer.slurm is None and not now:
+        raise HpctlError(
+            "what runs on the nodes is unknown, and they cannot be drained: Slurm is not at hand",
+            "run this on the cluster's head node; --now does it whatever runs there",
+        )
+    rows = resolve_all(answer.join(fleet.rows, here), names)
+    alive = answer.world is not None and answer.world.daemon_alive
+    by = invoking_user()
+    return answer, plan(verb, fleet.description, rows, answer.slurm, by=by, daemon=alive)
+
+
+def _daemon_takes(answer: Known, order: Plan) -> tuple[bool, str]:
+    """Whether hpctl's daemon is to do it, and if not, why; no reason where there is none."""
+    world = answer.world
+    if world is None or world.daemon is None or not world.daemon_alive:
+        return False, ""
+    if world.daemon.mode != Mode.OWN:
+        return False, f"it runs in mode {world.daemon.mode}, and replaces nothing"
+    if any(t.before is None or t.before.drained or t.under_way for t in order.targets):
+        return False, "it leaves nodes alone that somebody else has drained, or that Slurm lacks"
+    return True, ""
+
+
+def _hand_over(here: Place, order: Plan, *, now: bool, wait: bool, as_json: bool) -> None:
+    """Ask the daemon for each node, as `hpctl replace` does; its answer ends the command."""
+    from hpctl.engine.request_client import ANSWER_S, ask, report
+
+    targets = [str(NodeName(target.row.node)) for target in order.targets]
+    verb = order.verb + NOW if now else order.verb
+    view = ask(here.settings(), verb, targets, wait_s=ANSWER_S if wait else 0.0)
+    report(view, as_json, waited=wait)
+
+
+def _walk(here: Place, order: Plan, **how: Any) -> Walk:
+    from hpctl.clusters.order_walk import Walk
+    from hpctl.engine.adapters import make_by_hand
+
+    by_hand = make_by_hand(here.settings()) if here.slurm else None
+    return Walk(order, here.aws, by_hand, time.monotonic, time.sleep, **how)
+
+
+def _exit(view: NodeOrderView, *, wait: bool) -> Exit:
+    phases = {node.phase for node in view.nodes}
+    if phases & {"refused", "failed"}:
+        return Exit.PROBLEM
+    if "in_doubt" in phases or (wait and "left" in phases):
+        return Exit.CANNOT_TELL
+    return Exit.FINE
+
+
+_STYLES = {
+    "done": GOOD,
+    "refused": BAD,
+    "failed": BAD,
+    "in_doubt": WARN,
+    "left": WARN,
+    "let_go": WARN,
+}
+
+
+def draw_plan(out: Console, view: NodeOrderView, *, now: bool = False) -> None:
+    """Each node, what runs there, and what speaks against it."""
+    for node in view.nodes:
+        where = f"{node.group}, {node.status}, Slurm: {node.slurm_state or '-'}"
+        out.print(styled(f"{node.node}: {view.verb} {node.instance_id} ({where})", "bold"))
+        for line, style in _about(node, now=now):
+            out.print(indented(styled(line, style)))
+    if view.refusal:
+        out.print(styled(view.refusal, BAD))
+    if view.refusal or any(node.refusal for node in view.nodes):
+        out.print(styled("Nothing was ordered.", BAD))
+    elif view.by_daemon:
+        out.print(styled("hpctl's daemon does it, under its own gates (--direct: from here)", DIM))
+    elif view.why_not_daemon:
+        out.print(styled(f"hpctl's daemon is not asked: {view.why_not_daemon}", DIM))
+    if view.dry_run:
+        out.print(styled(DRY_RUN, DIM))
+
+
+def _about(node: OrderedNode, *, now: bool) -> list[tuple[str, str]]:
+    lines = [(fate(job, now=now), WARN) for job in node.jobs]
+    if node.slurm_state == "UNKNOWN":
+        lines.append(("what runs there is unknown, and would be lost", WARN))
+    elif not node.jobs:
+        lines.append(("no job is on it", ""))
+    if node.under_way:
+        lines.append(("an earlier order goes on: it is only waited for", ""))
+    if node.warning:
+        lines.append((node.warning, WARN))
+    if node.refusal:
+        lines.append((f"cannot be: {node.refusal}", BAD))
+    return lines
+
+
+def draw_result(out: Console, view: NodeOrderView) -> None:
+    """What became of each node, and what is left to do."""
+    fresh = any(node.new_instance_id for node in view.nodes)
+    table = columns("NODE", "INSTANCE", *(["NEW INSTANCE"] if fresh else []), wrapped("RESULT"))
+    for node in view.nodes:
+        draw_result = styled(PHASES[node.phase], _STYLES.get(node.phase, ""))
+        if what := node.text or node.code:
+            draw_result.append(f": {what}", "")
+        new = [word(node.new_instance_id)] if fresh else []
+        table.add_row(node.node, node.instance_id, *new, draw_result)
+    out.print(table)
+    for node in view.nodes:
+        if node.fix:
+            code = f"{node.code}: " if node.code else ""
+            out.print(styled(f"{node.node}: {code}{node.fix}", WARN))
+    left = [node for node in view.nodes if node.left_drained]
+    if failed := ",".join(node.node for node in left if node.phase == "failed"):
+        out.print(styled(f"still drained in Slurm: {failed}", WARN))
+        out.print(styled("Once the cause is fixed, this orders it again:", WARN))
+        out.print(styled(f"  hpctl cluster {view.verb} {failed}", WARN))
+    if names := ",".join(node.node for node in left if node.phase != "failed"):
+        out.print(styled(f"still drained in Slurm: {names}", WARN))
+        if view.verb == "delete":
+            out.print(styled("Their deletion goes on; this follows it:", WARN))
+            out.print(styled(f"  hpctl cluster wait {view.cluster}", WARN))
+            return
+        out.print(styled("When they are back,", WARN))
+        out.print(styled(f"  hpctl cluster {view.verb} {names}", WARN))
+        out.print(styled("waits for them and gives them back; by hand:", WARN))
+        out.print(styled(f"  scontrol update NodeName={names} State=RESUME", WARN))

@@ -1,0 +1,194 @@
+"""`hpctl cluster nodes`: every node by all its names, with what the API, Slurm and hpctl say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.commands.change_view import failures
+from hpctl.clusters.commands.context import (
+    fleet_of,
+    groups_option,
+    known,
+    nodes_argument,
+    place,
+    place_options,
+)
+from hpctl.clusters.failures import of_rows
+from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
+from hpctl.clusters.node_lookup import find_group, resolve_all
+from hpctl.clusters.progress import FAILURE, NodeProgress
+from hpctl.toolkit import output
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import BAD, DIM, WARN, WIDE, columns, styled, word
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+
+class ClusterNodesView(Struct, frozen=True):
+    """What `hpctl cluster nodes` shows. `total` counts the nodes before any filter.
+
+    `failed_nodes` are those of the nodes shown that failed, with what it means.
+    """
+
+    as_of: datetime
+    cluster: str
+    status: str
+    total: int
+    details: bool
+    slurm_error: str
+    health_error: str
+    nodes: tuple[NodeRow, ...]
+    failed_nodes: tuple[NodeProgress, ...] = ()
+
+
+def matches(row: NodeRow, groups: Sequence[str], states: Sequence[str]) -> bool:
+    """Whether a row is of one of these groups and in one of these states; none given is any."""
+    args = {row.status, row.slurm_state, *row.slurm_flags, row.health}
+    has = {word.casefold() for word in args}
+    return (not groups or row.group in groups) and (
+        not states or any(state.casefold() in has for state in states)
+    )
+
+
+@click.command()
+@nodes_argument
+@groups_option("Only nodes of this group; repeatable.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Only nodes in this state, Slurm's (DOWN, DRAIN), the API's (Failure) or"
+    " hpctl's (faulty); repeatable.",
+)
+@click.option(
+    "--details",
+    is_flag=True,
+    help="Ask for zone, image and capacity too: one call a node, 32 at once.",
+)
+@output.json_option
+@place_options
+def nodes(
+    names: tuple[str, ...],
+    groups: tuple[str, ...],
+    states: tuple[str, ...],
+    details: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Every node by all its names, and what the API, Slurm and hpctl say of it.
+
+    NODE is a node name, instance id, logical id, address, <group>-<n>, or a hostlist of names.
+    Exit code: 0, or 3 where something that is at hand could not be read.
+    """
+    here = place(**where)
+    fleet = fleet_of(here, details=details)
+    answer = known(here)
+    rows = answer.join(fleet.rows, here)
+    for group in groups:
+        find_group(fleet.description, group)
+    at = output.now()
+    shown = [
+        row for row in (resolve_all(rows, names) if names else rows) if matches(row, groups, states)
+    ]
+    view = ClusterNodesView(
+        as_of=at,
+        cluster=str(fleet.description.get("ClusterName", here.cluster)),
+        status=str(fleet.description["ClusterStatus"]),
+        total=len(rows),
+        details=details,
+        slurm_error=answer.slurm_error,
+        health_error=answer.health_error,
+        nodes=tuple(shown),
+        failed_nodes=of_rows(here.aws, fleet.description, shown, at),
+    )
+    output.show("cluster-nodes", view, as_json, draw)
+    blind = here.slurm and answer.slurm is None
+    unread = any(row.unread for row in view.nodes)
+    output.leave(Exit.CANNOT_TELL if blind or unread else Exit.FINE)
+
+
+JOBS_SHOWN = 3
+
+
+def draw(out: Console, view: ClusterNodesView) -> None:
+    """The table of `hpctl cluster nodes`."""
+    wide = out.width >= WIDE
+    slurm = any(row.slurm_state != UNKNOWN for row in view.nodes)
+    judged = any(row.health_why for row in view.nodes)
+    shown: list[tuple[str | tuple[str, dict[str, object]], bool]] = [
+        ("NODE", True),
+        ("INSTANCE", True),
+        ("NAME", wide and any(row.instance_name for row in view.nodes)),
+        ("LOGICAL ID", wide),
+        ("IP", wide),
+        ("GROUP", wide),
+        ("ZONE", wide and view.details),
+        ("IMAGE", wide and view.details),
+        ("STATUS", True),
+        # The one column whose words run long: states are a base and any number of flags.
+        (("SLURM", {"no_wrap": False, "overflow": "fold"}), slurm),
+        ("JOBS", slurm),
+        ("HEALTH", judged),
+    ]
+    table = columns(*(head for head, wanted in shown if wanted))
+    for row in view.nodes:
+        cells = zip(_cells(row), shown, strict=True)
+        table.add_row(*(cell for cell, (_, wanted) in cells if wanted))
+    if view.nodes:
+        out.print(table)
+    out.print(styled(_count(view), DIM))
+    for line in failures(view.failed_nodes):
+        out.print(line)
+    for row in view.nodes:
+        for text, style in _remarks(row):
+            out.print(styled(f"{row.shown}: {text}", style))
+    for error in dict.fromkeys(filter(None, (view.slurm_error, view.health_error))):
+        out.print(styled(error, WARN))
+
+
+def _cells(row: NodeRow) -> list[Text]:
+    """A cell for every column that there can be."""
+    names = (row.node, row.instance_id, row.instance_name, row.logical_id, row.ip, row.group)
+    lines = (row.zone, row.image, row.status)
+    return [*map(word, (*names, *lines)), _slurm(row), word(_jobs(row.jobs)), word(row.health)]
+
+
+def _count(view: ClusterNodesView) -> str:
+    shown = "" if len(view.nodes) == view.total else f"{len(view.nodes)} of "
+    groups = Counter(row.group for row in view.nodes)
+    which = ", ".join(f"{count} {group}" for group, count in groups.items())
+    whole = f"{shown}{view.total} node(s) of {view.cluster}, which is {view.status}"
+    return f"{whole}: {which}" if which else whole
+
+
+def _slurm(row: NodeRow) -> Text:
+    state = word(row.slurm_state)
+    flags = [flag for flag in row.slurm_flags if flag != "CLOUD"]
+    return styled("+").join([state, *(styled(flag, WARN) for flag in flags)])
+
+
+def _jobs(jobs: Sequence[int]) -> str:
+    more = f",+{len(jobs) - JOBS_SHOWN}" if len(jobs) > JOBS_SHOWN else ""
+    return ",".join(map(str, jobs[:JOBS_SHOWN])) + more
+
+
+def _remarks(row: NodeRow) -> list[tuple[str, str]]:
+    """What a table has no room for. What failed is told apart; Running needs no old message."""
+    lines = []
+    failed = row.status in FAILURE or (row.status == "Pending" and not row.instance_id)
+    if row.message and row.status != "Running" and not failed:
+        lines.append((row.message, BAD))
+    if row.unread:
+        lines.append((f"not known: {row.unread}", WARN))
+    if row.slurm_reason and row.slurm_state not in (UNKNOWN, NOT_FOUND):
+        lines.append((f"Slurm's Reason: {row.slurm_reason}", ""))
+    return lines

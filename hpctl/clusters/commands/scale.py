@@ -1,0 +1,186 @@
+"""`hpctl cluster scale GROUP N`: more instances, or fewer by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.clusters.commands.change_view import CallView, RemovalView, draw_removals, followed, tell
+from hpctl.clusters.commands.context import (
+    Place,
+    complete_group,
+    fleet_of,
+    known,
+    place,
+    place_options,
+)
+from hpctl.clusters.commands.node_orders import (
+    ended,
+    need_slurm,
+    order_for,
+    removal_now_option,
+    removals,
+    take_out,
+)
+from hpctl.clusters.commands.waiting import (
+    Waiting,
+    confirm,
+    dry_run_option,
+    follow,
+    wait_options,
+    yes_option,
+)
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import GROUP, NODES
+
+if TYPE_CHECKING:
+    from hpctl.clusters.fleet import Fleet, NodeRow
+    from hpctl.clusters.node_order_plan import Pick
+
+
+class _Scale(Struct):
+    """One group's change under way, and how its end is told."""
+
+    here: Place
+    fleet: Fleet
+    group: str
+    target: int
+    now: bool
+    dry_run: bool
+    yes: bool
+    waiting: Waiting
+    as_json: bool
+
+    @property
+    def name(self) -> str:
+        """The cluster's."""
+        return str(self.fleet.description["ClusterName"])
+
+    def up(self, count: int) -> None:
+        """More instances, or as many."""
+        from hpctl.clusters import apply
+
+        more = count - self.target
+        if self.dry_run:
+            orders = apply.grow_orders(self.fleet.description, self.group, count)
+            views = tuple(CallView(op, {"ClusterName": self.name, **of}) for op, of in orders)
+            return self.tell("dry_run" if views else "unchanged", orders=views)
+        if more:
+            where = f"{self.group} of {self.name}"
+            confirm(f"Add {more} instance(s) to {where}, paid for from now on?", self.yes)
+            apply.grow(self.here.aws, self.here.cluster, self.group, count, self.waiting.patience)
+        return self.end(count, changed=bool(more))
+
+    def down(self, count: int | None, names: str | None) -> None:
+        """Fewer, by name."""
+        answer = known(self.here)
+        picks = self.picks(answer.join(self.fleet.rows, self.here), count, names)
+        going = removals(picks)
+        order = order_for(self.fleet, picks, answer)
+        if self.dry_run:
+            return self.tell("dry_run", removals=going)
+        need_slurm(self.here, answer, self.now)
+        self.ask(going)
+        floor = {} if count is None else {self.group: count}
+        done, interrupted = take_out(self.here, order, self.waiting, self.now, floor)
+        outcome, why = ended(done, interrupted)
+        going = removals(picks, done)
+        if outcome:
+            pick_up = f"hpctl cluster wait {self.name}"
+            return self.tell(outcome, why=why, removals=going, pick_up=pick_up)
+        return self.end(self.target - len(picks) if count is None else count, going=going)
+
+    def picks(
+        self, rows: Sequence[NodeRow], count: int | None, names: str | None
+    ) -> tuple[Pick, ...]:
+        """The nodes that go. Raises UsageError where names and count contradict each other."""
+        from hpctl.clusters.node_lookup import resolve_all
+        from hpctl.clusters.node_order_plan import named, pick
+
+        if names is None:
+            assert count is not None
+            return pick(rows, self.group, self.target, count)
+        chosen = named(resolve_all(rows, [names]), self.group)
+        left = self.target - len(chosen)
+        if count not in (None, left):
+            raise click.UsageError(
+                f"{self.group} has {self.target}: without these {len(chosen)} it has {left}, "
+                f"not {count}"
+            )
+        return chosen
+
+    def ask(self, going: tuple[RemovalView, ...]) -> None:
+        """Show on standard error what goes and what runs there, and ask."""
+        if self.yes or not going:
+            return
+        output.on_stderr(draw_removals, going)
+        jobs = {job for r in going for job in r.jobs}
+        about = f"; {len(jobs)} job(s) {'END' if self.now else 'are waited for'}" if jobs else ""
+        confirm(f"Remove these {len(going)} node(s), with their volumes{about}?", self.yes)
+
+    def end(self, count: int, *, changed: bool = True, going: tuple[RemovalView, ...] = ()) -> None:
+        """Follow the group to its count, and tell."""
+        from hpctl.clusters.progress import in_service
+
+        last = None
+        if self.waiting.wait:
+            # Of this group alone: others may be scaled by others meanwhile.
+            judge = in_service({self.group: count}, self.waiting.patience_s)
+            last = follow(self.here.aws, self.here.cluster, judge, self.waiting)
+        fields = {**followed(last), "removals": going, "pick_up": f"hpctl cluster wait {self.name}"}
+        if not changed and fields["outcome"] in ("ordered", "reached"):
+            fields["outcome"] = "unchanged"
+        self.tell(**fields)
+
+    def tell(self, outcome: str, **fields: Any) -> None:
+        """Print the end, and leave with its exit code."""
+        tell("scale", self.name, self.as_json, outcome=outcome, **fields)
+
+
+@click.command()
+@click.argument("group", type=GROUP, shell_complete=complete_group)
+@click.argument("count", metavar="[N]", type=click.IntRange(0, 6758), required=False)
+@click.option(
+    "--nodes",
+    "names",
+    metavar="NODE[,NODE]",
+    type=NODES,
+    help="Remove these, by any of their names or a hostlist, instead of a choice of idle ones.",
+)
+@removal_now_option
+@dry_run_option
+@yes_option
+@wait_options
+@output.json_option
+@place_options
+def scale(
+    group: str,
+    count: int | None,
+    names: str | None,
+    now: bool,
+    dry_run: bool,
+    yes: bool,
+    waiting: Waiting,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Give an instance group N instances.
+
+    Fewer: nodes go by name, broken ones first, then idle ones; they are drained, and their jobs
+    waited for, where Slurm is at hand. Exit code: 0 done (or ordered), 1 failed or refused, 3 not
+    done in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.clusters.node_lookup import find_group
+
+    here = place(**where)
+    fleet = fleet_of(here)
+    target = int(find_group(fleet.description, group).get("TargetCount", 0))
+    if names is None and count is None:
+        raise click.UsageError("say how many instances the group shall have, or --nodes")
+    scaling = _Scale(here, fleet, group, target, now, dry_run, yes, waiting, as_json)
+    if names is not None or count is None or count < target:
+        return scaling.down(count, names)
+    return scaling.up(count)

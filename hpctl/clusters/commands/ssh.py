@@ -1,0 +1,88 @@
+"""`hpctl cluster ssh`: a shell on a node, through Systems Manager, by any of its names."""
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from hpctl.clusters.commands.context import Place, complete_node, fleet_of, place, place_options
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.node_lookup import resolve
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import NODES
+from hpctl.toolkit.errors import HpctlError
+
+PLUGIN = "session-manager-plugin"
+DOCUMENT = "AWS-StartNonInteractiveCommand"
+"""Runs one command and ends: its output is the session's."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("node", type=NODES, shell_complete=complete_node)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--print", "show", is_flag=True, help="Print the command; run nothing.")
+@place_options
+def ssh(node: str, command: tuple[str, ...], show: bool, **where: Any) -> None:
+    """A shell on a node through Systems Manager, or one COMMAND after `--`.
+
+    No SSH key and no open port is needed, but the AWS CLI, its Session Manager plugin, and a node
+    group whose role allows Systems Manager. You are root there.
+    """
+    options = {key: where[key] for key in ("profile", "region", "endpoint_url")}
+    here = place(**where)
+    fleet = fleet_of(here)
+    row = resolve(_named(fleet.rows, here), node)
+    args = session_command(
+        target(str(fleet.description["ClusterArn"]), row),
+        region=here.aws.region,
+        profile=options["profile"] or (here.config.cluster.profile if here.config else None),
+        command=command,
+    )
+    if show:
+        output.echo(shlex.join(args))
+        return
+    _installed()
+    # The session owns the terminal from here on: its signals, its exit code.
+    os.execvp(args[0], args)  # noqa: S606 -- a list of words, and no shell
+
+
+def target(arn: str, row: NodeRow) -> str:
+    """What Systems Manager calls a HyperPod node: by the cluster's id, not by its name."""
+    if not row.instance_id:
+        raise HpctlError(f"{row.shown} has no instance yet", "`hpctl cluster nodes` shows when")
+    return f"sagemaker-cluster:{arn.rpartition('/')[2]}_{row.group}-{row.instance_id}"
+
+
+def session_command(
+    to: str, *, region: str, profile: str | None = None, command: Sequence[str] = ()
+) -> list[str]:
+    """`aws ssm start-session` as a list of words."""
+    args = ["aws", "ssm", "start-session", "--target", to, "--region", region]
+    args += ["--profile", profile] if profile else []
+    if command:
+        text = command[0] if len(command) == 1 else shlex.join(command)
+        parameters = json.dumps({"command": [text]})
+        args += ["--document-name", DOCUMENT, "--parameters", parameters]
+    return args
+
+
+def _named(rows: tuple[NodeRow, ...], here: Place) -> tuple[NodeRow, ...]:
+    from hpctl.clusters.fleet_joining import with_instance_names
+
+    return rows if here.resource_config is None else with_instance_names(rows, here.resource_config)
+
+
+def _installed() -> None:
+    """Raise with what to install where something is missing."""
+    missing = [name for name in ("aws", PLUGIN) if shutil.which(name) is None]
+    if missing:
+        raise HpctlError(
+            f"not installed: {' and '.join(missing)}",
+            "the AWS CLI (`pip install awscli`) starts the session and needs its plugin, the"
+            " package session-manager-plugin: https://docs.aws.amazon.com/systems-manager/latest/"
+            "userguide/session-manager-working-with-install-plugin.html; --print shows the command",
+        )

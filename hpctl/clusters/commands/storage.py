@@ -1,0 +1,474 @@
+"""`hpctl storage`: directories of FSx for Lustre that show what is under an S3 prefix.
+
+A file whose contents are in S3 alone is `released` in `lfs hsm_state`; `lfs hsm_restore` brings
+them back, and returns before they are there. So `preload` asks for bounded batches, has a bounded
+number of files under way, and reads from `hsm_state` which have arrived.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.clusters.storage import Link, Wanted, links, looked_up, wait
+from hpctl.clusters.storage import link as make
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import FILE_SYSTEM, DurationType, ThereType, aws_options, usage
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.output import DRY_RUN, console
+from hpctl.toolkit.tables import table, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog="Exit codes: 0 done or fine, 1 problem found or refused, 2 usage, 3 cannot tell.",
+)
+def storage() -> None:
+    """Link file systems to S3, and load files ahead of use."""
+
+
+class LinkView(Struct, frozen=True):
+    """What `hpctl storage link` shows. `made`: by this call; false where it was there already.
+
+    `dry_run`: nothing was asked for; a `link` without an id is what would be.
+    """
+
+    link: Link
+    made: bool
+    dry_run: bool = False
+
+
+@storage.command()
+@click.argument("file_system", metavar="FS", type=FILE_SYSTEM)
+@click.argument("s3", metavar="S3_URI")
+@click.option("--path", required=True, help="The directory, from the file system's root: /data.")
+@click.option(
+    "--auto-import/--no-auto-import",
+    default=True,
+    show_default=True,
+    help="Keep the names as S3 has them when objects come, change and go.",
+)
+@click.option(
+    "--auto-export/--no-auto-export",
+    default=False,
+    show_default=True,
+    help="Write what is written there to S3.",
+)
+@click.option("--wait/--no-wait", "waits", default=True, show_default=True, help="Until available.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=DurationType(),
+    default="30min",
+    show_default=True,
+    help="When to give up waiting; the work goes on.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be asked for.")
+@aws_options
+@output.json_option
+def link(
+    file_system: str,
+    s3: str,
+    path: str,
+    auto_import: bool,
+    auto_export: bool,
+    waits: bool,
+    timeout_s: float,
+    dry_run: bool,
+    as_json: bool,
+    **account: str | None,
+) -> None:
+    """Link an FSx for Lustre directory to S3.
+
+    The names below S3_URI (s3://bucket/prefix) appear at once; a file's contents are loaded from
+    S3 when it is first read, which is slow for the first reader. `hpctl storage preload` loads
+    them ahead.
+    """
+    try:
+        wanted = Wanted.of(file_system, s3, path, auto_import=auto_import, auto_export=auto_export)
+    except HpctlError as error:
+        raise usage(error) from error
+    aws = open_aws(**account)
+    if dry_run:
+        there = looked_up(aws, wanted)
+        planned = there or Link("", wanted.file_system, wanted.path, wanted.s3, "")
+        view = LinkView(planned, False, True)
+        output.show("storage-link", view, as_json, draw_link)
+        return
+    known, made = make(aws, wanted)
+    if waits:
+        known = _follow(wait(aws, known, timeout_s=timeout_s), quiet=as_json)
+    output.show("storage-link", LinkView(known, made), as_json, draw_link)
+    if known.lifecycle in ("FAILED", "MISCONFIGURED"):
+        output.leave(output.Exit.PROBLEM)
+    if waits and not known.settled:
+        output.leave(output.Exit.CANNOT_TELL)
+
+
+def _follow(looks: Iterator[Link], *, quiet: bool) -> Link:
+    """The last look; each new state is printed on standard error."""
+    shown, known = "", None
+    for known in looks:
+        if known.lifecycle != shown and not quiet:
+            output.echo(f"  {known.id} is {known.lifecycle} ...", err=True)
+        shown = known.lifecycle
+    assert known is not None
+    return known
+
+
+class LinksView(Struct, frozen=True):
+    """What `hpctl storage ls` shows. `file_system`: the one that was asked for, empty for all."""
+
+    links: tuple[Link, ...]
+    file_system: str = ""
+
+
+@storage.command()
+@click.argument("file_system", metavar="[FS]", type=FILE_SYSTEM, required=False)
+@aws_options
+@output.json_option
+def ls(file_system: str | None, as_json: bool, **account: str | None) -> None:
+    """The links between file systems and S3.
+
+    Of one file system, or of all in the region. Exit code 1 where one of them does not serve.
+    """
+    found = links(open_aws(**account), file_system)
+    output.show("storage-ls", LinksView(found, file_system or ""), as_json, draw_links)
+    if any(one.lifecycle in ("FAILED", "MISCONFIGURED") for one in found):
+        output.leave(output.Exit.PROBLEM)
+
+
+@storage.command()
+@click.argument("path", type=ThereType(exists=True, path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Count what would be loaded.")
+@output.json_option
+def preload(path: Path, dry_run: bool, as_json: bool) -> None:
+    """Load files from S3 before they are read.
+
+    PATH is a file or a directory of a mounted FSx for Lustre file system. Interrupted, what was
+    asked for goes on; called again, it loads what is left.
+    """
+    looks = load(path, Lfs())
+    last = next(looks) if dry_run else follow(looks, quiet=as_json)
+    output.show("storage-preload", last, as_json, draw_preloaded)
+    if dry_run and not as_json:
+        output.echo(output.DRY_RUN)
+    if last.failed:
+        output.leave(output.Exit.PROBLEM)
+
+
+BATCH: Final = 200
+"""Files in one call: an argument list stays well under the kernel's limit."""
+
+UNDER_WAY: Final = 2000
+"""Files that are being restored at a time: more only fill the file system's queue."""
+
+CALL_S: Final = 300.0
+"""How long one call of lfs may take."""
+
+STALLED_S: Final = 900.0
+"""How long no file may arrive before something is wrong."""
+
+_STATE = re.compile(r": \(0x([0-9a-f]+)\)(.*)")
+
+
+class Preload(Struct, frozen=True):
+    """How far it is. `files` were found, `released` of them had no contents here at first."""
+
+    path: str
+    files: int = 0
+    released: int = 0
+    loaded: int = 0
+    under_way: int = 0
+    loaded_bytes: int = 0
+    failed: tuple[tuple[str, str], ...] = ()
+    """Files that would not load, each with the error of lfs; the first hundred."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to load."""
+        return self.loaded + len(self.failed) >= self.released and not self.under_way
+
+
+class Lfs(Struct):
+    """The `lfs` program. Raises HpctlError where there is none."""
+
+    program: str = field(default_factory=lambda: shutil.which("lfs") or "")
+    call_s: float = CALL_S
+
+    def __post_init__(self) -> None:
+        if not self.program:
+            raise HpctlError(
+                "there is no lfs program on this machine",
+                "run this on a node that mounts the file system, with lustre-client installed",
+            )
+
+    def released(self, files: Sequence[str]) -> set[str]:
+        """Those of the files whose contents are in S3 alone. Raises HpctlError.
+
+        One that is deleted meanwhile, by somebody here or in S3, is none of them.
+        """
+        found = set[str]()
+        for batch in _batches(files):
+            done = self._run("hsm_state", batch)
+            if done.returncode != 0:
+                if len(left := [name for name in batch if os.path.lexists(name)]) < len(batch):
+                    found |= self.released(left)
+                    continue
+                raise HpctlError(f"lfs hsm_state: {_error(done)}", _hint(_error(done)))
+            found |= _released(batch, done.stdout)
+        return found
+
+    def restore(self, files: Sequence[str]) -> dict[str, str]:
+        """Ask for the contents of some files; the error of lfs for those that it would not load."""
+        done = self._run("hsm_restore", files)
+        if done.returncode == 0:
+            return {}
+        if len(files) == 1:
+            return {files[0]: _error(done)}
+        # One bad file fails the call: ask for each alone.
+        return {name: why for one in files for name, why in self.restore([one]).items()}
+
+    def _run(self, verb: str, files: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                [self.program, verb, *files],
+                capture_output=True,
+                text=True,
+                errors="surrogateescape",
+                timeout=self.call_s,
+                check=False,
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HpctlError(
+                f"lfs {verb} did not answer within {self.call_s:g} s",
+                "is the file system reachable? `lfs check servers` tells",
+            ) from error
+        except OSError as error:
+            raise HpctlError(f"cannot run {self.program}: {error.strerror}") from error
+
+
+def load(
+    path: Path,
+    lfs: Lfs,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+    poll_s: float = 2.0,
+    stalled_s: float = STALLED_S,
+) -> Iterator[Preload]:
+    """Load everything below a path; how far it is, after each look. Raises HpctlError.
+
+    Interrupted, what was asked for goes on, and a second call finds what is left.
+    """
+    files = list(_files(path))
+    todo = sorted(lfs.released(files))
+    state = Preload(str(path), len(files), len(todo))
+    yield state
+    under_way: list[str] = []
+    moved = clock()
+    while todo or under_way:
+        while todo and len(under_way) < UNDER_WAY:
+            batch, todo = todo[:BATCH], todo[BATCH:]
+            refused = lfs.restore(batch)
+            under_way += [name for name in batch if name not in refused]
+            state = replace(state, failed=(*state.failed, *refused.items())[:100])
+        still = lfs.released(under_way)
+        arrived = [name for name in under_way if name not in still]
+        if arrived:
+            moved = clock()
+        under_way = [name for name in under_way if name in still]
+        state = replace(
+            state,
+            loaded=state.loaded + len(arrived),
+            loaded_bytes=state.loaded_bytes + sum(map(_size, arrived)),
+            under_way=len(under_way),
+        )
+        yield state
+        if under_way and clock() - moved >= stalled_s:
+            raise HpctlError(
+                f"no file has arrived for {stalled_s:g} s; {len(under_way)} are awaited, the first "
+                f"is {under_way[0]}",
+                "look at the association (`hpctl storage ls`) and `lfs hsm_action FILE`",
+            )
+        if under_way:
+            sleep(poll_s)
+
+
+def _files(path: Path) -> Iterator[str]:
+    """The regular files below a path, or the path itself. Raises HpctlError."""
+    if path.is_file():
+        yield str(path)
+        return
+    if not path.is_dir():
+        raise HpctlError(f"there is no {path}", "name a file or a directory of the mount")
+
+    def failed(error: OSError) -> None:
+        raise HpctlError(f"{error.filename} cannot be listed: {error.strerror}") from error
+
+    for directory, _, names in os.walk(path, onerror=failed):
+        for name in names:
+            full = os.path.join(directory, name)
+            if os.path.isfile(full) and not os.path.islink(full):
+                yield full
+
+
+def _batches(files: Sequence[str]) -> Iterator[list[str]]:
+    """Bounded batches; a name with a newline goes alone, so that its answer can be told apart."""
+    batch: list[str] = []
+    for name in files:
+        if "\n" in name:
+            yield [name]
+            continue
+        batch.append(name)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _released(batch: Sequence[str], text: str) -> set[str]:
+    """Which files `hsm_state` calls released. Raises HpctlError where it is silent about one."""
+    rest = {name: text if len(batch) == 1 else "" for name in batch}
+    if len(batch) > 1:
+        for line in text.splitlines():
+            found = _STATE.search(line)
+            if found is not None:
+                rest[line[: found.start()]] = line
+    released = set[str]()
+    for name in batch:
+        found = _STATE.search(rest[name].removeprefix(name))
+        if found is None:
+            raise HpctlError(
+                f"lfs hsm_state says nothing of {name}",
+                "is it on a Lustre file system that is linked to S3? `hpctl storage ls` tells",
+            )
+        if "released" in found[2].split(",")[0].split():
+            released.add(name)
+    return released
+
+
+def _size(name: str) -> int:
+    try:
+        return os.stat(name).st_size
+    except OSError:
+        return 0  # deleted meanwhile: nothing was loaded
+
+
+def _error(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    return lines[-1] if lines else f"exit status {done.returncode}"
+
+
+def _hint(shown: str) -> str:
+    if "ermission denied" in shown or "not permitted" in shown:
+        return "run it as root: only root may ask for a restore"
+    if "Inappropriate ioctl" in shown or "not supported" in shown:
+        return "the path is not on a Lustre file system"
+    return "`lfs hsm_state FILE` shows the same"
+
+
+def draw_link(out: Console, view: LinkView) -> None:
+    """What is linked to what, and what that means for the first reader."""
+    one = view.link
+    what = f"{one.file_system}{one.path} to {one.s3}"
+    if view.dry_run and not one.id:
+        out.print(f"Would link {what}")
+        out.print(DRY_RUN)
+        return
+    shown = "linked" if view.made else "was linked already"
+    out.print(f"{one.id}: {what} {shown}, {one.lifecycle}")
+    if one.why:
+        out.print(f"  {one.why}")
+    if one.lifecycle == "AVAILABLE":
+        out.print(
+            "The names are there; contents come from S3 at the first read."
+            f" Load them ahead: hpctl storage preload MOUNT{one.path}"
+        )
+    elif not one.settled:
+        out.print(f"It goes on by itself: hpctl storage ls {one.file_system}")
+    if view.dry_run:
+        out.print(DRY_RUN)
+
+
+def draw_links(out: Console, view: LinksView) -> None:
+    """One row a link."""
+    if not view.links:
+        which = view.file_system or "No file system here"
+        linked = "is not linked to S3" if view.file_system else "is linked to S3"
+        out.print(f"{which} {linked}.")
+        return
+    wide = ("IMPORT", "EXPORT", "ID")
+    rows = []
+    for one in view.links:
+        events = (_events(one.auto_import), _events(one.auto_export))
+        rows.append((one.file_system, one.path, one.s3, one.lifecycle, *events, one.id))
+    table(out, ("FILE SYSTEM", "PATH", wrapped("S3"), "STATE", *wide), rows, wide)
+    for one in view.links:
+        if one.why:
+            out.print(f"{_named(one)}: {one.why}")
+
+
+def draw_preloaded(out: Console, view: Preload) -> None:
+    """How much was loaded, and what was not."""
+    loaded = f"{view.loaded} loaded ({size(view.loaded_bytes)})"
+    here = view.files - view.released
+    out.print(f"{view.path}: {view.files} files, {here} were here, {loaded}")
+    left = view.released - view.loaded - len(view.failed)
+    if left:
+        out.print(f"{left} are in S3 alone")
+    for name, why in view.failed:
+        out.print(f"  {name}: {why}", soft_wrap=True)
+
+
+def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
+    """Go through the looks under a bar on standard error; the last one."""
+    from rich import progress as bars
+
+    err = console(err=True)
+    columns = (bars.TextColumn("loading"), bars.BarColumn(), bars.MofNCompleteColumn())
+    loaded, left = bars.TextColumn("{task.fields[loaded]}"), bars.TimeRemainingColumn()
+    silent = quiet or not err.is_terminal
+    bar = bars.Progress(*columns, loaded, left, console=err, disable=silent)
+    last = next(looks)
+    with bar:
+        task = bar.add_task("", total=last.released, loaded="")
+        for last in looks:
+            done = last.loaded + len(last.failed)
+            bar.update(task, completed=done, loaded=size(last.loaded_bytes))
+    return last
+
+
+def size(count: int) -> str:
+    """`3 B`, `1.5 GiB`."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _events(events: tuple[str, ...]) -> str:
+    return ",".join(event.lower() for event in events) or "-"
+
+
+def _named(one: Link) -> str:
+    return f"{one.file_system}{one.path} ({one.id})"

@@ -1,0 +1,292 @@
+"""`hpctl cluster validate`: everything that can be known of a file before it costs money."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec import Struct
+
+from hpctl.engine.aws_account import open_aws
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import ThereType, aws_options
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import DIM, assembled, indented, styled, word
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from hpctl.clusters.spec import ClusterSpec, SpecError
+    from hpctl.clusters.validate import CheckedFinding
+    from hpctl.vocabulary.ports import Aws
+
+
+DEFAULT_FILE = "cluster.yaml"
+DEFAULT_SCRIPTS = "lifecycle_scripts"
+FAMILIES = (
+    "spec",
+    "scripts",
+    "cluster",
+    "network",
+    "security-groups",
+    "capacity",
+    "storage",
+    "s3",
+    "iam",
+    "quotas",
+)
+_PROBLEM = re.compile(r"(?s)(\S+?)(?: \(line (\d+)\))?: (.*)")
+
+
+class VerdictView(Struct, frozen=True):
+    """What one check says of one place."""
+
+    family: str
+    check: str
+    level: str
+    place: str
+    line: int | None
+    what: str
+    fix: str
+
+
+class ValidateView(Struct, frozen=True):
+    """What `hpctl cluster validate` shows. `partial`: parts of the file cannot be read, and what is
+    in order is not told.
+    """
+
+    file: str
+    cluster: str
+    offline: bool
+    counts: dict[str, int]
+    verdicts: tuple[VerdictView, ...]
+    partial: bool = False
+
+
+@click.command()
+@click.argument(
+    "file", metavar="[FILE]", default=DEFAULT_FILE, type=ThereType(exists=True, dir_okay=False)
+)
+@click.option("--offline", is_flag=True, help="Only what needs no credentials.")
+@click.option(
+    "--scripts",
+    metavar="DIR",
+    type=ThereType(exists=True, file_okay=False),
+    help="The lifecycle scripts on this machine; lifecycle_scripts/ where there is one.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FAMILY",
+    type=click.Choice(FAMILIES),
+    help=f"Only these checks: {', '.join(FAMILIES)}. Repeatable.",
+)
+@click.option("--strict", is_flag=True, help="A warning is a problem too.")
+@click.option("--verbose", "-v", is_flag=True, help="Show what is in order as well.")
+@output.json_option
+@aws_options
+def validate(
+    file: str,
+    offline: bool,
+    scripts: str | None,
+    only: tuple[str, ...],
+    strict: bool,
+    verbose: bool,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Check a cluster's file before it costs money: every problem at once, with its fix.
+
+    FILE is cluster.yaml where it is not named. Nothing is changed. Exit code: 0 fine, 1 a check
+    failed (with --strict: or warns), 2 usage, 3 a check cannot tell because a call failed.
+    """
+    from hpctl.clusters.spec import SpecError, read
+    from hpctl.toolkit.errors import HpctlError
+
+    try:
+        spec = read(file)
+    except SpecError as error:
+        view = _unreadable(file, error, offline)
+        if error.rest is not None:
+            try:
+                aws = None if offline else open_aws(**where)
+                view = _with_rest(view, _checked(file, error.rest, aws, scripts, only), error)
+            except HpctlError as why:
+                # The file's own problems are known whatever AWS says.
+                output.echo(f"hpctl: nothing else was checked: {why}", err=True)
+    else:
+        aws = None if offline else open_aws(**where)
+        view = _checked(file, spec, aws, scripts, only)
+    output.show("cluster-validate", view, as_json, lambda out, v: draw(out, v, verbose))
+    output.leave(exit_of(view, strict))
+
+
+def before_spending(file: str, spec: ClusterSpec, aws: Aws) -> None:
+    """What `cluster create` and `update` do first: problems go to standard error; a FAIL ends it.
+
+    Raises HpctlError where a check fails. What warns, or cannot tell, is said and no more.
+    """
+    from hpctl.toolkit.errors import HpctlError
+
+    view = _checked(file, spec, aws, None, ())
+    if view.counts["OK"] < len(view.verdicts):
+        output.on_stderr(lambda out, v: draw(out, v, verbose=False), view)
+    if failed := view.counts["FAIL"]:
+        raise HpctlError(
+            f"{file}: {failed} check{'s' * (failed > 1)} failed; nothing was ordered",
+            "fix the file, or give --no-validate where you know better",
+        )
+
+
+def exit_of(view: ValidateView, strict: bool) -> Exit:
+    """A failed check outweighs one that cannot tell."""
+    if view.counts["FAIL"] or (strict and view.counts["WARN"]):
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if view.counts["UNKNOWN"] else Exit.FINE
+
+
+def shown(verdicts: Sequence[CheckedFinding], text: str) -> tuple[VerdictView, ...]:
+    """Verdicts with their places in the file whose text this is."""
+    from hpctl.clusters.validate.wanted import Lines, spoken
+
+    lines = Lines(text)
+    return tuple(
+        VerdictView(v.family, v.check, v.level, spoken(v.place), lines.of(v.place), v.what, v.fix)
+        for v in verdicts
+    )
+
+
+def _checked(
+    file: str, spec: ClusterSpec, aws: Aws | None, scripts: str | None, only: tuple[str, ...]
+) -> ValidateView:
+    from hpctl.clusters.service_model import open_model
+    from hpctl.clusters.validate import validate as checks
+
+    folder = scripts or (DEFAULT_SCRIPTS if Path(DEFAULT_SCRIPTS).is_dir() else None)
+    # One line on a terminal that says what is awaited; nothing anywhere else.
+    with output.console(err=True).status("asking AWS ...") as status:
+        verdicts = checks(
+            aws,
+            spec,
+            model=open_model(),
+            directory=Path(folder) if folder else None,
+            only=only,
+            report=lambda part, done, of: status.update(f"asking AWS: {done} of {of} ({part})"),
+        )
+    views = shown(verdicts, Path(file).read_text())
+    return ValidateView(file, spec.name, aws is None, _counts(views), views)
+
+
+def _unreadable(file: str, error: SpecError, offline: bool) -> ValidateView:
+    """The problems of a file that cannot be read whole."""
+    views = tuple(_problem(text, error.hint) for text in error.problems)
+    return ValidateView(file, "", offline, _counts(views), views)
+
+
+RESTS_ON = {
+    "vpc": {"spec", "network", "security-groups", "capacity", "storage", "s3"},
+    "slurm_config": {"spec", "scripts", "cluster"},
+    "instance_groups": {"spec"},
+}
+"""Families that judge groups by these keys of the whole cluster: without them they say nothing."""
+
+
+def _with_rest(wrong: ValidateView, rest: ValidateView, error: SpecError) -> ValidateView:
+    """The file's problems, and those of the rest that do not come of what could not be read."""
+    assert error.rest is not None
+    places = [".".join(map(str, place)) for place in error.unread]
+    blind = {f for place in error.unread if len(place) < 3 for f in RESTS_ON.get(str(place[0]), ())}
+    more = tuple(
+        v
+        for v in rest.verdicts
+        if v.level != "OK" and v.family not in blind and not _touches(v.place, places)
+    )
+    verdicts = (*wrong.verdicts, *more)
+    known = not any(place[:1] == ("name",) for place in error.unread)
+    return ValidateView(
+        wrong.file,
+        error.rest.name * known,
+        wrong.offline,
+        _counts(verdicts),
+        verdicts,
+        partial=True,
+    )
+
+
+def _touches(place: str, unread: Sequence[str]) -> bool:
+    """Whether a place is one of these, is in one of them, or holds one."""
+    return any(f"{a}.".startswith(f"{b}.") for p in unread for a, b in ((p, place), (place, p)))
+
+
+def _problem(text: str, fix: str) -> VerdictView:
+    found = _PROBLEM.fullmatch(text)
+    place, line, what = found.groups() if found else ("", None, text)
+    return VerdictView("spec", "schema", "FAIL", place, int(line) if line else None, what, fix)
+
+
+def _counts(views: Sequence[VerdictView]) -> dict[str, int]:
+    counted = Counter(view.level for view in views)
+    return {level: counted[level] for level in ("OK", "UNKNOWN", "WARN", "FAIL")}
+
+
+_COLOURS = {"OK": "ok", "UNKNOWN": "unknown", "WARN": "warn", "FAIL": "fail"}
+_SHOWN = {"OK": "ok", "UNKNOWN": "CANNOT TELL", "WARN": "WARN", "FAIL": "FAIL"}
+
+
+def draw(out: Console, view: ValidateView, verbose: bool) -> None:
+    """A paragraph for each family that has something to say, then the sum."""
+    reasons: set[tuple[str, str]] = set()
+    for family, group in groupby(view.verdicts, key=lambda v: v.family):
+        found = list(group)
+        worth = found if verbose else [v for v in found if v.level != "OK"]
+        out.print(assembled((family, "bold"), "  ", _sum(Counter(v.level for v in found))))
+        for verdict, after in zip_longest(worth, worth[1:]):
+            # One fix for several in a row stands below the last of them.
+            fixed = after is None or after.fix != verdict.fix
+            _verdict(out, verdict, reasons, fixed=fixed)
+    if view.verdicts:
+        out.print()
+    name = f"{view.file} ({view.cluster})" if view.cluster else view.file
+    out.print(assembled(f"{name}: ", _sum(Counter(view.counts)) or "nothing was checked"))
+    if view.partial:
+        out.print(styled("The rest was checked as far as the file can be read.", DIM))
+    elif not view.cluster:
+        out.print(styled("Everything else is checked once the file can be read.", DIM))
+    elif view.offline:
+        out.print(styled("Only what needs no credentials was checked (--offline).", DIM))
+
+
+def _verdict(
+    out: Console, verdict: VerdictView, reasons: set[tuple[str, str]], *, fixed: bool
+) -> None:
+    """`reasons`: why checks before this one could not tell; each is told once."""
+    head = assembled(word(_COLOURS[verdict.level], _SHOWN[verdict.level]), f"  {verdict.check}")
+    if verdict.place:
+        head.append(f"  {verdict.place}")
+    if verdict.line:
+        head.append(f" (line {verdict.line})")
+    out.print(indented(head))
+    reason = (verdict.what.rpartition(": ")[2], verdict.fix)
+    if verdict.level == "UNKNOWN" and reason in reasons:
+        out.print(indented(styled("for the same reason as above", DIM), 6))
+        return
+    reasons |= {reason} if verdict.level == "UNKNOWN" else set()
+    out.print(indented(verdict.what, 6))
+    shown = fixed or verdict.level == "UNKNOWN"
+    if shown and verdict.fix and verdict.level != "OK":
+        out.print(indented(styled(f"fix: {verdict.fix}", DIM), 6))
+
+
+def _sum(counts: Counter[str]) -> Text:
+    parts = [
+        assembled(f"{counts[level]} ", word(_COLOURS[level], _SHOWN[level]))
+        for level in ("FAIL", "UNKNOWN", "WARN", "OK")
+        if counts[level]
+    ]
+    return styled(", ").join(parts)

@@ -1,0 +1,239 @@
+"""Waiting in view: the options of every command that waits, and what Ctrl-C means.
+
+Progress goes to standard error, the result to standard output. Ctrl-C ends the looking, not what
+the service does: the exit code is 130 then, as a shell's for SIGINT.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.clusters.commands.change_view import followed, tell
+from hpctl.clusters.commands.context import cluster_argument, no_cluster, place, place_options
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import DurationType
+from hpctl.toolkit.errors import Absent
+from hpctl.toolkit.lazy_commands import INTERRUPTED, by_ctrl_c
+from hpctl.toolkit.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.clusters.apply import Patience
+    from hpctl.clusters.progress import Progress, Until
+    from hpctl.vocabulary.ports import Aws
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+class Waiting(Struct, frozen=True):
+    """How a command waits, as its options say."""
+
+    wait: bool = True
+    timeout_s: float = 10800.0
+    patience_s: float = 900.0
+    every_s: float = 10.0
+
+    @property
+    def patience(self) -> Patience:
+        """How an order in doubt is looked for."""
+        from hpctl.clusters.apply import Patience
+
+        return Patience(time.sleep, every_s=min(5.0, self.every_s))
+
+
+GIVE_UP = "When to give up waiting; the work goes on."
+FOLLOW = "Follow the work until it is done, or leave as soon as it is ordered."
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be done; do nothing."
+)
+
+
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """These options, in this order."""
+
+    def with_options(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def wait_option(text: str, name: str = "wait", *, show: bool = True) -> Callable[[F], F]:
+    """`--wait/--no-wait` as `name`."""
+    return click.option("--wait/--no-wait", name, default=True, show_default=show, help=text)
+
+
+def duration_option(
+    name: str, default: str | None, text: str, *, most: str = ""
+) -> Callable[[F], F]:
+    """`--<name>` as `<name>_s`."""
+    return click.option(
+        f"--{name}", f"{name}_s", type=DurationType(most=most), default=default,
+        show_default=default is not None, help=text,
+    )  # fmt: skip
+
+
+def wait_options(command: F) -> F:
+    """`--wait/--no-wait` and the `looking_options`: the command gets them as `waiting`."""
+    return wait_option(FOLLOW)(looking_options(command))
+
+
+def looking_options(command: F) -> F:
+    """`--timeout`, `--patience`, `--every`: the command gets them as `waiting`."""
+
+    @functools.wraps(command)
+    def with_waiting(
+        timeout_s: float, patience_s: float, every_s: float, wait: bool = True, **others: Any
+    ) -> Any:
+        try:
+            return command(waiting=Waiting(wait, timeout_s, patience_s, every_s), **others)
+        except KeyboardInterrupt:
+            text = (
+                "hpctl: interrupted. What was ordered goes on: the same command picks it up, or "
+                "`hpctl cluster wait`."
+            )
+            output.echo(output.folded(text), err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    patience = "How long to wait for failed nodes when only these are missing."
+    return all_of(
+        duration_option("timeout", "3h", GIVE_UP),
+        duration_option("patience", "15min", patience),
+        duration_option("every", "10s", "How often to look."),
+    )(with_waiting)  # type: ignore[return-value]
+
+
+def until_options(goal: str) -> Callable[[F], F]:
+    """`--wait/--no-wait` as `waits`, `--timeout`, `--dry-run` and `--json`, of one order."""
+    return all_of(
+        output.json_option,
+        dry_run_option,
+        wait_option(goal, "waits"),
+        duration_option("timeout", "30min", GIVE_UP),
+    )
+
+
+def settled(
+    name: str,
+    look: Callable[[], tuple[str, bool, T]],
+    timeout_s: float,
+    every_s: float,
+    quiet: bool,
+) -> T:
+    """The last of the looks, each a state, whether it will pass, and a value.
+
+    Ends with a state that stays, or with the time. Each new state is said on standard error.
+    """
+    until, text = time.monotonic() + timeout_s, ""
+    while True:
+        now, moving, value = look()
+        if now != text and not quiet:
+            output.echo(f"  {name}: {now} ...", err=True)
+        text = now
+        if not moving or time.monotonic() >= until:
+            return value
+        time.sleep(every_s)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on standard error. Leaves with exit code 1 unless the answer is yes, 130 for Ctrl-C."""
+    asked = output.folded(question, len(" [y/N]: "))
+    if not yes and not answered(lambda: output.confirm(asked)):
+        refused()
+
+
+def answered(ask: Callable[[], bool]) -> bool:
+    """What the answer to a question is; no where the input has ended. Ctrl-C goes through."""
+    try:
+        return ask()
+    except click.Abort as abort:
+        if by_ctrl_c(abort):
+            raise
+        output.echo(err=True)
+        return False
+
+
+def refused() -> None:
+    """Leave: nothing was confirmed."""
+    text = "Not confirmed, so nothing was done (--yes confirms beforehand)."
+    output.echo(output.folded(text), err=True)
+    output.leave(Exit.PROBLEM)
+
+
+def follow(aws: Aws, cluster: str, until: Until, waiting: Waiting) -> Progress:
+    """Draw looks at the cluster on standard error until the wait is over; the last one.
+
+    On Ctrl-C it is the last look before it, its verdict still WAITING.
+    """
+    from hpctl.clusters.commands.change_view import shown
+    from hpctl.clusters.watch import look, watch
+
+    looks = watch(
+        aws,
+        cluster,
+        until,
+        now=output.now,
+        sleep=time.sleep,
+        every_s=waiting.every_s,
+        timeout_s=waiting.timeout_s,
+    )
+    last: Progress | None = None
+    try:
+        with shown() as screen:
+            for last in looks:
+                screen.show(last)
+    except KeyboardInterrupt:
+        last = last or look(aws, cluster, output.now())
+    assert last is not None
+    return last
+
+
+@click.command()
+@cluster_argument
+@click.option("--deleted", is_flag=True, help="Wait until the cluster is gone.")
+@looking_options
+@output.json_option
+@place_options
+def wait(
+    name: str | None,
+    deleted: bool,
+    waiting: Waiting,
+    as_json: bool,
+    cluster: str | None,
+    **where: Any,
+) -> None:
+    """Follow a cluster until it is in service with all its nodes, or gone.
+
+    A cluster that is being deleted is followed to its end. Exit code: 0 there, 1 failed, 3 not
+    there in time, 130 interrupted by Ctrl-C.
+    """
+    from hpctl.clusters import progress
+    from hpctl.clusters.progress import DELETED
+    from hpctl.clusters.watch import look
+
+    here = place(cluster=name or cluster, **where)
+    first = look(here.aws, here.cluster, output.now())
+    if first.status == DELETED and not deleted:
+        absent = Absent(f"there is no cluster {here.cluster!r}", code="ResourceNotFound")
+        raise no_cluster(here.aws, here.cluster, absent)
+    going = deleted or first.status == "Deleting"
+    judge = progress.deleted if going else progress.in_service(None, waiting.patience_s)
+    last = follow(here.aws, here.cluster, judge, waiting)
+    last = replace(last, arn=last.arn or first.arn)
+    short = here.cluster.rpartition("/")[2]
+    if first.status == DELETED:
+        gone = no_cluster(here.aws, here.cluster, Absent(f"there is no cluster {short!r}"))
+        last = replace(last, why="; ".join(filter(None, (str(gone), gone.hint))))
+    fields = followed(last)
+    fields["pick_up"] = f"hpctl cluster wait {here.cluster}" + " --deleted" * going
+    tell("wait", last.cluster or short, as_json, **fields)

@@ -1,0 +1,131 @@
+"""The nodes of a cluster as the API lists them."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from msgspec.structs import replace
+
+from hpctl.clusters.fleet import AT_ONCE, PAGE, PROTECTED, Fleet, NodeRow
+from hpctl.engine.instance_resolver import natural
+from hpctl.toolkit.errors import Absent, Refused, Unavailable
+from hpctl.vocabulary.instance_join import guessed, spelled
+from hpctl.vocabulary.ports import Aws, Service
+
+
+def node_rows(aws: Aws, cluster: str, *, details: bool = True) -> tuple[NodeRow, ...]:
+    """Every node of a cluster. Raises Absent where there is no such cluster, and as reads do."""
+    return read_fleet(aws, cluster, details=details).rows
+
+
+def read_fleet(aws: Aws, cluster: str, *, details: bool = True) -> Fleet:
+    """A cluster and its nodes, read side by side.
+
+    Without `details` a node is described only where its host name does not tell its address. A
+    node that is gone by the time it is described is looked for by its logical id, which its
+    replacement keeps, and else left out.
+    """
+    sagemaker = aws.service("sagemaker")
+    pool = ThreadPoolExecutor(AT_ONCE)
+    try:
+        description = pool.submit(_description, sagemaker, cluster)
+        asked: list[tuple[NodeRow, Future[NodeRow | None] | None]] = []
+        for summary in _summaries(sagemaker, cluster):
+            row = _row(summary)
+            wanted = details or (row.instance_id and not row.ip)
+            more = pool.submit(_detailed, sagemaker, cluster, summary) if wanted else None
+            asked.append((row, more))
+        whole = description.result()
+        rows = [row if more is None else more.result() for row, more in asked]
+    finally:
+        pool.shutdown(cancel_futures=True)
+    role_of = roles(whole)
+    named = [replace(row, role=role_of.get(row.group, "")) for row in rows if row is not None]
+    return Fleet(whole, tuple(sorted(named, key=_order)))
+
+
+def _description(sagemaker: Service, cluster: str) -> Mapping[str, Any]:
+    return sagemaker.read("describe_cluster", ClusterName=cluster)
+
+
+def targets_of(aws: Aws, cluster: str) -> dict[str, int]:
+    """The TargetCount of every group. Raises as reads do."""
+    description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
+    groups = description.get("InstanceGroups", ())
+    return {str(g["InstanceGroupName"]): int(g.get("TargetCount", 0)) for g in groups}
+
+
+def roles(description: Mapping[str, Any]) -> Mapping[str, str]:
+    """Group to role, by SlurmConfig; nothing of a cluster that has none."""
+    return {
+        str(group["InstanceGroupName"]): str(group["SlurmConfig"]["NodeType"]).lower()
+        for group in description.get("InstanceGroups", ())
+        if group.get("SlurmConfig", {}).get("NodeType")
+    }
+
+
+def _summaries(sagemaker: Service, cluster: str) -> Iterator[Mapping[str, Any]]:
+    """Every summary; with logical ids, and so with nodes that have no instance yet, if it can be.
+
+    Only clusters with NodeProvisioningMode Continuous take IncludeNodeLogicalIds.
+    """
+    request = {"ClusterName": cluster, "MaxResults": PAGE}
+    pages = sagemaker.pages(
+        "list_cluster_nodes", "ClusterNodeSummaries", **request, IncludeNodeLogicalIds=True
+    )
+    try:
+        first = next(pages, None)
+    except Refused as error:
+        if error.code != "ValidationException":
+            raise
+        yield from sagemaker.pages("list_cluster_nodes", "ClusterNodeSummaries", **request)
+        return
+    if first is not None:
+        yield first
+        yield from pages
+
+
+def _detailed(sagemaker: Service, cluster: str, summary: Mapping[str, Any]) -> NodeRow | None:
+    """The row with all that DescribeClusterNode knows; None where the node is gone."""
+    keys = {"NodeId": "InstanceId", "NodeLogicalId": "NodeLogicalId"}
+    for ask, key in keys.items():
+        if not summary.get(key):
+            continue
+        try:
+            answer = sagemaker.read(
+                "describe_cluster_node", ClusterName=cluster, **{ask: summary[key]}
+            )
+        except Absent:
+            continue
+        except Unavailable as error:
+            return replace(_row(summary), unread=str(error))
+        return _row({**summary, **answer["NodeDetails"]})
+    return None
+
+
+def _row(answer: Mapping[str, Any]) -> NodeRow:
+    """A row of a summary or of a node's details: their words are the same."""
+    status = answer.get("InstanceStatus", {})
+    dns = str(answer.get("PrivateDnsHostname") or "")
+    ip = str(answer.get("PrivatePrimaryIp") or spelled(dns))
+    return NodeRow(
+        node=guessed(ip, dns),
+        instance_id=str(answer.get("InstanceId") or ""),
+        logical_id=str(answer.get("NodeLogicalId") or ""),
+        ip=ip,
+        dns=dns,
+        group=str(answer.get("InstanceGroupName") or ""),
+        instance_type=str(answer.get("InstanceType") or ""),
+        zone=str(answer.get("Placement", {}).get("AvailabilityZone") or ""),
+        status=str(status.get("Status") or ""),
+        message=str(status.get("Message") or ""),
+        launched=answer.get("LaunchTime"),
+        image=str(answer.get("CurrentImageReleaseVersion") or answer.get("CurrentImageId") or ""),
+        image_status=str(answer.get("ImageVersionStatus") or ""),
+        capacity=str(answer.get("CapacityType") or ""),
+    )
+
+
+def _order(row: NodeRow) -> tuple[Any, ...]:
+    rank = PROTECTED.index(row.role) if row.role in PROTECTED else len(PROTECTED)
+    return rank, natural(row.group), natural(row.node or row.logical_id or row.instance_id)

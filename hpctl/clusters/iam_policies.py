@@ -1,0 +1,411 @@
+"""IAM policies of least privilege: for the daemon, for the nodes, for who operates clusters.
+
+The daemon's and the operator's are made from the tables of calls, the nodes' from what HyperPod
+needs of an execution role (SageMaker guide, "IAM for SageMaker HyperPod", and the managed policy
+AmazonSageMakerClusterInstanceRolePolicy), narrowed to one cluster and one bucket.
+
+The tables of AWS operations, by whom and on what, are the source of the policies. A test holds
+them against the calls in the code, both ways: who adds a call adds its row.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpctl.toolkit.errors import HpctlError
+
+
+class On(Enum):
+    """What an action is allowed on. Which actions know which: the Service Authorization Reference.
+
+    ANY: AWS knows no resource for it.
+    """
+
+    ANY = "*"
+    CLUSTER = "cluster"
+    NEW_CLUSTER = "new-cluster"
+    TRAINING_PLAN = "training-plan"
+    RESERVED = "reserved"
+    EXTENSION = "extension"
+    BUCKET = "bucket"
+    OBJECTS = "objects"
+    ROLE = "role"
+    FILE_SYSTEM = "file-system"
+    DATA_LINK = "data-link"
+    LOGS = "logs"
+    LOG_STREAMS = "log-streams"
+    SECRET = "secret"  # noqa: S105 -- a word, not a secret
+    SESSION = "session"
+    ALARM = "alarm"
+    INTERFACE = "interface"
+    FSX_ROLE = "fsx-role"
+
+
+Table = Mapping[str, Mapping[On, str]]
+"""By boto3's service, and by what they are allowed on: operations, divided by blanks."""
+
+HEAD_NODE: Table = {
+    "sagemaker": {
+        # describe_cluster_node: where the host names of a list do not spell Slurm's addresses.
+        On.CLUSTER: "describe_cluster list_cluster_nodes describe_cluster_node"
+        " batch_reboot_cluster_nodes batch_replace_cluster_nodes"
+    }
+}
+"""What the daemon calls, on a controller."""
+
+AUTOSCALE: Table = {
+    "sagemaker": {
+        # update_cluster: where NodeProvisioningMode is not Continuous.
+        On.CLUSTER: "batch_add_cluster_nodes batch_delete_cluster_nodes update_cluster"
+    }
+}
+"""What it calls besides where autoscaling is on."""
+
+OPERATOR: Table = {
+    "sagemaker": {
+        On.CLUSTER: "add_tags batch_add_cluster_nodes batch_delete_cluster_nodes"
+        " batch_reboot_cluster_nodes batch_replace_cluster_nodes delete_cluster delete_tags"
+        " describe_cluster describe_cluster_event describe_cluster_node list_cluster_events"
+        " list_cluster_nodes list_cluster_operations list_tags start_cluster_health_check"
+        " update_cluster update_cluster_software",
+        On.NEW_CLUSTER: "create_cluster",
+        On.EXTENSION: "create_cluster_extension delete_cluster_extension"
+        " describe_cluster_extension list_cluster_extensions update_cluster_extension",
+        On.RESERVED: "describe_reserved_capacity list_ultra_servers_by_reserved_capacity",
+        On.TRAINING_PLAN: "describe_training_plan describe_training_plan_extension_history",
+        On.ANY: "list_cluster_extension_versions list_clusters list_training_plans"
+        " search_training_plan_offerings",
+    },
+    "ec2": {
+        On.ANY: "describe_images describe_instance_type_offerings describe_instance_types"
+        " describe_network_interfaces describe_route_tables describe_security_groups"
+        " describe_subnets describe_vpc_attribute describe_vpc_endpoints"
+    },
+    "fsx": {
+        On.DATA_LINK: "create_data_repository_association describe_data_repository_associations",
+        On.FILE_SYSTEM: "describe_file_caches describe_file_systems",
+    },
+    "iam": {On.ROLE: "get_role simulate_principal_policy"},
+    "logs": {On.LOG_STREAMS: "get_log_events"},
+    "s3": {
+        On.OBJECTS: "delete_object get_object put_object",
+        On.BUCKET: "get_bucket_location list_objects_v2",
+    },
+    "secretsmanager": {On.SECRET: "describe_secret"},
+    "service-quotas": {On.ANY: "list_aws_default_service_quotas list_service_quotas"},
+    "ssm": {On.SESSION: "start_session"},
+}
+"""What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
+
+BUYER: Table = {"sagemaker": {On.RESERVED: "create_training_plan extend_training_plan"}}
+"""What costs money up front: apart, so that an operator need not have it."""
+
+ACTIONS: Mapping[str, tuple[str, ...]] = {
+    # Whose IAM action has another name than the operation (Service Authorization Reference).
+    "s3.list_objects_v2": ("s3:ListBucket",),
+    "service-quotas.list_aws_default_service_quotas": (
+        "servicequotas:ListAWSDefaultServiceQuotas",
+    ),
+    # Tags in a request need an action of their own.
+    "sagemaker.create_training_plan": (
+        "sagemaker:CreateTrainingPlan",
+        "sagemaker:CreateReservedCapacity",
+    ),
+    "sagemaker.create_cluster": ("sagemaker:CreateCluster", "sagemaker:AddTags"),
+}
+"""Actions of the operations whose action is not `<service>:<Operation>`."""
+
+PREFIXES: Mapping[str, str] = {"service-quotas": "servicequotas"}
+"""IAM's name of a service where it is not boto3's."""
+
+PASSES_ROLES = frozenset({"create_cluster", "update_cluster"})
+"""Operations whose caller needs iam:PassRole for the roles in the request."""
+
+LINKS_DATA = frozenset({"create_data_repository_association"})
+"""Operations for which FSx makes a role of its own, in the caller's name."""
+
+
+def actions(service: str, operation: str) -> tuple[str, ...]:
+    """The IAM actions that an operation needs: `("ec2:DescribeSubnets",)`."""
+    own = ACTIONS.get(f"{service}.{operation}")
+    name = "".join(part.capitalize() for part in operation.split("_"))
+    return own or (f"{PREFIXES.get(service, service)}:{name}",)
+
+
+SERVICE = "sagemaker.amazonaws.com"
+"""The principal that a role of a cluster's instances trusts."""
+
+DOCUMENTS = ("SSM-SessionManagerRunShell", "AWS-StartNonInteractiveCommand")
+"""What `hpctl cluster ssh` starts a session with: a shell, or one command."""
+
+_CLUSTER_ARN = re.compile(
+    r"arn:(aws[a-z-]*):sagemaker:([a-z0-9-]+):(\d{12}):cluster/([a-z0-9]{12})"
+)
+_CLUSTER_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+
+
+class Scope(Struct, frozen=True):
+    """What a policy is narrowed to. `*` is anything."""
+
+    region: str = "*"
+    account: str = "*"
+    cluster: str = "*"
+    """Name: it stands in the ARNs of the log groups."""
+    cluster_id: str = "*"
+    """It, and not the name, stands in the cluster's ARN."""
+    bucket: str = "*"
+    role: str = "*"
+    """Name, or path and name, of the execution role."""
+    partition: str = "aws"
+    secret: str = ""
+    """ARN of the secret of an accounting database of one's own."""
+    alarm: str = ""
+    """Name of the alarms that roll an update back, `*` for any; "" for none."""
+
+    @property
+    def log_group(self) -> str:
+        """HyperPod's log group of a cluster is `/aws/sagemaker/Clusters/<name>/<id>`."""
+        anything = (self.cluster, self.cluster_id) == ("*", "*")
+        which = "*" if anything else f"{self.cluster}/{self.cluster_id}"
+        return f"/aws/sagemaker/Clusters/{which}"
+
+
+class Statement(Struct, frozen=True):
+    """One statement, in IAM's words."""
+
+    sid: str
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    condition: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "Sid": self.sid,
+            "Effect": "Allow",
+            "Action": list(self.actions),
+            "Resource": self.resources[0] if len(self.resources) == 1 else list(self.resources),
+            **({"Condition": self.condition} if self.condition else {}),
+        }
+
+
+def scope(
+    *,
+    cluster: str = "",
+    account: str = "",
+    region: str = "",
+    bucket: str = "",
+    role: str = "",
+    secret: str = "",
+    alarm: str = "",
+) -> Scope:
+    """A scope from what a person says; a cluster's ARN says region and account as well.
+
+    Raises HpctlError for what is no name, and for names that contradict each other.
+    """
+    partition, cluster_id = _partition(region), "*"
+    if found := _CLUSTER_ARN.fullmatch(cluster):
+        for text, of_arn, what in ((region, found[2], "region"), (account, found[3], "account")):
+            if text not in ("", of_arn):
+                raise HpctlError(
+                    f"the cluster's ARN has {what} {of_arn}, not {text}",
+                    f"leave --{what} out: the ARN says it",
+                )
+        partition, region, account, cluster_id = found.groups()
+        cluster = ""
+    elif cluster and not _CLUSTER_NAME.fullmatch(cluster):
+        raise HpctlError(f"{cluster!r} is no cluster's name or ARN", "see `hpctl cluster list`")
+    if account and not re.fullmatch(r"\d{12}", account):
+        raise HpctlError(f"{account!r} is no account", "an account's id has 12 digits")
+    return Scope(
+        region or "*",
+        account or "*",
+        cluster or "*",
+        cluster_id,
+        bucket.removeprefix("s3://").partition("/")[0] or "*",
+        role.rpartition(":role/")[2] or "*",
+        partition,
+        secret,
+        alarm,
+    )
+
+
+def head_node(to: Scope) -> tuple[Statement, ...]:
+    """What a controller needs beside the nodes' policy: the daemon, and the accounting's secret."""
+    return (*_from(HEAD_NODE, to), *accounting_secret(to.secret))
+
+
+def autoscale(to: Scope) -> tuple[Statement, ...]:
+    """What a controller needs where autoscaling is on."""
+    both = " ".join(table["sagemaker"][On.CLUSTER] for table in (HEAD_NODE, AUTOSCALE))
+    return (*_from({"sagemaker": {On.CLUSTER: both}}, to), *accounting_secret(to.secret))
+
+
+def accounting_secret(arn: str) -> tuple[Statement, ...]:
+    """What slurmdbd's set-up on a controller needs; nothing without a secret."""
+    if not arn:
+        return ()
+    return (Statement("AccountingSecret", ("secretsmanager:GetSecretValue",), (arn,)),)
+
+
+def operator(to: Scope) -> tuple[Statement, ...]:
+    """What `hpctl cluster`, `lifecycle`, `storage` and `capacity` need."""
+    return _from(OPERATOR, to)
+
+
+def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
+    """What an execution role needs where alarms roll an update back; nothing without an alarm.
+
+    SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
+    """
+    return (_allow("RollbackAlarms", "cloudwatch:DescribeAlarms", On.ALARM, to),) * bool(to.alarm)
+
+
+def buyer(to: Scope) -> tuple[Statement, ...]:
+    """What `hpctl capacity buy` and `extend` need beside the operator's."""
+    return _from(BUYER, to)
+
+
+def execution_role(to: Scope) -> tuple[Statement, ...]:
+    """What HyperPod's own agents need on every node, with interfaces in a VPC of yours."""
+    namespace = {"StringEquals": {"cloudwatch:namespace": "/aws/sagemaker/Clusters"}}
+    return (
+        *rollback_alarms(to),
+        _allow("LogGroups", "logs:CreateLogGroup", On.LOGS, to),
+        _allow(
+            "LogStreams", "logs:CreateLogStream DescribeLogStreams PutLogEvents", On.LOG_STREAMS, to
+        ),
+        _allow("Metrics", "cloudwatch:PutMetricData", On.ANY, to, namespace),
+        _allow("LifecycleScripts", "s3:GetObject", On.OBJECTS, to),
+        _allow("LifecyclePrefix", "s3:ListBucket", On.BUCKET, to),
+        _allow(
+            "Sessions",
+            "ssmmessages:CreateControlChannel CreateDataChannel OpenControlChannel OpenDataChannel",
+            On.ANY,
+            to,
+        ),
+        _allow(
+            "Interfaces",
+            "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface"
+            " DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces"
+            " DescribeSecurityGroups DescribeSubnets DescribeVpcs DetachNetworkInterface",
+            On.ANY,
+            to,
+        ),
+        _allow("InterfaceTags", "ec2:CreateTags", On.INTERFACE, to),
+    )
+
+
+def _allow(
+    sid: str, text: str, on: On, to: Scope, condition: Mapping[str, Mapping[str, str]] = {}
+) -> Statement:
+    """A statement of `service:Action Action ...`."""
+    service, _, names = text.partition(":")
+    return Statement(
+        sid, tuple(f"{service}:{name}" for name in names.split()), _arns(on, to), condition
+    )
+
+
+PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
+    "head-node": head_node,
+    "autoscale": autoscale,
+    "execution-role": execution_role,
+    "operator": operator,
+    "buyer": buyer,
+}
+
+
+def document(statements: tuple[Statement, ...]) -> dict[str, Any]:
+    """A policy document."""
+    return {"Version": "2012-10-17", "Statement": [one.document() for one in statements]}
+
+
+def trust() -> dict[str, Any]:
+    """The trust policy of a role that instances of a cluster have."""
+    return {
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Principal": {"Service": SERVICE}, "Action": "sts:AssumeRole"}
+        ],
+    }
+
+
+def _from(table: Table, to: Scope) -> tuple[Statement, ...]:
+    """One statement for each service and kind of resource."""
+    found = [
+        Statement(_sid(service, on), _sorted(service, names), _arns(on, to))
+        for service, kinds in table.items()
+        for on, names in kinds.items()
+    ]
+    return (*found, *_beside(table, to))
+
+
+def _sorted(service: str, names: str) -> tuple[str, ...]:
+    return tuple(sorted(a for name in names.split() for a in actions(service, name)))
+
+
+def _beside(table: Table, to: Scope) -> Iterator[Statement]:
+    """What a caller needs besides the operation's own action."""
+    called = {
+        name for kinds in table.values() for names in kinds.values() for name in names.split()
+    }
+    if PASSES_ROLES & called:
+        condition = {"StringEquals": {"iam:PassedToService": SERVICE}}
+        yield _allow("PassRoles", "iam:PassRole", On.ROLE, to, condition)
+    if LINKS_DATA & called:
+        # FSx for Lustre User Guide, "Adding permissions to use data repositories in Amazon S3".
+        needed = "iam:AttachRolePolicy CreateServiceLinkedRole PutRolePolicy"
+        yield _allow("FsxRoleForS3", needed, On.FSX_ROLE, to)
+
+
+def _sid(service: str, on: On) -> str:
+    text = f"{service}-{on.name.lower() if on is not On.ANY else 'look'}"
+    return "".join(word.capitalize() for word in re.split("[-_]", text))
+
+
+def _partition(region: str) -> str:
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def _at(service: str, what: str) -> str:
+    return "arn:{to.partition}:" + service + ":{to.region}:{to.account}:" + what
+
+
+_RESOURCES: Mapping[On, tuple[str, ...]] = {
+    On.ANY: ("*",),
+    On.CLUSTER: (_at("sagemaker", "cluster/{to.cluster_id}"),),
+    On.NEW_CLUSTER: (_at("sagemaker", "cluster/*"),),
+    On.TRAINING_PLAN: (_at("sagemaker", "training-plan/*"),),
+    On.RESERVED: (_at("sagemaker", "training-plan/*"), _at("sagemaker", "reserved-capacity/*")),
+    On.EXTENSION: (
+        _at("sagemaker", "cluster/{to.cluster_id}"),
+        _at("sagemaker", "extension/sagemaker-{to.cluster_id}/*"),
+    ),
+    On.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
+    On.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
+    On.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
+    On.FILE_SYSTEM: (_at("fsx", "file-system/*"), _at("fsx", "file-cache/*")),
+    On.DATA_LINK: (_at("fsx", "file-system/*"), _at("fsx", "association/*")),
+    On.LOGS: (_at("logs", "log-group:{to.log_group}"),),
+    On.LOG_STREAMS: (_at("logs", "log-group:{to.log_group}:log-stream:*"),),
+    On.SECRET: (_at("secretsmanager", "secret:*"),),
+    On.SESSION: (
+        _at("sagemaker", "cluster/{to.cluster_id}"),
+        *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
+    ),
+    On.ALARM: (_at("cloudwatch", "alarm:{to.alarm}"),),
+    On.INTERFACE: (_at("ec2", "network-interface/*"),),
+    On.FSX_ROLE: (
+        "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"
+        "s3.data-source.lustre.fsx.amazonaws.com/*",
+    ),
+}
+
+
+def _arns(on: On, to: Scope) -> tuple[str, ...]:
+    return tuple(one.format(to=to) for one in _RESOURCES[on])

@@ -1,0 +1,125 @@
+"""Following an update or a health check to its end."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.fleet_reading import node_rows
+from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, Work
+from hpctl.clusters.maintenance_orders import _running_checks
+from hpctl.toolkit.errors import InDoubt, Unavailable
+from hpctl.vocabulary.ports import Aws
+
+
+class Following(Struct):
+    """Looks at a cluster until an order for some of its groups is done.
+
+    `before` is what DescribeCluster said before the order: what differs from it is the order's.
+    """
+
+    aws: Aws
+    cluster: str
+    groups: tuple[str, ...]
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    every_s: float = EVERY_S
+    timeout_s: float = 6 * 3600.0
+    before: Mapping[str, Any] = field(default_factory=dict)
+    _seen: bool = False
+    _begun: float = field(default=0.0)
+
+    def software(self) -> Iterator[Work]:
+        """Until every group's SoftwareUpdateStatus is an end."""
+        return self._looks(self._software, "SoftwareUpdateStatus")
+
+    def health(self) -> Iterator[Work]:
+        """Until no deep health check is under way and no node is being checked or replaced."""
+        return self._looks(self._health, "Status")
+
+    def _looks(
+        self, judged: Callable[[Mapping[str, Any], Work], Work], status: str
+    ) -> Iterator[Work]:
+        self._begun = self.clock()
+        last = Work("", ())
+        while True:
+            try:
+                description = self.aws.service("sagemaker").read(
+                    "describe_cluster", ClusterName=self.cluster
+                )
+                rows = node_rows(self.aws, self.cluster, details=False)
+                last = judged(description, self._work(description, rows, status))
+            except Unavailable as error:
+                last = Work(last.status, last.groups, unread=str(error))
+            yield last
+            if last.done:
+                return
+            if self.clock() - self._begun > self.timeout_s:
+                raise InDoubt(
+                    f"not done after {self.timeout_s:.0f} s; it goes on",
+                    "`hpctl cluster describe` and `hpctl cluster nodes` show how far it is",
+                )
+            self.sleep(self.every_s)
+
+    def _work(self, description: Mapping[str, Any], rows: Sequence[NodeRow], status: str) -> Work:
+        groups = []
+        for answer in description.get("InstanceGroups", ()):
+            name = str(answer.get("InstanceGroupName", ""))
+            if self.groups and name not in self.groups:
+                continue
+            mine = [row for row in rows if row.group == name]
+            desired = str(
+                answer.get("DesiredImageReleaseVersion") or answer.get("DesiredImageId", "")
+            )
+            groups.append(
+                GroupWork(
+                    name=name,
+                    status=str(answer.get(status) or answer.get("Status", "")),
+                    desired=desired,
+                    nodes=dict(Counter(row.status for row in mine)),
+                    updated=sum(bool(desired) and row.image == desired for row in mine),
+                    total=len(mine),
+                )
+            )
+        return Work(str(description["ClusterStatus"]), tuple(groups))
+
+    def _lagging(self) -> bool:
+        """Whether what is shown may be from before the order."""
+        return not self._seen and self.clock() - self._begun < LAG_S
+
+    def _software(self, description: Mapping[str, Any], work: Work) -> Work:
+        active = work.status == "SystemUpdating" or any(g.status in UPDATING for g in work.groups)
+        changed = bool(self.before) and _images(description) != _images(self.before)
+        self._seen = self._seen or active or changed
+        if active or self._lagging():
+            return work
+        bad = [f"group {g.name}: {g.status}" for g in work.groups if g.status in _BAD_ENDS]
+        failure = str(description.get("FailureMessage", ""))
+        text = "; ".join([*bad, *([failure] if bad and failure else [])])
+        return Work(work.status, work.groups, done=True, failed=text)
+
+    def _health(self, _description: Mapping[str, Any], work: Work) -> Work:
+        moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)
+        active = moving or _running_checks(self.aws.service("sagemaker"), self.cluster)
+        self._seen = self._seen or active
+        if active or self._lagging():
+            return work
+        # What became of the nodes is told one by one: another of the group may have failed before.
+        return Work(work.status, work.groups, done=True)
+
+
+def _images(description: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What a software update changes of each group."""
+    keys = ("SoftwareUpdateStatus", "DesiredImageId", "DesiredImageReleaseVersion")
+    return [
+        tuple(str(group.get(key, "")) for key in ("InstanceGroupName", *keys))
+        for group in description.get("InstanceGroups", ())
+    ]
+
+
+_BAD_ENDS = frozenset({"Failed", "RollbackComplete"})
+
+
+_SETTLED = frozenset({"Running", "Failure", "Failed"})

@@ -1,0 +1,145 @@
+"""The requests for another image and for deep health checks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hpctl.clusters.fleet import NodeRow
+from hpctl.clusters.maintenance import CHECKING, DOUBT_LOOKS, DOUBT_S, IDS, UPDATING
+from hpctl.toolkit.errors import HpctlError, InDoubt, Refused, Unavailable
+from hpctl.vocabulary.ports import Aws, Service
+
+NO_BATCHES = (
+    "rolling batches are for clusters with EKS (AWS's notes on HyperPod): with Slurm all nodes may "
+    "be updated at once"
+)
+
+
+def batch_size(text: str) -> dict[str, Any]:
+    """`2` or `10%` as a RollingUpdatePolicy has it. Raises ValueError."""
+    number = int(text.removesuffix("%"))
+    if number < 1 or (text.endswith("%") and number > 100):
+        raise ValueError("at least 1, and at most 100%")
+    kind = "CAPACITY_PERCENTAGE" if text.endswith("%") else "INSTANCE_COUNT"
+    return {"Type": kind, "Value": number}
+
+
+def software_request(
+    cluster: str,
+    *,
+    groups: Sequence[str] = (),
+    release: str = "",
+    image: str = "",
+    batch: str = "",
+    rollback_batch: str = "",
+    interval_s: float | None = None,
+    alarms: Sequence[str] = (),
+) -> dict[str, Any]:
+    """UpdateClusterSoftware's request; nothing named is left to the service. Raises ValueError."""
+    rolling = {"MaximumBatchSize": batch_size(batch)} if batch else {}
+    rolling |= {"RollbackMaximumBatchSize": batch_size(rollback_batch)} if rollback_batch else {}
+    if rollback_batch and not batch:
+        raise ValueError("a rollback batch needs a batch")
+    deployment: dict[str, Any] = {"RollingUpdatePolicy": rolling} if rolling else {}
+    deployment |= {} if interval_s is None else {"WaitIntervalInSeconds": round(interval_s)}
+    if alarms:
+        deployment["AutoRollbackConfiguration"] = [{"AlarmName": alarm} for alarm in alarms]
+    wanted = [
+        {"InstanceGroupName": g, **({"ImageReleaseVersion": release} if release else {})}
+        for g in groups
+    ]
+    return {
+        "ClusterName": cluster,
+        **({"InstanceGroups": wanted} if wanted else {}),
+        **({"ImageId": image} if image else {}),
+        **({"DeploymentConfig": deployment} if deployment else {}),
+    }
+
+
+def health_request(
+    cluster: str, rows: Sequence[NodeRow], whole: Sequence[str], checks: Sequence[str]
+) -> dict[str, Any]:
+    """StartClusterHealthCheck's request for these nodes and all nodes of the groups in `whole`.
+
+    Raises HpctlError for a node that has no instance to check.
+    """
+    if empty := [row.shown for row in rows if not row.instance_id]:
+        raise HpctlError(
+            f"no instance yet: {', '.join(empty)}", "wait for it: `hpctl cluster wait`"
+        )
+    configurations: list[dict[str, Any]] = [
+        {"InstanceGroupName": group, "DeepHealthChecks": list(checks)} for group in whole
+    ]
+    for group in dict.fromkeys(row.group for row in rows if row.group not in whole):
+        ids = [row.instance_id for row in rows if row.group == group]
+        configurations += [
+            {
+                "InstanceGroupName": group,
+                "InstanceIds": ids[at : at + IDS],
+                "DeepHealthChecks": list(checks),
+            }
+            for at in range(0, len(ids), IDS)
+        ]
+    return {"ClusterName": cluster, "DeepHealthCheckConfigurations": configurations}
+
+
+def order(
+    aws: Aws,
+    operation: str,
+    request: Mapping[str, Any],
+    under_way: Callable[[], bool],
+    sleep: Callable[[float], None],
+) -> None:
+    """Send it once; in doubt look, and send it once more. Raises Refused, InDoubt."""
+    sagemaker = aws.service("sagemaker")
+    try:
+        sagemaker.order(operation, **request)
+        return
+    except InDoubt:
+        for _ in range(DOUBT_LOOKS):
+            sleep(DOUBT_S)
+            if under_way():
+                return
+    try:
+        sagemaker.order(operation, **request)
+    except Refused:
+        # What was in doubt and is refused now is under way: that is what conflicts with it.
+        if not under_way():
+            raise
+
+
+def updating(aws: Aws, cluster: str) -> bool:
+    """Whether a software update is under way. Where nobody can tell: not that we know."""
+    try:
+        description = aws.service("sagemaker").read("describe_cluster", ClusterName=cluster)
+    except Unavailable:
+        return False
+    groups = description.get("InstanceGroups", ())
+    return description["ClusterStatus"] == "SystemUpdating" or any(
+        group.get("SoftwareUpdateStatus") in UPDATING for group in groups
+    )
+
+
+def checking(aws: Aws, cluster: str) -> bool:
+    """Whether deep health checks on demand are under way. Raises nothing but Absent, Refused."""
+    try:
+        return _running_checks(aws.service("sagemaker"), cluster)
+    except Unavailable:
+        return False
+
+
+def _running_checks(sagemaker: Service, cluster: str) -> bool:
+    try:
+        found = sagemaker.pages(
+            "list_cluster_operations",
+            "ClusterOperationSummaries",
+            ClusterName=cluster,
+            Type="DeepHealthCheck",
+            Status="InProgress",
+        )
+        return any(True for _ in found)
+    except Refused:
+        # An operator's policy from before the operation was there: the nodes tell as well.
+        rows = sagemaker.pages(
+            "list_cluster_nodes", "ClusterNodeSummaries", ClusterName=cluster, MaxResults=100
+        )
+        return any(row["InstanceStatus"]["Status"] == CHECKING for row in rows)

@@ -1,0 +1,81 @@
+"""The node that any of its names means."""
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpctl.clusters.fleet import NodeRow, NoSuchNode
+from hpctl.toolkit.errors import Absent
+from hpctl.toolkit.hostlist import HostlistError, expand
+
+
+def find_group(description: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A group of a described cluster. Raises Absent with the nearest that there are."""
+    groups: dict[str, Mapping[str, Any]] = {
+        str(group["InstanceGroupName"]): group for group in description.get("InstanceGroups", ())
+    }
+    if name not in groups:
+        near = difflib.get_close_matches(name, groups, n=2)
+        fix = f"did you mean {' or '.join(near)}? " if near else ""
+        raise Absent(
+            f"cluster {description['ClusterName']} has no instance group {name!r}",
+            f"{fix}its groups are: {', '.join(groups)}",
+        )
+    return groups[name]
+
+
+def resolve(
+    rows: Sequence[NodeRow], name: str, known: Mapping[str, Sequence[NodeRow]] | None = None
+) -> NodeRow:
+    """The one node of this name, of whatever kind the name is. Raises NoSuchNode.
+
+    Upper and lower case are one. The error names near misses, or those that share the name.
+    `known` is `by_name` of the rows, for who resolves many.
+    """
+    wanted = name.strip().casefold()
+    found = (by_name(rows) if known is None else known).get(wanted, ())
+    if len(found) == 1:
+        return found[0]
+    if found:
+        every = ", ".join(row.instance_id or row.logical_id for row in found)
+        raise NoSuchNode(
+            f"{name!r} is the name of {len(found)} nodes: {every}", "call it by its instance id"
+        )
+    in_group = [row.shown for row in rows if row.group.casefold() == wanted]
+    if in_group:
+        some = ", ".join(in_group[:3]) + (", ..." if len(in_group) > 3 else "")
+        raise NoSuchNode(f"{name!r} is an instance group, not a node", f"its nodes: {some}")
+    every_name = [other for row in rows for other in row.names]
+    near = difflib.get_close_matches(name, every_name, n=3, cutoff=0.75)
+    fix = f"did you mean {' or '.join(near)}?" if near else "`hpctl cluster nodes` lists them"
+    raise NoSuchNode(f"no node is called {name!r}", fix)
+
+
+def by_name(rows: Iterable[NodeRow]) -> dict[str, list[NodeRow]]:
+    """The nodes of each name, in lower case."""
+    found: dict[str, list[NodeRow]] = {}
+    for row in rows:
+        for name in {name.casefold() for name in row.names}:
+            found.setdefault(name, []).append(row)
+    return found
+
+
+def resolve_all(rows: Sequence[NodeRow], names: Collection[str]) -> tuple[NodeRow, ...]:
+    """Each node once, in the order named; a name may be a Slurm hostlist. Raises NoSuchNode.
+
+    The error tells of every name that is wrong.
+    """
+    found: dict[NodeRow, None] = {}
+    wrong: list[str] = []
+    known = by_name(rows)
+    for name in names:
+        try:
+            for one in expand(name):
+                found[resolve(rows, one, known)] = None
+        except HostlistError as error:
+            wrong.append(f"{name}: {error}")
+        except NoSuchNode as error:
+            wrong.append(f"{error}: {error.hint}")
+    if wrong:
+        raise NoSuchNode("\n  ".join(wrong))
+    return tuple(found)

@@ -1,0 +1,235 @@
+"""What an order for named nodes would do, and why it may not be given."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from hpctl.clusters.fleet import NOT_FOUND, UNKNOWN, NodeRow
+from hpctl.clusters.order_call import key
+from hpctl.clusters.order_terms import Verb
+from hpctl.clusters.progress import FAILURE
+from hpctl.engine.instance_resolver import natural
+from hpctl.engine.view import jobs_on
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+
+PREFIX = "operator:"
+"""How the Reason of a node begins that an operator's command drained. Not the daemon's own."""
+
+
+_MARK = re.compile(rf"{PREFIX}(replace|reboot|delete):(\S+) ")
+
+
+ALLOWED = {
+    Verb.REPLACE: ("Running", "Failure", "Failed"),
+    Verb.REBOOT: ("Running",),
+    Verb.DELETE: (),
+}
+"""The API's states in which a node takes an order; none named: any."""
+
+
+class Target(Struct, frozen=True):
+    """One node of an order. `refusal` says why it may not be; `warning` what to know before.
+
+    `instance` is the one that the order is for: its id, or the logical id of a place without one.
+    `reason` is the Reason under which it is drained; empty where it need not or cannot be.
+    `before` is the node as Slurm had it. `under_way`: an earlier command has ordered this, and
+    what is left is to wait and to give the node back. `adopted`: it has drained it and may have
+    ordered it. `slurmd`: when the slurmd began that was there at the drain, "" for unknown: another
+    one has to register before the node is given back.
+    """
+
+    row: NodeRow
+    instance: str
+    jobs: tuple[SlurmJob, ...] = ()
+    before: SlurmNode | None = None
+    reason: str = ""
+    refusal: str = ""
+    warning: str = ""
+    under_way: bool = False
+    adopted: bool = False
+    slurmd: str = ""
+
+
+class Plan(Struct, frozen=True):
+    """An order for nodes of a cluster. `refusal` is why none of it may be given."""
+
+    verb: Verb
+    cluster: str
+    targets: tuple[Target, ...]
+    refusal: str = ""
+    arn: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """Whether anything speaks against it: an order is given for all of its nodes or none."""
+        return bool(self.refusal) or any(target.refusal for target in self.targets)
+
+
+def mark(verb: Verb, row: NodeRow, by: str, slurmd: str = "") -> str:
+    """The Reason of a drain: what was ordered, for which instance, by whom.
+
+    The instance makes it durable: whoever finds the node knows whether the order is done. Which
+    slurmd was there then tells later whether the machine has come back or is only about to go.
+    """
+    return f"{PREFIX}{verb}:{key(row)}{f'@{slurmd}' if slurmd else ''} by {by}"
+
+
+def began(node: SlurmNode) -> str:
+    """When its slurmd began, as a Reason has it; "" for unknown."""
+    return f"{node.slurmd_start:%Y%m%dT%H%M%S}" if node.slurmd_start else ""
+
+
+def plan(
+    verb: Verb,
+    description: Mapping[str, Any],
+    rows: Sequence[NodeRow],
+    slurm: SchedulerView | None,
+    *,
+    by: str,
+    daemon: bool = False,
+) -> Plan:
+    """Look at each node. `daemon`: hpctl's daemon lives, and treats what its Reasons name."""
+    here: Mapping[NodeName, list[SlurmJob]] = {}
+    if slurm is not None:
+        here = jobs_on([NodeName(row.node) for row in rows], slurm.jobs)
+    targets = []
+    for row in rows:
+        name = NodeName(row.node)
+        jobs = [job for job in here.get(name, ()) if job.running or job.completing]
+        targets.append(
+            _target(verb, row, jobs, slurm.nodes.get(name) if slurm else None, by, daemon)
+        )
+    status = str(description["ClusterStatus"])
+    refusal = ""
+    if status != "InService":
+        refusal = f"the cluster is {status}: the service takes such orders only while InService"
+    cluster, arn = str(description.get("ClusterName", "")), str(description.get("ClusterArn", ""))
+    return Plan(verb, cluster, tuple(targets), refusal, arn)
+
+
+def _target(
+    verb: Verb,
+    row: NodeRow,
+    jobs: Sequence[SlurmJob],
+    node: SlurmNode | None,
+    by: str,
+    daemon: bool,
+) -> Target:
+    slurmd = began(node) if node is not None and verb is not Verb.DELETE else ""
+    reason = mark(verb, row, by, slurmd) if node is not None else ""
+    marked = _MARK.match(node.reason) if node is not None and node.drained else None
+    if node is not None and marked and marked[1] == verb:
+        # An earlier command's drain: its Reason goes on, whoever picks the order up.
+        reason = node.reason.split(" : ")[0]
+        instance, _, slurmd = marked[2].partition("@")
+        if _taken(verb, row, instance, jobs):
+            return Target(row, instance, tuple(jobs), node, reason, under_way=True, slurmd=slurmd)
+        refusal = _refusal(verb, row, node, daemon)
+        other = f"it was drained for {instance}, which is gone: {key(row)} came in its place"
+        warning = other if instance != key(row) else ""
+        return Target(
+            row, key(row), tuple(jobs), node, reason, refusal, warning, adopted=True, slurmd=slurmd
+        )
+    warning = ""
+    if node is not None and node.drained:
+        warning = f"it is drained already ({node.reason}) and stays so afterwards"
+    elif row.role == "login":
+        warning = "it is a login node: whoever works there is cut off"
+    refusal = _refusal(verb, row, node, daemon)
+    return Target(row, key(row), tuple(jobs), node, reason, refusal, warning, slurmd=slurmd)
+
+
+def _taken(verb: Verb, row: NodeRow, instance: str, jobs: Sequence[SlurmJob]) -> bool:
+    """Whether the order that a Reason speaks of was taken, and is still to be waited for.
+
+    A replacement that failed is over: its instance is replaced in its turn.
+    A reboot leaves no trace but its Reason, and is ordered only where no job is left: to give the
+    node back and reboot it anew is safer than to reboot it twice.
+    """
+    if verb is Verb.REPLACE:
+        if instance != key(row):
+            return row.status not in FAILURE
+        return row.status not in ALLOWED[verb]
+    return not jobs if verb is Verb.REBOOT else row.status == "ShuttingDown"
+
+
+def _refusal(verb: Verb, row: NodeRow, node: SlurmNode | None, daemon: bool) -> str:
+    if row.role == "controller":
+        return "it is the controller: the service neither replaces nor deletes it, and hpctl does"\
+            " not reboot what Slurm runs on"  # fmt: skip
+    if not row.role:
+        where = "Slurm has it in no partition" if row.slurm_state != NOT_FOUND else "nor does Slurm"
+        return f"the API does not say whether it is a controller, and {where}"
+    if row.unread and row.slurm_state == NOT_FOUND:
+        return f"jobs may run there, as nobody can tell which Slurm node it is: {row.unread}"
+    owner = reason_owner(node.reason) if node is not None and node.drained else None
+    if owner is not None and daemon:
+        return f"hpctl's daemon treats it ({owner}): `hpctl cancel {owner}` first"
+    if not row.instance_id and verb is not Verb.DELETE:
+        return "it has no instance yet"
+    if ALLOWED[verb] and row.status not in ALLOWED[verb]:
+        wanted = " or ".join(ALLOWED[verb][:2])
+        return f"it is {row.status}: the service wants {wanted} for this"
+    return ""
+
+
+GOING = ("ShuttingDown", "NotFound")
+
+
+class Pick(Struct, frozen=True):
+    """A node that is to go, and why it is this one. `rank` 0 goes first."""
+
+    row: NodeRow
+    rank: int
+    why: str
+
+
+def judged(row: NodeRow) -> Pick:
+    """How readily a node is given up."""
+    if not row.instance_id:
+        return Pick(row, 0, "no instance yet")
+    if row.status != "Running":
+        return Pick(row, 0, f"{row.status} in HyperPod")
+    if row.slurm_reason.startswith(f"{PREFIX}delete:"):
+        return Pick(row, 1, "an earlier command has drained it for this")
+    if row.health == "faulty":
+        return Pick(row, 2, f"faulty: {row.health_why}")
+    if row.jobs:
+        return Pick(row, 6, f"{len(row.jobs)} job(s) run there")
+    closed = {"DRAIN", "FAIL", "NOT_RESPONDING"} & set(row.slurm_flags)
+    if row.slurm_state == "DOWN" or closed:
+        return Pick(row, 3, f"{'+'.join([row.slurm_state, *sorted(closed)])} in Slurm, no job")
+    if row.slurm_state == NOT_FOUND:
+        return Pick(row, 3, "Slurm does not know it")
+    if row.slurm_state == UNKNOWN:
+        return Pick(row, 5, "nobody knows what runs there")
+    return Pick(row, 4, "idle" if row.slurm_state == "IDLE" else f"{row.slurm_state}, no job")
+
+
+def pick(rows: Sequence[NodeRow], group: str, target: int, count: int) -> tuple[Pick, ...]:
+    """The nodes to give up so that a group of `target` has `count`: broken, then idle, the last
+    name first; with jobs at last.
+
+    Fewer, perhaps none, where some are going already: whether `target` tells of those, nobody can
+    say, and no group may end with less than was asked for.
+    """
+    own = [judged(r) for r in rows if r.group == group and r.status not in GOING]
+    own.sort(key=lambda p: natural(p.row.node or p.row.logical_id), reverse=True)
+    own.sort(key=lambda p: (p.rank, len(p.row.jobs)))
+    return tuple(own[: max(0, min(target, len(own)) - count)])
+
+
+def named(rows: Sequence[NodeRow], group: str) -> tuple[Pick, ...]:
+    """Nodes that somebody chose. Raises HpctlError where one is not of the group."""
+    for row in rows:
+        if row.group != group:
+            raise HpctlError(
+                f"{row.shown} is in group {row.group}, not {group}; nothing was done",
+                "`hpctl cluster delete-nodes` removes nodes of any group",
+            )
+    return tuple(judged(row) for row in rows)

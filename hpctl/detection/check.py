@@ -1,0 +1,208 @@
+"""What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
+
+A module `hpctl.agent.checks.check_*` holds the checks of one thing, two functions for each:
+
+    def gather(machine: Machine) -> Sample: ...
+    def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged: ...
+
+`Sample` is the module's own frozen dataclass, with its own time (`machine.monotonic()`) where
+rates are wanted. `before` is what the last gather of this run of the agent gave. A judge states
+what is so now: how often it must be so, for how long it stays known and when it is too early to
+say are its CheckSpec's (`hpctl.faults.table`, `hpctl.detection.findings`). How bad it is, the head
+node's catalogue decides, by `<check with dashes>-<code>`.
+
+The GPU checks take the NVML child's sweeps here: whole, in pairs, and as growth of counters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, field
+
+from hpctl.detection.nvml.snapshot import Gpu, NvmlError, Snapshot
+from hpctl.vocabulary.model import Clears, Verdict
+
+METADATA_URL = "http://169.254.169.254"
+"""EC2's instance metadata service."""
+_Count = Annotated[int, Meta(ge=0, le=1024)]
+
+Limits = Mapping[str, float]
+"""The limits in force, by name, in the units of the check's Spec."""
+
+
+class CannotTell(Exception):
+    """A gather could not find out: the check is UNKNOWN, with this message as its detail."""
+
+
+class DriverHung(CannotTell):
+    """A call into the driver has not come back: `Machine.nvml` raises it in place of a sweep.
+
+    `overdue_s` is how long ago the newest answer should have come, in seconds, over all
+    children that were started since. `call` is what the child was doing, where known.
+    """
+
+    def __init__(self, overdue_s: float, call: str = "") -> None:
+        super().__init__(f"the driver has not answered {call or 'NVML'} for {overdue_s:.0f} s")
+        self.overdue_s = overdue_s
+        self.call = call
+
+
+class NotHere(Exception):
+    """This machine has no such thing (no GPU, no EFA): the check says nothing."""
+
+
+class Observation(Struct, frozen=True):
+    """What is so now, by one judge: the finding without its times.
+
+    `clears` and `gone_s` are for the one thing that ends otherwise than its Spec says.
+    """
+
+    code: str
+    device: str = ""
+    verdict: Verdict = Verdict.FAIL
+    detail: str = ""
+    evidence: str = ""
+    job: str = ""
+    clears: Clears | None = None
+    gone_s: float | None = None
+
+
+Judged = Iterable[Observation]
+"""What a judge says."""
+
+
+def fail(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+    """What speaks against the node."""
+    return Observation(code, device, Verdict.FAIL, detail, evidence)
+
+
+def warn(code: str, device: str = "", detail: str = "", evidence: str = "") -> Observation:
+    """What is worth watching."""
+    return Observation(code, device, Verdict.WARN, detail, evidence)
+
+
+class Expected(Struct, frozen=True, forbid_unknown_fields=True):
+    """What this machine should have, by `expected` of agent.yaml; None: by its instance type.
+
+    `spot`: EC2 may take it back, and says so at `metadata_url`.
+    """
+
+    instance_type: str = ""
+    gpus: _Count | None = None
+    efa_devices: _Count | None = None
+    neuron_devices: _Count | None = None
+    spot: bool = False
+    metadata_url: Annotated[str, Meta(pattern=r"^http://[^\s/]+$")] = METADATA_URL
+
+
+class Functions(Struct, frozen=True):
+    """What the runner calls of a check.
+
+    `gauges(seen, before)` are numbers that the head node compares with those of a job's other
+    nodes. No number is better than a wrong one: one is left out where nothing is known (the
+    first gather, a counter that was reset, too little traffic).
+    """
+
+    gather: Callable[[Machine], Any]
+    judge: Callable[[Any, Any, Limits], Judged]
+    gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
+
+
+class Machine(Struct, frozen=True):
+    """The machine as a gather sees it. `root` is put before every path: `/` but for tests.
+
+    `nvml` gives the newest sweep of the NVML child; it raises CannotTell, or NotHere where there
+    is no driver.
+    """
+
+    root: Path = Path("/")
+    expected: Expected = field(default_factory=Expected)
+    nvml: Callable[[], Snapshot] | None = None
+    monotonic: Callable[[], float] = time.monotonic
+
+    def path(self, path: str) -> Path:
+        """An absolute path of the machine, under `root`."""
+        return self.root / path.lstrip("/")
+
+    def text(self, path: str) -> str:
+        """A small file, stripped. Raises CannotTell, and NotHere where there is no such file."""
+        try:
+            return self.path(path).read_text(errors="replace").strip()
+        except FileNotFoundError as error:
+            raise NotHere(f"no {path}") from error
+        except OSError as error:
+            raise CannotTell(f"{path}: {error.strerror}") from error
+
+
+DRIVER_NOT_LOADED = 9
+LIBRARY_NOT_FOUND = 12
+GPU_IS_LOST = 15
+RESET_REQUIRED = 16
+LIB_RM_VERSION_MISMATCH = 18
+
+
+def newest(machine: Machine) -> Snapshot:
+    """The newest sweep, its error included. Raises NotHere, CannotTell, DriverHung."""
+    if machine.nvml is None:
+        raise NotHere("no NVML on this machine")
+    return machine.nvml()
+
+
+def sweep(machine: Machine) -> Snapshot:
+    """The newest sweep of a machine with GPUs.
+
+    Raises NotHere where there is no driver or no GPU, CannotTell where NVML failed.
+    """
+    snapshot = _sound(newest(machine))
+    if not snapshot.gpus:
+        raise NotHere("NVML lists no GPU")
+    return snapshot
+
+
+def listed(machine: Machine) -> tuple[Gpu, ...]:
+    """The GPUs that NVML lists, perhaps none. Raises NotHere without a driver, CannotTell."""
+    return _sound(newest(machine)).gpus
+
+
+def _sound(snapshot: Snapshot) -> Snapshot:
+    error = snapshot.error
+    if error is None:
+        return snapshot
+    if error.code in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+        raise NotHere(describe(error))
+    raise CannotTell(describe(error))
+
+
+def describe(error: NvmlError) -> str:
+    """An NVML error as people read it."""
+    return f"{error.call}: {error.text or 'error'} ({error.code})"
+
+
+def pairs(seen: Snapshot, before: Snapshot | None) -> Iterator[tuple[Gpu, Gpu]]:
+    """Each GPU of this sweep with itself in the earlier one; those that are in both.
+
+    By UUID, else by PCI address: an index may change when a GPU drops out.
+    """
+    if before is None:
+        return
+    earlier = {gpu.uuid or gpu.pci: gpu for gpu in before.gpus if gpu.uuid or gpu.pci}
+    for gpu in seen.gpus:
+        was = earlier.get(gpu.uuid or gpu.pci)
+        if was is not None:
+            yield gpu, was
+
+
+def grown(now: int | None, then: int | None) -> int:
+    """By how much a counter grew; 0 where one is not known or it went back (a driver reset)."""
+    if now is None or then is None:
+        return 0
+    return max(0, now - then)
+
+
+def busy(gpu: Gpu, percent: float) -> bool:
+    """Whether kernels run on it for at least so much of the time; an unknown load is not busy."""
+    return gpu.utilization is not None and gpu.utilization >= percent

@@ -1,0 +1,96 @@
+"""Every check once, for `hpctl agent check`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Machine, NotHere, Observation
+from hpctl.detection.findings import Findings
+from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kmsg import open_log
+from hpctl.detection.runner import Check, _plain
+from hpctl.detection.slurm_jobs import Jobs
+from hpctl.faults.assess import assess_settled
+from hpctl.faults.catalogue import rules
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.model import Finding, Verdict
+
+#
+# One run of every check on this machine, and one look at the kernel's log as it stands.
+
+LOG = "kernel"
+
+
+_WORST = (Verdict.FAIL, Verdict.WARN, Verdict.UNKNOWN, Verdict.NOTE)
+
+
+_STATES = {Condition.FAULTY: Verdict.FAIL, Condition.SUSPECT: Verdict.WARN}
+
+
+class CheckRow(Struct, frozen=True):
+    """One check: `state` is ok, note, warn, fail, unknown, or absent where this machine lacks it.
+
+    `why` says what it looks at, why it is absent or unknown, or what the kernel's lines amount to.
+    """
+
+    check: str
+    state: str
+    why: str
+    findings: tuple[Finding, ...] = ()
+
+
+def look(checks: Sequence[Check], machine: Machine) -> list[CheckRow]:
+    """Run each check now, one after the other, N of M and grace aside."""
+    return [_row(check, machine) for check in checks]
+
+
+def look_at_log(path: Path, *, accept_user: bool = False) -> tuple[CheckRow, int]:
+    """What this boot's kernel log says, folded, and how many records were lost."""
+    try:
+        findings, lost = _read_log(path, accept_user)
+    except Unavailable as error:
+        return CheckRow(LOG, Verdict.UNKNOWN, f"{error} {error.hint}".strip()), 0
+    return _log_row(path, findings), lost
+
+
+def _log_row(path: Path, findings: tuple[Finding, ...]) -> CheckRow:
+    """Judge the lines together, by the daemon's own function, so that both say the same."""
+    if not findings:
+        return CheckRow(LOG, Verdict.OK, f"what the kernel says in {path}")
+    assessment = assess_settled(findings, rules())
+    state = _STATES.get(assessment.condition, Verdict.NOTE)
+    return CheckRow(LOG, state, assessment.why, findings)
+
+
+def _read_log(path: Path, accept_user: bool) -> tuple[tuple[Finding, ...], int]:
+    source, kernel, findings = open_log(path), Kernel(Jobs().of), Findings()
+    try:
+        while records := source.read():
+            for finding in kernel.findings(records, accept_user=accept_user):
+                findings.add(finding)
+    finally:
+        source.close()
+    return findings.all(), source.lost
+
+
+def _row(check: Check, machine: Machine) -> CheckRow:
+    spec, now = check.spec, datetime.now(UTC)
+    try:
+        seen = list(check.judge(check.gather(machine), None, check.limits))
+    except NotHere as error:
+        return CheckRow(spec.name, "absent", str(error))
+    except CannotTell as error:
+        seen = [Observation("cannot_tell", "", Verdict.UNKNOWN, str(error)[:256])]
+    findings = tuple(_plain(spec, one, now) for one in seen)
+    return CheckRow(spec.name, _worst(findings), spec.what, findings)
+
+
+def _worst(findings: Sequence[Finding]) -> str:
+    verdicts = {finding.verdict for finding in findings}
+    return next((verdict.value for verdict in _WORST if verdict in verdicts), Verdict.OK.value)

@@ -1,0 +1,108 @@
+"""The agent's timed checks put together: the table, the site's file, the machine, NVML's child."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from msgspec.structs import replace
+
+from hpctl.detection.budget import Budget, resident_mb, usage
+from hpctl.detection.config import apply
+from hpctl.detection.machine import boot_age_s, machine, upgraded
+from hpctl.detection.metrics import render, samples_of
+from hpctl.detection.nvml.client import Client
+from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.detection.runner import AGENT_CHECKS, Runner, load
+from hpctl.detection.settings import AgentSettings
+from hpctl.faults.table import CHECKS
+from hpctl.vocabulary.model import Finding
+
+#
+# The agent's timed checks put together: the table, the site's file, the machine, NVML's child.
+
+NAMES = frozenset(spec.name for spec in (*CHECKS, AGENT_CHECKS))
+"""The checks whose findings are kept here; all others are the kernel's."""
+
+
+FIRST_SWEEP_S = 5.0
+"""The NVML child needs a moment for its first sweep. To call the GPUs unknown until then would
+make each start of the agent news."""
+
+
+class Checks:
+    """The checks of one agent. `changed` is called, from a thread of theirs, when there is news."""
+
+    def __init__(
+        self, settings: AgentSettings, earlier: Iterable[Finding], changed: Callable[[], None]
+    ) -> None:
+        self._nvml = Client(root=settings.root)
+        self._patience_s = FIRST_SWEEP_S
+        bare = machine(settings.root, settings.config.expected)
+        chosen = apply(settings.config, CHECKS)
+        allowed = settings.config.budget
+        levels = {spec.shed for spec, _ in chosen}
+        self._budget = Budget(levels, allowed.cpu_percent, allowed.memory_mb)
+        self._runner = Runner(
+            [load(spec, limits) for spec, limits in chosen],
+            replace(bare, nvml=self._sweep),
+            changed,
+            self._budget,
+            boot_age_s=boot_age_s(bare),
+            upgraded=upgraded(settings.spool),
+            earlier=(finding for finding in earlier if finding.check in NAMES),
+        )
+
+    def _sweep(self) -> Snapshot:
+        """The newest sweep; only the first look of all waits for one. On the runner's thread."""
+        wait_s, self._patience_s = self._patience_s, 0.0
+        return self._nvml.wait(wait_s)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Off the GPUs, which are reset meanwhile; what was seen of them is forgotten then."""
+        with self._nvml.held():
+            yield
+        self._runner.forget("gpu.")
+
+    def start(self) -> None:
+        """Begin to check."""
+        self._runner.start()
+
+    def stop(self) -> None:
+        """End within seconds, whatever hangs."""
+        self._runner.stop()
+        self._nvml.close()
+
+    def fileno(self) -> int:
+        """Readable when NVML's child has sent something: call `listen` then, and now and then."""
+        return self._nvml.fileno()
+
+    def listen(self) -> None:
+        """Take in what NVML's child has sent, and look after it."""
+        self._nvml.events()
+
+    def findings(self) -> list[Finding]:
+        """All that the checks have to report now. From any thread."""
+        return self._runner.findings()
+
+    def gauges(self) -> dict[str, float]:
+        """Numbers for the head node's comparison of peers. From any thread."""
+        return self._runner.gauges()
+
+    def metrics(self, findings: Iterable[Finding]) -> bytes:
+        """All that Prometheus is told. From any thread."""
+        return render(
+            (
+                *samples_of(self._runner.samples(), findings, self._runner.gauges()),
+                ("cpu_ratio", {}, self._budget.cpu_percent / 100),
+                ("resident_memory_bytes", {}, usage().memory_mb * 1e6),
+                ("nvml_child_resident_memory_bytes", {}, self._child_bytes()),
+            )
+        )
+
+    def _child_bytes(self) -> float | None:
+        """The resident memory of NVML's child, NVIDIA's library included; None without a child."""
+        pid = self._nvml.child_pid()
+        try:
+            return None if pid is None else resident_mb(pid) * 1e6
+        except OSError:  # it has just ended
+            return None

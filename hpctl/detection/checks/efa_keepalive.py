@@ -1,0 +1,30 @@
+"""Check `efa.keepalive`: every EFA device sends its keep-alives."""
+
+from hpctl.detection.check import Judged, Limits, fail, warn
+from hpctl.detection.rdma_counters import Trace
+
+# Whether the EFA devices still send their keep-alives: one that stopped has a dead device behind.
+#
+# A counter that never moved is one that the device does not send (facts/detection 5.1 names only
+# its standing still). Where all devices of a node stop at once the driver or the count is rather to
+# blame than every NIC, so that is only watched.
+
+COUNTER = "keep_alive_rcvd"
+
+
+def judge_keepalive(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+    """Each device whose count stood still since the last trace."""
+    if before is None or seen.now.at - before.now.at < limits["still_s"]:
+        return
+    grown = dict(seen.rises(before.now, COUNTER))
+    still = [
+        device
+        for device, rise in grown.items()
+        if rise == 0 and seen.now.devices[device].values[COUNTER] > 0
+    ]
+    if len(still) > 1 and len(still) == len(grown):
+        yield warn("stalled_all", "", f"no keep-alive from any of {len(still)} devices")
+        return
+    for device in still:
+        count = seen.now.devices[device].values[COUNTER]
+        yield fail("stalled", device, f"no keep-alive after number {count}")

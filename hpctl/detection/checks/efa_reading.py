@@ -1,0 +1,117 @@
+"""What the checks of this family read in common."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from hpctl.detection.check import Machine
+from hpctl.detection.rdma import efa_devices
+from hpctl.detection.rdma_counters import CounterFiles, History, Reading, Sweep, Trace, rise
+
+# One sweep over the counters of all EFA devices, shared by every check that looks at them.
+#
+# A read outside the RDMA core's cache costs the NIC one admin command a port, so all counters of a
+# device are read one after the other, and never more often than every HOLD_S seconds, however many
+# checks ask. `lifespan`, the cache's own setting, is no counter.
+
+HOLD_S = 10.0
+"""A sweep younger than this is given again (facts/detection 5.1: poll at 5-10 s or more)."""
+
+
+SWEEP_S = 2.0
+"""A sweep that has lasted so long leaves the other devices to the next one."""
+
+
+SPANS_S = (60.0, 600.0)
+"""How far back counters can be compared."""
+
+
+PORT = (
+    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
+    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events"),
+    *("unresponsive_remote_events", "impaired_remote_conn_events"),
+)
+
+
+ASKED = (
+    *("alloc_pd_err", "create_qp_err", "create_cq_err", "reg_mr_err", "alloc_ucontext_err"),
+    "create_ah_err",
+)
+"""Failures of calls that applications make. Each may have been a command that the NIC refused."""
+
+
+DEVICE = (
+    *("submitted_cmds", "completed_cmds", "cmds_err", "no_completion_cmds", "keep_alive_rcvd"),
+    *ASKED,
+)
+"""Names of the EFA driver (amzn-drivers, efa_verbs.c). Older drivers lack some: then no number."""
+
+
+FILES: Mapping[str, tuple[str, ...]] = {
+    # Before device-wide counters had a folder of their own, they were among the port's.
+    **{name: (f"hw_counters/{name}", f"ports/1/hw_counters/{name}") for name in DEVICE},
+    **{name: (f"ports/1/hw_counters/{name}",) for name in PORT},
+}
+
+
+def failures(now: Reading, then: Reading | None) -> tuple[int, int]:
+    """Admin commands that failed in between: those that nothing explains, those refused.
+
+    `cmds_err` also counts what a device rightly refuses to an application (too many memory
+    regions, a queue pair with wrong attributes); the driver counts those a second time by kind.
+    It also counts reading the port's counters where the device does not know a group of them (the
+    driver asks for all, whatever the device can), by us or any exporter: where a reading failed,
+    nothing is known.
+    """
+    errors = rise(now, then, "cmds_err")
+    if errors is None or then is None or now.failed or now.troubles != then.troubles:
+        return 0, 0
+    asked = sum(rise(now, then, name) or 0 for name in ASKED)
+    return max(0, errors - asked), min(errors, asked)
+
+
+class EfaCounters:
+    """The EFA devices below one root. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._files = CounterFiles(FILES)
+        self._history: History = History(SPANS_S)
+        self._held: Trace | None = None
+        self._first = ""
+
+    def trace(self, machine: Machine) -> Trace:
+        """The newest sweep, made now if the last is old enough. Raises NotHere, CannotTell."""
+        now = machine.monotonic()
+        if self._held is not None and 0 <= now - self._held.now.at < HOLD_S:
+            return self._held
+        sweep = self._sweep(machine, now)
+        past = self._history.past(now)
+        self._history.add(sweep)
+        self._held = Trace(sweep, past)
+        return self._held
+
+    def _sweep(self, machine: Machine, now: float) -> Sweep:
+        found = efa_devices(machine)
+        self._files.keep_only([device.folder for device in found])
+        # A NIC whose admin queue is dead answers late: the others' turn comes in the next sweep.
+        start = next((i for i, d in enumerate(found) if d.name == self._first), 0)
+        self._first = ""
+        devices: dict[str, Reading] = {}
+        for device in found[start:] + found[:start]:
+            if machine.monotonic() - now > SWEEP_S:
+                self._first = device.name
+                break
+            reading = self._files.read(device.folder)
+            if reading is not None:
+                devices[device.name] = reading
+        return Sweep(now, devices)
+
+
+@lru_cache(maxsize=4)
+def _counters(root: Path) -> EfaCounters:
+    return EfaCounters()
+
+
+def trace(machine: Machine) -> Trace:
+    """The counters of this machine's EFA devices. Raises NotHere, CannotTell."""
+    return _counters(machine.root).trace(machine)

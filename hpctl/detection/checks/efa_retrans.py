@@ -1,0 +1,54 @@
+"""Check `efa.retrans`: little of what is sent over EFA is sent again."""
+
+from collections.abc import Mapping
+
+from hpctl.detection.check import Judged, Limits, warn
+from hpctl.detection.rdma_counters import Trace
+
+# How much of what a node sends over EFA it has to send again.
+#
+# SRD recovers a lost packet, so this costs speed and no job. The measure is the peers of the same
+# job, on the head node, by the gauges; the check warns of its own only when it is far beyond the
+# ratio from which that comparison looks at all.
+
+LEAST_PACKETS = 10_000
+"""Packets that must have been sent between two gathers before a ratio means anything."""
+
+
+def ratios(seen: Trace, before: Trace | None) -> dict[str, tuple[int, int]]:
+    """For each device that can tell: packets sent again, packets sent, since the last trace."""
+    if before is None:
+        return {}
+    sent = dict(seen.rises(before.now, "tx_pkts"))
+    again = dict(seen.rises(before.now, "retrans_pkts"))
+    return {device: (again[device], sent[device]) for device in sent.keys() & again.keys()}
+
+
+def judge_retrans(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
+    """The devices that send too much again."""
+    for device, (again, sent) in sorted(ratios(seen, before).items()):
+        if sent >= LEAST_PACKETS and again > limits["ratio"] * sent:
+            yield warn("ratio", device, f"{again} of {sent} packets sent again")
+
+
+def gauges_retrans(seen: Trace, before: Trace | None) -> Mapping[str, float]:
+    """Ratios of the node and of its worst device, timeouts and traffic a second."""
+    if before is None or (seconds := seen.now.at - before.now.at) <= 0:
+        return {}
+    rates = {}
+    for name, counter in (
+        ("efa.retrans_timeouts_per_s", "retrans_timeout_events"),
+        ("efa.tx_bytes_per_s", "tx_bytes"),
+        ("efa.rx_bytes_per_s", "rx_bytes"),
+    ):
+        grown = [rise for _, rise in seen.rises(before.now, counter)]
+        if grown:
+            rates[name] = sum(grown) / seconds
+    by_device = ratios(seen, before).values()
+    again, sent = sum(a for a, _ in by_device), sum(s for _, s in by_device)
+    if sent >= LEAST_PACKETS:
+        rates["efa.retrans_ratio"] = again / sent
+        worst = [a / s for a, s in by_device if s >= LEAST_PACKETS]
+        if worst:
+            rates["efa.retrans_ratio_worst"] = max(worst)
+    return rates

@@ -1,0 +1,59 @@
+"""Check `gpu.clocks`: a busy GPU whose SM clock is below that of the node's other busy GPUs."""
+
+from collections.abc import Iterable, Mapping
+from statistics import median
+
+from hpctl.detection.check import Judged, Limits, busy, warn
+from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+
+# A busy GPU whose SM clock is well below that of the node's other, equally busy GPUs.
+#
+# Only ever relative: what clock is right depends on the model, the power limit and the work. Fewer
+# than three peers prove nothing.
+
+_BUSY_PERCENT = 50.0
+
+
+_GAUGE = "gpu.sm_clock_mhz"
+
+
+def judge_clocks(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The busy GPUs whose clock is less than the limit's part of their peers' median."""
+    for gpu in seen.gpus:
+        peers = _peers(gpu, seen.gpus, limits)
+        if gpu.sm_clock_mhz is None or len(peers) < limits["peers"]:
+            continue
+        usual = median(peers)
+        if gpu.sm_clock_mhz < usual * limits["of_median"]:
+            yield warn(
+                "slow",
+                gpu.device,
+                f"{gpu.sm_clock_mhz} MHz; {len(peers)} GPUs as busy run at {usual:.0f} MHz",
+            )
+
+
+def gauges_clocks(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """`gpu.sm_clock_mhz`: the slowest busy GPU's clock, which sets the pace of the node."""
+    clocks = [
+        gpu.sm_clock_mhz
+        for gpu in seen.gpus
+        if gpu.sm_clock_mhz is not None and busy(gpu, _BUSY_PERCENT)
+    ]
+    return {_GAUGE: float(min(clocks))} if clocks else {}
+
+
+def _peers(gpu: Gpu, gpus: Iterable[Gpu], limits: Limits) -> list[int]:
+    """The clocks of the other GPUs of the same model under a load like this one's."""
+    load = gpu.utilization
+    if load is None or load < limits["busy_percent"]:
+        return []
+    return [
+        other.sm_clock_mhz
+        for other in gpus
+        if other is not gpu
+        and other.name == gpu.name
+        and other.sm_clock_mhz is not None
+        and other.utilization is not None
+        and other.utilization >= limits["busy_percent"]
+        and abs(other.utilization - load) <= limits["alike_percent"]
+    ]

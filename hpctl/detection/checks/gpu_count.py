@@ -1,0 +1,45 @@
+"""Check `gpu.count`: GPUs on the PCI bus, in the driver's list, and of this instance type."""
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, listed, warn
+from hpctl.detection.machine import pci_gpus
+
+# How many GPUs the PCI bus has, the driver lists, and the machine should have.
+
+
+class CountSample(Struct, frozen=True):
+    """The three counts; None is not known."""
+
+    pci: tuple[str, ...]
+    nvml: tuple[str, ...] | None
+    expected: int | None
+
+
+def gather_count(machine: Machine) -> CountSample:
+    """Count. NotHere where nobody knows of a GPU."""
+    pci, expected = pci_gpus(machine.root), machine.expected.gpus
+    nvml: tuple[str, ...] | None
+    try:
+        nvml = tuple(gpu.device for gpu in listed(machine))
+    except NotHere:
+        # Without a driver the machine has none to use, which matters where it should have some.
+        nvml = () if expected else None
+    except CannotTell:
+        nvml = None
+    if not pci and not nvml and not expected:
+        raise NotHere("no GPU on the PCI bus, and none expected")
+    return CountSample(pci, nvml, expected)
+
+
+def judge_count(seen: CountSample, before: CountSample | None, limits: Limits) -> Judged:
+    """The first mismatch: too few on the bus, then too few with the driver, then too many."""
+    pci, nvml, expected = len(seen.pci), seen.nvml, seen.expected
+    if expected is not None and pci < expected:
+        yield fail("pci", "", f"{pci} GPUs on the PCI bus, {expected} expected")
+    elif nvml is not None and len(nvml) < max(pci, expected or 0):
+        missing = ", ".join(sorted(set(seen.pci) - set(nvml))) if nvml else "all"
+        detail = f"NVML lists {len(nvml)} of {max(pci, expected or 0)} GPUs; missing: {missing}"
+        yield fail("nvml", "", detail)
+    elif expected is not None and pci > expected:
+        yield warn("more", "", f"{pci} GPUs on the PCI bus, only {expected} expected")

@@ -1,0 +1,50 @@
+"""Check `gpu.ecc`: uncorrectable memory errors as they come, and the SRAM threshold flag."""
+
+from hpctl.detection.check import Judged, Limits, fail, grown, pairs, warn
+from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+
+# Uncorrectable memory errors since the last sweep, and the SRAM threshold flag.
+#
+# Whether an uncorrectable error was contained (one process died, the GPU is sound) is asked of the
+# driver, in this order: its recovery action where it has one, then its events: Xid 94, or poison
+# that was not fatal. Counts of corrected errors lead to no action at all: healthy fleets show
+# millions of them.
+
+_XID = 0x8
+
+
+_NON_FATAL_POISON = 0x1000
+
+
+_CONTAINED = 94
+
+
+# The event may be read a sweep before the counter.
+_LOOKBACK_S = 10.0
+
+
+def judge_ecc(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The SRAM flags, and the GPUs whose volatile uncorrectable count grew since `before`."""
+    for gpu in seen.gpus:
+        if gpu.ecc.sram_threshold_exceeded:
+            yield fail("sram-threshold", gpu.device, "the SRAM error count passed its threshold")
+    for gpu, was in pairs(seen, before):
+        more = grown(gpu.ecc.volatile_uncorrected, was.ecc.volatile_uncorrected)
+        if more < limits["uncorrectable"]:
+            continue
+        detail = f"{more} more uncorrectable errors"
+        if before is not None and _contained(gpu, seen, before.at):
+            yield warn("contained", gpu.device, f"{detail}, contained")
+        else:
+            yield fail("uncorrectable", gpu.device, detail)
+
+
+def _contained(gpu: Gpu, seen: Snapshot, since: float) -> bool:
+    if gpu.recovery_action is not None:
+        return gpu.recovery_action == 0
+    return any(
+        event.pci == gpu.pci
+        and event.at >= since - _LOOKBACK_S
+        and ((event.kind, event.data) == (_XID, _CONTAINED) or event.kind == _NON_FATAL_POISON)
+        for event in seen.events
+    )

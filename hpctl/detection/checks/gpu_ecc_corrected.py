@@ -1,0 +1,19 @@
+"""Check `gpu.ecc.corrected`: a storm of corrected memory errors that goes on."""
+
+from hpctl.detection.check import Judged, Limits, grown, pairs, warn
+from hpctl.detection.nvml.snapshot import Snapshot
+
+# A storm of corrected memory errors: while it lasts, calls into the driver may stall.
+#
+# The count says nothing about a GPU's health; only a rate that goes on and on is worth a look.
+
+
+def judge_ecc_corrected(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The GPUs whose corrected errors came faster than the limit since `before`."""
+    elapsed = seen.at - before.at if before is not None else 0.0
+    if elapsed <= 0:
+        return
+    for gpu, was in pairs(seen, before):
+        rate = grown(gpu.ecc.volatile_corrected, was.ecc.volatile_corrected) / elapsed
+        if rate > limits["per_second"]:
+            yield warn("storm", gpu.device, f"{rate:.0f} corrected errors a second")

@@ -1,0 +1,42 @@
+"""Check `gpu.gauges`: numbers for the head node, which compares the nodes of a job."""
+
+from collections.abc import Mapping
+from statistics import mean
+
+from hpctl.detection.check import Judged, Limits
+from hpctl.detection.checks import gpu_pcie
+from hpctl.detection.checks.gpu_clocks import gauges_clocks
+from hpctl.detection.checks.gpu_settings import gauges_settings
+from hpctl.detection.checks.gpu_throttle_slowdown import gauges_throttle
+from hpctl.detection.nvml.snapshot import Snapshot
+
+# The GPUs' numbers for the head node's comparison of peers, taken often; it finds nothing itself.
+#
+# The checks that these numbers belong to run once a minute. Peers are compared in windows of 20 s,
+# and one old number reported three times would count as three.
+
+
+def judge_gauges(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """Nothing: one node's numbers say nothing without its peers'."""
+    return ()
+
+
+def gauges_gauges(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """Throttle share, slowest clock and PCIe replays since the last run, as their checks count
+    them, and how the GPUs are set up; `gpu.busy` (0 to 1) and `gpu.power_w`, means over all GPUs,
+    which tell who waits."""
+    if before is not None and seen.at <= before.at:
+        return {}
+    gauges = {
+        **gauges_clocks(seen, before),
+        **gauges_throttle(seen, before),
+        **gpu_pcie.gauges_pcie(seen, before),
+        **gauges_settings(seen, before),
+    }
+    used = [gpu.utilization for gpu in seen.gpus if gpu.utilization is not None]
+    if used:
+        gauges["gpu.busy"] = mean(used) / 100
+    drawn = [gpu.power_mw for gpu in seen.gpus if gpu.power_mw is not None]
+    if drawn:
+        gauges["gpu.power_w"] = mean(drawn) / 1000
+    return gauges

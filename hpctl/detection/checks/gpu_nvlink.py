@@ -1,0 +1,59 @@
+"""Check `gpu.nvlink`: NVLinks that are down where the node's other GPUs have theirs up."""
+
+from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, sweep
+from hpctl.detection.nvml.snapshot import Gpu, Snapshot
+
+# NVLinks that are down where they should be up.
+#
+# How many should be up is taken from the node's other GPUs of the same model and, once any link of
+# the node is up at all, from the number that the model has. A node without NVLink, or a share of a
+# board whose links are all off, has nothing to be compared with. A GPU in MIG mode has no NVLink:
+# the driver takes its links down (open-gpu-kernel-modules, kmigmgrIsMIGNvlinkP2PSupported).
+
+# By the beginning of NVML's name. Boards for a PCIe slot carry other names and other numbers.
+_LINKS = {
+    "NVIDIA A100-SXM": 12,
+    "NVIDIA H100 80GB HBM3": 18,
+    "NVIDIA H200 NVL": 0,
+    "NVIDIA H200": 18,
+    "NVIDIA B200": 18,
+    "NVIDIA B300": 18,
+    "NVIDIA GB200": 18,
+    "NVIDIA GB300": 18,
+}
+
+
+def gather_nvlink(machine: Machine) -> Snapshot:
+    """The newest sweep. NotHere where no GPU has an NVLink."""
+    seen = sweep(machine)
+    if not any(gpu.nvlinks for gpu in seen.gpus):
+        raise NotHere("no GPU with NVLink")
+    return seen
+
+
+def judge_nvlink(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The GPUs with fewer links up than they should have."""
+    most: dict[str, int] = {}
+    for gpu in seen.gpus:
+        most[gpu.name] = max(most.get(gpu.name, 0), len(_up(gpu)))
+    in_use = any(most.values())
+    for gpu in seen.gpus:
+        if gpu.error is not None or gpu.mig or all(link.active is None for link in gpu.nvlinks):
+            continue
+        up = _up(gpu)
+        expected = max(most[gpu.name], _of_model(gpu.name) if in_use else 0)
+        if len(up) < expected:
+            down = sorted({link.link for link in gpu.nvlinks} - up)
+            yield fail(
+                "down",
+                gpu.device,
+                f"{len(up)} of {expected} NVLinks up; down: {', '.join(map(str, down))}",
+            )
+
+
+def _up(gpu: Gpu) -> set[int]:
+    return {link.link for link in gpu.nvlinks if link.active}
+
+
+def _of_model(name: str) -> int:
+    return next((count for start, count in _LINKS.items() if name.startswith(start)), 0)

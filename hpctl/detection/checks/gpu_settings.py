@@ -1,0 +1,48 @@
+"""Check `gpu.settings`: InfoROM, VBIOS, persistence mode, clocks."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+
+from hpctl.detection.check import Judged, Limits, fail, warn
+from hpctl.detection.nvml.snapshot import Snapshot
+
+# How the GPUs are set up: InfoROM, VBIOS, persistence mode and application clocks.
+#
+# All GPUs of a node are of one kind and set up alike: one that differs was changed, or exchanged.
+
+_VERSION = re.compile(r"[0-9A-Fa-f]{2}(?:\.[0-9A-Fa-f]{2}){4}")
+"""Five bytes: a float holds them exactly."""
+
+
+def gauges_settings(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """The VBIOS as a number, whether persistence mode is on everywhere, the lowest application
+    clock: the head node compares them with those of a job's other nodes."""
+    clocks = [clock for gpu in seen.gpus if (clock := gpu.sm_clock_application_mhz) is not None]
+    modes = [gpu.persistence for gpu in seen.gpus if gpu.persistence is not None]
+    versions = [match[0] for gpu in seen.gpus if (match := _VERSION.fullmatch(gpu.vbios))]
+    gauges: dict[str, float] = {}
+    if clocks:
+        gauges["gpu.application_clock_mhz"] = float(min(clocks))
+    if modes:
+        gauges["gpu.persistence"] = float(all(modes))
+    if versions:
+        gauges["gpu.vbios"] = float(int(max(versions).replace(".", ""), 16))
+    return gauges
+
+
+def judge_settings(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """A corrupt InfoROM; the odd VBIOS; persistence mode off; clocks set below the default."""
+    versions = Counter((gpu.name, gpu.vbios) for gpu in seen.gpus if gpu.vbios)
+    usual = {name: max(n for (other, _), n in versions.items() if other == name)
+             for name, _ in versions}  # fmt: skip
+    for gpu in seen.gpus:
+        if gpu.inforom_corrupt:
+            yield fail("inforom", gpu.device, "the InfoROM's checksum is wrong")
+        if gpu.vbios and versions[gpu.name, gpu.vbios] < usual[gpu.name]:
+            yield warn("vbios", gpu.device, f"VBIOS {gpu.vbios}, unlike the node's others")
+        if gpu.persistence is False:
+            yield warn("persistence", gpu.device, "persistence mode is off")
+        now, default = gpu.sm_clock_application_mhz, gpu.sm_clock_default_mhz
+        if now is not None and default is not None and now < default:
+            yield warn("clocks", gpu.device, f"application clock {now} MHz, {default} by default")

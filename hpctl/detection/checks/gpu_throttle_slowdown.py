@@ -1,0 +1,64 @@
+"""Checks `gpu.throttle` and `gpu.slowdown`: clocks held down by heat or a power brake."""
+
+from collections.abc import Iterator, Mapping
+
+from hpctl.detection.check import Judged, Limits, busy, grown, pairs, warn
+from hpctl.detection.checks.gpu_clocks import _BUSY_PERCENT
+from hpctl.detection.nvml.snapshot import Gpu, Snapshot, Throttle
+
+# Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
+#
+# From the cumulative nanosecond counters alone (NVML fields 269-271). The event reason bits are
+# a moment's view: sampled once a minute they miss bursts, and the bit for the software power cap is
+# set on any healthy GPU under load. Two rows of the table run this module with different limits; a
+# limit that a row does not have is not judged.
+
+# More than all of the time means a counter that was reset or jumped: no evidence.
+_POSSIBLE = 1.1
+
+
+_THROTTLE_GAUGE = "gpu.throttle_share"
+
+
+def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The GPUs, busy at both ends of the window, that were held down for more than a limit."""
+    for gpu, window_s, shares in _shares(seen, before, limits["busy_percent"]):
+        for name, share in shares.items():
+            limit = limits.get(f"{name}_share")
+            if limit is not None and share > limit:
+                yield warn(
+                    name.replace("_", "-"),
+                    gpu.device,
+                    f"clocks held down for {share:.1%} of {window_s:.0f} s",
+                )
+
+
+def gauges_throttle(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
+    """`gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power cap."""
+    totals = [sum(shares.values()) for _, _, shares in _shares(seen, before, _BUSY_PERCENT)]
+    return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
+
+
+def _shares(
+    seen: Snapshot, before: Snapshot | None, busy_percent: float
+) -> Iterator[tuple[Gpu, float, dict[str, float]]]:
+    window_s = seen.at - before.at if before is not None else 0.0
+    if window_s <= 0:
+        return
+    for gpu, was in pairs(seen, before):
+        if not (busy(gpu, busy_percent) and busy(was, busy_percent)):
+            continue
+        then = _counters(was.throttle)
+        shares = {
+            name: grown(count, then[name]) / (window_s * 1e9)
+            for name, count in _counters(gpu.throttle).items()
+        }
+        yield gpu, window_s, {n: share for n, share in shares.items() if share <= _POSSIBLE}
+
+
+def _counters(throttle: Throttle) -> dict[str, int | None]:
+    return {
+        "hw_thermal": throttle.hw_thermal_ns,
+        "power_brake": throttle.power_brake_ns,
+        "sw_thermal": throttle.sw_thermal_ns,
+    }

@@ -1,0 +1,25 @@
+"""Check `gpu.xid`: Xids from NVML's events that act by their number: the second source."""
+
+from hpctl.detection.check import Judged, Limits, fail
+from hpctl.detection.nvml.snapshot import Snapshot
+from hpctl.faults.table import rows_of
+
+# Xids that NVML's events name: the second source beside the kernel's log.
+#
+# Only those whose number alone says everything. Where the driver's text or a companion line decides
+# (48 with 94, 154, the NVLink codes) the kernel's log is the source: an event has no text.
+
+_XID = 0x8
+
+
+CERTAIN = frozenset(int(code) for row in rows_of("gpu.xid") for code in row.codes)
+"""The Xids that act by their number."""
+
+
+def judge_xid(seen: Snapshot, before: Snapshot | None, limits: Limits) -> Judged:
+    """The certain Xids among the events that came since `before`."""
+    since = max((event.at for event in before.events), default=None) if before else None
+    for event in seen.events:
+        new = since is None or event.at > since
+        if new and event.kind == _XID and event.data in CERTAIN:
+            yield fail(str(event.data), event.pci, "NVML event")

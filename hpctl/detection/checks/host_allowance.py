@@ -1,0 +1,140 @@
+"""Check `host.allowance`: traffic beyond what EC2 allows the instance."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, warn
+from hpctl.detection.checks.host_nvme_smart import refused
+from hpctl.detection.probe import ProbeResult, Probes
+
+# Traffic that EC2 held back: network and EBS allowances of the instance that were exceeded.
+#
+# ENA counts packets that were queued or dropped beyond each allowance (`ethtool -S`, amzn-drivers
+# kernel/linux/ena); an EBS volume counts the microseconds for which more was asked of it, or of the
+# instance, than is allowed (NVMe log page 0xd0, Amazon EBS User Guide, "NVMe statistics").
+
+NET, NVME = "/sys/class/net", "/sys/class/nvme"
+
+
+DEADLINE_S, WAIT_S = 10.0, 2.0
+
+
+MOST = 32
+
+
+_EBS = "Amazon Elastic Block Store"
+
+
+_COUNTER = re.compile(r"^\s*(\w+)_allowance_exceeded: (\d{1,20})\s*$", re.MULTILINE)
+
+
+_CODES = {"conntrack": "conntrack"}
+
+
+_LOG = ("nvme", "get-log", "--log-id=0xd0", "--log-len=96", "--namespace-id=1")
+
+
+_ROW = re.compile(r"^[0-9a-f]{4}:((?: [0-9a-f]{2}){1,16})", re.MULTILINE)
+
+
+_MAGIC = 0x3C23B510
+
+
+_STATS = struct.Struct("<II10Q")
+
+
+_EBS_WORDS = ("the volume's IOPS", "the volume's throughput", "the instance's IOPS to EBS",
+              "the instance's throughput to EBS")  # fmt: skip
+
+
+_probes = Probes(DEADLINE_S)
+
+
+class AllowanceSample(Struct, frozen=True):
+    """Counters by device and by what was exceeded: packets of the network, microseconds of EBS."""
+
+    network: tuple[tuple[str, str, int], ...]
+    ebs: tuple[tuple[str, str, int], ...]
+
+
+def gather_allowance(machine: Machine) -> AllowanceSample:
+    """Ask each ENA device and each EBS volume. Raises NotHere, CannotTell."""
+    cards = [name for name in _names(machine, NET) if _driver(machine, name) == "ena"]
+    volumes = [
+        name for name in _names(machine, NVME)
+        if machine.text(f"{NVME}/{name}/model") == _EBS
+    ]  # fmt: skip
+    if not cards and not volumes:
+        raise NotHere("neither ENA nor EBS")
+    network = _asked({name: ("ethtool", "-S", name) for name in cards})
+    ebs = _asked({name: (*_LOG, f"/dev/{name}") for name in volumes})
+    if not network and not ebs:
+        raise NotHere("neither ethtool nor nvme-cli tells, or CAP_SYS_ADMIN is missing")
+    return AllowanceSample(
+        tuple((name, *one) for name, answer in network.items() for one in allowances(answer.out)),
+        tuple((name, *one) for name, answer in ebs.items() for one in ebs_stats(answer.out)),
+    )
+
+
+def _names(machine: Machine, folder: str) -> list[str]:
+    try:
+        return sorted(place.name for place in machine.path(folder).iterdir())[:MOST]
+    except OSError:
+        return []
+
+
+def _driver(machine: Machine, name: str) -> str:
+    try:
+        return machine.path(f"{NET}/{name}/device/driver").resolve().name
+    except OSError:
+        return ""
+
+
+def _asked(questions: dict[str, tuple[str, ...]]) -> dict[str, ProbeResult]:
+    """Those that answered. Raises CannotTell where none did in time."""
+    if not questions:
+        return {}
+    try:
+        replies = _probes.ask(questions, _probes.wait_s(WAIT_S))
+    except NotHere:
+        return {}  # the program is not installed: the other one may be
+    answers = {name: one for name, one in replies.items() if isinstance(one, ProbeResult)}
+    if not answers:
+        raise CannotTell(f"{next(iter(questions.values()))[0]} has not answered")
+    return {name: one for name, one in answers.items() if not one.exit_code and not refused(one)}
+
+
+def allowances(text: str) -> list[tuple[str, int]]:
+    """`bw_in_allowance_exceeded: 12` of `ethtool -S`, as `bw_in` and 12."""
+    return [(name, int(count)) for name, count in _COUNTER.findall(text)]
+
+
+def ebs_stats(text: str) -> list[tuple[str, int]]:
+    """The log page in nvme-cli's hex dump (`0000: 10 b5 ... "..."`); nothing if it is none."""
+    data = bytes.fromhex("".join(_ROW.findall(text)))
+    if len(data) < _STATS.size:
+        return []
+    magic, _, *numbers = _STATS.unpack_from(data)
+    return list(zip(_EBS_WORDS, numbers[6:], strict=True)) if magic == _MAGIC else []
+
+
+def judge_allowance(
+    seen: AllowanceSample, before: AllowanceSample | None, limits: Limits
+) -> Judged:
+    """Counters that grew since the last look, by the share that matters."""
+    if before is None:
+        return
+    earlier = {(name, what): count for name, what, count in (*before.network, *before.ebs)}
+    for code, floor, unit, counters in (
+        ("network", limits["packets"], "packets", seen.network),
+        ("ebs", limits["ebs_us"], "us", seen.ebs),
+    ):
+        for name, what, count in counters:
+            grew = count - earlier.get((name, what), count)
+            if grew >= floor:
+                detail = f"{what}: {grew} {unit} since the last look"
+                yield warn(_CODES.get(what, code), name, detail)

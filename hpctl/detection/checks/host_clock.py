@@ -1,0 +1,105 @@
+"""Check `host.clock`: the clock: kept by a time service, and how far off."""
+
+import ctypes
+import os
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.probe import ProbeResult, Probes
+
+# The clock: kept by a time service, and how far off. MUNGE refuses credentials of other times.
+#
+# The kernel knows whether its clock is kept, and the last half second of an offset; how far a clock
+# is off that has lost its time only the time service can say, so chrony is asked where it is there.
+
+CHRONY = ("chronyc", "-n", "-c", "tracking")
+
+
+DEADLINE_S = 5.0
+
+
+WAIT_S = 0.25
+
+
+# adjtimex(2), include/uapi/linux/timex.h.
+_STA_UNSYNC = 0x0040
+
+
+_STA_NANO = 0x2000
+
+
+class Timex(ctypes.Structure):
+    """`struct timex`; with `modes` 0 the call only reads. The rest is room for the kernel."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+class Clock(Struct, frozen=True):
+    """`offset_s` without its sign, the larger of the kernel's and chrony's."""
+
+    kept: bool
+    offset_s: float
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+_clock_probes = Probes(DEADLINE_S)
+
+
+def gather_clock(machine: Machine) -> Clock:
+    """Ask the kernel, and chrony. Raises CannotTell; NotHere where systemd does not run.
+
+    There (a container) the clock is another machine's to keep.
+    """
+    if not machine.path("/run/systemd/system").is_dir():
+        raise NotHere("systemd does not run: the clock is not this machine's own")
+    kept, offset_s = kernel()
+    return Clock(kept, max(offset_s, chrony()))
+
+
+def kernel() -> tuple[bool, float]:
+    """Whether the kernel's clock is kept, and its offset in seconds. Raises CannotTell."""
+    timex = Timex()
+    if _libc.adjtimex(ctypes.byref(timex)) < 0:
+        raise CannotTell(f"adjtimex: {os.strerror(ctypes.get_errno())}")
+    unit = 1e-9 if timex.status & _STA_NANO else 1e-6
+    return not timex.status & _STA_UNSYNC, abs(timex.offset) * unit
+
+
+def chrony() -> float:
+    """What chrony says it is off, in seconds; 0 where it is not there or does not know."""
+    try:
+        answer = _clock_probes.ask({"chronyc": CHRONY}, WAIT_S)["chronyc"]
+    except NotHere:
+        return 0.0
+    return tracking(answer.out) if isinstance(answer, ProbeResult) and not answer.exit_code else 0.0
+
+
+def tracking(line: str) -> float:
+    """From chronyc's CSV: the fifth field, unless the stratum (third) says there is no source."""
+    fields = line.strip().split(",")
+    try:
+        return abs(float(fields[4])) if int(fields[2]) else 0.0
+    except (ValueError, IndexError):
+        return 0.0
+
+
+def judge_clock(seen: Clock, before: Clock | None, limits: Limits) -> Judged:
+    """`skewed` beyond repair by slewing, `offset` when large, `unsynchronised`."""
+    detail = f"{seen.offset_s:.3f} s off"
+    if seen.offset_s > limits["skewed_s"]:
+        yield fail("skewed", "", detail)
+    elif seen.offset_s > limits["offset_s"]:
+        yield warn("offset", "", detail)
+    if not seen.kept:
+        yield warn("unsynchronised", "", "no time service keeps the clock (STA_UNSYNC)")

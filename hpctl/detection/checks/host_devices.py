@@ -1,0 +1,83 @@
+"""Check `host.devices`: the NVMe disks of the instance type; network cards that were there."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.instance_shapes import shape_of
+
+# The instance's own NVMe disks and its network cards: as many as there should be, and were.
+#
+# What a device is, its PCI function says: an EBS volume or a network interface that somebody
+# attached or took away is another matter, and only what the instance type brings is counted.
+
+PCI = "/sys/bus/pci/devices"
+
+
+AMAZON, MELLANOX = "0x1d0f", "0x15b3"
+
+
+# Amazon's PCI functions (drivers/nvme/host/pci.c and amzn-drivers): instance storage, and ENA.
+_DISKS = frozenset({"0xcd00", "0xcd01", "0xcd02"})
+
+
+_ENA = frozenset({"0x0ec2", "0x1ec2", "0xec20", "0xec21"})
+
+
+_NETWORK = "0x02"
+"""PCI class of network controllers."""
+
+
+class Sample(Struct, frozen=True):
+    """PCI addresses now, those of network cards that are gone since the agent began, and how many
+    disks the instance type has."""
+
+    disks: tuple[str, ...]
+    cards: tuple[str, ...]
+    gone: tuple[str, ...]
+    expected_disks: int | None
+
+
+@lru_cache(maxsize=4)
+def _seen(root: Path) -> set[str]:
+    return set()
+
+
+def gather_devices(machine: Machine) -> Sample:
+    """Look at every PCI function. Raises NotHere where there is none of either."""
+    disks, cards = [], []
+    for folder in sorted(machine.path(PCI).glob("*")):
+        try:
+            vendor, device, kind = (
+                (folder / name).read_text().strip() for name in ("vendor", "device", "class")
+            )
+        except OSError:
+            continue  # one that goes while it is looked at is not there
+        if vendor == AMAZON and device in _DISKS:
+            disks.append(folder.name)
+        elif kind.startswith(_NETWORK) and (vendor == MELLANOX or device in _ENA):
+            cards.append(folder.name)
+    seen = _seen(machine.root)
+    gone = tuple(sorted(seen - set(cards)))
+    seen.update(cards)
+    expected = shape_of(machine.expected.instance_type).nvme_disks
+    if not disks and not cards and not gone:
+        raise NotHere("no network card, and no disk of an instance")
+    return Sample(tuple(disks), tuple(cards), gone, expected)
+
+
+def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """Too few disks; network cards that were there and are not.
+
+    Where not one disk is to be seen it is rather the view that is cut off: a machine does not lose
+    all of them at once.
+    """
+    if seen.expected_disks is not None and 0 < len(seen.disks) < seen.expected_disks:
+        detail = f"{len(seen.disks)} of {seen.expected_disks} instance-storage disks on the bus"
+        yield fail("nvme", "", detail)
+    for card in seen.gone:
+        yield warn("network", card, "the network card was there and is gone")

@@ -1,0 +1,122 @@
+"""Check `host.disk`: /, /var, /tmp, /var/tmp, /dev/shm and scratch: full by space or inodes."""
+
+import os
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, fail, warn
+from hpctl.detection.procs import Scan
+
+# Disks and /dev/shm that are full, by space or by inodes.
+#
+# What a job fills is the job's affair while it runs; what it leaves in /tmp and /dev/shm makes the
+# next one fail. So these two are judged between jobs, and the system's own disks at any time.
+
+SYSTEM = ("/", "/var")
+
+
+SHM = "/dev/shm"  # noqa: S108 - looked at, not written
+
+
+SCRATCH = ("/tmp", "/var/tmp", SHM)  # noqa: S108
+
+
+_GIB = 2**30
+
+
+class Disk(Struct, frozen=True):
+    """One file system, in bytes and inodes, as `df` counts them (root's reserve is not free)."""
+
+    point: str
+    scratch: bool
+    size: int
+    used: int
+    free: int
+    inodes: int = 0
+    inodes_used: int = 0
+
+    @property
+    def used_pct(self) -> float:
+        """Of what ordinary users may use."""
+        return 100 * self.used / max(self.used + self.free, 1)
+
+    @property
+    def inodes_pct(self) -> float:
+        """0 where the file system makes inodes as it needs them."""
+        return 100 * self.inodes_used / self.inodes if self.inodes else 0.0
+
+
+class Sample(Struct, frozen=True):
+    """The disks, and whether a Slurm step runs (None: nobody had to know)."""
+
+    disks: tuple[Disk, ...]
+    jobs: bool | None = None
+
+
+_scan = Scan()
+
+
+def gather_full(machine: Machine) -> Sample:
+    """statvfs of each. All are local, so that none can hang. Raises CannotTell."""
+    disks = tuple(_disks(machine))
+    if not disks:
+        raise CannotTell("no file system can be looked at")
+    crowded = any(d.scratch and max(d.used_pct, d.inodes_pct) > 50 for d in disks)
+    jobs = _scan.a_step_runs(machine) if crowded else None
+    return Sample(disks, jobs)
+
+
+def _disks(machine: Machine) -> Iterator[Disk]:
+    known: set[int] = set()
+    for point in (*SYSTEM, *SCRATCH):
+        path = machine.path(point)
+        try:
+            device = os.stat(path).st_dev
+            stat = os.statvfs(path)
+        except OSError:
+            continue
+        if device in known or not stat.f_blocks:
+            continue
+        known.add(device)
+        yield Disk(
+            point,
+            point in SCRATCH,
+            stat.f_blocks * stat.f_frsize,
+            (stat.f_blocks - stat.f_bfree) * stat.f_frsize,
+            stat.f_bavail * stat.f_frsize,
+            stat.f_files,
+            stat.f_files - stat.f_ffree,
+        )
+
+
+def judge_full(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """`full`, `inodes`, `leftovers` (full scratch between jobs), and `filling` before `full`."""
+    for disk in seen.disks:
+        if disk.scratch and seen.jobs:
+            continue
+        full = _full(disk, limits)
+        inodes = disk.inodes_pct >= limits["full_pct"]
+        what = f"{disk.used_pct:.0f} % used, {disk.free / _GIB:.1f} GiB free"
+        if disk.scratch and (full or inodes):
+            more = f", {disk.inodes_pct:.0f} % of inodes; no job runs"
+            yield fail("leftovers", disk.point, what + more)
+        elif full:
+            yield fail("full", disk.point, what)
+        elif inodes:
+            yield fail("inodes", disk.point, f"{disk.inodes_pct:.0f} % of inodes used")
+        elif _used_up(disk, limits["filling_pct"], limits["roomy_gib"]):
+            yield warn("filling", disk.point, what)
+
+
+def _full(disk: Disk, limits: Limits) -> bool:
+    """By percent, unless what is left is plenty; or too little left on a disk that had room.
+
+    /dev/shm is memory: what is left there is no measure of plenty.
+    """
+    bare = disk.free < limits["least_mib"] * 2**20 and disk.size >= 20 * limits["least_mib"] * 2**20
+    return bare or _used_up(disk, limits["full_pct"], limits["roomy_gib"])
+
+
+def _used_up(disk: Disk, percent: float, roomy_gib: float) -> bool:
+    return disk.used_pct >= percent and (disk.point == SHM or disk.free < roomy_gib * _GIB)

@@ -1,0 +1,153 @@
+"""Check `host.dstate`: tasks that sleep in a driver or a network file system and never run."""
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, newest
+from hpctl.detection.procs import Scan, Task, threads
+
+# Tasks that have slept in the kernel for a minute without running, and in whose code.
+#
+# State D alone is how every read from a disk looks; so a task counts from the first look at which
+# it was in D, and only while its context switches stand still: it has not run in between. Kernel
+# threads are left out: some wait so when idle, and one that is stuck soon holds a process.
+#
+# Of processes on a GPU every thread is looked at: PyTorch's backward pass and NCCL call the driver
+# from threads of their own, while the first one waits for them. Of others the first stands for all.
+
+MOST_THREADS = 512
+"""Threads that are looked at of one process."""
+
+
+MOST_STUCK = 1024
+"""Tasks that are asked where they sleep, those first that have slept longest: the many that wait
+for a slow file server must not hide the one that waits for a GPU."""
+
+
+FRAMES = 12
+
+
+# Modules as /proc/<pid>/stack names them in brackets, and what their functions' names begin with
+# for kernels that show no stack but `wchan`.
+DRIVERS = {
+    "nvidia": (r"\[nvidia(_\w+)?\]", r"^(nvidia_|nv_|rm_|_nv\d|uvm_|os_acquire_)"),
+    "efa": (r"\[(efa|ib_uverbs)\]", r"^(efa_|ib_uverbs_|uverbs_)"),
+    "neuron": (r"\[neuron\]", r"^(neuron_|ndma_|nc_|ncdev_)"),
+    "lustre": (r"\[(lustre|ptlrpc|mdc|osc|lov|lmv|obdclass|lnet)\]", r"^(ll_|ptlrpc_|ldlm_|cl_)"),
+    "nfs": (r"\[(nfsv?\d*|sunrpc)\]", r"^(nfs\d*_|rpc_)"),
+}
+
+
+_BRACKETS = {name: re.compile(module) for name, (module, _) in DRIVERS.items()}
+
+
+_WORDS = {name: re.compile(word, re.MULTILINE) for name, (_, word) in DRIVERS.items()}
+
+
+_FRAME = re.compile(r"^\[<[^>]*>\]\s*", re.MULTILINE)
+
+
+class Stuck(Struct, frozen=True):
+    """A task in D that has not run for `asleep_s`, and where in the kernel it sleeps."""
+
+    pid: int
+    comm: str
+    asleep_s: float
+    where: str
+
+
+class _Known(Struct, frozen=True):
+    since: float
+    switches: str
+
+
+_scan = Scan()
+
+
+_known: dict[tuple[int, int], _Known] = {}
+"""Tasks in D at the last look, by pid and start: when they were first, and their switches."""
+
+
+def gather_dstate(machine: Machine) -> tuple[Stuck, ...]:
+    """All tasks in D, longest first. Raises CannotTell without a /proc."""
+    now = machine.monotonic()
+    found: dict[tuple[int, int], _Known] = {}
+    stuck = []
+    for task in _asleep(machine):
+        key, switches = (task.pid, task.start), _switches(machine, task)
+        known = _known.get(key)
+        if known is None or known.switches != switches:
+            known = _Known(now, switches)
+        found[key] = known
+        stuck.append((now - known.since, task))
+    _known.clear()
+    _known.update(found)
+    stuck.sort(key=lambda pair: (-pair[0], pair[1].pid))
+    # A task that was not in D at the last look cannot have been so for long: no need to ask where.
+    return tuple(
+        Stuck(task.pid, task.comm, age, _where(machine, task.pid) if age else "")
+        for age, task in stuck[:MOST_STUCK]
+    )
+
+
+def _asleep(machine: Machine) -> Iterator[Task]:
+    on_gpus = _on_gpus(machine)
+    for task in _scan.tasks(machine):
+        if task.state == "D":
+            yield task
+        elif task.threads > 1 and (task.state == "Z" or task.pid in on_gpus):
+            yield from (t for t in threads(machine, task, MOST_THREADS) if t.state == "D")
+
+
+def _on_gpus(machine: Machine) -> frozenset[int]:
+    """The processes that NVML saw last; none where it hangs, which `gpu.hung` tells by itself."""
+    try:
+        seen = newest(machine)
+    except (NotHere, CannotTell):
+        return frozenset()
+    return frozenset(process.pid for gpu in seen.gpus for process in gpu.processes or ())
+
+
+def _switches(machine: Machine, task: Task) -> str:
+    """How often it has run, as text to compare. Empty once it has ended."""
+    try:
+        text = machine.text(f"/proc/{task.pid}/status")
+    except (NotHere, CannotTell):
+        return ""
+    return text.partition("\nvoluntary_ctxt_switches")[2]
+
+
+def _where(machine: Machine, pid: int) -> str:
+    """The kernel's stack of a task, else the function it sleeps in; empty where neither shows."""
+    for name in ("stack", "wchan"):
+        try:
+            text = machine.text(f"/proc/{pid}/{name}")
+        except (NotHere, CannotTell):
+            continue
+        if text and text != "0":
+            return "\n".join(_FRAME.sub("", text).splitlines()[:FRAMES])
+    return ""
+
+
+def driver(where: str) -> str:
+    """Whose code it is, by the topmost frame that says so; empty for any other."""
+    for frame in where.splitlines():
+        for name in DRIVERS:
+            if _BRACKETS[name].search(frame) or _WORDS[name].match(frame):
+                return name
+    return ""
+
+
+def judge_dstate(
+    seen: tuple[Stuck, ...], before: tuple[Stuck, ...] | None, limits: Limits
+) -> Judged:
+    """One observation a driver, with the task that has slept longest in it as evidence."""
+    reported: set[str] = set()
+    for stuck in seen:
+        name = driver(stuck.where) if stuck.asleep_s >= limits["asleep_s"] else ""
+        if name and name not in reported:
+            reported.add(name)
+            detail = f"{stuck.comm} ({stuck.pid}) has not run for {stuck.asleep_s:.0f} s"
+            yield fail(name, "", detail, " < ".join(stuck.where.splitlines()))

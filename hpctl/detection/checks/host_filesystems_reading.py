@@ -1,0 +1,70 @@
+"""What the checks of this family read in common."""
+
+import re
+
+from msgspec import Struct
+
+from hpctl.detection.check import Machine
+
+# What is mounted, from /proc/self/mountinfo (proc_pid_mountinfo(5)), which no hang can hold up.
+
+NETWORK = frozenset({"lustre", "nfs", "nfs4", "beegfs", "ceph", "cifs", "gpfs", "wekafs"})
+
+
+LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
+
+
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(Struct, frozen=True):
+    """One mount. `options` are this mount's own, `super_options` those of the file system.
+
+    A service that systemd gives a read-only view has `ro` in the first and not in the second; a
+    file system that the kernel took out of service after an error has it in the second.
+    """
+
+    point: str
+    device: str
+    kind: str
+    source: str
+    options: frozenset[str]
+    super_options: frozenset[str]
+
+
+def mounts(machine: Machine) -> tuple[Mount, ...]:
+    """All mounts in this process's namespace, in the kernel's order. Raises CannotTell, NotHere."""
+    found = []
+    for line in machine.text("/proc/self/mountinfo").splitlines():
+        columns = line.split(" ")
+        try:
+            dash = columns.index("-", 6)
+            kind, source, options = columns[dash + 1 : dash + 4]
+        except ValueError:
+            continue
+        found.append(
+            Mount(
+                _plain(columns[4]),
+                columns[2],
+                kind,
+                _plain(source),
+                frozenset(columns[5].split(",")),
+                frozenset(options.split(",")),
+            )
+        )
+    return tuple(found)
+
+
+def one_each(found: tuple[Mount, ...], kinds: frozenset[str], most: int) -> tuple[Mount, ...]:
+    """One mount for each file system of those kinds: bind mounts and hidden ones left out."""
+    on_top = {mount.point: mount for mount in found}
+    chosen: dict[str, Mount] = {}
+    for mount in on_top.values():
+        if mount.kind in kinds:
+            chosen.setdefault(mount.device, mount)
+    return tuple(chosen.values())[:most]
+
+
+def _plain(text: str) -> str:
+    """Without the octal escapes that the kernel puts for blanks and backslashes."""
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -1,0 +1,98 @@
+"""Check `host.memory`: less than the instance type has, little left, in use without a job."""
+
+import re
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.detection.check import (
+    CannotTell,
+    Functions,
+    Judged,
+    Limits,
+    Machine,
+    NotHere,
+    fail,
+    warn,
+)
+from hpctl.detection.checks.host_edac import Counts, gather_edac, judge_edac
+from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.procs import Scan
+
+# Main memory: too little, hardly any left, left in use, corrected errors in a stream.
+
+_LINE = re.compile(r"^(MemTotal|MemAvailable):\s+(\d+) kB$", re.MULTILINE)
+
+
+class Sample(Struct, frozen=True):
+    """MiB; `nominal_mib` is None for an instance type that is not in the table."""
+
+    at: float
+    total_mib: float
+    available_mib: float
+    nominal_mib: float | None
+    errors: tuple[Counts, ...] = ()
+    jobs: bool | None = None
+    """Whether Slurm runs a job here; None where nobody looked, for too little is in use."""
+
+    @property
+    def used_pct(self) -> float:
+        """Of all memory what cannot be had, caches not counted."""
+        return 100 * (1 - self.available_mib / self.total_mib) if self.total_mib else 0.0
+
+
+_LOOK_PCT = 20.0
+"""Memory in use from which on it is worth a look at all processes for a job's."""
+
+
+_scan = Scan()
+
+
+def gather_memory(machine: Machine) -> Sample:
+    """/proc/meminfo, and EDAC's counters where there are any. Raises CannotTell, NotHere."""
+    found = {name: int(kib) / 1024 for name, kib in _LINE.findall(machine.text("/proc/meminfo"))}
+    if len(found) < 2:
+        raise CannotTell("/proc/meminfo lacks MemTotal or MemAvailable")
+    nominal = shape_of(machine.expected.instance_type).memory_gib
+    try:
+        errors = gather_edac(machine)
+    except (NotHere, CannotTell):
+        errors = ()
+    seen = Sample(
+        machine.monotonic(),
+        found["MemTotal"],
+        found["MemAvailable"],
+        None if nominal is None else nominal * 1024.0,
+        errors,
+    )
+    if seen.used_pct < _LOOK_PCT:
+        return seen
+    return replace(seen, jobs=_scan.a_step_runs(machine))
+
+
+def judge_memory(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """`short` against the instance type, `low` when almost none is left, `leftovers`, `ce-rate`."""
+    if seen.nominal_mib is not None:
+        percent = 100 * seen.total_mib / seen.nominal_mib
+        if percent < limits["short_pct"]:
+            detail = f"{seen.total_mib / 1024:.0f} of {seen.nominal_mib / 1024:.0f} GiB"
+            yield fail("short", "", detail)
+    if seen.available_mib < limits["low_mib"]:
+        yield warn("low", "", f"{seen.available_mib:.0f} MiB available")
+    if seen.jobs is False and seen.used_pct >= limits["idle_pct"]:
+        yield warn("leftovers", "", f"{seen.used_pct:.0f} % of memory is in use, and no job runs")
+    if before is None or seen.at <= before.at:
+        return
+    earlier = {counts.controller: counts.corrected for counts in before.errors}
+    minutes = (seen.at - before.at) / 60
+    for counts in seen.errors:
+        rate = (counts.corrected - earlier.get(counts.controller, counts.corrected)) / minutes
+        if rate >= limits["corrected_per_min"]:
+            yield warn("ce-rate", counts.controller, f"{rate:.0f} corrected memory errors a minute")
+
+
+CHECKS = {
+    "host.edac": Functions(gather_edac, judge_edac),
+    "host.memory": Functions(gather_memory, judge_memory),
+}
+"""What the runner calls, by the check's name."""

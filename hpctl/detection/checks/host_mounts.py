@@ -1,0 +1,95 @@
+"""Check `host.mounts`: network file systems that hang, or whose server is gone."""
+
+from collections.abc import Mapping, Sequence
+from itertools import cycle
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail
+from hpctl.detection.checks.host_filesystems_reading import NETWORK, Mount, mounts, one_each
+from hpctl.detection.checks.host_readonly import DEADLINE_S, MOST, WAIT_S
+from hpctl.detection.probe import ProbeResult, Probes, Waiting
+
+# Network file systems that hang or fail: Lustre (FSx), NFS (EFS) and the like.
+#
+# Each is asked for its figures (`stat -f`) at one look and for its root (`stat`) at the next: a
+# client may answer either from memory while a server is away. Healthy ones answer within
+# milliseconds, in the same look; one that does not is left to its child, and the next look sees
+# for how long.
+
+STATFS = ("stat", "--file-system", "--format=%T", "--")
+
+
+STAT_ROOT = ("stat", "--format=%i", "--")
+
+
+# What stat(1) says of a file system whose server has gone or has thrown this client out; a
+# root that may not be looked at (root squash) or that was just unmounted is no fault.
+BROKEN = (
+    "Stale file handle",
+    "Input/output error",
+    "Transport endpoint is not connected",
+    "Cannot send after transport endpoint shutdown",
+    "Remote I/O error",
+    "Connection timed out",
+    "No such device",
+)
+
+
+class Asked(Struct, frozen=True):
+    """One file system: for how long it has been silent (0 when it answered), or its error."""
+
+    point: str
+    kind: str
+    silent_s: float = 0.0
+    error: str = ""
+
+
+_mount_probes = Probes(DEADLINE_S)
+
+
+_turns = cycle((STATFS, STAT_ROOT))
+
+
+def gather_mounts(machine: Machine) -> tuple[Asked, ...]:
+    """Ask each network file system, in children. Raises NotHere where none is mounted."""
+    chosen = {mount.point: mount for mount in one_each(mounts(machine), NETWORK, MOST)}
+    _mount_probes.forget(frozenset(chosen))
+    if not chosen:
+        raise NotHere("no network file system is mounted")
+    return ask(machine, chosen, next(_turns), _mount_probes)
+
+
+def ask(
+    machine: Machine, chosen: Mapping[str, Mount], command: Sequence[str], probes: Probes
+) -> tuple[Asked, ...]:
+    """Put one question to all of them. Those that still owe an answer get no new one."""
+    questions = {point: (*command, str(machine.path(point))) for point in chosen}
+    try:
+        answers = probes.ask(questions, probes.wait_s(WAIT_S))
+    except NotHere as error:
+        raise CannotTell(str(error)) from error
+    return tuple(_asked(mount, answers[point]) for point, mount in chosen.items())
+
+
+def _asked(mount: Mount, answer: ProbeResult | Waiting) -> Asked:
+    if isinstance(answer, Waiting):
+        return Asked(mount.point, mount.kind, silent_s=answer.age_s)
+    return Asked(mount.point, mount.kind, error=_error(answer))
+
+
+def _error(answer: ProbeResult) -> str:
+    return next((word for word in BROKEN if answer.exit_code and word in answer.err), "")
+
+
+def judge_mounts(
+    seen: tuple[Asked, ...], before: tuple[Asked, ...] | None, limits: Limits
+) -> Judged:
+    """`hangs` for silence of `silent_s` and longer, `error` for a server that is gone."""
+    for asked in seen:
+        if asked.error:
+            yield fail("error", asked.point, f"{asked.kind}: {asked.error}")
+        elif asked.silent_s >= limits["silent_s"]:
+            yield fail(
+                "hangs", asked.point, f"{asked.kind}: no answer to stat for {asked.silent_s:.0f} s"
+            )

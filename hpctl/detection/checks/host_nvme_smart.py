@@ -1,0 +1,103 @@
+"""Check `host.nvme.smart`: the disks' own warning of their end (critical_warning)."""
+
+import json
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.checks.host_nvme import NVME
+from hpctl.detection.probe import ProbeResult, Probes
+
+# What NVMe disks say of their own health (`critical_warning`), where nvme-cli is installed.
+#
+# It costs each disk an administration command, so it is asked for rarely and in a child.
+
+COMMAND = ("nvme", "smart-log", "--output-format=json")
+
+
+DEADLINE_S = 10.0
+
+
+WAIT_S = 2.0
+
+
+MOST = 32
+
+
+# The bits of Critical Warning (NVM Express base specification, SMART / Health log page).
+_SPARE, _HEAT, _WORN, _READ_ONLY, _BACKUP, _PMR = (1 << bit for bit in range(6))
+
+
+WORDS = {
+    _SPARE: "spare space below its threshold",
+    _HEAT: "temperature beyond its threshold",
+    _WORN: "reliability degraded by media or internal errors",
+    _READ_ONLY: "media is read-only",
+    _BACKUP: "backup of the volatile memory has failed",
+    _PMR: "persistent memory region is read-only",
+}
+
+
+class Health(Struct, frozen=True):
+    """One controller's critical warning, as it stands in its log."""
+
+    name: str
+    warning: int
+
+
+_probes = Probes(DEADLINE_S)
+
+
+def gather_smart(machine: Machine) -> tuple[Health, ...]:
+    """Ask each controller. Raises NotHere without NVMe, nvme-cli or leave; CannotTell."""
+    try:
+        live = [
+            place.name
+            for place in sorted(machine.path(NVME).iterdir())
+            if machine.text(f"{NVME}/{place.name}/state") == "live"
+        ][:MOST]
+    except OSError as error:
+        raise NotHere(f"no {NVME}") from error
+    if not live:
+        raise NotHere("no live NVMe controller")
+    answers = _probes.ask(
+        {name: (*COMMAND, f"/dev/{name}") for name in live}, _probes.wait_s(WAIT_S)
+    )
+    found = [
+        Health(name, warning)
+        for name, answer in answers.items()
+        if isinstance(answer, ProbeResult) and (warning := parse_smart(answer)) is not None
+    ]
+    if not found and any(isinstance(a, ProbeResult) and refused(a) for a in answers.values()):
+        # Not allowed, as in hpctl's own unit, is not blind: it would leave the node Unknown.
+        raise NotHere("asking a disk for its health needs CAP_SYS_ADMIN")
+    if not found:
+        raise CannotTell("no NVMe controller reported its health")
+    return tuple(found)
+
+
+def refused(answer: ProbeResult) -> bool:
+    """Whether the kernel did not let nvme-cli ask."""
+    return any(word in answer.err for word in ("not permitted", "Permission denied"))
+
+
+def parse_smart(answer: ProbeResult) -> int | None:
+    """The warning in nvme-cli's JSON: a number, or in verbose builds an object with `value`."""
+    try:
+        warning = json.loads(answer.out)["critical_warning"]
+        return int(warning["value"] if isinstance(warning, dict) else warning)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def judge_smart(
+    seen: tuple[Health, ...], before: tuple[Health, ...] | None, limits: Limits
+) -> Judged:
+    """`failing` for a disk that is ending, `hot` for its temperature alone."""
+    for disk in seen:
+        warnings = "; ".join(text for bit, text in WORDS.items() if disk.warning & bit)
+        raw = f"critical_warning={disk.warning:#04x}"
+        if disk.warning & (_SPARE | _WORN | _READ_ONLY | _BACKUP | _PMR):
+            yield fail("failing", disk.name, warnings, raw)
+        elif disk.warning & _HEAT:
+            yield warn("hot", disk.name, warnings, raw)

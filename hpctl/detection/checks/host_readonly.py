@@ -1,0 +1,151 @@
+"""Check `host.readonly`: local file systems that the kernel took out of service after an error."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.checks.host_filesystems_reading import LOCAL, Mount, mounts, one_each
+from hpctl.detection.probe import ProbeResult, Probes, Waiting
+
+# Local file systems that the kernel took out of service after an error.
+#
+# Three signs, for each kernel shows another: `ro` among the file system's own options (not the
+# mount's: a service's read-only view of a healthy disk is no fault), `emergency_ro` and `shutdown`
+# of newer ext4, and an I/O error of the mount point itself, which is all that XFS shows. And one
+# byte is written where the agent may write anyway, in a child, because a disk can refuse that
+# while everything looks well.
+
+STATE = "/var/lib/hpctl/agent"
+"""The agent's own folder: there it may write, and nobody else can put a link in the way."""
+
+
+WRITTEN = ".write-probe"
+
+
+STAT = ("stat", "--format=%n", "--")
+
+
+WRITE = ("dd", "if=/dev/zero", "bs=1", "count=1", "conv=fsync", "status=none")
+
+
+DEADLINE_S = 10.0
+
+
+WAIT_S = 0.25
+
+
+MOST = 32
+
+
+_SYSTEM = ("/", "/var", "/usr", "/tmp", "/home", "/opt")  # noqa: S108 - mount points
+
+
+_TAKEN_OUT = frozenset({"emergency_ro", "shutdown"})
+
+
+_READ_ONLY = "Read-only file system"
+
+
+_ERROR = "Input/output error"
+
+
+class Disk(Struct, frozen=True):
+    """A local file system: `wanted` is that it should be writable, `sign` what speaks against."""
+
+    point: str
+    kind: str
+    wanted: bool
+    sign: str = ""
+
+
+class Sample(Struct, frozen=True):
+    """All local file systems, what the write ended with ("" is well) and how long it has taken."""
+
+    disks: tuple[Disk, ...]
+    write_error: str = ""
+    write_point: str = ""
+    write_s: float = 0.0
+
+
+_probes = Probes(DEADLINE_S)
+
+
+def gather_readonly(machine: Machine) -> Sample:
+    """Read the mounts, ask them, write one byte. Raises NotHere without a local file system."""
+    found = mounts(machine)
+    local = one_each(found, LOCAL, MOST)
+    if not local:
+        raise NotHere("no local file system is mounted")
+    state = machine.path(STATE)
+    questions = {"stat": (*STAT, *(str(machine.path(mount.point)) for mount in local))}
+    if state.is_dir():
+        questions["write"] = (*WRITE, f"of={state / WRITTEN}")
+    try:
+        answers = _probes.ask(questions, _probes.wait_s(WAIT_S))
+    except NotHere as error:
+        raise CannotTell(str(error)) from error
+    written = answers.get("write")
+    holder = _holder(found)
+    return Sample(
+        disks(machine, local, answers["stat"]),
+        # A view of the disk that is read-only for this service alone says nothing of the disk.
+        "" if "ro" in holder.options else _write_error(written),
+        holder.point,
+        written.age_s if isinstance(written, Waiting) else 0.0,
+    )
+
+
+def disks(
+    machine: Machine, local: Iterable[Mount], answer: ProbeResult | Waiting
+) -> tuple[Disk, ...]:
+    """Each file system with the sign that it is out of service, if there is one."""
+    declared = _fstab(machine)
+    errors = answer.err.splitlines() if isinstance(answer, ProbeResult) else []
+    found = []
+    for mount in local:
+        options = declared.get(mount.point)
+        wanted = mount.point in _SYSTEM if options is None else "ro" not in options
+        quoted = f"'{machine.path(mount.point)}'"
+        broken = any(quoted in line and line.endswith(_ERROR) for line in errors)
+        taken_out = sorted(_TAKEN_OUT & mount.super_options)
+        sign = _ERROR if broken else "".join(taken_out[:1])
+        if not sign and wanted and "ro" in mount.super_options:
+            sign = "ro"
+        found.append(Disk(mount.point, mount.kind, wanted, sign))
+    return tuple(found)
+
+
+def _holder(found: Iterable[Mount]) -> Mount:
+    """The mount that the agent's folder is on."""
+    above = [m for m in found if m.point == STATE or STATE.startswith(m.point.rstrip("/") + "/")]
+    if not above:
+        raise CannotTell("no mount holds the agent's folder")
+    return max(reversed(above), key=lambda mount: len(mount.point))
+
+
+def _write_error(answer: ProbeResult | Waiting | None) -> str:
+    if not isinstance(answer, ProbeResult) or not answer.exit_code:
+        return ""
+    return next((word for word in (_READ_ONLY, _ERROR) if word in answer.err), "")
+
+
+def _fstab(machine: Machine) -> dict[str, frozenset[str]]:
+    try:
+        lines = machine.text("/etc/fstab").splitlines()
+    except (NotHere, CannotTell):
+        return {}
+    rows = [line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    return {row[1]: frozenset(row[3].split(",")) for row in rows if len(row) >= 4}
+
+
+def judge_readonly(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """`readonly` for what the kernel took out of service, `write-hangs` for a slow write."""
+    signs = {disk.point: f"{disk.kind}: {disk.sign}" for disk in seen.disks if disk.sign}
+    if seen.write_error:
+        signs.setdefault(seen.write_point, f"writing one byte: {seen.write_error}")
+    for point, sign in signs.items():
+        yield fail("readonly", point, sign)
+    if seen.write_s >= limits["write_s"]:
+        detail = f"one byte has not been written for {seen.write_s:.0f} s"
+        yield warn("write-hangs", seen.write_point, detail)

@@ -1,0 +1,106 @@
+"""Check `host.spot`: a spot instance that EC2 is about to take back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, fail
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
+
+# A spot instance that EC2 is about to take back: two minutes' notice, by its metadata service.
+#
+# `spot/instance-action` answers 404 until there is a notice, and then what happens when. Asked by
+# IMDSv2 (a token first), on the link-local address, and only where agent.yaml says
+# `expected: {spot: true}`: elsewhere nothing is asked. A metadata service that does not answer is
+# UNKNOWN, which is no notice.
+
+TOKEN, ACTION = "/latest/api/token", "/latest/meta-data/spot/instance-action"
+
+
+TOKEN_S = 21600
+"""How long a token is good: IMDSv2's most."""
+
+
+TIMEOUT_S = 1.0
+
+
+LARGEST = 4096
+
+
+class Notice(Struct, frozen=True):
+    """What the metadata service answered; no action: there is no notice."""
+
+    action: str = ""
+    at: str = ""
+    raw: str = ""
+
+
+class _Token:
+    """The session's token, kept between looks."""
+
+    value = ""
+
+
+def gather_spot(machine: Machine) -> Notice:
+    """Ask for a notice. Raises NotHere where spot is not expected, CannotTell without an answer."""
+    if not machine.expected.spot:
+        raise NotHere("not expected to be a spot instance")
+    # Only a spot instance pays for the module: two megabytes.
+    from http.client import HTTPConnection, HTTPException
+
+    place = urlsplit(machine.expected.metadata_url)
+    connection = HTTPConnection(place.hostname or "", place.port or 80, timeout=TIMEOUT_S)
+    try:
+        status, body = _ask(connection)
+    except (OSError, HTTPException) as error:
+        _Token.value = ""
+        raise CannotTell(f"the metadata service does not answer: {error}") from error
+    finally:
+        connection.close()
+    if status == 404:
+        return Notice()
+    if status != 200:
+        raise CannotTell(f"the metadata service answered {status}")
+    return _notice(body)
+
+
+def _ask(connection: HTTPConnection) -> tuple[int, str]:
+    """The answer, with a fresh token where the one that is kept is not good any more."""
+    for _ in range(2):
+        if not _Token.value:
+            lifetime = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_S)}
+            connection.request("PUT", TOKEN, headers=lifetime)
+            answer = connection.getresponse()
+            token = answer.read(LARGEST).decode("ascii", "replace")
+            if answer.status != 200:
+                raise CannotTell(f"the metadata service gives no token: {answer.status}")
+            _Token.value = token
+        connection.request("GET", ACTION, headers={"X-aws-ec2-metadata-token": _Token.value})
+        answer = connection.getresponse()
+        body = answer.read(LARGEST).decode("utf-8", "replace")
+        if answer.status != 401:
+            return answer.status, body
+        _Token.value = ""
+    return 401, ""
+
+
+def _notice(body: str) -> Notice:
+    try:
+        notice = json.loads(body)
+        return Notice(str(notice["action"]), str(notice.get("time", "")), " ".join(body.split()))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotTell(f"the notice cannot be read: {body[:200]!r}") from error
+
+
+def judge_spot(seen: Notice, before: Notice | None, limits: Limits) -> Judged:
+    """`interruption`, whatever becomes of the instance then: its jobs end either way."""
+    if seen.action:
+        when = f" at {seen.at}" if seen.at else ""
+        yield fail("interruption", "", f"EC2 will {seen.action} the instance{when}", seen.raw)

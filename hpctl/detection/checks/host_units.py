@@ -1,0 +1,132 @@
+"""Check `host.units`: the systemd units that keep a node in service."""
+
+import re
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, NotHere, Observation
+from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.vocabulary.model import Verdict
+
+# The systemd units that a compute node cannot do without.
+#
+# Only a unit that is installed and enabled is missed, and the fabric manager only where there is an
+# NVSwitch. One that was stopped and ended well was stopped by somebody: reported, not undone.
+
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+
+
+UNITS = {
+    FABRIC_MANAGER: "fabricmanager",
+    "slurmd.service": "slurmd",
+    "munge.service": "munge",
+    "nvidia-imex.service": "nvidia",
+    "nvidia-persistenced.service": "nvidia",
+    "nvidia-dcgm.service": "nvidia",
+    "sagemaker-host-agent.service": "hyperpod",
+    "sagemaker-health-monitoring-agent.service": "hyperpod",
+    "sagemaker-role-proxy-agent.service": "hyperpod",
+}
+"""The code under which each is reported."""
+
+
+PROPERTIES = "Id,LoadState,UnitFileState,ActiveState,SubState,Result,ConditionResult"
+
+
+SHOW = ("systemctl", "show", f"--property={PROPERTIES}", "--", *UNITS)
+
+
+TIMEOUT_S = 5.0
+
+
+NVSWITCH = "/sys/bus/pci/drivers/nvidia-nvswitch"
+
+
+_HAS_NVSWITCH = re.compile(r"(ml\.)?(p4de?|p5|p5en?|p6-b[23]00)\.(24|48)xlarge")
+
+
+_ENABLED = frozenset({"enabled", "enabled-runtime", "static", "generated"})
+
+
+_STARTED_BY_OTHERS = frozenset({"nvidia"})
+"""Codes whose units udev starts and stops where they are static: only enabled ones are missed."""
+
+
+_RUNS = frozenset({"active", "reloading", "refreshing"})
+
+
+_probes = Probes(TIMEOUT_S)
+
+
+class Unit(Struct, frozen=True):
+    """One unit as systemd shows it; `needed` is false for what this machine has no use for."""
+
+    name: str
+    load: str
+    enabled: str
+    active: str
+    sub: str
+    result: str
+    conditions: bool
+    needed: bool = True
+
+
+def gather_units(machine: Machine) -> tuple[Unit, ...]:
+    """One call of systemctl for all. Raises CannotTell; NotHere where systemd does not run."""
+    if not machine.path("/run/systemd/system").is_dir():
+        raise NotHere("systemd does not run")
+    answer = _probes.ask({"systemctl": SHOW}, TIMEOUT_S)["systemctl"]
+    if not isinstance(answer, ProbeResult):
+        raise CannotTell(f"systemctl has not answered for {answer.age_s:.0f} s")
+    if answer.exit_code:
+        raise CannotTell(f"systemctl exited with {answer.exit_code}: {answer.err.strip()[:200]}")
+    return parse_units(answer.out, nvswitch=has_nvswitch(machine))
+
+
+def has_nvswitch(machine: Machine) -> bool:
+    """Whether the driver holds one, or the instance type has them."""
+    try:
+        bound = any(":" in path.name for path in machine.path(NVSWITCH).iterdir())
+    except OSError:
+        bound = False
+    return bound or _HAS_NVSWITCH.fullmatch(machine.expected.instance_type) is not None
+
+
+def parse_units(text: str, *, nvswitch: bool) -> tuple[Unit, ...]:
+    """The blocks of `systemctl show`, one a unit."""
+    found = []
+    for block in text.strip().split("\n\n"):
+        unit = dict(line.partition("=")[::2] for line in block.splitlines())
+        name = unit.get("Id", "")
+        if name in UNITS:
+            found.append(
+                Unit(
+                    name,
+                    unit.get("LoadState", ""),
+                    unit.get("UnitFileState", ""),
+                    unit.get("ActiveState", ""),
+                    unit.get("SubState", ""),
+                    unit.get("Result", ""),
+                    unit.get("ConditionResult", "") == "yes",
+                    nvswitch or name != FABRIC_MANAGER,
+                )
+            )
+    return tuple(found)
+
+
+def judge_units(seen: tuple[Unit, ...], before: tuple[Unit, ...] | None, limits: Limits) -> Judged:
+    """The unit's code when it does not run; `stopped` when it was ended and nothing is wrong."""
+    for unit in seen:
+        wanted = unit.needed and unit.load == "loaded" and unit.enabled in _ENABLED
+        if not wanted or unit.active in _RUNS:
+            continue
+        if unit.enabled == "static" and UNITS[unit.name] in _STARTED_BY_OTHERS:
+            continue
+        fabric = unit.name == FABRIC_MANAGER
+        if not unit.conditions and not fabric:
+            # Never started in this boot, or not meant for this machine (its Condition lines).
+            continue
+        detail = f"{unit.active} ({unit.sub}), result {unit.result}"
+        stopped = unit.active == "inactive" and unit.result == "success" and not fabric
+        code = "stopped" if stopped else UNITS[unit.name]
+        yield Observation(code, unit.name, Verdict.WARN if stopped else Verdict.FAIL, detail)

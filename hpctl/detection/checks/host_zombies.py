@@ -1,0 +1,48 @@
+"""Check `host.zombies`: zombies, and use of the kernel's limits of tasks and open files."""
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, Observation, warn
+from hpctl.detection.procs import Scan
+from hpctl.vocabulary.model import Verdict
+
+# Zombies, and how near the machine is to its limits of tasks and of open files.
+
+
+class Sample(Struct, frozen=True):
+    """Counts now, and the kernel's limits."""
+
+    zombies: int
+    tasks: int
+    tasks_max: int
+    files: int
+    files_max: int
+
+
+_zombie_scan = Scan()
+
+
+def gather_zombies(machine: Machine) -> Sample:
+    """Count. Raises CannotTell, NotHere."""
+    try:
+        tasks = int(machine.text("/proc/loadavg").split()[3].partition("/")[2])
+        # pid_max bounds the ids and threads-max the tasks: the smaller is what is met first.
+        most = min(int(machine.text(f"/proc/sys/kernel/{n}")) for n in ("pid_max", "threads-max"))
+        files, _, files_max = map(int, machine.text("/proc/sys/fs/file-nr").split())
+    except (ValueError, IndexError) as error:
+        raise CannotTell(f"/proc is not as it should be: {error}") from error
+    zombies = sum(task.state == "Z" for task in _zombie_scan.tasks(machine))
+    return Sample(zombies, tasks, most, files, files_max)
+
+
+def judge_zombies(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """`zombies`; `tasks` and `files`, each a WARN first and a FAIL when nearly used up."""
+    if seen.zombies >= limits["zombies"]:
+        yield warn("zombies", "", f"{seen.zombies} zombies")
+    counted = (("tasks", seen.tasks, seen.tasks_max), ("files", seen.files, seen.files_max))
+    for code, used, most in counted:
+        percent = 100 * used / max(most, 1)
+        if percent >= limits["warn_pct"]:
+            bad = percent >= limits["fail_pct"]
+            detail = f"{used} of {most} ({percent:.0f} %)"
+            yield Observation(code, "", Verdict.FAIL if bad else Verdict.WARN, detail)

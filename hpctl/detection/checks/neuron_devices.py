@@ -1,0 +1,41 @@
+"""Check `neuron.devices`: as many Neuron devices as there should be."""
+
+from msgspec import Struct
+
+from hpctl.detection.check import Judged, Limits, Machine, NotHere, fail, warn
+from hpctl.detection.checks.neuron_reading import PCI_ID, names
+from hpctl.detection.instance_shapes import shape_of
+from hpctl.detection.rdma import pci_functions
+
+# Whether all Neuron devices are there: as many as configured, or as the type has.
+
+
+class Sample(Struct, frozen=True):
+    """The devices of the driver by name, the bus's own count, and what there should be."""
+
+    names: tuple[str, ...]
+    on_bus: int | None
+    wanted: int | None
+
+
+def gather_devices(machine: Machine) -> Sample:
+    """Count. Raises NotHere where there is none and none is expected, CannotTell."""
+    found, bus = tuple(names(machine)), pci_functions(machine, PCI_ID)
+    wanted = machine.expected.neuron_devices
+    if wanted is None:
+        wanted = shape_of(machine.expected.instance_type).neuron_devices
+    if not found and not bus and not wanted:
+        raise NotHere("no Neuron device")
+    return Sample(found, bus, wanted)
+
+
+def judge_devices(seen: Sample, before: Sample | None, limits: Limits) -> Judged:
+    """Fewer than there should be, more, or on the bus and unknown to the driver."""
+    found = len(seen.names)
+    on_bus = "" if seen.on_bus is None else f", {seen.on_bus} on the PCI bus"
+    if seen.wanted is not None and found < seen.wanted:
+        yield fail("fewer", "", f"{found} of {seen.wanted} Neuron devices{on_bus}")
+    elif seen.wanted is not None and found > seen.wanted:
+        yield warn("more", "", f"{found} Neuron devices, {seen.wanted} expected")
+    elif seen.on_bus is not None and seen.on_bus > found:
+        yield warn("unbound", "", f"{found} Neuron devices{on_bus}: no driver for the rest")

@@ -1,0 +1,41 @@
+"""Check `neuron.errors`: Neuron devices count no uncorrected memory errors."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from hpctl.detection.check import Judged, Limits, Machine, fail
+from hpctl.detection.checks.neuron_reading import Device, ErrorCounters
+
+# Uncorrectable memory errors of Neuron devices.
+#
+# The driver counts from when it was loaded, so any number but zero happened in this boot, whether
+# the agent ran then or not. AWS says to replace the instance for HBM and SRAM, and to reboot for
+# what can be repaired (Neuron Runtime troubleshooting guide).
+
+CODES: Mapping[str, str] = {
+    "mem_ecc_uncorrected": "mem_uncorrected",
+    "sram_ecc_uncorrected": "sram_uncorrected",
+    "mem_ecc_repairable_uncorrected": "mem_repairable",
+}
+
+
+@lru_cache(maxsize=4)
+def _counters(root: Path) -> ErrorCounters:
+    return ErrorCounters()
+
+
+def gather_errors(machine: Machine) -> tuple[Device, ...]:
+    """Read them. Raises NotHere where there is no Neuron device, CannotTell."""
+    return _counters(machine.root).read(machine)
+
+
+def judge_errors(
+    seen: tuple[Device, ...], before: tuple[Device, ...] | None, limits: Limits
+) -> Judged:
+    """Each device and kind of error from the limit on."""
+    for device in seen:
+        for counter, code in CODES.items():
+            count = device.errors.get(counter, 0)
+            if count >= limits["errors"]:
+                yield fail(code, device.name, f"{count} uncorrected errors", counter)

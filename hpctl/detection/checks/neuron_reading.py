@@ -1,0 +1,125 @@
+"""What the checks of this family read in common."""
+
+import os
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct, field
+
+from hpctl.detection.check import CannotTell, Machine, NotHere
+
+# AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
+
+PLACES = ("/sys/devices/virtual/neuron_device", "/sys/class/neuron_device")
+
+
+NAME = re.compile(r"neuron\d+")
+
+
+PCI_ID = re.compile(r"0x7[0-9]64")
+"""PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and what followed."""
+
+
+COUNTERS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
+"""Names of the driver (Neuron Sysfs User Guide); the last is missing from older drivers."""
+
+
+OLD_FOLDER = "stats/hardware"
+"""Where they were before driver 2.31, which moved nodes of its tree."""
+
+
+MOST_DEPTH = 4
+
+
+MOST_FOLDERS = 200
+"""How far below a device the counters are looked for where they are not in OLD_FOLDER."""
+
+
+class Device(Struct, frozen=True):
+    """One Neuron device and its error counters; one that its driver lacks is not there."""
+
+    name: str
+    errors: Mapping[str, int] = field(default_factory=dict)
+
+
+def names(machine: Machine) -> dict[str, str]:
+    """The devices that the driver shows, and their folders. Empty where there is no driver."""
+    for place in PLACES:
+        folder = str(machine.path(place))
+        try:
+            found = sorted(name for name in os.listdir(folder) if NAME.fullmatch(name))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CannotTell(f"{place}: {error.strerror}") from error
+        return {name: f"{folder}/{name}" for name in found}
+    return {}
+
+
+class ErrorCounters:
+    """Where each device keeps its error counters, found once. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Mapping[str, str]] = {}
+
+    def read(self, machine: Machine) -> tuple[Device, ...]:
+        """Every device with its counters. Raises NotHere where there is no Neuron device."""
+        folders = names(machine)
+        if not folders:
+            raise NotHere("no Neuron device")
+        return tuple(Device(name, self._device(folder)) for name, folder in folders.items())
+
+    def _device(self, folder: str) -> dict[str, int]:
+        found = self._found.get(folder) or find(folder)
+        errors = {}
+        for name, path in found.items():
+            try:
+                with open(path, "rb") as file:
+                    errors[name] = int(file.read(64))
+            except (OSError, ValueError):
+                # Not where it was: a driver of another release was loaded. Looked for again.
+                self._found.pop(folder, None)
+                return errors
+        if errors:
+            self._found[folder] = found
+        return errors
+
+
+def find(folder: str) -> Mapping[str, str]:
+    """The files of COUNTERS below a device, wherever this driver's release keeps them."""
+    found = _counters_in(f"{folder}/{OLD_FOLDER}")
+    return found or _walk(folder)
+
+
+def _walk(folder: str) -> dict[str, str]:
+    """Breadth first, so that a device's own counter goes before one of its cores."""
+    found: dict[str, str] = {}
+    waiting = [(folder, 0)]
+    looked = 0
+    while waiting and looked < MOST_FOLDERS:
+        here, depth = waiting.pop(0)
+        looked += 1
+        found = {**_counters_in(here), **found}
+        if depth < MOST_DEPTH:
+            waiting += [(below, depth + 1) for below in _folders(here)]
+    return found
+
+
+def _counters_in(folder: str) -> dict[str, str]:
+    """A counter is a file, or a folder with its number in `total`."""
+    found = {}
+    for name in COUNTERS:
+        path = f"{folder}/{name}"
+        if os.path.isfile(f"{path}/total"):
+            found[name] = f"{path}/total"
+        elif os.path.isfile(path):
+            found[name] = path
+    return found
+
+
+def _folders(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:
+        return []

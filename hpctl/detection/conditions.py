@@ -1,0 +1,177 @@
+"""Conditions that last, as findings with a beginning."""
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.detection.check import Observation
+from hpctl.faults.table import CheckSpec
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+# From what a check says run after run to its findings: N of M, grace, and how they end.
+
+MAX_THINGS = 128
+"""Distinct things that one check may follow: beyond it, new ones are not followed."""
+
+
+_Thing_Key = tuple[str, str, str]
+
+
+class _Thing(Struct):
+    """One code on one device (and job): its last runs, and the finding once it is one."""
+
+    runs: deque[bool]
+    since: datetime
+    finding: Finding | None = None
+    gone_s: float | None = None
+
+
+class Conditions:
+    """The findings of one check. Not for several threads at once.
+
+    `earlier` are the check's findings of a former run of the agent in this boot: they end as any
+    other does.
+    """
+
+    def __init__(self, spec: CheckSpec, earlier: Iterable[Finding] = ()) -> None:
+        self._spec = spec
+        self._at = datetime.min.replace(tzinfo=UTC)
+        self._things: dict[_Thing_Key, _Thing] = {}
+        self._unknown: Finding | None = None
+        for finding in earlier:
+            if finding.check == spec.name and finding.verdict is not Verdict.UNKNOWN:
+                key = (finding.code, finding.device, finding.job)
+                self._things[key] = _Thing(self._no_runs(), finding.first, finding)
+                self._at = max(self._at, finding.last)
+
+    def saw(
+        self, observations: Iterable[Observation], at: datetime, *, early: bool = False
+    ) -> bool:
+        """Take in one run. True when the list of findings is another than before.
+
+        What an `early` run sees is UNKNOWN at most. `at` is the wall clock's, which may be set.
+        """
+        self._keep_up(at)
+        before = self._names()
+        seen = {(o.code, o.device, o.job): o for o in observations}
+        if early:
+            self._too_early(sorted({o.code for o in seen.values()}), at)
+            seen = {}
+        else:
+            self._unknown = None
+        for name in seen.keys() - self._things.keys():
+            if len(self._things) < MAX_THINGS:
+                self._things[name] = _Thing(self._no_runs(), at)
+        for name, thing in list(self._things.items()):
+            self._update(name, thing, seen.get(name), at)
+        return self._names() != before
+
+    def could_not_tell(self, why: str, at: datetime) -> bool:
+        """A run that found nothing out: what was known stays known. True when this is new."""
+        self._keep_up(at)
+        old = self._unknown
+        self._unknown = Finding(
+            self._spec.name,
+            Verdict.UNKNOWN,
+            at if old is None else old.first,
+            at,
+            code="cannot_tell",
+            detail=_text(why, 256) if old is None else old.detail,
+            count=1 if old is None else old.count + 1,
+            clears=Clears.GONE,
+        )
+        return old is None
+
+    def _too_early(self, codes: list[str], at: datetime) -> None:
+        """What is wrong in the grace is no fault yet, but nobody can vouch for the node."""
+        if codes:
+            self.could_not_tell(f"too early after the start to believe {', '.join(codes)}", at)
+        else:
+            self._unknown = None
+
+    def _keep_up(self, at: datetime) -> None:
+        """Where the clock was set back, all that is known was as long ago as it was before.
+
+        Else a finding would have begun after it was last seen, for which the head node refuses
+        the whole report, and would not end before the clock has made up for it.
+        """
+        back, self._at = self._at - at, at
+        if back <= timedelta(0):
+            return
+        for thing in self._things.values():
+            thing.since -= back
+            if thing.finding is not None:
+                thing.finding = _earlier(thing.finding, back)
+        if self._unknown is not None:
+            self._unknown = _earlier(self._unknown, back)
+
+    def findings(self) -> list[Finding]:
+        """What is to be reported now."""
+        known = [thing.finding for thing in self._things.values() if thing.finding is not None]
+        return known if self._unknown is None else [*known, self._unknown]
+
+    def _update(
+        self, key: _Thing_Key, thing: _Thing, observation: Observation | None, at: datetime
+    ) -> None:
+        if not any(thing.runs):
+            thing.since = at
+        thing.runs.append(observation is not None)
+        finding = thing.finding
+        if observation is not None:
+            thing.gone_s = observation.gone_s
+            if finding is not None:
+                thing.finding = _again(finding, observation, at)
+            elif sum(thing.runs) >= self._spec.seen[0]:
+                thing.finding = self._first(observation, thing, at)
+        elif self._over(thing, at):
+            del self._things[key]
+
+    def _over(self, thing: _Thing, at: datetime) -> bool:
+        finding = thing.finding
+        if finding is None:
+            return not any(thing.runs)
+        limit = timedelta(seconds=self._spec.gone_s if thing.gone_s is None else thing.gone_s)
+        return finding.clears is Clears.GONE and at - finding.last >= limit
+
+    def _first(self, seen: Observation, thing: _Thing, at: datetime) -> Finding:
+        return Finding(
+            self._spec.name,
+            seen.verdict,
+            thing.since,
+            at,
+            device=_text(seen.device, 256),
+            code=seen.code,
+            detail=_text(seen.detail, 256),
+            evidence=_text(seen.evidence, 512),
+            count=sum(thing.runs),
+            clears=seen.clears or self._spec.clears,
+            job=seen.job,
+        )
+
+    def _no_runs(self) -> deque[bool]:
+        return deque(maxlen=self._spec.seen[1])
+
+    def _names(self) -> set[tuple[str, str, str, str]]:
+        return {(f.code, f.device, f.job, f.verdict) for f in self.findings()}
+
+
+def _earlier(finding: Finding, by: timedelta) -> Finding:
+    return replace(finding, first=finding.first - by, last=finding.last - by)
+
+
+def _again(finding: Finding, seen: Observation, at: datetime) -> Finding:
+    """Counted once more. Its text stays what it first was, unless the verdict is another."""
+    more = replace(finding, last=at, count=finding.count + 1)
+    if seen.verdict is finding.verdict:
+        return more
+    detail, evidence = _text(seen.detail, 256), _text(seen.evidence, 512)
+    return replace(more, verdict=seen.verdict, detail=detail, evidence=evidence)
+
+
+def _text(text: str, limit: int) -> str:
+    """What a report can carry: the name of a file or device need not be UTF-8."""
+    return text[:limit].encode("utf-8", "replace").decode()

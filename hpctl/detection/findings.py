@@ -1,0 +1,194 @@
+"""What checks and log lines say over and over, as the findings of one boot.
+
+Of the kernel's log all is folded: a burst of one error is one finding with a count.
+Bounded: what no longer fits is folded without its detail and job, and then only counted, so that
+a log storm cannot grow the agent. A fault that is known stays known, unless the log itself says
+that it is over.
+
+Of the checks `Conditions` keeps N of M, grace, and how findings end.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from hpctl.faults.health import Key, key
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.wire import reports as wire
+
+MAX_DETAILED = wire.MAX_FINDINGS * 3 // 4
+"""Beyond this many, a new finding is folded by check, device and code alone."""
+
+
+MAX_JOBS = 8
+"""Jobs that are kept apart for one error on one device: that two had it is what counts."""
+
+
+MAX_DETAILED_NOTES = wire.MAX_FINDINGS // 2
+"""Beyond this many, a new note is folded by check, device and code alone."""
+
+
+MAX_NOTES = wire.MAX_FINDINGS * 5 // 8
+"""Beyond this many, a new note is folded by check and code alone: what says nothing against the
+node must not take the place of what does, whoever has such lines printed."""
+
+
+SAME_BURST = timedelta(seconds=5)
+"""A line whose process is gone already belongs to the job that the same error just hit."""
+
+
+MAX_KEPT = wire.MAX_FINDINGS * 7 // 8 - 1
+"""One place is left for the finding that says what was left out, and an eighth of a report for what
+the checks find: what is missing from it counts as gone."""
+
+
+def fold(old: Finding, new: Finding) -> Finding:
+    """Two sightings of the same thing: counted together, the first evidence kept."""
+    # Spelled out: `replace` takes three times as long, and a storm runs through this line.
+    return Finding(
+        old.check,
+        old.verdict,
+        min(old.first, new.first),
+        max(old.last, new.last),
+        old.device,
+        old.code,
+        old.detail,
+        old.evidence,
+        old.count + new.count,
+        old.clears,
+        old.job,
+    )
+
+
+class Findings:
+    """The folded findings of one boot.
+
+    `earlier` is what a former run of the agent saw. The kernel's ring shows part of it again, so
+    of the two counts the larger is kept, never the sum.
+    """
+
+    def __init__(self, earlier: Iterable[Finding] = ()) -> None:
+        self._earlier = {key(finding): finding for finding in earlier}
+        self._seen: dict[Key, Finding] = {}
+        self._left_out: Finding | None = None
+        self._jobs: dict[Key, dict[Key, None]] = {}
+        self._notes = {n for n, f in self._earlier.items() if f.verdict is Verdict.NOTE}
+        for name in self._earlier:
+            self._note_job(name)
+
+    def add(self, finding: Finding) -> bool:
+        """Fold one sighting in. True when something is to be reported that was not known before.
+
+        A finding that is OK and clears by being gone ends what was seen of it until then.
+        """
+        if finding.verdict is Verdict.OK and finding.clears is Clears.GONE:
+            return self._end(finding)
+        finding = self._with_job(finding)
+        name = key(finding)
+        if name not in self._seen and name not in self._earlier and self._full(MAX_DETAILED):
+            finding = replace(finding, detail="", job="")
+            name = key(finding)
+        if finding.verdict is Verdict.NOTE and name not in self._notes:
+            finding = self._fit_note(finding)
+            name = key(finding)
+        if (old := self._seen.get(name)) is not None:
+            self._seen[name] = fold(old, finding)
+            return False
+        if name not in self._earlier and self._full(MAX_KEPT):
+            self._leave_out(finding.last)
+            return False
+        self._seen[name] = finding
+        self._note_job(name)
+        return name not in self._earlier
+
+    def all(self) -> tuple[Finding, ...]:
+        """Every finding, earliest first."""
+        merged = dict(self._earlier)
+        for name, new in self._seen.items():
+            old = merged.get(name)
+            merged[name] = new if old is None else _widest(old, new)
+        if self._left_out is not None:
+            merged[key(self._left_out)] = self._left_out
+        return tuple(sorted(merged.values(), key=lambda f: (f.first, key(f))))
+
+    def _with_job(self, finding: Finding) -> Finding:
+        """A sighting under the job that it belongs to; room is made for a job that is new."""
+        name = key(finding)
+        jobs = self._jobs.get(_place(name))
+        if jobs is None:
+            return finding
+        if name in jobs:
+            jobs[name] = jobs.pop(name)
+        elif finding.job:
+            self._forget_a_job(jobs)
+        else:
+            for known in map(self._known, reversed(jobs)):
+                if known.first - SAME_BURST <= finding.first <= known.last + SAME_BURST:
+                    return replace(finding, job=known.job)
+        return finding
+
+    def _known(self, name: Key) -> Finding:
+        return self._seen.get(name) or self._earlier[name]
+
+    def _note_job(self, name: Key) -> None:
+        if name[-1]:
+            self._jobs.setdefault(_place(name), {})[name] = None
+
+    def _forget_a_job(self, jobs: dict[Key, None]) -> None:
+        """Fold the job that was hit longest ago into the finding without a job."""
+        if len(jobs) < MAX_JOBS:
+            return
+        name = next(iter(jobs))
+        del jobs[name]
+        self._notes.discard(name)
+        place = _place(name)
+        for known in (self._seen, self._earlier):
+            if (finding := known.pop(name, None)) is not None:
+                nameless = replace(finding, job="")
+                known[place] = fold(known[place], nameless) if place in known else nameless
+
+    def _end(self, over: Finding) -> bool:
+        name = key(over)
+        ended = [k for k in (self._seen, self._earlier) if name in k and k[name].last <= over.last]
+        for known in ended:
+            del known[name]
+        return bool(ended)
+
+    def _full(self, limit: int) -> bool:
+        return len(self._seen.keys() | self._earlier.keys()) >= limit
+
+    def _fit_note(self, note: Finding) -> Finding:
+        """Take in a note of a new name, without its detail, job and device where there are many."""
+        if len(self._notes) >= MAX_DETAILED_NOTES:
+            note = replace(note, detail="", job="")
+        if key(note) not in self._notes and len(self._notes) >= MAX_NOTES:
+            note = replace(note, device="")
+        self._notes.add(key(note))
+        return note
+
+    def _leave_out(self, at: datetime) -> None:
+        new = Finding(
+            "agent.findings",
+            Verdict.WARN,
+            at,
+            at,
+            detail="more distinct findings than a report holds",
+        )
+        self._left_out = new if self._left_out is None else fold(self._left_out, new)
+
+
+def _place(name: Key) -> Key:
+    """A key without its job."""
+    return (*name[:-1], "")
+
+
+def _widest(old: Finding, new: Finding) -> Finding:
+    """Join what two runs of the agent saw: the later run may be of a version that knows better."""
+    return replace(
+        old,
+        verdict=new.verdict,
+        first=min(old.first, new.first),
+        last=max(old.last, new.last),
+        count=max(old.count, new.count),
+    )

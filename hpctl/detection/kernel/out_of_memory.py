@@ -1,0 +1,104 @@
+"""Kernel lines. The out-of-memory killer."""
+
+import re
+
+from msgspec.structs import replace
+
+from hpctl.detection.kernel.line import Family, Line, line
+from hpctl.detection.kernel.processor_errors import MEMORY_HEADS, MEMORY_WORDS, gather_errors
+from hpctl.detection.kmsg import Record
+from hpctl.detection.slurm_jobs import job_of_cgroup
+
+# The out-of-memory killer (mm/oom_kill.c): whose fault it was, and which job it hit.
+#
+#     oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,
+#         oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
+#         task=python,pid=4321,uid=1000
+#
+#     Out of memory: Killed process 4321 (python) total-vm:...
+#     Memory cgroup out of memory: Killed process 4321 (python) total-vm:...
+#
+# One line of the first kind for each kill since Linux 5.0; the others come after it. The constraint
+# says who ran out: a control group (the job's own limit: its fault), the memory nodes that a task
+# may use, or the machine. A daemon that the cluster needs among the killed is a fault of the node,
+# whatever the constraint; a process that only bears such a name (a user's own `hpctl run`, too) is
+# distinguished by its owner and by the control group it lives in.
+
+OOM_CHECK = "kernel.oom"
+
+
+OOM_HEADS = ("oom-", "Out ", "Memo")
+
+
+_KILL = re.compile(
+    r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),"
+    r".*?task_memcg=(?P<cgroup>/.*?),task=(?P<task>.{0,16}),pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d+)\s*$"
+)
+
+
+_KILLED = re.compile(
+    r"(?P<scope>Memory cgroup out of memory|Out of memory(?: and no killable processes)?"
+    r"(?: \([\w]+\))?): Kill(?:ed)? process (?P<pid>\d{1,10})\b"
+    r"|Out of memory and no killable processes"
+)
+
+
+_MARKS = (",task_memcg=/", ",task=")
+"""Each once in a line, unless a user's control group or process is named after them."""
+
+
+_OOM_CODES = {"NONE": "node", "CPUSET": "numa", "MEMORY_POLICY": "numa"}
+
+
+_FEW = 8
+"""More marks than that stand in no real line, and would be slow to match."""
+
+
+_ROOTS = ("slurmd", "slurmstepd", "hpctl")
+
+
+_MUNGED = "munged"
+
+
+_PEOPLE = "/user.slice/"
+"""Where systemd puts what people start."""
+
+
+def gather_oom(record: Record) -> Line | None:
+    """Which constraint, which job, and whether a daemon of the cluster was killed."""
+    text = record.text
+    if (killed := _KILLED.match(text)) is not None:
+        code = "cgroup" if text.startswith("Memory") else "node"
+        return line(OOM_CHECK, code, record, pid=killed["pid"])
+    if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
+        return None
+    if (match := _KILL.match(text)) is None:
+        return None
+    if any(text.count(mark) > 1 for mark in _MARKS):
+        # Whose process that was can be read in two ways: nobody's daemon, and nobody's job.
+        memcg = match["constraint"] == "MEMCG"
+        return line(OOM_CHECK, "cgroup" if memcg else "node", record, pid=match["pid"])
+    job = job_of_cgroup(match["cgroup"])
+    found = line(OOM_CHECK, _oom_code(match, job), record, pid=match["pid"])
+    return replace(found, job=job, detail=match["task"] if found.code == "daemon" else "")
+
+
+def _oom_code(match: re.Match[str], job: str) -> str:
+    if _is_daemon(match["task"], root=match["uid"] == "0", cgroup=match["cgroup"], job=job):
+        return "daemon"
+    if match["constraint"] == "MEMCG":
+        return "job" if job else "cgroup"
+    return _OOM_CODES.get(match["constraint"], "node")
+
+
+def _is_daemon(task: str, *, root: bool, cgroup: str, job: str) -> bool:
+    if task.startswith(_MUNGED):  # a user of its own, whose number is the site's choice
+        return not job and not cgroup.startswith(_PEOPLE)
+    # slurmstepd alone lives in its job's control group; a user's process there is not root's.
+    return root and task.startswith(_ROOTS) and (not job or task == "slurmstepd")
+
+
+MEMORY = Family(gather_errors, MEMORY_HEADS, MEMORY_WORDS)
+
+
+OOM = Family(gather_oom, OOM_HEADS)

@@ -1,0 +1,126 @@
+"""Kernel lines. Lines of drivers that no other family knows."""
+
+import re
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from hpctl.detection.kernel.line import HEAD_CHARS, Line, line
+from hpctl.detection.kernel.pcie import _ADDRESS
+from hpctl.detection.kmsg import Record
+from hpctl.faults.table import BENIGN_LINES
+
+# What drivers and file systems report in phrases that no other family knows.
+#
+#     mlx5_core 0000:ab:00.0: mlx5_crdump_collect:50:(pid 99): failed to collect crdump err -16
+#     bond0: (slave ens1f0np0): link status definitely down, disabling slave
+#     LNetError: 2210:0:(o2iblnd_cb.c:3454:kiblnd_check_txs_locked()) Timed out tx: ...
+#
+# Kernels and drivers find new phrases with each release, and print some of them on healthy nodes.
+# So such a line is a NOTE: counted by driver, shown, and nothing against the node. It becomes a
+# warning only beside another sign against the same hardware (`hpctl.faults.assess`). Lines are looked
+# at that begin with the name of what a node lives by, and hold a word of failure; of NVIDIA's
+# driver every line. Left out is what a healthy node prints (`BENIGN_LINES`), what other lines
+# explain (registers of an AER error), and what an application requested in vain (a queue pair that
+# EFA refuses).
+
+DRIVER_CHECK = "kernel.driver"
+
+
+_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "nvme")
+
+
+_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata") for n in range(10))
+
+
+DRIVERS: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("NVRM", "nvid"),
+    "neuron": ("neur",),
+    "mlx5": ("mlx5",),
+    "efa": ("efa ",),
+    "infiniband": ("infi",),
+    "ethernet": ("ena ", "bond"),
+    "pcie": ("pcie", "pci ", "pci_", "DMAR", "AMD-"),
+    "disk": (*_DISKS, *_NUMBERED),
+    "nfs": ("NFS:", "NFSv", "nfs:", "lock", "RPC:"),
+    "lustre": ("Lust", "LNet"),
+    "network-storage": ("ceph", "libc", "CIFS"),
+    "memory": ("EDAC", "mce:"),
+    "clock": ("cloc",),
+}
+"""A driver, as a finding's `detail` names it, by the first four characters of its lines."""
+
+
+_DRIVER_OF = {head: driver for driver, heads in DRIVERS.items() for head in heads}
+
+
+DRIVER_HEADS = tuple(_DRIVER_OF)
+
+
+_ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
+"""These call a line an error themselves, or print little else."""
+
+
+_WORD = re.compile(r"[a-z][\w'-]+")
+
+
+_DRIVER_WORDS = (
+    "fail failed failure failures failing fails err error errors fatal timeout timedout lost "
+    "corrupt corrupted corruption stuck hung dead down broken faulty cannot can't couldn't didn't "
+    "doesn't isn't wasn't won't non-responsive insufficient aborted aborting unrecoverable "
+    "unrecovered uncorrectable uncorrected overflow offline degraded bad invalid exceeds exceeded "
+    "refused reject rejected rejecting denied unexpected mismatch missing conflict conflicts"
+)
+
+
+_FAILS = frozenset(_DRIVER_WORDS.split())
+
+
+_PHRASES = (
+    *("timed out", "time out", "unable to", "could not", "not respond", "not found", "not ready"),
+    *("not set", "not cleared", "not complete", "read-back delay", "giving up", "no usable"),
+    *("no space", "no memory", "zero bytes"),
+)
+
+
+_ORDINARY = re.compile(
+    # Registers and statements of the line before, what a driver says of itself when it starts.
+    r"[\w-]+ [0-9a-f:.]{7,16}: {2,}|NVRM: {2,}|mce: \[Hardware Error\]"
+    r"|NVRM: (?:A GPU crash dump|nvidia-bug-report\.sh as root|the NVIDIA kernel module is )"
+    r"|\{\d+\}\[Hardware Error\]: +\w|audit: |traps: |---\[ end "
+    r"|XFS \([\w.!-]{1,40}\): (?:(?:Unm|M)ounting|Ending|Starting|Deprecated|EXPERIMENTAL|Quota"
+    r"|Using |DAX|User initiated|Torn write|Delaying|[Rr]esetting|Please )"
+    r"|.{0,40}\b(?:loop|ram|zram|nbd|rbd|fd|sr)\d"
+    r"|.{0,200}(?:xfs_fs_goingdown|Request sent has |error containment|found no error details"
+    r"|missing or invalid SUBNQN|failed to set APST|Possible bad register read"
+    r"|Shutdown timeout set to|recovered by DPC)"
+    r"|(?:efa|infiniband) .{0,60}(?:Failed to (?:process command|register mr|create|submit)"
+    r"|Couldn't open port)"
+    r"|EXT4-fs \(\S{1,40}\): (?:couldn't mount|VFS: Can't find|error: )"
+)
+
+
+_GPU_NUMBER = re.compile(r"NVRM: GPU\d{1,3} ")
+
+
+_GPU_ADDRESS = re.compile(rf"(?:NVRM: GPU|nvidia) ({_ADDRESS}): ", re.IGNORECASE)
+
+
+_BENIGN = tuple(row.begins for row in BENIGN_LINES)
+
+
+def gather_driver(record: Record) -> Line | None:
+    """Read a line that no other family knows: which driver prints it, and of which GPU."""
+    text = record.text
+    if not (text.startswith(_ALWAYS) or _complains(text.lower())):
+        return None
+    if _ORDINARY.match(text) is not None or _GPU_NUMBER.sub("NVRM: ", text, 1).startswith(_BENIGN):
+        return None
+    address = _GPU_ADDRESS.match(text)
+    found = line(DRIVER_CHECK, "unknown", record, address[1].lower() if address else "")
+    return replace(found, detail=_DRIVER_OF.get(text[:HEAD_CHARS], ""))
+
+
+def _complains(text: str) -> bool:
+    tokens = _WORD.findall(text)
+    return not _FAILS.isdisjoint(tokens) or any(phrase in text for phrase in _PHRASES)

@@ -1,0 +1,261 @@
+r"""Kernel messages in a log that somebody kept, in whatever form: dmesg, the journal, syslog, kmsg.
+
+What is understood, line by line, so that a file may hold several forms:
+
+    [12345.678901] TEXT                  dmesg; also -x, -r, -d, -e, -T, --iso, [ T1234] callers
+    4,123,456789,-;TEXT                  /dev/kmsg
+    Nov 10 12:00:00 host kernel: TEXT    syslog and `journalctl -k`, in each of its short forms
+    <4>1 2026-11-10T12:00:00Z host kernel - - - TEXT    syslog, RFC 5424
+    {"MESSAGE": "TEXT", ...}             journalctl -o json and json-pretty; dmesg --json
+    __CURSOR=... MESSAGE=TEXT            journalctl -o export
+    TEXT                                 the bare message
+
+Lines of other programs are left out, where the form tells: only the kernel vouches for hardware.
+In plain text anybody may have written `kernel:`; that is for the reader of the file to know.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.detection import kmsg
+from hpctl.toolkit.bounds import EARLIEST, bounded
+from hpctl.toolkit.compat import UTC, iso_time
+
+MAX_LINE = 256 * 1024
+"""Bytes of a line that are read: what comes after is skipped."""
+KERNEL = "kernel"
+USER = 1
+"""The facility of what the kernel did not write."""
+_PRETTY_LINES = 200
+_UNKNOWN_YEAR = 2000  # a leap year: 29 February is one of its days
+
+_PRI = re.compile(r"<(\d{1,3})>")
+_RFC5424 = re.compile(r"1 (\S+) \S+ (\S+) \S+ \S+ (?:-|(?:\[[^\]]*\])+) ?")
+_DECODED = re.compile(r"([a-z]+\d?) *:[a-z]+ *: ")
+_UPTIME = re.compile(
+    r"\[ *\+?(\d{1,10}\.\d{1,9})(?: *<[^>]{0,20}>)?\] ?|\[[A-Z][a-z]{2}\d\d \d\d:\d\d\] "
+)
+_CTIME = re.compile(
+    r"\[[A-Z][a-z]{2} ([A-Z][a-z]{2} [ \d]?\d \d\d:\d\d:\d\d \d{4})(?: *<[^>]{0,20}>)?\] ?"
+)
+_ISO = re.compile(
+    r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:(?P<dmesg>,)\d{1,9}|\.\d{1,9})?"
+    r"(?:Z|[+-]\d\d:?\d\d)?) "
+    r"|[A-Z][a-z]{2} (?P<full>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\S{0,10} \S{1,9} "
+)
+_SYSLOG = re.compile(
+    r"(?:(\d{4}) )?([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))? "
+)
+_UNIX = re.compile(r"(\d{9,11}\.\d{1,9}) ")
+_SAYS = re.compile(r"(?:\S{1,255} )?kernel: ")
+_CALLER = re.compile(r"\[ *[TC]\d{1,10}\] ")
+_REPEATED = re.compile(r"message repeated \d{1,9} times: \[ ?(.*)\]$")
+"""What rsyslog makes of equal lines."""
+_APEI = re.compile(r"\{\d{1,10}\}\[")
+_MEMBER = re.compile(r"\s+[\"\[\]\d]")
+"""A line inside of an object that is printed over several."""
+_FIELD = re.compile(rb"([A-Z_][A-Z0-9_]{0,63})(=|\n)")
+
+
+class Entry(Struct, frozen=True):
+    """One message: the number of its line in the file, counted from 1, and its record.
+
+    `record.facility` is 0 where the kernel wrote it, by what the form tells; `raw` is the line.
+    """
+
+    number: int
+    record: kmsg.Record
+    raw: str
+
+
+class LogText:
+    """The entries of a log. `lines` is how many were read so far."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.lines = 0
+        self._stream = stream
+        self._at = EARLIEST
+
+    def __iter__(self) -> Iterator[Entry]:
+        block: list[str] = []
+        while line := self._line():
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            if line.startswith(b"__CURSOR="):
+                yield from self._exported(line)
+                continue
+            bare = text.strip("\x1e ,")
+            if bare in ("{", "}", "},{") or (
+                block and len(block) < _PRETTY_LINES and _MEMBER.match(text)
+            ):
+                block.append(text)
+                if bare.startswith("}"):
+                    yield from self._block(block)
+                    block = []
+                if bare.endswith("{"):
+                    block = ["{"]
+                continue
+            block = []
+            if (entry := self._entry(text, line)) is not None:
+                yield entry
+
+    def _line(self) -> bytes:
+        """The next line; of one that is too long its beginning."""
+        line = self._stream.readline(MAX_LINE)
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = self._stream.readline(MAX_LINE)
+        self.lines += bool(line)
+        return line
+
+    def _entry(self, text: str, line: bytes) -> Entry | None:
+        if (record := kmsg.parse(line, EARLIEST.timestamp())) is not None:
+            return Entry(self.lines, record, text)
+        # `{7}[Hardware Error]: ` is the kernel's own: what firmware reports has a number (APEI).
+        if text.lstrip("\x1e").startswith(("{", "data: {")) and not _APEI.match(text):
+            fields = _json(text.lstrip("\x1e").removeprefix("data: "))
+            if fields is None:
+                return self._made(USER, self._at, text, self.lines)
+            return self._from_fields(fields, text, self.lines)
+        facility, at, message = _plain(text)
+        return self._made(facility, at, message, self.lines, text)
+
+    def _made(
+        self, facility: int, at: datetime | None, message: str, number: int, raw: str = ""
+    ) -> Entry:
+        self._at = at or self._at
+        return Entry(number, kmsg.Record(facility, number, self._at, message), raw or message)
+
+    # --- forms of several lines ---------------------------------------------------------------
+
+    def _block(self, block: list[str]) -> Iterator[Entry]:
+        """One object of json-pretty or of dmesg's JSON, which ended on this line."""
+        inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]
+        for back, line in enumerate(reversed(inner), 1):
+            if '"MESSAGE"' in line or '"msg"' in line:
+                fields = _json("{" + "\n".join(inner).rstrip(", ") + "}")
+                if fields is not None:
+                    yield self._from_fields(fields, line.strip(), self.lines - back)
+                return
+
+    def _exported(self, first: bytes) -> Iterator[Entry]:
+        """One entry of the journal's export format, until its empty line."""
+        fields: dict[str, Any] = {}
+        number, line = self.lines, first
+        while line and line != b"\n":
+            if (name := _FIELD.match(line)) is not None:
+                key = name[1].decode()
+                number = self.lines if key == "MESSAGE" else number
+                fields[key] = (
+                    line[name.end() :].rstrip(b"\n") if name[2] == b"=" else self._binary()
+                )
+            line = self._line()
+        decoded = {key: value.decode("utf-8", "replace") for key, value in fields.items()}
+        if "MESSAGE" in decoded:
+            yield self._from_fields(decoded, decoded["MESSAGE"], number)
+
+    def _binary(self) -> bytes:
+        """A field of any bytes: its length in 8 of them, itself, a newline."""
+        data = self._stream.read(min(int.from_bytes(self._stream.read(8), "little"), MAX_LINE))
+        self.lines += data.count(b"\n")
+        self._line()
+        return data
+
+    def _from_fields(self, fields: dict[str, Any], raw: str, number: int) -> Entry:
+        """The journal's fields, or dmesg's own: who wrote it, when, and what."""
+        if "msg" in fields:
+            facility = KERNEL if fields.get("fac", "kern") == "kern" else ""
+            at = _since(fields.get("time"))
+            return self._made(0 if facility else USER, at, _text(fields["msg"]), number, raw)
+        message = _text(fields.get("MESSAGE", fields.get("message", "")))
+        transport = fields.get("_TRANSPORT", fields.get("SYSLOG_IDENTIFIER", USER))
+        ours = transport == KERNEL and str(fields.get("SYSLOG_FACILITY", 0)) == "0"
+        stamp = str(fields.get("__REALTIME_TIMESTAMP", ""))
+        at = _since(int(stamp) / 1e6) if re.fullmatch(r"[0-9]{1,17}", stamp) else None
+        return self._made(0 if ours else USER, at, message or raw, number, raw)
+
+
+def _plain(text: str) -> tuple[int, datetime | None, str]:
+    """A line of text: the facility, when, and the message."""
+    facility, at, syslog = 0, None, False
+    if (pri := _PRI.match(text)) is not None:
+        facility, text = int(pri[1]) >> 3, text[pri.end() :]
+        if (head := _RFC5424.match(text)) is not None:
+            ours = head[2] == KERNEL and facility == 0
+            return 0 if ours else USER, _iso(head[1]), _message(text[head.end() :])
+    elif (decoded := _DECODED.match(text)) is not None:
+        facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
+    if (stamp := _UPTIME.match(text)) is not None:
+        at = _since(float(stamp[1])) if stamp[1] else None
+    elif (stamp := _CTIME.match(text)) is not None:
+        at = _named(stamp[1])
+    elif (stamp := _ISO.match(text)) is not None:
+        # Of those who write such times dmesg alone has a comma in them, and no host's name after.
+        at, syslog = _iso(stamp["at"] or stamp["full"]), stamp["dmesg"] is None
+    elif (stamp := _SYSLOG.match(text)) is not None:
+        at, syslog = _named(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
+    elif (stamp := _UNIX.match(text)) is not None:
+        at, syslog = _since(float(stamp[1])), True
+    if stamp is not None:
+        text = text[stamp.end() :]
+    if (says := _SAYS.match(text)) is not None:
+        text = text[says.end() :]
+    elif syslog:
+        facility = USER
+    return facility, at, _message(text)
+
+
+def _message(text: str) -> str:
+    """The message without the kernel's own time and caller, which syslog leaves before it."""
+    for prefix in (_UPTIME, _CALLER):
+        if (match := prefix.match(text)) is not None:
+            text = text[match.end() :]
+    repeated = _REPEATED.match(text)
+    return repeated[1] if repeated else text
+
+
+def _text(value: object) -> str:
+    """A message of the journal's JSON: a list of bytes where it is no valid text."""
+    if isinstance(value, list):
+        return bytes(b & 0xFF for b in value if isinstance(b, int)).decode("utf-8", "replace")
+    return value if isinstance(value, str) else ""
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    try:
+        fields = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return None
+    return fields if isinstance(fields, dict) else None
+
+
+def _since(seconds: object) -> datetime | None:
+    if not isinstance(seconds, int | float):
+        return None
+    try:
+        return bounded(EARLIEST + timedelta(seconds=seconds))
+    except OverflowError:
+        return None
+
+
+@lru_cache(64)
+def _iso(text: str) -> datetime | None:
+    try:
+        at = iso_time(text)
+    except ValueError:
+        return None
+    return bounded(at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC))
+
+
+@lru_cache(64)
+def _named(text: str) -> datetime | None:
+    """`Nov 10 12:00:00 2026`, as taken for UTC: only how far lines are apart counts."""
+    try:
+        return bounded(datetime.strptime(text, "%b %d %H:%M:%S %Y").replace(tzinfo=UTC))
+    except ValueError:
+        return None

@@ -1,0 +1,80 @@
+"""What an agent that starts must know: this boot's age, what it replaces, what it runs on."""
+
+import contextlib
+from pathlib import Path
+
+from msgspec import structs
+from msgspec.structs import replace
+
+import hpctl
+from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
+from hpctl.detection.instance_shapes import shape_of
+
+#
+# Whether there is an NVIDIA GPU on the PCI bus: without a driver NVML cannot say.
+
+NVIDIA = "0x10de"
+
+
+CONTROLLER_3D = "0x0302"
+"""The PCI class of data-centre GPUs. Display controllers (0x0300) are not for work."""
+
+
+def pci_gpus(root: Path) -> tuple[str, ...]:
+    """The PCI addresses of NVIDIA's 3D controllers, by sysfs under `root`."""
+    return tuple(d.name for d in sorted(root.glob("sys/bus/pci/devices/*")) if _is_gpu(d))
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        vendor = (device / "vendor").read_text().strip()
+        return vendor == NVIDIA and (device / "class").read_text().startswith(CONTROLLER_3D)
+    except OSError:
+        # A device that goes while it is looked at is not there.
+        return False
+
+
+PRODUCT_NAME = "/sys/devices/virtual/dmi/id/product_name"
+
+
+def boot_age_s(machine: Machine) -> float:
+    """Seconds since the machine booted; 0 where it does not say, so that every grace holds."""
+    try:
+        return float(machine.text("/proc/uptime").split()[0])
+    except (CannotTell, NotHere, ValueError, IndexError):
+        return 0.0
+
+
+def upgraded(spool: Path) -> bool:
+    """Whether another version of the agent ran here last. Leaves this version's name behind.
+
+    A first start is no upgrade. A spool that cannot be written makes no upgrade either: the
+    grace would begin anew with every restart.
+    """
+    file = spool / "version"
+    try:
+        last = file.read_text().strip()
+    except OSError:
+        last = ""
+    if last == hpctl.__version__:
+        return False
+    with contextlib.suppress(OSError):
+        spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(f"{hpctl.__version__}\n")
+        return last != ""
+    return False
+
+
+def machine(root: Path, configured: Expected) -> Machine:
+    """The machine to check: what the settings leave open comes from its instance type.
+
+    A Nitro instance has its type as the product name in its firmware's tables.
+    """
+    bare = Machine(root, configured)
+    kind = configured.instance_type
+    if not kind:
+        with contextlib.suppress(CannotTell, NotHere):
+            kind = bare.text(PRODUCT_NAME)
+    shape = shape_of(kind)
+    gpus = shape.gpus if configured.gpus is None else configured.gpus
+    return replace(bare, expected=structs.replace(configured, instance_type=kind, gpus=gpus))

@@ -1,0 +1,135 @@
+"""This node's name in Slurm: that of the node whose NodeAddr munged vouches for.
+
+The head node accepts a report only if its MUNGE credential comes from the NodeAddr of the node
+that it speaks of (`hpctl.wire.authentication`). So Slurm is asked the same question here: the
+host name need not be Slurm's (`UseInstanceNames`), and `slurmd -C` only prints the host name. It
+works configless too, as scontrol does. Slurm is asked for single nodes first, the one that it was
+last and the one with this host's name (NodeName or NodeHostName): all nodes are 8 MB in a cluster
+of 10,000, and only who fits neither asks for them.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import socket
+import time
+from ipaddress import IPv4Address
+from pathlib import Path
+
+from hpctl.slurm.run import Runner
+from hpctl.toolkit.addresses import ipv4
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.wire import munge
+
+log = logging.getLogger(__name__)
+
+OPT_SLURM = Path("/opt/slurm/bin")
+"""Where HyperPod's AMIs have Slurm, in nobody's PATH."""
+WAIT_S = 60.0
+"""How long to try: a node may boot before its network, munged and slurmctld know it."""
+PAUSE_S = 3.0
+_NODE = re.compile(r"^NodeName=(\S+) .*? NodeAddr=(\S+)", re.M)
+
+
+class NoName(HpctlError):
+    """Slurm answers, and has no one node at this node's address."""
+
+
+def this_node(munge_socket: Path | None, spool: Path, wait_s: float = WAIT_S) -> NodeName:
+    """$SLURMD_NODENAME, else as above, tried for so long. Blocks.
+
+    The name is kept in `spool` for a start while slurmctld is away. Raises NoName, Unavailable.
+    """
+    if name := os.environ.get("SLURMD_NODENAME"):
+        return NodeName(name)
+    limit, logged = time.monotonic() + wait_s, ""
+    while True:
+        try:
+            return _found(munge_socket, spool / "slurm-name")
+        except HpctlError as error:
+            if time.monotonic() + PAUSE_S > limit:
+                raise
+            if str(error) != logged:
+                logged = str(error)
+                log.warning("this node's name is not known yet: %s %s", error, error.hint)
+        time.sleep(PAUSE_S)
+
+
+def _found(munge_socket: Path | None, kept: Path) -> NodeName:
+    origin = _origin(munge_socket)
+    last, _, address = _read(kept).partition(" ")
+    last = last if address == str(origin) else ""
+    try:
+        name = _asked(origin, [name for name in (last, _host()) if name])
+    except Unavailable:
+        if not last:
+            raise
+        return NodeName(last)
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept.write_text(f"{name} {origin}")
+    return name
+
+
+def _origin(munge_socket: Path | None) -> IPv4Address:
+    """The address that munged gives this node's credentials. Raises Unavailable."""
+    try:
+        return munge.decode(munge.encode(b"", munge_socket), munge_socket).address
+    except munge.CredentialError as error:
+        raise Unavailable(f"munged rejects its own credential: {error}", error.hint) from error
+
+
+def _asked(origin: IPv4Address, likely: list[str]) -> NodeName:
+    found = shutil.which("scontrol")
+    slurm = Runner(bin_dir=None if found or not OPT_SLURM.is_dir() else OPT_SLURM)
+    for name in likely:
+        # Which fails for a name that Slurm does not know.
+        if here := _at(origin, slurm.run("scontrol", "-o", "show", "node", name).text):
+            return here[0]
+    ran = slurm.run("scontrol", "-o", "show", "node")
+    if not ran.ok:
+        raise Unavailable(
+            f"Slurm cannot be asked for this node's name: {ran.message}",
+            "Does `scontrol ping` work here? Else give --node (HPCTL_AGENT_NODE).",
+        )
+    here = _at(origin, ran.text)
+    if len(here) == 1:
+        return here[0]
+    what = f"{len(here)} nodes, {here[0]} for one, have" if here else "no node has"
+    raise NoName(
+        f"this node's name in Slurm is not known: {what} the NodeAddr {origin}, which munged"
+        " vouches for",
+        "Compare `scontrol show node`; if munged is wrong, start it with --origin ADDRESS. Else"
+        " give --node (HPCTL_AGENT_NODE).",
+    )
+
+
+def _at(origin: IPv4Address, text: str) -> list[NodeName]:
+    """The nodes of `scontrol show node` with this address. Host names are looked up one by one
+    only where no address fits."""
+    nodes = _NODE.findall(text)
+    plain = [NodeName(name) for name, address in nodes if address == str(origin)]
+    return plain or [NodeName(name) for name, host in nodes if origin in _addresses(host)]
+
+
+def _addresses(host: str) -> frozenset[IPv4Address]:
+    try:
+        return ipv4(host)
+    except OSError:
+        return frozenset()
+
+
+def _host() -> str:
+    """The short host name; none that scontrol would take for an option or a hostlist."""
+    name = socket.gethostname().partition(".")[0]
+    return name if re.fullmatch(r"\w[\w-]*", name) else ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError):
+        return ""

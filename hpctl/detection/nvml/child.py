@@ -1,0 +1,470 @@
+"""The NVML child: `python -m hpctl.detection.nvml.child SECONDS DESCRIPTOR LIBRARY`.
+
+SECONDS lie between two sweeps, DESCRIPTOR is the shared page's, and LIBRARY (a path, or empty) is
+loaded where the loader finds no libnvidia-ml.so.1 by itself.
+
+The only process that loads NVIDIA's library. It sweeps all GPUs at its own pace and writes each
+sweep, and each event at once, to the socket that is its standard input. It never decides that a
+call takes too long: the agent does, from the shared page (`inflight`). It ends when the agent's
+end of the socket is closed, but never inside a call into the driver, because a process killed there
+can wedge the GPU. Therefore it ignores SIGTERM and its like, and so an agent that dies by any
+signal, SIGKILL included, leaves no child behind.
+
+A sweep has the shape of `hpctl.detection.nvml.snapshot`, in plain dicts: a unit test holds the two
+together. The child imports little, and no dataclasses, msgspec, typing or pathlib: Python and
+nvidia-ml-py take 16 MB of memory (`benchmarks/agent.py`). NVIDIA's library comes on top: on an H200
+with driver 580.159.04 the child had 51 MB in all.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+from hpctl.detection.nvml.driver import (
+    EVENTS,
+    LIBRARY_NOT_FOUND,
+    OF_THE_LIBRARY,
+    SWEEP,
+    TIMEOUT,
+    WHOLE,
+    Device,
+    Driver,
+    InFlight,
+    NvmlFailed,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module costs 1 MB
+    from typing import Any
+
+SLOW_EVERY_S = 30.0
+"""How often what costs most is read: links, banks, processes, thresholds."""
+
+RECOVERY_ACTION, MEMORY_TEMPERATURE, NVLINKS = 230, 82, 91
+THROTTLE = {"sw_thermal_ns": 269, "hw_thermal_ns": 270, "power_brake_ns": 271}
+REMAP = {"correctable": 142, "uncorrectable": 143, "pending": 144, "failed": 145}
+REPLAY = {"replays": 94}
+RETIRED = {"retired_sbe": 29, "retired_dbe": 30, "retired_pending": 31}
+FLAGS = frozenset({"pending", "failed", "retired_pending"})
+OFTEN = (RECOVERY_ACTION, MEMORY_TEMPERATURE, *THROTTLE.values(), *REMAP.values(), *REPLAY.values())
+
+LINK_RECOVERIES, LINK_RECOVERIES_5 = 162, 215
+LINK_BER = {"effective_ber": 220, "symbol_ber": 222}
+LINK = {"replays": 161, "recoveries_failed": 214}
+A_LINK = (LINK_RECOVERIES, LINK_RECOVERIES_5, *LINK_BER.values(), *LINK.values())
+
+VOLATILE, CORRECTED, UNCORRECTED = 0, 0, 1
+SM_CLOCK, CORE_TEMPERATURE, THRESHOLD_SLOWDOWN, THRESHOLD_MEM_MAX = 1, 0, 1, 2
+
+if TYPE_CHECKING:
+    Fields = dict[str, Any]
+
+
+CORRUPTED_INFOROM = 14
+
+
+class OtherGpus(Exception):
+    """NVML counts another number of GPUs than when the session began: its handles are void."""
+
+
+class Sweep:
+    """Reads all GPUs, with the handles and identities of one NVML session.
+
+    `slow_every_s` is in seconds. Made after nvmlInit; raises NvmlFailed if NVML cannot count.
+    """
+
+    def __init__(self, driver: Driver, slow_every_s: float = SLOW_EVERY_S) -> None:
+        self._driver, self._slow_every_s = driver, slow_every_s
+        self._count: int = driver.call("nvmlDeviceGetCount")
+        self._slow_at: float | None = None
+        self.gpus = [OneGpu(driver, index) for index in range(self._count)]
+
+    def read(self) -> Fields:
+        """A `snapshot.Snapshot`. Raises NvmlFailed when the driver is gone, and OtherGpus."""
+        at = time.monotonic()
+        if self._driver.call("nvmlDeviceGetCount") != self._count:
+            raise OtherGpus
+        slow = self._slow_at is None or at - self._slow_at >= self._slow_every_s
+        gpus = [gpu.read(slow=slow) for gpu in self.gpus]
+        if slow:
+            self._slow_at = at
+        return {"at": at, "gpus": gpus, "slow_at": self._slow_at}
+
+
+class OneGpu:
+    """One GPU: what it is, and what was last read of what is read seldom."""
+
+    def __init__(self, driver: Driver, index: int) -> None:
+        self._driver, self._index = driver, index
+        self.handle: Any = None
+        self._device: Device | None = None
+        self.identity: Fields = {"index": index}
+        self._seldom: Fields = {}
+
+    def open(self) -> None:
+        """Get the handle and the identity. Raises NvmlFailed."""
+        if self._device is not None:
+            return
+        handle = self._driver.call("nvmlDeviceGetHandleByIndex", self._index, gpu=self._index)
+        pci = self._driver.call("nvmlDeviceGetPciInfo", handle, gpu=self._index)
+        self.identity["pci"] = f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+        device = Device(self._driver, self._index, handle)
+        self.identity["uuid"] = device.ask("nvmlDeviceGetUUID") or ""
+        self.identity["name"] = device.ask("nvmlDeviceGetName") or ""
+        self.identity["vbios"] = device.ask("nvmlDeviceGetVbiosVersion") or ""
+        self.identity["inforom_corrupt"] = self._inforom_corrupt(handle)
+        self.handle, self._device = handle, device
+
+    def _inforom_corrupt(self, handle: Any) -> bool | None:
+        """Once a session: it reads the flash."""
+        try:
+            self._driver.call("nvmlDeviceValidateInforom", handle, gpu=self._index)
+        except NvmlFailed as failed:
+            return True if failed.code == CORRUPTED_INFOROM else None
+        return False
+
+    def read(self, *, slow: bool) -> Fields:
+        """A `snapshot.Gpu`. Raises NvmlFailed when the driver is gone."""
+        found: Fields = {}
+        try:
+            self.open()
+            assert self._device is not None
+            _read_often(self._device, found)
+            if slow or not self._seldom:
+                self._seldom = _read_seldom(self._device)
+        except NvmlFailed as failed:
+            if failed.code in OF_THE_LIBRARY:
+                raise
+            # Links and processes of a while ago say nothing about a GPU that is lost now.
+            self._seldom = {}
+            found["error"] = failed.as_error()
+        often_ecc, seldom_ecc = found.pop("ecc", {}), self._seldom.get("ecc", {})
+        often_remap, banks = found.pop("remap", {}), self._seldom.get("remap", {})
+        return {
+            **self.identity,
+            **self._seldom,
+            **found,
+            "ecc": {**often_ecc, **seldom_ecc},
+            "remap": {**often_remap, **banks},
+        }
+
+
+def _read_often(device: Device, found: Fields) -> None:
+    """Into `found`, so that what was read before a GPU was lost is kept."""
+    values = dict(zip(OFTEN, device.fields(OFTEN), strict=True))
+    found["recovery_action"] = values[RECOVERY_ACTION]
+    found["memory_temperature_c"] = values[MEMORY_TEMPERATURE]
+    found["throttle"] = _named(THROTTLE, values)
+    found["remap"] = _named(REMAP, values)
+    found["pcie"] = {
+        **_named(REPLAY, values),
+        "generation": device.ask("nvmlDeviceGetCurrPcieLinkGeneration"),
+        "generation_max": device.ask("nvmlDeviceGetMaxPcieLinkGeneration"),
+        "width": device.ask("nvmlDeviceGetCurrPcieLinkWidth"),
+        "width_max": device.ask("nvmlDeviceGetMaxPcieLinkWidth"),
+    }
+    rates = device.ask("nvmlDeviceGetUtilizationRates")
+    found["utilization"] = None if rates is None else rates.gpu
+    found["sm_clock_mhz"] = device.ask("nvmlDeviceGetClockInfo", SM_CLOCK)
+    found["power_mw"] = device.ask("nvmlDeviceGetPowerUsage")
+    found["temperature_c"] = device.ask("nvmlDeviceGetTemperature", CORE_TEMPERATURE)
+    found["temperature_margin_c"] = device.ask("nvmlDeviceGetMarginTemperature")
+    total = "nvmlDeviceGetTotalEccErrors"
+    found["ecc"] = {
+        "volatile_uncorrected": device.ask(total, UNCORRECTED, VOLATILE),
+        "volatile_corrected": device.ask(total, CORRECTED, VOLATILE),
+    }
+
+
+def _read_seldom(device: Device) -> Fields:
+    count, *pages = device.fields((NVLINKS, *RETIRED.values()))
+    banks = device.ask("nvmlDeviceGetRowRemapperHistogram")
+    sram = device.fill("nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t")
+    threshold = "nvmlDeviceGetTemperatureThreshold"
+    mig = device.ask("nvmlDeviceGetMigMode")
+    processes = device.ask("nvmlDeviceGetComputeRunningProcesses")
+    persistence = device.ask("nvmlDeviceGetPersistenceMode")
+    return {
+        "persistence": None if persistence is None else bool(persistence),
+        "sm_clock_application_mhz": device.ask("nvmlDeviceGetApplicationsClock", SM_CLOCK),
+        "sm_clock_default_mhz": device.ask("nvmlDeviceGetDefaultApplicationsClock", SM_CLOCK),
+        "temperature_slowdown_c": device.ask(threshold, THRESHOLD_SLOWDOWN),
+        "memory_temperature_max_c": device.ask(threshold, THRESHOLD_MEM_MAX),
+        "remap": {} if banks is None else {"banks_low": banks.low, "banks_none": banks.none},
+        "ecc": {
+            "sram_threshold_exceeded": None if sram is None else bool(sram.bThresholdExceeded),
+            **_named(RETIRED, dict(zip(RETIRED.values(), pages, strict=True))),
+        },
+        "mig": None if mig is None else bool(mig[0]),
+        "nvlinks": _read_links(device, count),
+        "fabric": _read_fabric(device),
+        "processes": None
+        if processes is None
+        else [{"pid": one.pid, "used_bytes": one.usedGpuMemory} for one in processes],
+    }
+
+
+def _read_links(device: Device, count: int | None) -> list[Fields]:
+    """The links that the device has: as many as it counts, else until one is not there."""
+    links: list[Fields] = []
+    for link in range(MOST_LINKS if count is None else count):
+        active = device.ask("nvmlDeviceGetNvLinkState", link)
+        if active is None and count is None:
+            break
+        links.append({"link": link, "active": None if active is None else bool(active)})
+    answers = device.fields([(field, one["link"]) for one in links for field in A_LINK])
+    for number, one in enumerate(links):
+        first = number * len(A_LINK)
+        values = dict(zip(A_LINK, answers[first : first + len(A_LINK)], strict=True))
+        recoveries = values[LINK_RECOVERIES_5]
+        one["recoveries"] = values[LINK_RECOVERIES] if recoveries is None else recoveries
+        one.update(_named(LINK, values))
+        one.update({name: _rate(values[field]) for name, field in LINK_BER.items()})
+    return links
+
+
+MOST_LINKS = 18
+"""NVML_NVLINK_MAX_LINKS of Hopper and Blackwell, where the device does not count its own."""
+
+
+def _read_fabric(device: Device) -> Fields | None:
+    fabric = device.fill("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfo_v2_t")
+    if fabric is None:
+        return None
+    uuid = bytes(fabric.clusterUuid)
+    return {
+        "state": fabric.state,
+        "status": fabric.status,
+        "clique": fabric.cliqueId,
+        "cluster_uuid": uuid.hex() if any(uuid) else "",
+        "health_mask": fabric.healthMask,
+    }
+
+
+def _named(names: dict[str, int], values: dict[int, Any]) -> Fields:
+    return {
+        name: bool(values[number]) if name in FLAGS and values[number] is not None
+        else values[number]
+        for name, number in names.items()
+    }  # fmt: skip
+
+
+def _rate(raw: int | None) -> float | None:
+    """A bit error rate: mantissa in the bits 8 to 11, negative exponent of ten in 0 to 7."""
+    return None if raw is None else (raw >> 8 & 0xF) * 10.0 ** -(raw & 0xFF)
+
+
+LENGTH = struct.Struct(">I")
+WAIT_MS = 500
+"""How long one wait for an event lasts; so long may it take the child to end."""
+SAME_EVENT_S = 1.0
+"""Events of the same GPU, kind and number within so many seconds are reported once."""
+PAUSE_S = 1.0
+"""After a wait that failed, lest a lost GPU makes the thread spin."""
+
+WANTED_EVENTS = 0x2 | 0x8 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+"""Double-bit errors, Xid, DRAM retirement and its failure, poison, GPU unavailable, recovery
+action. Not single-bit errors, clocks and power states: they are counters or noise."""
+
+
+class Gone(Exception):
+    """The agent has closed its end."""
+
+
+class Agent:
+    """The agent's end of the socket. `send` may be called by both threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def send(self, kind: str, **content: Any) -> None:
+        """One message: four bytes of length, then JSON. Raises Gone."""
+        frame = json.dumps({"kind": kind, **content}, separators=(",", ":")).encode()
+        try:
+            with self._lock:
+                self._connection.sendall(LENGTH.pack(len(frame)) + frame)
+        except OSError as error:
+            raise Gone from error
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long. The agent never writes: whatever comes is its end. Raises Gone."""
+        if self._poll.poll(max(0.0, seconds) * 1000):
+            raise Gone
+
+
+class Events(threading.Thread):
+    """Waits for NVML's events and sends each on. Ends within WAIT_MS after `stop`."""
+
+    def __init__(self, driver: Driver, agent: Agent, sweep: Sweep) -> None:
+        """Register for the events of all GPUs. Raises nothing: no events is a way to be."""
+        super().__init__(name="events", daemon=True)
+        self._driver, self._agent = driver, agent
+        self._stopping = threading.Event()
+        self._places: dict[int, str] = {}
+        self._last_reported: dict[tuple[str, int, int], float] = {}
+        self._ended = False
+        self._set = self._register(sweep)
+
+    def _register(self, sweep: Sweep) -> Any:
+        try:
+            chosen = self._driver.call("nvmlEventSetCreate")
+        except NvmlFailed:
+            return None
+        for gpu in sweep.gpus:
+            try:
+                gpu.open()
+                kinds = self._driver.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+                register = "nvmlDeviceRegisterEvents"
+                self._driver.call(register, gpu.handle, kinds & WANTED_EVENTS, chosen)
+            except NvmlFailed:
+                continue  # the sweep says what is wrong with this GPU; the others have events
+            self._places[_address(gpu.handle)] = gpu.identity["pci"]
+        return chosen if self._places else None
+
+    @property
+    def died(self) -> bool:
+        """True when the thread ended by an error of its own: nobody would hear of events."""
+        return self._set is not None and not self._ended and not self.is_alive()
+
+    def stop(self) -> None:
+        """End, once the wait that is under way is over."""
+        self._stopping.set()
+        if self.is_alive():
+            self.join()
+
+    def run(self) -> None:
+        """Wait and send, until stopped or the agent is gone."""
+        while self._set is not None and not self._stopping.is_set():
+            try:
+                wait = "nvmlEventSetWait"
+                lasts_s = WAIT_MS / 1000
+                self._pass_on(self._driver.call(wait, self._set, WAIT_MS, lasts_s=lasts_s))
+            except NvmlFailed as failed:
+                if failed.code != TIMEOUT:
+                    self._stopping.wait(PAUSE_S)
+            except Gone:
+                break
+        self._ended = True
+
+    def _pass_on(self, data: Any) -> None:
+        now = time.monotonic()
+        pci = self._places.get(_address(data.device), "")
+        event = (pci, data.eventType, data.eventData)
+        if now - self._last_reported.get(event, float("-inf")) < SAME_EVENT_S:
+            return
+        self._last_reported = {
+            k: at for k, at in self._last_reported.items() if now - at < SAME_EVENT_S
+        }
+        self._last_reported[event] = now
+        happened = {"at": now, "pci": pci, "kind": data.eventType, "data": data.eventData}
+        self._agent.send("event", event=happened)
+
+
+def _address(handle: Any) -> int:
+    """Handles are opaque pointers, and pynvml makes a new object around each."""
+    # No cast of pynvml's: its star import is the only ctypes that this process has loaded.
+    return int.from_bytes(bytes(handle), sys.byteorder)
+
+
+def begin_session(driver: Driver, library: str) -> None:
+    """Start NVML, with the library at that path where the loader finds none. Raises NvmlFailed."""
+    try:
+        driver.call("nvmlInit")
+    except NvmlFailed as failed:
+        if failed.code != LIBRARY_NOT_FOUND or not library:
+            raise
+        try:
+            # The loader knows it by its soname from now on, and so pynvml finds it.
+            driver.nvml.CDLL(library)
+        except OSError:
+            raise failed from None
+        driver.call("nvmlInit")
+
+
+def serve(nvml: Any, agent: Agent, inflight: InFlight, every_s: float, library: str = "") -> None:
+    """One NVML session: sweeps until the agent is gone (Gone) or the session is over."""
+    driver = Driver(nvml, inflight, SWEEP)
+    try:
+        begin_session(driver, library)
+        sweep = Sweep(driver)
+    except NvmlFailed as failed:
+        _report(agent, failed)
+        return
+    events = Events(Driver(nvml, inflight, EVENTS), agent, sweep)
+    events.start()
+    try:
+        due, given_back = time.monotonic(), False
+        while True:
+            inflight.begin(WHOLE, "a sweep")
+            snapshot = sweep.read()
+            inflight.end(WHOLE)
+            if not given_back:
+                give_back_memory(nvml)
+                given_back = True
+            agent.send("sweep", snapshot=snapshot, done=time.monotonic())
+            due = max(due + every_s, time.monotonic())
+            agent.wait(due - time.monotonic())
+            if events.died:
+                raise RuntimeError("the thread that waits for events died")
+    except NvmlFailed as failed:
+        _report(agent, failed)
+    except OtherGpus:
+        return
+    finally:
+        inflight.end(WHOLE)
+        events.stop()
+
+
+def _report(agent: Agent, failed: NvmlFailed) -> None:
+    now = time.monotonic()
+    agent.send("sweep", snapshot={"at": now, "error": failed.as_error()}, done=now)
+
+
+def give_back_memory(nvml: Any) -> None:
+    """Return what is free in the heap to the kernel.
+
+    To compile nvidia-ml-py, where its bytecode is not kept, takes 15 MB that stay in the heap, and
+    NVIDIA's library frees some of what it takes for its start.
+    """
+    gc.collect()
+    # Of pynvml's star import too. Only glibc has the function, and no other C library needs it.
+    trim = getattr(nvml.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def main() -> int:
+    """The exit status: 0 after a session, however it ended; 1 when there could be none."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    every_s, page, library = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    agent = Agent(socket.socket(fileno=0))
+    try:
+        try:
+            import pynvml
+        except ImportError as error:
+            agent.send("failed", text=f"nvidia-ml-py does not import: {error}")
+            return 1
+        give_back_memory(pynvml)
+        serve(pynvml, agent, InFlight(page), every_s, library)
+    except Gone:
+        pass
+    except Exception as error:
+        agent.send("failed", text=f"{type(error).__name__}: {error}")
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,489 @@
+"""NVML for the agent: the newest sweep and the events of a child that may hang, and may crash.
+
+A call into the driver can block for minutes or for ever, and a process that is killed in one can
+wedge the GPU. So the child is never killed. One that has been inside a call for longer than
+`deadline_s`, `misses` times over, is abandoned: its hanging is what is reported, and no other child
+is started beside it. When its call does come back, what it read is still taken, and it is let go;
+once it has exited, a fresh one is started. A child that crashes is started again. Each start after
+a failure waits twice as long as the one before.
+
+Time in which the child is stopped, frozen or starved, or in which the agent itself does not run, is
+not the driver's (`hpctl.detection.nvml.pauses`): it counts towards no deadline, and what is said then
+is that nobody can tell.
+"""
+
+import logging
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from hpctl.detection.check import CannotTell, DriverHung, NotHere
+from hpctl.detection.driver_files import find_library
+from hpctl.detection.machine import pci_gpus
+from hpctl.detection.nvml.driver import DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, Call, InFlight
+from hpctl.detection.nvml.pauses import Pauses, sample
+from hpctl.detection.nvml.snapshot import Event, Snapshot
+from hpctl.toolkit.compat import SAFE_PATH
+
+#
+# One NVML child as the agent holds it: its socket, its messages, and the page of its calls.
+
+MODULE = "hpctl.detection.nvml.child"
+LENGTH = struct.Struct(">I")
+LARGEST = 4 << 20
+"""Bytes of one message; a sweep of 16 GPUs is under 100 kB."""
+CHUNK = 1 << 16
+CHUNKS_A_READ = 16
+"""So that a child which does nothing but write keeps the agent from nothing."""
+
+
+class Sweep(msgspec.Struct, tag="sweep", tag_field="kind", frozen=True):
+    """A sweep, and when it was done: a hung call may lie between that and its `at`."""
+
+    snapshot: Snapshot
+    done: float
+
+
+class Happened(msgspec.Struct, tag="event", tag_field="kind", frozen=True):
+    """The driver reported an event."""
+
+    event: Event
+
+
+class Failed(msgspec.Struct, tag="failed", tag_field="kind", frozen=True):
+    """The child's last message."""
+
+    text: str
+
+
+Message = Sweep | Happened | Failed
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class Closed(Exception):
+    """The child sent its last message, or what is no message; the text says which."""
+
+
+class Child:
+    """A running child. Nothing here waits for it, and nothing here kills it."""
+
+    def __init__(self, every_s: float, env: Mapping[str, str], library: str = "") -> None:
+        """Start it. Raises OSError.
+
+        `env` is the environment that it is to have, `library` the path of NVIDIA's library, for
+        where the loader finds none by itself.
+        """
+        self.started = time.monotonic()
+        self._page = InFlight.create()
+        self._buffer = bytearray()
+        self.last_output = ""
+        """What it reported of its own failure."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            arguments = [str(every_s), str(self._page.fd), library]
+            try:
+                self._process = subprocess.Popen(
+                    # No site: it costs memory, and the paths are ours in any case.
+                    [sys.executable, "-S", *SAFE_PATH, MODULE, *arguments],
+                    stdin=theirs.fileno(),
+                    # Not our own: a child that hangs would hold them open after we are gone.
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[self._page.fd],
+                    env=_environment(env),
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError:
+                ours.close()
+                self._page.close()
+                raise
+        ours.setblocking(False)
+        self.socket = ours
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def messages(self) -> Iterator[Message]:
+        """What came since the last call. Raises Closed after the last message."""
+        ended = self._fill()
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
+            if length > LARGEST:
+                raise Closed(f"announced a message of {length} bytes")
+            if len(self._buffer) < LENGTH.size + length:
+                break
+            frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
+            del self._buffer[: LENGTH.size + length]
+            try:
+                message = _decoder.decode(frame)
+            except msgspec.DecodeError as error:
+                raise Closed(f"sent no message: {error}") from error
+            if isinstance(message, Failed):
+                self.last_output = message.text
+            yield message
+        if ended:
+            raise Closed("has ended")
+
+    def _fill(self) -> bool:
+        """Read what there is; True at the end."""
+        for _ in range(CHUNKS_A_READ):
+            try:
+                chunk = self.socket.recv(CHUNK)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            if not chunk:
+                return True
+            self._buffer += chunk
+        return False
+
+    def in_call(self) -> Call | None:
+        """Return the call of the driver that it is in; None: in none."""
+        return self._page.oldest()
+
+    def exit_status(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self._process.poll()
+
+    def let_go(self) -> None:
+        """Close the socket: the child ends by itself, as soon as no driver call holds it."""
+        self.socket.close()
+
+    def forget(self) -> None:
+        """Free what is left of one that has exited, or that is left to itself for ever."""
+        self.let_go()
+        self._page.close()
+        # One that still runs is init's to bury; Popen need not warn of it.
+        if self._process.returncode is None:
+            self._process.returncode = 0
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long for its end; True when it has exited."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except OSError:
+            return self.exit_status() is not None
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(seconds * 1000)
+        finally:
+            os.close(fd)
+        return self.exit_status() is not None
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The given one, with our own import paths, and one heap for both threads."""
+    paths = os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+    return {**env, "PYTHONPATH": paths, "MALLOC_ARENA_MAX": "1"}
+
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 5.0
+DEADLINE_S = 10.0
+MISSES = 2
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+ABSENT_PAUSE_S = 300.0
+"""Until NVML is looked for again on a machine that has no GPU."""
+ERROR_PAUSE_S = 20.0
+"""Until NVML is begun again after it would not start on a machine that has GPUs."""
+RECENT_EVENTS = 64
+WAITING_EVENTS = 1024
+END_S = 2.0
+"""How long `close` waits for a child to end, unless a call keeps it longer already."""
+PAUSE_LOG_S = 60.0
+"""A child that is stopped and continued again and again is logged no more often than this."""
+LOOKS = 4
+"""No pause between two looks counts for more than this part of the time after which a call is
+hung: so many looks at least must find the call under way and the child able to run."""
+
+
+class Client:
+    """The agent's side of the NVML child. Any thread may call anything; nothing waits long.
+
+    There is no thread of its own: the child is started and looked after whenever a method is
+    called. Call `events` when `fileno` is readable, and at least every few seconds.
+
+    `every_s`, `deadline_s` in seconds; `env` is the child's environment (None: ours), `root` the
+    machine's root for sysfs and for the driver's files.
+    """
+
+    def __init__(
+        self,
+        every_s: float = EVERY_S,
+        deadline_s: float = DEADLINE_S,
+        *,
+        misses: int = MISSES,
+        env: Mapping[str, str] | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        self._every_s, self._root = every_s, root
+        self._hung_after_s = deadline_s * misses
+        self._env = dict(os.environ if env is None else env)
+        self._lock = threading.Lock()
+        self._epoll = select.epoll()
+        self._child: Child | None = None
+        self._leaving: Child | None = None
+        self._left_at = 0.0
+        self._abandoned = self._closed = self._held = False
+        self._hung_since: float | None = None
+        """Of the call that was found to hang: it stays so until it comes back."""
+        self._pauses = Pauses(self._hung_after_s / LOOKS)
+        self._pause_logged, self._pause_logged_at = False, float("-inf")
+        self._start_at, self._failures, self._why = 0.0, 0, ""
+        self._snapshot: Snapshot | None = None
+        self._done = 0.0
+        self._recent: deque[Event] = deque(maxlen=RECENT_EVENTS)
+        self._waiting: deque[Event] = deque(maxlen=WAITING_EVENTS)
+
+    def fileno(self) -> int:
+        """Readable when the child has sent something; the same for the client's whole life."""
+        return self._epoll.fileno()
+
+    def newest(self) -> Snapshot:
+        """The newest sweep, with the newest events.
+
+        Raises NotHere on a machine without an NVIDIA GPU or driver, DriverHung while a call does
+        not come back, and CannotTell while there is no sweep, or none that is new enough. The
+        message says so where the child is stopped, frozen or starved.
+        """
+        with self._lock:
+            if self._closed:
+                raise CannotTell("NVML is closed")
+            self._look()
+            if (hung := self._hung()) is not None:
+                raise DriverHung(*hung)
+            if (halted := self._halted()) is not None:
+                raise CannotTell(halted)
+            snapshot = self._snapshot
+            if snapshot is None:
+                raise CannotTell(self._why or "the first sweep of NVML is under way")
+            if self._absent(snapshot):
+                raise NotHere("no NVIDIA GPU, driver or library")
+            age_s = time.monotonic() - self._done
+            pause_s = ERROR_PAUSE_S if snapshot.error else 0.0
+            if age_s > self._every_s + pause_s + self._hung_after_s:
+                why = f"the newest sweep of NVML is {age_s:.0f} s old; {self._why}"
+                raise CannotTell(self._pauses.reason or why)
+            return replace(snapshot, events=tuple(self._recent))
+
+    def events(self) -> tuple[Event, ...]:
+        """The events since the last call, oldest first; at most WAITING_EVENTS are kept."""
+        with self._lock:
+            self._look()
+            events = tuple(self._waiting)
+            self._waiting.clear()
+            return events
+
+    def wait(self, seconds: float) -> Snapshot:
+        """`newest`, but wait so long for a first sweep. Raises what `newest` raises then."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self.newest()
+            except CannotTell:
+                left = until - time.monotonic()
+                if left <= 0 or self._closed:
+                    raise
+                self._epoll.poll(min(left, 1.0))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody of ours has a GPU open meanwhile: who wants to reset one needs that."""
+        with self._lock:
+            self._held, self._snapshot, child = True, None, self._child
+            self._why = "a GPU is being reset"
+            if child is not None:
+                self._release(child)
+        if child is not None:
+            child.wait(END_S)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held, self._start_at = False, 0.0
+
+    def child_pid(self) -> int | None:
+        """The process id of the child that runs or hangs, for the agent's own measures."""
+        with self._lock:
+            self._look()
+            child = self._child or self._leaving
+            return None if child is None else child.pid
+
+    def close(self) -> None:
+        """Let the child end. One that hangs is left to itself: it ends when its call returns."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for child in (self._child, self._leaving):
+                if child is not None:
+                    child.let_go()
+                    if not child.wait(0.0 if self._age_of_call(child) > END_S else END_S):
+                        log.warning("the NVML child %d hangs in the driver; left", child.pid)
+                    child.forget()
+            self._child = self._leaving = None
+            self._epoll.close()
+
+    # --- looking after the child, with the lock held ------------------------------------------
+
+    def _look(self) -> None:
+        if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
+            self._bury(self._leaving, status)
+        if self._child is not None:
+            self._listen(self._child)
+        elif not (self._leaving or self._closed or self._held or time.monotonic() < self._start_at):
+            self._start()
+        self._watch()
+
+    def _start(self) -> None:
+        library = find_library(self._root, self._env)
+        try:
+            child = Child(self._every_s, self._env, "" if library is None else str(library))
+        except OSError as error:
+            self._pause(f"the NVML child does not start: {error}")
+            return
+        self._epoll.register(child.socket, select.EPOLLIN)
+        self._child, self._abandoned, self._hung_since = child, False, None
+
+    def _listen(self, child: Child) -> None:
+        try:
+            for message in child.messages():
+                match message:
+                    case Sweep(snapshot, done):
+                        self._snapshot, self._done = snapshot, done
+                        self._why = ""
+                    case Happened(event):
+                        self._recent.append(event)
+                        self._waiting.append(event)
+                    case Failed(text):
+                        log.error("the NVML child failed: %s", text)
+                if self._abandoned and isinstance(message, Sweep):
+                    log.warning("the driver's call came back: a fresh NVML child takes over")
+                    self._release(child)
+                    return
+        except Closed as closed:
+            self._why = f"the NVML child {closed}"
+            self._release(child)
+            return
+
+    def _release(self, child: Child) -> None:
+        self._epoll.unregister(child.socket)
+        child.let_go()
+        self._child, self._leaving, self._left_at = None, child, time.monotonic()
+        if (status := child.exit_status()) is not None:
+            self._bury(child, status)
+
+    def _bury(self, child: Child, status: int) -> None:
+        """It has exited: say when the next may start."""
+        self._leaving = None
+        child.forget()
+        if time.monotonic() - child.started > LONGEST_PAUSE_S:
+            self._failures = 0
+        snapshot = self._snapshot
+        ended_well = status == 0 and not self._abandoned
+        if ended_well and snapshot is not None and snapshot.error is not None:
+            pause_s = ABSENT_PAUSE_S if self._absent(snapshot) else ERROR_PAUSE_S
+            self._start_at = time.monotonic() + pause_s
+            return
+        suffix = f": {child.last_output}" if child.last_output else ""
+        self._pause(f"the NVML child ended with status {status}{suffix}")
+
+    def _pause(self, why: str) -> None:
+        self._why = why
+        pause_s = min(FIRST_PAUSE_S * 2.0**self._failures, LONGEST_PAUSE_S)
+        self._failures += 1
+        self._start_at = time.monotonic() + pause_s
+        log.warning("%s; the next starts in %g s", why, pause_s)
+
+    # --- whether it answers, with the lock held ------------------------------------------------
+
+    def _watch(self) -> None:
+        """Look at the child that is late: whether it can run at all, and for how long it was."""
+        now, call = time.monotonic(), self._late_call()
+        longest_s = self._hung_after_s / LOOKS
+        if call is None or now - call.since < longest_s / 5:
+            self._pauses.calm(now)
+            self._log_pause("", now)
+            return
+        if self._pauses.since_last_look_s(now) < longest_s / 20:
+            return
+        child = self._child or self._leaving
+        self._pauses.overdue(now, None if child is None else sample(child.pid, call.thread))
+        self._log_pause(self._pauses.reason, now)
+        if child is self._child and not self._abandoned and self._hung() is not None:
+            self._abandoned = True
+            log.error("the driver hangs in %s", call.name)
+
+    def _log_pause(self, reason: str, now: float) -> None:
+        """Log that the child does not run, once and not too often, and that it runs again."""
+        if not reason:
+            if self._pause_logged:
+                log.warning("the NVML child can run again")
+            self._pause_logged = False
+        elif not self._pause_logged and now - self._pause_logged_at >= PAUSE_LOG_S:
+            self._pause_logged, self._pause_logged_at = True, now
+            log.warning("%s; the driver is not blamed for the time without an answer", reason)
+
+    def _hung(self) -> tuple[float, str] | None:
+        """For how long which call has not come back; None where the driver is not to blame."""
+        now, call = time.monotonic(), self._call()
+        if call is None:
+            return None
+        if call.since != self._hung_since:
+            if self._pauses.counted_s(call.since, now) <= self._hung_after_s:
+                return None
+            self._hung_since = call.since
+        return now - call.since, call.name
+
+    def _halted(self) -> str | None:
+        """Why the child is late, where it is so late that the driver would be called hung."""
+        call = self._late_call()
+        if call is None or time.monotonic() - call.since <= self._hung_after_s:
+            return None
+        return self._pauses.reason or None
+
+    def _call(self) -> Call | None:
+        """The call that keeps the child: one of the driver's, or its own exit."""
+        child = self._child or self._leaving
+        call = None if child is None else child.in_call()
+        if call is None and self._leaving is not None:
+            # Its descriptors are closed in the driver too: that can hang like any call.
+            call = Call(self._left_at, "the child's exit", self._leaving.pid)
+        return call
+
+    def _late_call(self) -> Call | None:
+        """The call that keeps the child, or the sweep that it does not begin."""
+        call = self._call()
+        if call is None and self._child is not None:
+            begun = max(self._done, self._child.started)
+            call = Call(begun + self._every_s, "a sweep", self._child.pid)
+        return call
+
+    def _age_of_call(self, child: Child) -> float:
+        call = child.in_call()
+        return 0.0 if call is None else time.monotonic() - call.since
+
+    def _absent(self, snapshot: Snapshot) -> bool:
+        """No driver, and no GPU either: with a GPU, a driver that is not there is a fault."""
+        error = snapshot.error
+        if error is None or error.code not in (DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND):
+            return False
+        return not pci_gpus(self._root)

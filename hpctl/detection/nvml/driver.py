@@ -1,0 +1,205 @@
+"""The only door to NVML: every call is on record while it runs, every error is a number.
+
+Part of the NVML child. pynvml is handed in by it, so that this module costs no memory elsewhere.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the module costs 1 MB
+    from typing import Any
+
+#
+# Which call into the driver is under way, and since when: a page that two processes share.
+#
+# The NVML child writes it around every call; the agent reads it. So a call that does not come back
+# can be named and timed by a process that made none, and without a word from the one that hangs.
+
+SWEEP, EVENTS, WHOLE = 0, 1, 2
+"""One slot for the calls of each of the child's two threads, one for a sweep as a whole."""
+
+_SINCE = struct.Struct("<d")
+_CALL = struct.Struct("<48sQ")
+_SLOT_SIZE = 64
+_SIZE = mmap.PAGESIZE
+
+
+class Call:
+    """A call into the driver that has not come back.
+
+    `since` is in monotonic seconds: when it began or, for a call that is meant to last, when it
+    should be over (in the future, then, in order). `thread` is the kernel's id of the child's
+    thread that makes it.
+    """
+
+    __slots__ = ("name", "since", "thread")
+
+    def __init__(self, since: float, name: str, thread: int) -> None:
+        self.since, self.name, self.thread = since, name, thread
+
+
+class InFlight:
+    """The shared page behind a file descriptor; three slots: `since`, the call, and the thread."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._page = mmap.mmap(fd, _SIZE)
+
+    @classmethod
+    def create(cls) -> InFlight:
+        """A fresh page with nothing under way. Raises OSError."""
+        fd = os.memfd_create("hpctl-nvml", os.MFD_CLOEXEC)
+        os.ftruncate(fd, _SIZE)
+        return cls(fd)
+
+    def begin(self, slot: int, call: str, lasts_s: float = 0.0) -> None:
+        """Note that this thread begins a call that is meant to last so many seconds.
+
+        `call` is cut at 48 bytes.
+        """
+        at = slot * _SLOT_SIZE
+        # The time last: a reader that meets a half-written slot sees no call, not a wrong one.
+        _SINCE.pack_into(self._page, at, 0.0)
+        thread = threading.get_native_id()
+        _CALL.pack_into(self._page, at + _SINCE.size, call.encode(), thread)
+        _SINCE.pack_into(self._page, at, time.monotonic() + lasts_s)
+
+    def end(self, slot: int) -> None:
+        """The call came back."""
+        _SINCE.pack_into(self._page, slot * _SLOT_SIZE, 0.0)
+
+    def oldest(self) -> Call | None:
+        """Return the call that keeps the child longest, or None where it is in no call.
+
+        A sweep as a whole counts too, under the name of the call that it is in: many calls that
+        are slow are as bad as one that hangs.
+        """
+        sweep, events, whole = (self._read(slot) for slot in (SWEEP, EVENTS, WHOLE))
+        if whole is not None:
+            name = whole.name if sweep is None else sweep.name
+            sweep = Call(whole.since, name, whole.thread)
+        calls = [call for call in (sweep, events) if call is not None]
+        return min(calls, key=lambda call: call.since, default=None)
+
+    def _read(self, slot: int) -> Call | None:
+        at = slot * _SLOT_SIZE
+        (since,) = _SINCE.unpack_from(self._page, at)
+        name, thread = _CALL.unpack_from(self._page, at + _SINCE.size)
+        if not since or (since,) != _SINCE.unpack_from(self._page, at):
+            return None
+        return Call(since, name.rstrip(b"\0").decode(errors="replace"), thread)
+
+    def close(self) -> None:
+        """Unmap the page and close its descriptor."""
+        self._page.close()
+        os.close(self.fd)
+
+
+UNINITIALIZED, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = 1, 9, 10, 12
+FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, LIB_RM_VERSION_MISMATCH = 13, 15, 16, 18
+
+OF_THE_LIBRARY = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
+"""Errors that are not one GPU's: the driver went away or was exchanged under us."""
+OF_THE_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+"""Errors after which a GPU answers nothing sensible. Every other one means: it does not say."""
+
+BATCH = 32
+"""Fields asked for in one call."""
+
+# nvmlValueType_t -> the member of nvmlValue_t
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+class NvmlFailed(Exception):
+    """A call answered `code`, an nvmlReturn_t other than success."""
+
+    def __init__(self, code: int, call: str) -> None:
+        super().__init__(f"{call} answered {code}")
+        self.code, self.call = code, call
+
+    def as_error(self) -> dict[str, Any]:
+        """The fields of `snapshot.NvmlError`."""
+        return {"code": self.code, "call": self.call, "text": ERRORS.get(self.code, "")}
+
+
+ERRORS = {
+    DRIVER_NOT_LOADED: "the driver is not loaded",
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found",
+    GPU_IS_LOST: "the GPU is lost",
+    RESET_REQUIRED: "the GPU needs a reset",
+    LIB_RM_VERSION_MISMATCH: "the driver and libnvidia-ml.so.1 are of different versions",
+}
+
+
+class Driver:
+    """NVML as one thread of the child calls it; `slot` is that thread's in `inflight`."""
+
+    def __init__(self, nvml: Any, inflight: InFlight, slot: int) -> None:
+        self.nvml = nvml
+        self._inflight, self._slot = inflight, slot
+
+    def call(
+        self, name: str, *arguments: object, gpu: int | None = None, lasts_s: float = 0.0
+    ) -> Any:
+        """Call pynvml's function of that name. Raises NvmlFailed.
+
+        `gpu` is for the record; `lasts_s` is how long the call is meant to wait.
+        """
+        self._inflight.begin(self._slot, name if gpu is None else f"{name} gpu{gpu}", lasts_s)
+        try:
+            return getattr(self.nvml, name)(*arguments)
+        except self.nvml.NVMLError as error:
+            raise NvmlFailed(error.value, name) from error
+        except AttributeError as error:  # an nvidia-ml-py that is older than the function
+            raise NvmlFailed(FUNCTION_NOT_FOUND, name) from error
+        finally:
+            self._inflight.end(self._slot)
+
+
+class Device:
+    """One GPU's handle. What the device or driver does not say is None."""
+
+    def __init__(self, driver: Driver, index: int, handle: Any) -> None:
+        self._driver, self._index, self._handle = driver, index, handle
+
+    def ask(self, name: str, *arguments: object) -> Any:
+        """One call about the GPU. Raises NvmlFailed for a lost GPU or driver alone."""
+        try:
+            return self._driver.call(name, self._handle, *arguments, gpu=self._index)
+        except NvmlFailed as failed:
+            if failed.code in OF_THE_GPU or failed.code in OF_THE_LIBRARY:
+                raise
+            return None
+
+    def fill(self, name: str, struct: str) -> Any:
+        """One call that fills pynvml's versioned struct of that name; the struct, or None."""
+        made = getattr(self._driver.nvml, struct, None)
+        if made is None:
+            return None
+        room = made()
+        # pynvml hands some of these on as they are, and NVML wants the address.
+        return None if self.ask(name, self._driver.nvml.byref(room)) is None else room
+
+    def fields(self, wanted: Sequence[int | tuple[int, int]]) -> list[int | None]:
+        """Field values (an id, or an id and its scope), in order. Raises as `ask` does."""
+        answers: list[int | None] = []
+        for first in range(0, len(wanted), BATCH):
+            batch = wanted[first : first + BATCH]
+            values = self.ask("nvmlDeviceGetFieldValues", batch)
+            answers += [None] * len(batch) if values is None else map(_value, values)
+        return answers
+
+
+def _value(field: Any) -> int | None:
+    if field.nvmlReturn in OF_THE_GPU:
+        raise NvmlFailed(field.nvmlReturn, f"nvmlDeviceGetFieldValues[{field.fieldId}]")
+    if field.nvmlReturn != 0 or field.valueType >= len(_MEMBERS):
+        return None
+    return int(getattr(field.value, _MEMBERS[field.valueType]))

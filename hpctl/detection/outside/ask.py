@@ -1,0 +1,72 @@
+"""Asking the agent from a script's process, with the standard library alone: prologs are short."""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from hpctl.toolkit.errors import HpctlError, Unavailable
+
+SOCKET = "/run/hpctl/agent.sock"
+SOCKET_VARIABLE = "HPCTL_AGENT_SOCKET"
+TIMEOUT_S = 0.5
+_ANSWER_BYTES = 256 * 1024
+
+
+class AgentRefused(HpctlError):
+    """The agent is there and does not take what was asked. `code` is its word for why."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+def ask(path: str, request: Mapping[str, object], timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+    """The agent's answer to one request, in `timeout_s` at most.
+
+    Raises Unavailable where no agent answers, Refused where it says no.
+    """
+    line = json.dumps(request).encode() + b"\n"
+    end = time.monotonic() + timeout_s
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(timeout_s)
+            link.connect(os.fspath(path))
+            with contextlib.suppress(BrokenPipeError):  # it has refused already
+                link.sendall(line)
+            answer = _line(link, end)
+    except TimeoutError as error:
+        raise Unavailable(f"the agent did not answer within {timeout_s:g} s at {path}") from error
+    except OSError as error:
+        hint = "Only root may ask it." if isinstance(error, PermissionError) else _START
+        raise Unavailable(f"no agent answers at {path}: {error.strerror or error}", hint) from error
+    try:
+        reply = json.loads(answer)
+        if "error" in reply:
+            raise AgentRefused(
+                str(reply["error"]), str(reply["message"]), str(reply.get("hint", ""))
+            )
+        return dict(reply)
+    except (ValueError, TypeError, KeyError) as error:
+        raise Unavailable(f"what answers at {path} is not an hpctl agent") from error
+
+
+_START = "Is hpctl-agent.service running? `systemctl status hpctl-agent` tells."
+
+
+def _line(link: socket.socket, end: float) -> bytes:
+    """Everything up to the end of the answer. Raises TimeoutError at `end`."""
+    got = bytearray()
+    while not got.endswith(b"\n") and len(got) < _ANSWER_BYTES:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        link.settimeout(left)
+        chunk = link.recv(65536)
+        if not chunk:
+            break
+        got += chunk
+    return bytes(got)

@@ -1,0 +1,263 @@
+"""Following the log of HyperPod's health monitoring agent: the journal of its unit, or a file.
+
+It is trusted where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
+`_UID`) say who logged a line, a file must be root's in directories that are root's. It informs and
+never acts (`hpctl/core/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.toolkit.bounds import at_stamp
+from hpctl.toolkit.errors import Unavailable
+
+UNIT = "sagemaker-health-monitoring-agent.service"
+
+
+JOURNALCTL = (
+    *("journalctl", f"--unit={UNIT}", "--boot", "--follow", "--lines=all", "--output=json"),
+    *("--output-fields=MESSAGE,_UID,_SYSTEMD_UNIT", "--all", "--quiet", "--no-pager"),
+)
+
+
+UNIT_DIRECTORIES = (
+    *("/etc/systemd/system", "/run/systemd/system"),
+    *("/usr/lib/systemd/system", "/lib/systemd/system"),
+)
+
+
+MAX_LINE = 64 * 1024
+
+
+CHUNK = 64 * 1024
+
+
+_STAMP_DIGITS = 18
+
+
+LINES = 256
+"""Most lines of one read."""
+
+
+class Line(Struct, frozen=True):
+    """One line of the log. `at` is when it was logged, None where only the line itself may say."""
+
+    text: str
+    at: datetime | None = None
+
+
+class Untrusted(Unavailable):
+    """The log is there, and others than root could have written it."""
+
+
+class _Lines:
+    """Bytes in, whole lines out; a line that is too long is left out and counted."""
+
+    def __init__(self) -> None:
+        self.cut = 0
+        self._rest = b""
+        self._skipping = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if self._skipping and lines:
+            lines, self._skipping = lines[1:], False
+        if len(self._rest) > MAX_LINE:
+            self._rest = b""
+            self.cut += not self._skipping
+            self._skipping = True
+        if self._skipping:
+            self._rest = b""
+        return lines
+
+
+class _Followed:
+    """What is left of the bytes that were read. `cut`: how many lines were too long.
+
+    One that was opened again begins again with this boot's first line. `read` gives the lines that
+    were added, LINES at most, and waits for some; it raises Unavailable where there are none to be
+    had, Untrusted among them.
+    """
+
+    def __init__(self) -> None:
+        self._lines, self._pending = _Lines(), list[bytes]()
+
+    @property
+    def cut(self) -> int:
+        """How many lines were too long and are left out."""
+        return self._lines.cut
+
+    def _next(self) -> list[bytes]:
+        now, self._pending = self._pending[:LINES], self._pending[LINES:]
+        return now
+
+
+class HealthAgentFile(_Followed):
+    """A log file, from its beginning: rotated, shortened or replaced files are followed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._fd: int | None = None
+        self._inode, self._offset = 0, 0
+
+    def read(self, wait_s: float) -> list[Line]:
+        """What was added since the last time."""
+        if not self._pending:
+            try:
+                self._fill()
+                if not self._pending:
+                    time.sleep(wait_s)
+            except OSError as error:
+                self.close()
+                raise Unavailable(f"{self._path} cannot be read: {error.strerror}") from error
+        return [Line(line.decode(errors="replace")) for line in self._next()]
+
+    def close(self) -> None:
+        """Close the file; the next `read` opens it again, from its beginning."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _fill(self) -> None:
+        if self._fd is None:
+            self._open()
+        assert self._fd is not None
+        chunk = os.pread(self._fd, CHUNK, self._offset)
+        if chunk:
+            self._offset += len(chunk)
+            self._pending = self._lines.feed(chunk)
+            return
+        # Only at its end: what a rotated file still held has been read by now.
+        with contextlib.suppress(FileNotFoundError):
+            status = self._path.lstat()
+            if status.st_ino != self._inode or status.st_size < self._offset:
+                self.close()
+
+    def _open(self) -> None:
+        if trouble := why_not_directory(self._path.parent):
+            raise Untrusted(f"{self._path} is not trusted: {trouble}")
+        fd = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        status = os.fstat(fd)
+        trouble = why_not(self._path, status)
+        if not trouble and not stat.S_ISREG(status.st_mode):
+            trouble = f"{self._path} is no regular file"
+        if trouble:
+            os.close(fd)
+            raise Untrusted(f"{self._path} is not trusted: {trouble}")
+        cut = self._lines.cut
+        self._fd, self._inode, self._offset, self._lines = fd, status.st_ino, 0, _Lines()
+        self._lines.cut = cut
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One entry of `journalctl --output=json`; MESSAGE is a list of bytes where it is not text."""
+
+    message: str | list[int] | None = msgspec.field(name="MESSAGE", default=None)
+    uid: str = msgspec.field(name="_UID", default="")
+    unit: str = msgspec.field(name="_SYSTEMD_UNIT", default="")
+    at: str = msgspec.field(name="__REALTIME_TIMESTAMP", default="")
+
+
+_entry = msgspec.json.Decoder(_Entry)
+
+
+class HealthAgentJournal(_Followed):
+    """The unit's journal of this boot, through `journalctl --follow` as a child.
+
+    Where the machine has no such unit, no child is started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str] = JOURNALCTL,
+        unit: str = UNIT,
+        directories: Sequence[str] = UNIT_DIRECTORIES,
+    ) -> None:
+        super().__init__()
+        self._command, self._unit, self._directories = tuple(command), unit, tuple(directories)
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def read(self, wait_s: float) -> list[Line]:
+        """The unit's own lines that were added, logged by root."""
+        if not self._pending:
+            self._pending = self._lines.feed(self._chunk(wait_s))
+        return [line for entry in self._next() if (line := self._line(entry)) is not None]
+
+    def close(self) -> None:
+        """End the child; the next `read` starts another, from this boot's beginning."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        child.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)
+        assert child.stdout is not None
+        child.stdout.close()
+
+    def _chunk(self, wait_s: float) -> bytes:
+        child = self._child or self._start()
+        assert child.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            if not selector.select(wait_s):
+                return b""
+        chunk = os.read(child.stdout.fileno(), CHUNK)
+        if not chunk:
+            self.close()
+            raise Unavailable(f"{self._command[0]} ended with exit code {child.returncode}")
+        return chunk
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if not any(Path(place, self._unit).exists() for place in self._directories):
+            raise Unavailable(f"this machine has no {self._unit}")
+        if shutil.which(self._command[0]) is None:
+            raise Unavailable(f"there is no {self._command[0]} here")
+        try:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"LC_ALL": "C", "PATH": os.environ.get("PATH", os.defpath)},
+                cwd="/",
+            )
+        except OSError as error:
+            raise Unavailable(f"{self._command[0]} cannot be run: {error.strerror}") from error
+        return self._child
+
+    def _line(self, raw: bytes) -> Line | None:
+        """The text of an entry. Others may log in the unit's name, but not with its fields."""
+        try:
+            entry = _entry.decode(raw)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        if entry.unit != self._unit or entry.uid != "0" or entry.message is None:
+            return None
+        text = entry.message
+        if isinstance(text, list):
+            text = bytes(b & 0xFF for b in text).decode(errors="replace")
+        stamp = entry.at if entry.at.isdecimal() and len(entry.at) <= _STAMP_DIGITS else "0"
+        return Line(text, at_stamp(int(stamp) / 1e6))
+
+
+Source = HealthAgentFile | HealthAgentJournal
+
+
+def open_source(path: Path | None) -> Source:
+    """The file at `path`, or the journal where None."""
+    return HealthAgentJournal() if path is None else HealthAgentFile(path)

@@ -1,0 +1,213 @@
+"""One record of HyperPod's health monitoring agent, read as a detection."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.detection.kernel.xid import normalise
+from hpctl.toolkit.bounds import EARLIEST, LATEST
+from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+# What one line of HyperPod's health monitoring agent says: the shapes that its releases write.
+#
+# All are JSON objects with the key `HealthMonitoringAgentDetectionEvent`; its other lines are its
+# own affairs. Keys end in `: ` in some releases and not in others. The shapes, by what they hold:
+#
+#     xid        "condition": "XID Error", "data": {"ErrNum": 79}        from DCGM; no action named
+#     dcgm       "condition": anything else, "data": {...}                a DCGM policy violation
+#     npd        "details": {"reason": ..., "message": "Node condition NvidiaErrorReboot is ..."}
+#     event      "Event detail": {"Action": "replace", "Type": ..., "Reason": ...}
+#     condition  "condition details": {"type": ..., "status": ..., "message": ...}
+#
+# What HyperPod means to do stands in the detail: `replace`, `reboot` or `none`, where it says so.
+# That is its business: hpctl shows it, and its gate sees the provider act.
+
+MARK = "HealthMonitoringAgentDetectionEvent"
+
+
+EVIDENCE_CHARS = 512
+
+
+_SIGNS = (MARK, "DCGM Policy Violation found", "NPD caught")
+"""One that is cut off may have lost its mark."""
+
+
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
+    r"[^)]*\): (?P<code>\d{1,5})"
+)
+
+
+_CONDITION = re.compile(r"[Nn]ode condition (\w+)")
+
+
+_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
+
+
+_NO_ACTION = frozenset({"XidUserAppError", "KernelDeadlock", "NvidiaGpuXidRestartApp"})
+
+
+class Malformed(ValueError):
+    """A detection that cannot be understood: cut off, or of a release that we do not know."""
+
+
+class Detection(Struct, frozen=True):
+    """One detection. `at` is None where the record names no time that can be read_detection."""
+
+    what: str
+    code: str
+    line: str
+    at: datetime | None
+    device: str = ""
+    action: str = ""
+    message: str = ""
+
+    def finding(self, heard: datetime) -> Finding:
+        """The finding that it amounts to: WARN where HyperPod itself means to do nothing."""
+        at = heard if self.at is None else min(self.at, heard)
+        return Finding(
+            f"hma.{self.what}",
+            Verdict.WARN if self.action == "none" else Verdict.FAIL,
+            at,
+            at,
+            device=self.device,
+            code=self.code,
+            detail=": ".join(part for part in (self.action, self.message) if part)[:256],
+            evidence=self.line[:EVIDENCE_CHARS],
+            clears=Clears.BOOT,
+        )
+
+
+def read_detection(line: str) -> Detection | None:
+    """The detection in a line of the log; None for its other lines. Raises Malformed."""
+    if not any(sign in line for sign in _SIGNS):
+        return None
+    try:
+        # syslog puts its own prefix before it.
+        begin = 0 if line.lstrip().startswith(("{", "[")) else max(0, line.find("{"))
+        record = msgspec.json.decode(line[begin:])
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+        raise Malformed(f"a detection that is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise Malformed("a detection that is no JSON object")
+    fields = _plain_keys(record)
+    if fields.get(MARK) != "HealthEvent":
+        return None
+    for name, reader in _SHAPES.items():
+        inner = fields.get(name)
+        if isinstance(inner, dict):
+            return reader(_plain_keys(inner), fields, line)
+    if isinstance(fields.get("condition"), str):
+        return _dcgm(fields, line)
+    raise Malformed(f"a detection of an unknown shape: {', '.join(sorted(fields))[:120]}")
+
+
+def _npd(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+    """An event of the node problem detector: its reason, and the condition that it leads to."""
+    message, reason = _text(details, "message"), _code(details, "reason")
+    condition = _CONDITION.search(message)
+    at = _time(details.get("timestamp")) or _time(fields.get("ts"))
+    action = _action(reason, condition[1] if condition else message)
+    xid = _XID.search(message)
+    if xid is None:
+        return Detection("npd", reason, line, at, action=action, message=message)
+    return Detection("npd", reason, line, at, normalise(xid["pci"]), action, f"Xid {xid['code']}")
+
+
+def _event(details: Mapping[str, Any], fields: Mapping[str, Any], line: str) -> Detection | None:
+    """An event with its action, as clusters on EKS have it."""
+    reason, kind = _code(details, "Reason"), _text(details, "Type")
+    asked = _text(details, "Action").lower()
+    action = asked if asked in ("replace", "reboot", "none") else _action(reason, kind) or asked
+    xid = _XID.search(_text(details, "Message"))
+    device = normalise(xid["pci"]) if xid else ""
+    return Detection("event", reason, line, _time(fields.get("ts")), device, action, kind)
+
+
+def _condition(
+    details: Mapping[str, Any], fields: Mapping[str, Any], line: str
+) -> Detection | None:
+    """A condition of the node; one whose status is not True is none."""
+    if str(details.get("status", "True")).lower() != "true":
+        return None
+    kind = _code(details, "type")
+    at = _time(fields.get("ts"))
+    message = _text(details, "message")
+    return Detection("condition", kind, line, at, action=_action(kind, kind), message=message)
+
+
+_SHAPES = {"Event detail": _event, "condition details": _condition, "details": _npd}
+
+
+def _dcgm(fields: Mapping[str, Any], line: str) -> Detection:
+    """A DCGM policy violation. It names no action: nothing is to be read_detection into it."""
+    at, condition = _time(fields.get("ts")), _text(fields, "condition")
+    data = fields.get("data")
+    values = _plain_keys(data) if isinstance(data, dict) else {}
+    if condition.lower().startswith("xid"):
+        return Detection("xid", _number(values.get("ErrNum")), line, at)
+    message = msgspec.json.encode(data).decode() if data else ""
+    return Detection("dcgm", _slug(condition), line, at, message=message)
+
+
+def _number(value: object) -> str:
+    """An Xid as JSON may spell it: 79, 79.0 or "79". Raises Malformed for all else."""
+    text = str(value).removesuffix(".0")
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,5}", text):
+        raise Malformed(f"an Xid whose ErrNum is no number: {value!r:.80}")
+    return str(int(text))
+
+
+def _plain_keys(record: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(key).rstrip(": "): value for key, value in record.items()}
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key, "")
+    return " ".join(value.split()) if isinstance(value, str) else ""
+
+
+def _code(fields: Mapping[str, Any], key: str) -> str:
+    """The word that names it. Raises Malformed where there is none."""
+    slug = _slug(_text(fields, key))
+    if not slug:
+        raise Malformed(f"a detection without {key!r}")
+    return slug
+
+
+def _slug(text: str) -> str:
+    return _NO_CODE.sub("_", text.strip())[:64]
+
+
+def _action(reason: str, condition: str) -> str:
+    """What HyperPod means to do, from its own text; empty where that does not say."""
+    if reason in _NO_ACTION:
+        return "none"
+    for phrases, action in (
+        (("Terminate", "Replace", "PendingReplacement"), "replace"),
+        (("Reboot",), "reboot"),
+    ):
+        if any(word in condition or word in reason for word in phrases):
+            return action
+    return ""
+
+
+def _time(value: object) -> datetime | None:
+    """ISO 8601 or seconds since 1970, as zap writes either; None for Go's zero time (year 1) and
+    for times that no clock shows."""
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            at = datetime.fromtimestamp(value, UTC)
+        else:
+            at = iso_time(str(value))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at if EARLIEST < at < LATEST else None

@@ -1,0 +1,146 @@
+"""Watching what HyperPod's health monitoring agent logs, as findings."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from hpctl.detection.findings import fold
+from hpctl.detection.outside.hma_log import Line, Source, Untrusted
+from hpctl.detection.outside.hma_records import Detection, Malformed, read_detection
+from hpctl.faults.health import Key, key
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+#
+# The findings of HyperPod's health monitoring agent, followed in a thread of its own.
+
+CHECK_LOG = "hma.log"
+
+
+MAX_KEPT = 64
+"""Distinct findings of one boot. It informs only: beyond them new ones are counted."""
+
+
+WAIT_S = 1.0
+
+
+TROUBLE_S = 3600.0
+"""How long a trouble with the log is reported after it was last seen."""
+
+
+AGAIN_S = 60.0
+"""How long after a trouble the log is opened again."""
+
+
+class HealthAgentWatch(threading.Thread):
+    """Follows a source until stopped. `changed` is called when something new was found.
+
+    Records from before `booted` are another boot's and count no more. A source that is not there
+    is no finding: most machines have none. One that is there and not to be trusted is.
+    """
+
+    def __init__(self, source: Source, booted: datetime, changed: Callable[[], None]) -> None:
+        super().__init__(name="hma", daemon=True)
+        # The kernel's idea of the boot and the wall clock differ by what was adjusted since.
+        self._source, self._booted = source, booted - timedelta(seconds=5)
+        self._changed = changed
+        self._found: dict[Key, Finding] = {}
+        self._trouble: Finding | None = None
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._cut = 0
+
+    def run(self) -> None:
+        """Until stopped: read, judge, and again."""
+        try:
+            while not self._stopping.is_set():
+                pause = 0.0 if self.turn(WAIT_S) else AGAIN_S
+                self._stopping.wait(pause)
+        finally:
+            self._source.close()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End; a read under way is given `timeout_s`."""
+        self._stopping.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def turn(self, wait_s: float) -> bool:
+        """Read once. False where there is nothing to read from."""
+        try:
+            lines = self._source.read(wait_s)
+        except Untrusted as error:
+            self._note("untrusted", str(error))
+            return False
+        except Unavailable:
+            return False
+        heard = datetime.now(UTC)
+        for line in lines:
+            self._take(line, heard)
+        if self._source.cut > self._cut:
+            self._note("too_long", "a line is too long to be a detection")
+            self._cut = self._source.cut
+        return True
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All of this boot, earliest first. From any thread."""
+        with self._lock:
+            trouble = () if self._trouble is None else (self._trouble,)
+            if trouble and datetime.now(UTC) - trouble[0].last > timedelta(seconds=TROUBLE_S):
+                self._trouble, trouble = None, ()
+            return (*sorted(self._found.values(), key=lambda f: (f.first, key(f))), *trouble)
+
+    def _take(self, line: Line, heard: datetime) -> None:
+        try:
+            detection = read_detection(line.text)
+        except (Malformed, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            self._note("malformed", str(error) or type(error).__name__, line.text)
+            return
+        if detection is not None:
+            self._add(detection, line, heard)
+
+    def _add(self, detection: Detection, line: Line, heard: datetime) -> None:
+        at = detection.at or line.at
+        if at is not None and at < self._booted:
+            return
+        finding = detection.finding(line.at or heard)
+        name = key(finding)
+        with self._lock:
+            old = self._found.get(name)
+            if old is not None and at is not None and at <= old.last:
+                return  # The log was opened again, and says it again.
+            full = old is None and len(self._found) >= MAX_KEPT
+            if not full:
+                self._found[name] = finding if old is None else fold(old, finding)
+        if full:
+            self._note("too_many", f"more than {MAX_KEPT} distinct detections in one boot")
+        elif old is None:
+            self._changed()
+
+    def _note(self, code: str, detail: str, evidence: str = "") -> None:
+        """One UNKNOWN finding for all that is wrong with the log: the first message, counted."""
+        now = datetime.now(UTC)
+        new = Finding(
+            CHECK_LOG,
+            Verdict.UNKNOWN,
+            now,
+            now,
+            code=code,
+            detail=detail[:256],
+            evidence=evidence[:512],
+            clears=Clears.GONE,
+        )
+        with self._lock:
+            old = self._trouble
+            self._trouble = new if old is None else fold(old, new)
+        if old is None:
+            self._changed()
+
+
+def booted_at() -> datetime:
+    """When this machine booted, by its own clocks."""
+    return datetime.fromtimestamp(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME), UTC)

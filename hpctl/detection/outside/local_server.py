@@ -1,0 +1,240 @@
+"""The agent's own socket, on which scripts of this node report and ask."""
+
+import contextlib
+import errno
+import logging
+import os
+import selectors
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from hpctl.detection.outside.node_verdict import NodeVerdict
+from hpctl.detection.outside.report_request import MAX_REQUEST, AskVerdict, BadRequest, decode
+from hpctl.detection.outside.reported import MAX_REPORTED, Full, Reported
+from hpctl.detection.outside.trust import owners
+from hpctl.toolkit.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+MAX_PEERS = 32
+
+
+PEER_S = 1.0
+"""How long one peer may take over its request and over reading its answer."""
+
+
+REPORTS_A_SECOND = 10.0
+
+
+REPORT_BURST = 100.0
+
+
+_UCRED = struct.Struct("3i")
+
+
+class _Rate:
+    """A token bucket: a script in a loop must not become the agent's load."""
+
+    def __init__(self) -> None:
+        self._left, self._at = REPORT_BURST, time.monotonic()
+
+    def take(self) -> bool:
+        now = time.monotonic()
+        self._left = min(REPORT_BURST, self._left + (now - self._at) * REPORTS_A_SECOND)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class _Peer(Struct):
+    link: socket.socket
+    deadline: float
+    heard: bytearray = field(default_factory=bytearray)
+    answer: bytes = b""
+
+
+class LocalServer:
+    """Serves the socket in a thread of its own from `start` to `stop`.
+
+    `verdict` is called from that thread, for each peer that asks.
+    """
+
+    def __init__(self, path: Path, reported: Reported, verdict: Callable[[], NodeVerdict]) -> None:
+        self._path, self._reported, self._verdict = path, reported, verdict
+        self._rate = _Rate()
+        self._peers: dict[socket.socket, _Peer] = {}
+        self._listener: socket.socket | None = None
+        self._thread = threading.Thread(target=self._serve, name="local", daemon=True)
+
+    def start(self) -> None:
+        """Listen. Raises Unavailable where the socket cannot be had."""
+        self._listener = _listen(self._path)
+        self._selector = selectors.DefaultSelector()
+        self._waker, self._woken = socket.socketpair()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving and take the socket away; bounded to two seconds."""
+        if self._listener is None:
+            return
+        self._waker.send(b"\0")
+        self._thread.join(2.0)
+        self._waker.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def _serve(self) -> None:
+        assert self._listener is not None
+        try:
+            while True:
+                wait = 10.0 if not self._peers else PEER_S / 4
+                for key, _ in self._selector.select(wait):
+                    if key.fileobj is self._woken:
+                        return
+                    if key.fileobj is self._listener:
+                        self._accept(self._listener)
+                    else:
+                        self._turn(self._peers[key.fileobj])  # type: ignore[index]
+                self._drop_slow()
+        finally:
+            for peer in list(self._peers.values()):
+                self._drop(peer)
+            self._listener.close()
+            self._woken.close()
+            self._selector.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            link, _ = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                log.warning("no peer can be accepted: %s", error.strerror)
+                time.sleep(0.1)
+            return
+        link.setblocking(False)
+        peer = _Peer(link, time.monotonic() + PEER_S)
+        self._peers[link] = peer
+        self._selector.register(link, selectors.EVENT_READ)
+        uid = _UCRED.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if uid not in owners():
+            self._reply(peer, _error("forbidden", f"uid {uid} may not speak to the agent"))
+        elif len(self._peers) > MAX_PEERS:
+            self._reply(peer, _error("busy", f"{MAX_PEERS} others are being served"))
+
+    def _turn(self, peer: _Peer) -> None:
+        if peer.answer:
+            self._write(peer)
+            return
+        try:
+            chunk = peer.link.recv(MAX_REQUEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(peer)
+            return
+        peer.heard += chunk
+        line, newline, _ = bytes(peer.heard).partition(b"\n")
+        if len(line) > MAX_REQUEST:
+            self._reply(peer, _error("too_large", f"a request has at most {MAX_REQUEST} bytes"))
+        elif newline:
+            self._reply(peer, self._answer(line))
+        elif not chunk:
+            self._drop(peer)
+
+    def _answer(self, line: bytes) -> bytes:
+        try:
+            request = decode(line)
+            if isinstance(request, AskVerdict):
+                return msgspec.json.encode({"verdict": self._verdict()})
+            if not self._rate.take():
+                return _error("too_many", f"more than {REPORTS_A_SECOND:g} reports a second")
+            return msgspec.json.encode(self._reported.take(request))
+        except BadRequest as error:
+            return _error("malformed", str(error))
+        except Full:
+            return _error(
+                "full",
+                f"{MAX_REPORTED} failures are reported already, this one is not kept",
+                "Clear what is repaired with --verdict ok.",
+            )
+        except Exception as error:
+            # Whatever broke, the thread must go on answering: prologs wait for it.
+            log.exception("a request could not be answered")
+            return _error("internal", f"{type(error).__name__}: {error}", "See the agent's log.")
+
+    def _reply(self, peer: _Peer, answer: bytes) -> None:
+        peer.answer = answer + b"\n"
+        self._selector.modify(peer.link, selectors.EVENT_WRITE)
+        self._write(peer)
+
+    def _write(self, peer: _Peer) -> None:
+        try:
+            peer.answer = peer.answer[peer.link.send(peer.answer) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            peer.answer = b""
+        if not peer.answer:
+            self._drop(peer)
+
+    def _drop_slow(self) -> None:
+        now = time.monotonic()
+        for peer in [p for p in self._peers.values() if p.deadline < now]:
+            self._drop(peer)
+
+    def _drop(self, peer: _Peer) -> None:
+        self._peers.pop(peer.link, None)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(peer.link)
+        peer.link.close()
+
+
+def _error(code: str, message: str, hint: str = "") -> bytes:
+    return msgspec.json.encode({"error": code, "message": message, "hint": hint})
+
+
+def _listen(path: Path) -> socket.socket:
+    """A listening socket at `path`, mode 0600 from its first moment. Raises Unavailable."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        _clear_away(path)
+        # Before bind: Linux gives the socket's file the mode that the socket has then.
+        os.fchmod(listener.fileno(), 0o600)
+        listener.bind(os.fspath(path))
+        listener.listen(MAX_PEERS)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise Unavailable(
+            f"the agent's socket {path} cannot be had: {error.strerror or error}",
+            "Name another path with --socket; it may have at most 107 characters.",
+        ) from error
+    return listener
+
+
+def _clear_away(path: Path) -> None:
+    """Remove a dead agent's socket. Raises OSError where something lives there."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise FileExistsError(errno.EEXIST, "it is there and is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.2)
+        if probe.connect_ex(os.fspath(path)) == 0:
+            raise OSError(errno.EADDRINUSE, "another agent serves it")
+    path.unlink(missing_ok=True)

@@ -1,0 +1,82 @@
+"""The verdict on this node that a prolog asks for."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import Rules
+from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.identity import Generation, NodeName
+from hpctl.vocabulary.model import Finding, Health, Verdict
+
+#
+# What the agent thinks of its own node, for prologs and epilogs: by hpctl's own rules.
+#
+# Nothing is probed: a prolog that waits for hardware hangs jobs (docs/adr/0009). It is judged by
+# the same function as on the head node, so an application's Xid 13 keeps no job off the node. What
+# a site overrides on the head node, nodes do not know: there the head node's word counts, this one
+# only keeps a job from a node that is about to be drained.
+
+MAX_SHOWN = 16
+
+
+_EVIDENCE_CHARS = 256
+
+
+class ShownFinding(Struct, frozen=True):
+    """One finding, in short."""
+
+    check: str
+    code: str
+    device: str
+    verdict: Verdict
+    detail: str
+    evidence: str
+    count: int
+    first: datetime
+    last: datetime
+
+
+class NodeVerdict(Struct, frozen=True):
+    """The answer. `as_of` is when the agent last looked; `rule` is empty unless FAULTY."""
+
+    node: NodeName
+    condition: Condition
+    as_of: datetime
+    since: datetime
+    rule: str
+    why: str
+    findings: tuple[ShownFinding, ...]
+
+
+def judge(
+    generation: Generation,
+    findings: Sequence[Finding],
+    as_of: datetime,
+    rules: Rules,
+    now: datetime,
+) -> NodeVerdict:
+    """What the findings that the agent has at `as_of` amount to at `now`.
+
+    An agent that has not looked for longer than `rules.silent_after` knows nothing: UNKNOWN, save
+    for a fault that is proven.
+    """
+    found = assess(Health(generation, as_of, tuple(findings)), rules, now)
+    return NodeVerdict(
+        node=generation.node,
+        condition=found.condition,
+        as_of=as_of,
+        since=found.since,
+        rule=found.fault.rule if found.fault else "",
+        why=found.why,
+        findings=tuple(_shown(finding) for finding in found.findings[:MAX_SHOWN]),
+    )
+
+
+def _shown(f: Finding) -> ShownFinding:
+    evidence = f.evidence[:_EVIDENCE_CHARS]
+    return ShownFinding(
+        f.check, f.code, f.device, f.verdict, f.detail, evidence, f.count, f.first, f.last
+    )

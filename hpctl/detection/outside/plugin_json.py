@@ -1,0 +1,105 @@
+"""What a plugin prints: its findings, and its description of itself, as JSON."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpctl.detection.check import CannotTell, Observation
+from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.wire import reports as wire
+
+#
+# The JSON that a plugin prints: what it is with `--describe`, what it sees without.
+
+MAX_FINDINGS = 64
+
+
+MAX_DETAIL = 256
+
+
+WEEK_S = 7 * 86400.0
+
+
+_FIX = 'print {"findings": []} or findings as docs/plugins.md says'
+
+
+_Seconds = Annotated[float, Meta(ge=1, le=WEEK_S)]
+
+
+_Word = Annotated[str, Meta(max_length=256)]
+
+
+class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
+    code: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:+-]{0,64}\Z")] = ""
+    verdict: Verdict = Verdict.FAIL
+    device: _Word = ""
+    detail: _Word = ""
+    evidence: Annotated[str, Meta(max_length=wire.MAX_EVIDENCE)] = ""
+    job: Annotated[str, Meta(pattern=r"^[0-9_+]{0,32}\Z")] = ""
+    clears: Clears | None = None
+    gone_s: _Seconds | None = None
+
+
+class _Findings(Struct, frozen=True, forbid_unknown_fields=True):
+    findings: Annotated[tuple[_Finding, ...], Meta(max_length=MAX_FINDINGS)]
+
+
+class Description(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a plugin says of itself; each part may be left out. Times in seconds.
+
+    `seen` is N of M: reported when N of the last M runs saw it. `timeout_s` is its deadline.
+    """
+
+    what: _Word = ""
+    every_s: Annotated[float, Meta(ge=5, le=WEEK_S)] = 60.0
+    timeout_s: Annotated[float, Meta(ge=0.1, le=20)] = 10.0
+    seen: tuple[Annotated[int, Meta(ge=1, le=20)], Annotated[int, Meta(ge=1, le=20)]] = (1, 1)
+    clears: Clears = Clears.GONE
+    gone_s: _Seconds | None = None
+    grace_s: Annotated[float, Meta(ge=0, le=WEEK_S)] = 0.0
+
+
+_findings = msgspec.json.Decoder(_Findings)
+
+
+_description = msgspec.json.Decoder(Description)
+
+
+def findings(output: bytes) -> tuple[Observation, ...]:
+    """What a run printed. Raises CannotTell with the place and a hint."""
+    try:
+        found = _findings.decode(output)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CannotTell(f"{_wrong(output, error)}; {_FIX}") from error
+    return tuple(
+        Observation(f.code, f.device, f.verdict, f.detail, f.evidence, f.job, f.clears, f.gone_s)
+        for f in found.findings
+    )
+
+
+def description(output: bytes) -> Description:
+    """What `--describe` printed. Raises CannotTell.
+
+    A plugin that prints nothing, or its findings as ever, knows no `--describe`: the defaults.
+    """
+    if not output.strip():
+        return Description()
+    try:
+        description = _description.decode(output)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        try:
+            _findings.decode(output)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise CannotTell(f"--describe: {_wrong(output, error)}") from error
+        return Description()
+    if description.seen[0] > description.seen[1]:
+        raise CannotTell("--describe: seen is N of M with N up to M - at `$.seen`")
+    return description
+
+
+def _wrong(output: bytes, error: Exception) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        return f"its JSON is not as it must be: {error}"
+    start = output[:40].decode(errors="replace").strip()
+    return f"prints no JSON but {start!r}" if start else "prints nothing"

@@ -1,0 +1,233 @@
+"""A site's own checks: executables in a directory, each run every so often and asked for JSON.
+
+Each is a check like the agent's own, named `plugin.<file>`: CheckSpec, `gather` and `judge`. A file
+that root alone has not written is never run, for the agent is root; that is a finding of the
+check `agent.plugins`, which also says when a file is new. What a plugin finds is shown and acts
+on nothing until the site has written a rule for it (docs/plugins.md).
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Judged, Limits, Machine, Observation
+from hpctl.detection.outside.plugin_child import Child
+from hpctl.detection.outside.plugin_json import MAX_DETAIL, Description, description, findings
+from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.faults.table import CheckSpec
+from hpctl.vocabulary.model import Clears, Verdict
+
+DIRECTORY = Path("/etc/hpctl/checks.d")
+
+
+MAX_PLUGINS = 32
+
+
+DESCRIBE_S = 5.0
+"""How long one may take over `--describe`."""
+
+
+CHECK_DIRECTORY = "agent.plugins"
+
+
+_NAME = re.compile(r"[a-z][a-z0-9_.]{0,55}")
+
+
+_IGNORED = (".", "README")
+
+
+_OWN_IT = "chown root and chmod go-w it; nothing in it is run until then"
+
+
+_NEW = "is new or was corrected: restart the agent to run it"
+
+
+_MISSED_RUNS = 3
+"""A plugin's finding is gone when so many runs no longer saw it, unless it says otherwise."""
+
+
+class Refusal(Struct, frozen=True):
+    """A file that is not run, and why, with a hint."""
+
+    file: str
+    why: str
+
+
+class Plugin:
+    """One executable as a check. Its `gather` takes up to its own `timeout_s`."""
+
+    def __init__(self, path: Path, description: Description) -> None:
+        self.path, self.timeout_s = path, description.timeout_s
+        gone_s = description.gone_s or _MISSED_RUNS * description.every_s
+        self.spec = CheckSpec(
+            name=check_name(path.name),
+            what=description.what or f"this site's own check {path.name}",
+            source=str(path),
+            every_s=description.every_s,
+            seen=description.seen,
+            clears=description.clears,
+            gone_s=gone_s,
+            grace_s=description.grace_s,
+            shed=2,
+        )
+        self._child = Child([os.fspath(path)], description.timeout_s)
+
+    def gather(self, machine: Machine) -> tuple[Observation, ...]:
+        """Run it once. Raises CannotTell, with a hint."""
+        if trouble := _untrusted(self.path):
+            raise CannotTell(trouble)
+        try:
+            ended = self._child.run()
+            if ended.status != 0:
+                raise CannotTell(f"ended with {_status(ended.status)}{_last(ended.complaint)}")
+            return findings(ended.output)
+        except CannotTell as error:
+            raise CannotTell(f"{self.path.name} {error}"[:MAX_DETAIL]) from error
+
+    def judge(self, seen: Sequence[Observation], before: object, limits: Limits) -> Judged:
+        """What it reported, but what is well: that needs no finding."""
+        return tuple(observation for observation in seen if observation.verdict is not Verdict.OK)
+
+
+class PluginDirectory:
+    """The directory itself as a check: what it holds that is not run.
+
+    `refused` are those whose trouble does not show in the file itself.
+    """
+
+    spec = CheckSpec(
+        name=CHECK_DIRECTORY,
+        what="files in the directory of this site's checks that the agent does not run",
+        source="hpctl",
+        every_s=60.0,
+        clears=Clears.GONE,
+        gone_s=60.0,
+        shed=1,
+    )
+
+    def __init__(self, directory: Path, refused: Sequence[Refusal], running: Iterable[str]) -> None:
+        self._directory = directory
+        self._refused = {refusal.file: refusal.why for refusal in refused}
+        self._running = frozenset(running)
+
+    def gather(self, machine: Machine) -> tuple[Refusal, ...]:
+        """Look at the directory as it is now; nothing in it is run. Raises CannotTell."""
+        try:
+            if trouble := why_not_directory(self._directory):
+                return (Refusal(str(self._directory), f"{trouble}: {_OWN_IT}"),)
+            found = _files(self._directory)
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise CannotTell(f"{self._directory}: {error.strerror}") from error
+        return tuple(
+            Refusal(path.name, _untrusted(path) or self._refused.get(path.name, _NEW))
+            for path in found
+            if path.name not in self._running
+        )
+
+    def judge(self, seen: Sequence[Refusal], before: object, limits: Limits) -> Judged:
+        """One observation for each file that is not run."""
+        return tuple(
+            Observation("refused", r.file[:256], Verdict.WARN, r.why[:MAX_DETAIL]) for r in seen
+        )
+
+
+Check = Plugin | PluginDirectory
+
+
+def specs_and_checks(directory: Path = DIRECTORY) -> tuple[Check, ...]:
+    """Every plugin of a directory, by name, and the directory's own check; never raises.
+
+    Each is asked for `--describe` once, for DESCRIBE_S at most, several at a time: call it off the
+    agent's main thread. Without a directory there is nothing but its own check.
+    """
+    refused: list[Refusal] = []
+    taken: dict[str, Path] = {}
+    for path in _trusted(directory):
+        if trouble := _misnamed(path, taken):
+            refused.append(Refusal(path.name, trouble))
+        elif len(taken) >= MAX_PLUGINS:
+            refused.append(Refusal(path.name, f"is one too many: the limit is {MAX_PLUGINS}"))
+        else:
+            taken[check_name(path.name)] = path
+    with ThreadPoolExecutor(8, thread_name_prefix="describe") as pool:
+        asked = list(pool.map(_load, taken.values()))
+    plugins = [made for made in asked if isinstance(made, Plugin)]
+    refused += [made for made in asked if isinstance(made, Refusal)]
+    running = (plugin.path.name for plugin in plugins)
+    return (*plugins, PluginDirectory(directory, refused, running))
+
+
+def check_name(file: str) -> str:
+    """The check's name: `nhc-disk.sh` is `plugin.nhc.disk`, and its rules are plugin-nhc-disk."""
+    stem = file.rpartition(".")[0] or file
+    return "plugin." + stem.replace("-", ".")
+
+
+def _load(path: Path) -> Plugin | Refusal:
+    try:
+        ended = Child([os.fspath(path), "--describe"], DESCRIBE_S).run()
+        if ended.status != 0:
+            raise CannotTell(
+                f"--describe ended with {_status(ended.status)}{_last(ended.complaint)}"
+            )
+        return Plugin(path, description(ended.output))
+    except CannotTell as error:
+        return Refusal(path.name, f"{error}; it may also ignore its arguments")
+
+
+def _trusted(directory: Path) -> list[Path]:
+    """The files that may be run; why the others may not, PluginDirectory's gather says."""
+    try:
+        if why_not_directory(directory):
+            return []
+        return [path for path in _files(directory) if not _untrusted(path)]
+    except OSError:
+        return []
+
+
+def _files(directory: Path) -> list[Path]:
+    """What is meant to be run: no hidden files, no README, no directories. Raises OSError."""
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if not path.name.startswith(_IGNORED) and not stat.S_ISDIR(path.lstat().st_mode)
+    )
+
+
+def _untrusted(path: Path) -> str:
+    """Why a file is not run, with a hint; empty where it may be."""
+    try:
+        status = path.lstat()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if trouble := why_not(path, status):
+        return f"{trouble}: copy it there, chown root, chmod 0755"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{path} is no regular file: remove it"
+    if not status.st_mode & stat.S_IXUSR:
+        return f"{path} is not executable: chmod 0755"
+    return ""
+
+
+def _misnamed(path: Path, taken: dict[str, Path]) -> str:
+    name = check_name(path.name)
+    if not _NAME.fullmatch(name.removeprefix("plugin.")):
+        return f"{path.name}: small letters, digits, _ . and - only, a letter first: rename it"
+    if name in taken:
+        return f"{path.name} and {taken[name].name} are both {name}: rename one"
+    return ""
+
+
+def _status(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit code {status}, not 0"
+
+
+def _last(complaint: str) -> str:
+    return f": {complaint.splitlines()[-1][:120]}" if complaint else ""

@@ -1,0 +1,105 @@
+"""What a script on the node sends to its agent."""
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.model import Clears, Verdict
+from hpctl.wire import reports as wire
+
+#
+# What scripts say to the agent over its socket: one line of JSON, one line back.
+#
+#     {"op": "report", "check": "report.nhc", "code": "check_fs", "verdict": "fail", ...}
+#     {"op": "verdict"}
+#
+# What a script computes at run time (code, device, detail, evidence, job) is made to fit and never
+# refused: a report with a strange character in it is worth more than none. What its author wrote
+# (names and enums) is checked strictly.
+
+MAX_REQUEST = 16 * 1024
+"""Bytes of one request's line."""
+
+
+MAX_WORD = 256
+
+
+DEFAULT_FOR_S = 600.0
+
+
+MAX_FOR_S = 7 * 86400.0
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+
+
+_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
+
+
+_NO_JOB = re.compile(r"[^0-9_+]+")
+
+
+class BadRequest(HpctlError):
+    """A line that is no request. The message names the place."""
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True, tag="report", tag_field="op"):
+    """One report. `for_s` counts from now, with clears `gone` alone; None is DEFAULT_FOR_S.
+
+    With verdict OK it clears: an empty `code`, `device` or `job` then means every one.
+    """
+
+    check: Annotated[str, Meta(pattern=r"^report\.[a-z][a-z0-9_.]{0,55}\Z")]
+    verdict: Verdict
+    code: str = ""
+    device: str = ""
+    detail: str = ""
+    evidence: str = ""
+    job: str = ""
+    clears: Clears = Clears.GONE
+    for_s: Annotated[float, Meta(ge=1, le=MAX_FOR_S)] | None = None
+
+    @property
+    def lasts(self) -> timedelta | None:
+        """For how long it counts unless it is reported again; None: until something clears it."""
+        if self.clears is not Clears.GONE:
+            return None
+        return timedelta(seconds=DEFAULT_FOR_S if self.for_s is None else self.for_s)
+
+
+class AskVerdict(Struct, frozen=True, forbid_unknown_fields=True, tag="verdict", tag_field="op"):
+    """What does the agent think of this node?"""
+
+
+_decoder = msgspec.json.Decoder(Report | AskVerdict)
+
+
+def decode(line: bytes) -> Report | AskVerdict:
+    """The request in a line. Raises BadRequest."""
+    try:
+        request: Report | AskVerdict = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"not a request: {error}") from error
+    if isinstance(request, AskVerdict):
+        return request
+    if request.verdict in (Verdict.UNKNOWN, Verdict.NOTE):
+        raise BadRequest("verdict is ok, warn or fail: who knows nothing reports nothing")
+    if request.for_s is not None and request.clears is not Clears.GONE:
+        raise BadRequest(f"for_s goes with clears gone, not with {request.clears.value}")
+    return msgspec.structs.replace(
+        request,
+        code=_NO_CODE.sub("_", request.code.strip())[:64],
+        device=_plain(request.device, MAX_WORD),
+        detail=_plain(request.detail, MAX_WORD),
+        evidence=_plain(request.evidence, wire.MAX_EVIDENCE),
+        job=_NO_JOB.sub("", request.job)[:32],
+    )
+
+
+def _plain(text: str, limit: int) -> str:
+    """One line without control characters: terminals obey those."""
+    return _CONTROL.sub(" ", text).strip()[:limit]

@@ -1,0 +1,214 @@
+"""What scripts on this node report: the agent's own socket, and the table of what it was told.
+
+A unix socket of mode 0600, and SO_PEERCRED beside it: the head node acts on what root says of its
+node, so nobody else may speak here. A script may also read the agent's verdict. Answers come from
+memory; a peer that is slow, silent or too talkative costs itself only.
+
+The table is small and forgets by the reports' own times. It outlives a restart of the agent, in one
+small file; not a boot, which clears it: a script that still sees the trouble says so again, and
+what only an operator clears the head node remembers. Who reports the same check, code, device and
+job again renews it; the first detail is kept, for it is part of what makes two findings the same
+one (`hpctl.core.health.key`).
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.detection.outside.report_request import Report
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import BootId
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+log = logging.getLogger(__name__)
+
+
+MAX_REPORTED = 64
+"""Distinct findings at once: an eighth of what a report to the head node holds."""
+
+
+_Key = tuple[str, str, str, str]
+
+
+class Full(Exception):
+    """No room for one more, and everything that is kept is a failure."""
+
+
+class Taken(Struct, frozen=True):
+    """What came of one report: `kept`, or how many were cleared and how many stay.
+
+    Those stay that only an operator clears.
+    """
+
+    kept: bool = False
+    cleared: int = 0
+    stays: int = 0
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    finding: Finding
+    until: datetime | None
+
+
+class _State(msgspec.Struct, frozen=True):
+    boot: str
+    kept: tuple[_Kept, ...]
+
+
+class Reported:
+    """The table. All methods from any thread.
+
+    `changed` is called after each change, from the thread that made it. `state` is the file that
+    it is kept in; a file that cannot be read or written costs only the memory of a restart.
+    """
+
+    def __init__(
+        self,
+        boot: BootId,
+        state: Path | None = None,
+        changed: Callable[[], None] = lambda: None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._boot, self._state = boot, state
+        self._changed, self._now = changed, now
+        self._lock = threading.Lock()
+        self._complained = False
+        self._kept = {_key(kept.finding): kept for kept in self._recall()}
+
+    def take(self, report: Report) -> Taken:
+        """Keep, renew or clear. Raises Full."""
+        with self._lock:
+            taken = self._clear(report) if report.verdict is Verdict.OK else self._keep(report)
+            if taken.kept or taken.cleared:
+                self._save()
+        if taken.kept or taken.cleared:
+            self._changed()
+        return taken
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What counts now, earliest first. Those whose time is over are dropped."""
+        with self._lock:
+            self._forget()
+            found = [kept.finding for kept in self._kept.values()]
+        return tuple(sorted(found, key=lambda f: (f.first, _key(f))))
+
+    def _keep(self, report: Report) -> Taken:
+        now = self._now()
+        self._forget()
+        finding = Finding(
+            report.check,
+            report.verdict,
+            now,
+            now,
+            device=report.device,
+            code=report.code,
+            detail=report.detail,
+            evidence=report.evidence,
+            clears=report.clears,
+            job=report.job,
+        )
+        known = self._kept.get(_key(finding))
+        if known is None:
+            self._make_room()
+        elif known.finding.verdict is Verdict.OK:
+            finding = replace(finding, detail=known.finding.detail)
+        else:
+            before = known.finding
+            finding = replace(
+                finding,
+                detail=before.detail,
+                first=min(before.first, now),  # the clock may have been set back
+                count=before.count + 1,
+            )
+        lasts = report.lasts
+        self._kept[_key(finding)] = _Kept(finding, None if lasts is None else now + lasts)
+        return Taken(kept=True)
+
+    def _clear(self, report: Report) -> Taken:
+        now, cleared, stays = self._now(), 0, 0
+        for name, kept in list(self._kept.items()):
+            finding = kept.finding
+            if not _meant(report, finding) or finding.verdict is Verdict.OK:
+                continue
+            if finding.clears is Clears.OPERATOR:
+                stays += 1
+                continue
+            cleared += 1
+            if finding.clears is Clears.GONE:
+                del self._kept[name]
+            else:
+                # The head node remembers it until the boot, unless it hears that all is well.
+                first = min(finding.first, now)
+                well = replace(finding, verdict=Verdict.OK, first=first, last=now, evidence="")
+                self._kept[name] = _Kept(well, None)
+        return Taken(cleared=cleared, stays=stays)
+
+    def _forget(self) -> None:
+        now = self._now()
+        for name, kept in list(self._kept.items()):
+            if kept.until is not None and kept.until <= now:
+                del self._kept[name]
+
+    def _make_room(self) -> None:
+        """Drop what matters least where the table is full: what is well again, then a warning."""
+        if len(self._kept) < MAX_REPORTED:
+            return
+        for verdict in (Verdict.OK, Verdict.WARN):
+            found = [n for n, kept in self._kept.items() if kept.finding.verdict is verdict]
+            if found:
+                del self._kept[min(found, key=lambda n: self._kept[n].finding.last)]
+                return
+        raise Full
+
+    def _recall(self) -> tuple[_Kept, ...]:
+        if self._state is None:
+            return ()
+        try:
+            state = msgspec.json.decode(self._state.read_bytes(), type=_State)
+        except FileNotFoundError:
+            return ()
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("%s cannot be read, its reports are missed: %s", self._state, error)
+            return ()
+        return state.kept[:MAX_REPORTED] if state.boot == self._boot else ()
+
+    def _save(self) -> None:
+        """Not flushed to the disk: what a crash of the machine can damage, a boot clears anyway."""
+        if self._state is None:
+            return
+        temporary = self._state.with_suffix(".tmp")
+        try:
+            self._state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            temporary.write_bytes(
+                msgspec.json.encode(_State(self._boot, tuple(self._kept.values())))
+            )
+            temporary.replace(self._state)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            if not self._complained:
+                self._complained = True
+                log.warning("%s cannot be written: %s", self._state, error.strerror)
+
+
+def _key(finding: Finding) -> _Key:
+    return (finding.check, finding.code, finding.device, finding.job)
+
+
+def _meant(report: Report, finding: Finding) -> bool:
+    """Whether an OK speaks of a finding: what it leaves empty stands for every one."""
+    return report.check == finding.check and all(
+        given in ("", had)
+        for given, had in (
+            (report.code, finding.code),
+            (report.device, finding.device),
+            (report.job, finding.job),
+        )
+    )

@@ -1,0 +1,215 @@
+"""Everything that others say on this node, as the agent's main loop needs it: one object.
+
+The socket for scripts, the plugins and HyperPod's health agent, each in a thread of its own, so
+that none of them can hold up the agent's own checks; and the stacks of a job's ranks, read when the
+head node asks, and told as findings. A process of the lowest priority reads them, with the agent's
+own rights: the ranks' memory may be read by who has CAP_SYS_PTRACE whatever Yama says, and nobody
+is stopped for it. It takes processes of the job's owner alone.
+"""
+
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.detection.budget import Budget
+from hpctl.detection.check import Machine
+from hpctl.detection.machine import boot_age_s
+from hpctl.detection.outside.ask import SOCKET
+from hpctl.detection.outside.hma_log import open_source
+from hpctl.detection.outside.hma_watch import HealthAgentWatch, booted_at
+from hpctl.detection.outside.local_server import LocalServer
+from hpctl.detection.outside.node_verdict import NodeVerdict, judge
+from hpctl.detection.outside.plugins import CHECK_DIRECTORY, DIRECTORY, specs_and_checks
+from hpctl.detection.outside.reported import Reported
+from hpctl.detection.runner import Check, Runner
+from hpctl.faults.catalogue import rules
+from hpctl.toolkit.compat import SAFE_PATH, UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import Generation, NodeName
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+from hpctl.wire.stack_request import CHECK, StackAsk
+
+log = logging.getLogger(__name__)
+
+READ_S, KEPT_S = 30.0, 120.0
+"""How long the reading may take, and for how long its findings are told. In seconds."""
+MOST = 64
+"""Findings of one answer, of two lines each: an eighth of what a report holds."""
+
+
+class StackReader:
+    """Reads stacks on a thread, one ask at a time. `changed`: there is something to tell."""
+
+    def __init__(self, node: NodeName, changed: Callable[[], None]) -> None:
+        self._node, self._changed = node, changed
+        self._lock = threading.Lock()
+        self._asked = ""
+        self._busy = False
+        self._findings: tuple[Finding, ...] = ()
+        self._until = 0.0
+
+    def ask(self, ask: StackAsk) -> None:
+        """Read for this ask, unless that was done or is under way. Waits for nothing."""
+        with self._lock:
+            if self._busy or ask.id == self._asked:
+                return
+            self._asked, self._busy = ask.id, True
+        threading.Thread(target=self._read, args=(ask,), name="stacks", daemon=True).start()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """The last answer, for a while. From any thread."""
+        with self._lock:
+            return self._findings if time.monotonic() < self._until else ()
+
+    def _read(self, ask: StackAsk) -> None:
+        options = [f"--job={ask.job}", f"--uid={ask.uid}", f"--node={self._node}", "--no-native"]
+        lines: list[str] = []
+        try:
+            with tempfile.TemporaryFile() as out:
+                subprocess.run(
+                    ["nice", "-n", "19", sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options],
+                    stdin=subprocess.DEVNULL, stdout=out, timeout=READ_S, check=False,
+                )  # fmt: skip
+                out.seek(0)
+                lines = out.read(MOST * 2048).decode(errors="replace").splitlines()
+        except (OSError, subprocess.SubprocessError) as error:
+            log.warning("the stacks of job %s could not be read: %s", ask.job, error)
+        now = datetime.now(UTC)
+        fresh = tuple(
+            Finding(
+                CHECK, Verdict.OK, now, now, str(at // 2), ask.id, clears=Clears.GONE,
+                evidence="\n".join(lines[at : at + 2]), job=str(ask.job),
+            )
+            for at in range(0, min(len(lines), 2 * MOST), 2)
+        )  # fmt: skip
+        with self._lock:
+            self._findings, self._until, self._busy = fresh, time.monotonic() + KEPT_S, False
+        self._changed()
+
+
+_PLUGINS = ("plugin.", CHECK_DIRECTORY)
+_OWN = ("report.", "hma.", CHECK, *_PLUGINS)
+
+
+class Places(Struct, frozen=True):
+    """Where the sources are. `hma_log` None is the journal of its unit."""
+
+    socket: Path = Path(SOCKET)
+    hma_log: Path | None = None
+    plugins: Path = DIRECTORY
+
+
+class PluginRunner(threading.Thread):
+    """Loads a directory's plugins and runs them, one after the other.
+
+    What they use counts against the systemd unit's limits, not against the agent's own budget, so
+    they are never shed. Where the directory is missing at the start there is nothing to do.
+    """
+
+    def __init__(
+        self, directory: Path, changed: Callable[[], None], earlier: Iterable[Finding] = ()
+    ) -> None:
+        super().__init__(name="plugins", daemon=True)
+        self._directory, self._changed = directory, changed
+        self._earlier = tuple(earlier)
+        self._runner: Runner | None = None
+        self._lock = threading.Lock()
+        self._stopping = False
+
+    def run(self) -> None:
+        """Until stopped."""
+        if not self._directory.exists():
+            return
+        loaded = [Check(c.spec, c.gather, c.judge, {}) for c in specs_and_checks(self._directory)]
+        machine = Machine()
+        runner = Runner(
+            loaded,
+            machine,
+            self._changed,
+            Budget(()),
+            boot_age_s=boot_age_s(machine),
+            earlier=self._earlier,
+        )
+        with self._lock:
+            if self._stopping:
+                return
+            self._runner = runner
+        runner.run()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after the plugin that runs now, or leave it: the thread is a daemon."""
+        with self._lock:
+            self._stopping = True
+        if self._runner is not None:
+            self._runner.stop()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the plugins say now; until they are loaded, what they found before."""
+        return tuple(self._earlier if self._runner is None else self._runner.findings())
+
+
+class Sources:
+    """Serves and follows from `start` to `stop`.
+
+    `known` gives all that the agent knows now, and when it last looked; `changed` is called, from
+    any thread, when a finding comes or goes. Reports are kept in `spool` over a restart; of the
+    findings that a former run of the agent recalls, those of `theirs` belong in `earlier`.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        generation: Generation,
+        spool: Path,
+        known: Callable[[], tuple[datetime, tuple[Finding, ...]]],
+        changed: Callable[[], None],
+        earlier: Iterable[Finding] = (),
+    ) -> None:
+        self._generation, self._known, self._rules = generation, known, rules()
+        self._reported = Reported(generation.boot, spool / "reported.json", changed)
+        self._server = LocalServer(places.socket, self._reported, self.verdict)
+        self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), changed)
+        # Reports have a memory of their own, and the health agent's log says its part again.
+        plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
+        self._plugins = PluginRunner(places.plugins, changed, plugins)
+        self.parts = (self._server, self._hma, self._plugins)
+        self.stacks = StackReader(generation.node, changed)
+
+    def start(self) -> None:
+        """Begin. A socket that cannot be had costs the reports, not the agent."""
+        try:
+            self._server.start()
+        except Unavailable as error:
+            log.warning("%s %s", error, error.hint)
+        self._hma.start()
+        self._plugins.start()
+
+    def stop(self) -> None:
+        """End; bounded to a few seconds each."""
+        for part in self.parts:
+            part.stop()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What scripts, plugins and HyperPod's health agent say now. From any thread."""
+        found = (*self._reported.findings(), *self._plugins.findings(), *self._hma.findings())
+        return (*found, *self.stacks.findings())
+
+    def verdict(self) -> NodeVerdict:
+        """What the agent thinks of this node now."""
+        as_of, findings = self._known()
+        return judge(self._generation, findings, as_of, self._rules, datetime.now(UTC))
+
+
+def theirs(check: str) -> bool:
+    """Whether a finding of that check is kept here: not to be recalled from the agent's spool."""
+    return check.startswith(_OWN)

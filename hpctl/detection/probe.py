@@ -1,0 +1,163 @@
+"""Children that touch what may hang, so that the agent never does.
+
+A call into a dead file server or a dead disk can sleep in the kernel where no signal reaches it.
+So a small program makes the call (`stat`, `dd`; no shell, no second Python), and the agent only
+looks whether it has ended. One that does not end is killed once, because that frees what can be
+freed, and is then left alone: it is never waited for, and its key gets no second child before it
+is gone. So however long a mount hangs, there is one sleeper for it and not one for every look.
+"""
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, NotHere
+
+_ENVIRONMENT = {"LC_ALL": "C", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.05
+
+
+class ProbeResult(Struct, frozen=True):
+    """What a child printed before it ended. `exit_code` is negative for a signal."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+class Waiting(Struct, frozen=True):
+    """No answer yet; the first question without one is `age_s` old, however many were asked."""
+
+    age_s: float
+
+
+class _Child(Struct):
+    process: subprocess.Popen[str]
+    started: float
+    given_up: bool = False
+
+
+class Probes:
+    """At most one child for each key. For one thread at a time.
+
+    `deadline_s` is how long a child may take before it is given up. What a child prints must fit
+    into a pipe (64 KiB): nobody reads before it has ended.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`environment` is added to the little that every child gets."""
+        self.deadline_s = deadline_s
+        self._environment = environment or {}
+        self._monotonic = monotonic
+        self._out: dict[str, _Child] = {}
+        self._unanswered: dict[str, float] = {}
+        self._looked = False
+
+    def wait_s(self, usual_s: float) -> float:
+        """How long to wait: `usual_s`, but for the first look the whole deadline.
+
+        A look that comes again can leave a child to the next one; who looks once wants to know.
+        """
+        first, self._looked = not self._looked, True
+        return max(usual_s, self.deadline_s) if first else usual_s
+
+    def ask(
+        self, questions: Mapping[str, Sequence[str]], wait_s: float
+    ) -> Mapping[str, ProbeResult | Waiting]:
+        """Start each program and wait for all of them together, for `wait_s` at most.
+
+        What has not answered by then is Waiting, and the next call with its key looks again.
+        Raises NotHere where there is no such program, CannotTell where none can be started.
+        """
+        for key, command in questions.items():
+            if not self._still_out(key):
+                self._start(key, command)
+        self._wait(questions, wait_s)
+        return {key: self._look(key) for key in questions}
+
+    def forget(self, keep: Mapping[str, object] | frozenset[str]) -> None:
+        """Drop what is known of all other keys: they are not there any more."""
+        for key in self._unanswered.keys() - set(keep):
+            del self._unanswered[key]
+        for key in self._out.keys() - set(keep):
+            self._give_up(self._out[key])
+            self._still_out(key)
+
+    def out(self) -> int:
+        """How many children have not ended."""
+        return sum(self._still_out(key) for key in list(self._out))
+
+    def _still_out(self, key: str) -> bool:
+        """Whether the key's last child lives; one that has ended since is reaped, unheard."""
+        child = self._out.get(key)
+        if child is None:
+            return False
+        if child.process.poll() is None:
+            return True
+        _close(child.process)
+        del self._out[key]
+        return False
+
+    def _start(self, key: str, command: Sequence[str]) -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                cwd="/",
+                env={**_ENVIRONMENT, **self._environment},
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise NotHere(f"no {command[0]}") from error
+        except OSError as error:
+            raise CannotTell(f"{command[0]} cannot be started: {error.strerror}") from error
+        now = self._monotonic()
+        self._out[key] = _Child(process, now)
+        self._unanswered.setdefault(key, now)
+
+    def _wait(self, keys: Mapping[str, object], wait_s: float) -> None:
+        until, pause = time.monotonic() + wait_s, _FIRST_PAUSE_S
+        children = [self._out[key] for key in keys]
+        running = [child.process for child in children if not child.given_up]
+        while running := [process for process in running if process.poll() is None]:
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(pause, left))
+            pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _look(self, key: str) -> ProbeResult | Waiting:
+        child = self._out[key]
+        exit_code = child.process.poll()
+        if exit_code is None or child.given_up:
+            now = self._monotonic()
+            if now - child.started >= self.deadline_s:
+                self._give_up(child)
+            return Waiting(now - self._unanswered[key])
+        out, err = child.process.communicate()
+        del self._out[key], self._unanswered[key]
+        return ProbeResult(exit_code, out, err)
+
+    @staticmethod
+    def _give_up(child: _Child) -> None:
+        if not child.given_up:
+            child.given_up = True
+            child.process.kill()
+
+
+def _close(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

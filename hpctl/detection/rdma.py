@@ -1,0 +1,168 @@
+"""RDMA devices (EFA on AWS, InfiniBand and RoCE elsewhere), and their counters over time."""
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, Machine, NotHere
+
+CLASS = "/sys/class/infiniband"
+
+
+PCI = "/sys/bus/pci/devices"
+
+
+AMAZON = "0x1d0f"
+
+
+EFA = re.compile(r"0xefa[0-9a-f]")
+"""PCI device ids of EFA: 0xefa0 and its successors."""
+
+
+_RATE = re.compile(r"(\d{1,5}(?:\.\d)?) Gb/sec")
+
+
+MOST_DEVICES = 128
+"""RDMA devices that are looked at: no machine has so many."""
+
+
+class Device(Struct, frozen=True):
+    """One RDMA device by its kernel name (`rdmap79s0`, `mlx5_0`), and where it is in sysfs."""
+
+    name: str
+    folder: str
+    efa: bool
+
+
+def devices(machine: Machine) -> tuple[Device, ...]:
+    """Every RDMA device, by name. Raises NotHere where the kernel has no RDMA, CannotTell."""
+    folder = str(machine.path(CLASS))
+    try:
+        names = sorted(os.listdir(folder))[:MOST_DEVICES]
+    except FileNotFoundError as error:
+        raise NotHere(f"no {CLASS}") from error
+    except OSError as error:
+        raise CannotTell(f"{CLASS}: {error.strerror}") from error
+    found = []
+    for name in names:
+        where = f"{folder}/{name}"
+        try:
+            inode = os.stat(where).st_ino
+        except OSError:
+            continue  # gone between the two looks
+        found.append(Device(name, where, is_efa(f"{where}/device", inode)))
+    return tuple(found)
+
+
+def efa_devices(machine: Machine) -> tuple[Device, ...]:
+    """The EFA devices that have a driver. Raises NotHere where there are none, CannotTell."""
+    found = tuple(device for device in devices(machine) if device.efa)
+    if not found:
+        raise NotHere("no EFA device")
+    return found
+
+
+def other_devices(machine: Machine) -> tuple[Device, ...]:
+    """The InfiniBand and RoCE devices. Raises NotHere where there are none, CannotTell."""
+    found = tuple(device for device in devices(machine) if not device.efa)
+    if not found:
+        raise NotHere("no InfiniBand or RoCE device")
+    return found
+
+
+def efa_functions(machine: Machine) -> int | None:
+    """How many EFA functions the PCI bus has, with a driver or not; None if it cannot be read."""
+    return pci_functions(machine, EFA)
+
+
+def pci_functions(machine: Machine, device: re.Pattern[str]) -> int | None:
+    """How many of Amazon's PCI functions have such a device id; None if it cannot be read."""
+    folder = str(machine.path(PCI))
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    found = 0
+    for name in names:
+        with suppress(OSError):  # unplugged between the two looks
+            found += _amazons(f"{folder}/{name}", device)
+    return found
+
+
+def is_efa(folder: str, inode: int) -> bool:
+    """Whether the PCI device in that folder is an EFA. `inode`: the RDMA device's, its identity."""
+    try:
+        return _efa(folder, inode)
+    except OSError:
+        return False  # a software device has no PCI folder; one just coming up is asked again
+
+
+@lru_cache(maxsize=512)
+def _efa(folder: str, inode: int) -> bool:  # noqa: ARG001 - a device that comes back is another
+    return _amazons(folder, EFA)
+
+
+def _amazons(folder: str, device: re.Pattern[str]) -> bool:
+    """Raises OSError."""
+    return _word(f"{folder}/vendor") == AMAZON and bool(device.fullmatch(_word(f"{folder}/device")))
+
+
+def _word(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read(64).decode("ascii", "replace").strip().lower()
+
+
+class Port(Struct, frozen=True):
+    """One port's state as the kernel writes it, without its number: `ACTIVE`, `LinkUp`."""
+
+    device: str
+    number: str
+    state: str
+    phys_state: str
+    gbps: float = 0.0
+    """Its rate, `400 Gb/sec (4X NDR)`; 0 where it does not say."""
+
+    @property
+    def name(self) -> str:
+        """The device, and the port where it is not the only one there can be: `mlx5_0/2`."""
+        return self.device if self.number == "1" else f"{self.device}/{self.number}"
+
+    @property
+    def active(self) -> bool:
+        """Whether it can carry traffic."""
+        return self.state == "ACTIVE"
+
+
+def ports(found: Sequence[Device]) -> tuple[Port, ...]:
+    """The ports of these devices whose state could be read."""
+    seen = []
+    for device in found:
+        try:
+            numbers = sorted(os.listdir(f"{device.folder}/ports"))
+        except OSError:
+            continue
+        for number in numbers[:8]:
+            folder = f"{device.folder}/ports/{number}"
+            state = _state(f"{folder}/state")
+            if state:
+                phys, rate = _state(f"{folder}/phys_state"), _RATE.match(_read(f"{folder}/rate"))
+                gbps = float(rate[1]) if rate else 0.0
+                seen.append(Port(device.name, number, state, phys, gbps))
+    return tuple(seen)
+
+
+def _state(path: str) -> str:
+    """`4: ACTIVE` as the kernel writes it, without the number."""
+    return _read(path).partition(":")[2].strip()
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).decode("ascii", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,270 @@
+"""Runs the timed checks, one after the other, in a thread of their own.
+
+A check that hangs in the machine stops the others but not the agent: the kernel's log is read and
+reports go out on other threads, and that the checks stand still becomes a finding itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, field
+
+from hpctl.detection.budget import Budget
+from hpctl.detection.check import (
+    CannotTell,
+    Functions,
+    Judged,
+    Limits,
+    Machine,
+    NotHere,
+    Observation,
+)
+from hpctl.detection.checks import (
+    efa,
+    gpu_driver,
+    gpu_links,
+    gpu_memory,
+    gpu_processes,
+    gpu_speed,
+    host_disks,
+    host_ec2,
+    host_filesystems,
+    host_memory,
+    host_processes,
+    host_services,
+    job_activity,
+    neuron,
+    rdma,
+)
+from hpctl.detection.conditions import Conditions
+from hpctl.faults.table import CheckSpec
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+log = logging.getLogger(__name__)
+
+
+STUCK_S = 30.0
+"""A gather that lasts for so long hangs."""
+
+
+ABSENT_FACTOR = 10
+"""What is not here is looked for again after so many times its interval."""
+
+
+RETRY_S = 2.0
+"""What could not tell is asked again so soon, then after twice as long, up to its interval: else
+a check that came before the first sweep of NVML would leave its node Unknown for a minute."""
+
+
+MOST_BLIND = 16
+
+
+AGENT_CHECKS = CheckSpec(
+    "agent.checks",
+    "the agent's own checks: shed to stay within its budget, or standing still",
+    "itself",
+    every_s=10.0,
+    gone_s=0.0,
+)
+
+
+_MODULES = (
+    *(efa, rdma, neuron),
+    *(gpu_driver, gpu_links, gpu_memory, gpu_processes, gpu_speed),
+    *(host_disks, host_ec2, host_filesystems, host_memory),
+    *(host_processes, host_services, job_activity),
+)
+
+
+FUNCTIONS: Mapping[str, Functions] = {k: v for module in _MODULES for k, v in module.CHECKS.items()}
+"""All checks that run at intervals, by their names in `hpctl.faults.table`."""
+
+
+class Check(Struct, frozen=True):
+    """A check ready to run. `gauges` are numbers for the head node's comparison of peers."""
+
+    spec: CheckSpec
+    gather: Callable[[Machine], Any]
+    judge: Callable[[Any, Any, Limits], Judged]
+    limits: Limits
+    gauges: Callable[[Any, Any], Mapping[str, float]] | None = None
+
+
+def load(spec: CheckSpec, limits: Limits | None = None) -> Check:
+    """The check of a row of the table, with a site's limits over its own."""
+    its = FUNCTIONS[spec.name]
+    defaults = {name: limit.value for name, limit in spec.limits.items()}
+    return Check(spec, its.gather, its.judge, {**defaults, **(limits or {})}, its.gauges)
+
+
+class _Slot(Struct):
+    """A check, what it saw last, and what is made of it. Before `believe_at` it is too early."""
+
+    check: Check
+    conditions: Conditions
+    believe_at: float
+    before: Any = None
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    blind: int = 0
+
+    def pause_s(self) -> float:
+        """Until it is to run again."""
+        every_s = self.check.spec.every_s
+        return min(every_s, RETRY_S * 2.0 ** (self.blind - 1)) if self.blind else every_s
+
+
+class Runner(threading.Thread):
+    """Runs checks when they are due. `changed` is called when a finding comes or goes.
+
+    `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
+    upgrade of the agent its grace begins anew.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[Check],
+        machine: Machine,
+        changed: Callable[[], None],
+        budget: Budget,
+        *,
+        boot_age_s: float,
+        upgraded: bool = False,
+        earlier: Iterable[Finding] = (),
+    ) -> None:
+        super().__init__(name="checks", daemon=True)
+        self._machine, self._changed, self._budget = machine, changed, budget
+        earlier, now = tuple(earlier), machine.monotonic()
+        age_s = 0.0 if upgraded else boot_age_s
+        self._slots = [
+            _Slot(c, Conditions(c.spec, earlier), now + c.spec.grace_s - age_s) for c in checks
+        ]
+        self._own = Conditions(AGENT_CHECKS)
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._busy: tuple[str, float] | None = None
+
+    def run(self) -> None:
+        """Until stopped: the check that is due longest, then the next."""
+        clock = self._machine.monotonic
+        # Spread over their first interval: not all at once, and not the same on every node.
+        due = [(clock() + _jitter(i * 0.05), i) for i in range(len(self._slots))]
+        heapq.heapify(due)
+        while due and not self._stopping.is_set():
+            when, number = heapq.heappop(due)
+            if self._stopping.wait(max(0.0, when - clock())):
+                break
+            slot = self._slots[number]
+            self._budget.look(clock())
+            if shed := self._budget.shed(slot.check.spec.shed):
+                slot.gauges = {}
+            here = shed or self._once(slot)
+            pause = slot.pause_s() if here else slot.check.spec.every_s * ABSENT_FACTOR
+            heapq.heappush(due, (clock() + _jitter(pause), number))
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """End after the check that runs now, or leave it: the thread is a daemon."""
+        self._stopping.set()
+        if self.is_alive():
+            self.join(timeout_s)
+
+    def forget(self, prefix: str) -> None:
+        """Begin anew with the checks of such names: what they saw was of devices that were reset.
+        From any thread."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.check.spec.name.startswith(prefix):
+                    slot.conditions, slot.before = Conditions(slot.check.spec), None
+
+    def findings(self) -> list[Finding]:
+        """All that the checks have to report now, themselves included. From any thread."""
+        with self._lock:
+            self._own.saw(self._about_itself(), datetime.now(UTC))
+            found = [f for slot in self._slots for f in slot.conditions.findings()]
+            return [*found, *self._own.findings()]
+
+    def gauges(self) -> dict[str, float]:
+        """The newest numbers of all checks, but none that are old. From any thread."""
+        if self._hangs():
+            return {}
+        with self._lock:
+            return {name: value for s in self._slots for name, value in s.gauges.items()}
+
+    def samples(self) -> dict[str, Any]:
+        """What each check saw last, by its name; nothing where one hangs. From any thread."""
+        if self._hangs():
+            return {}
+        with self._lock:
+            return {s.check.spec.name: s.before for s in self._slots if s.before is not None}
+
+    def _about_itself(self) -> list[Observation]:
+        left_out = [s.check.spec.name for s in self._slots if self._budget.shed(s.check.spec.shed)]
+        observations = self._budget.observations(left_out)
+        if name := self._hangs():
+            observations.append(Observation("stuck", name, Verdict.WARN, f"{name} does not return"))
+        return observations
+
+    def _hangs(self) -> str:
+        """The check that does not return, if one does not."""
+        busy = self._busy
+        stuck = busy is not None and self._machine.monotonic() - busy[1] > STUCK_S
+        return busy[0] if busy is not None and stuck else ""
+
+    def _once(self, slot: _Slot) -> bool:
+        """Run one check. False where this machine has no such thing."""
+        self._busy = (slot.check.spec.name, self._machine.monotonic())
+        seen, here, trouble = self._gather(slot)
+        self._busy = None
+        slot.blind = min(slot.blind + 1, MOST_BLIND) if trouble else 0
+        with self._lock:
+            at = datetime.now(UTC)
+            if trouble:
+                new = slot.conditions.could_not_tell(trouble, at)
+            else:
+                early = self._machine.monotonic() < slot.believe_at
+                new = slot.conditions.saw(seen, at, early=early)
+        if new:
+            self._changed()
+        return here
+
+    def _gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:
+        check = slot.check
+        gauges: Mapping[str, float] = {}
+        try:
+            sample = check.gather(self._machine)
+            seen = list(check.judge(sample, slot.before, check.limits))
+            if check.gauges is not None:
+                gauges = check.gauges(sample, slot.before)
+            slot.before = sample
+        except NotHere:
+            slot.before = None
+            return [], False, ""
+        except CannotTell as error:
+            return [], True, str(error)
+        # One broken check must not end the others: it is UNKNOWN, and the log says why.
+        except Exception as error:
+            log.exception("check %s is broken", check.spec.name)
+            return [], True, f"the check is broken: {type(error).__name__}: {error}"
+        finally:
+            # Where it could not tell, the numbers of before are none of now.
+            slot.gauges = gauges
+        return seen, True, ""
+
+
+def _jitter(seconds: float) -> float:
+    return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+
+
+def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
+    clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
+    return Finding(
+        spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,
+        clears=clears, job=seen.job,
+    )  # fmt: skip

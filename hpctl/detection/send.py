@@ -1,0 +1,485 @@
+"""Getting reports to the head node: one thread, one connection, one session.
+
+Every report carries all findings, so whatever was not heard is in the next one, and nothing but
+the newest snapshot has to wait while the head node is away. Findings that the head node has
+acknowledged are not sent again: a heartbeat names them by their digest, and where the head node
+does not hold them (it was started again) it says so and is sent all at once. Every attempt has a
+seq of its own: an answer that was lost is no reason for a report to be refused.
+
+The digest leaves out counts and times. A finding that was merely seen again therefore goes out
+with the next heartbeat only where the head node has had a few heartbeats of peace: a storm costs
+it a report now and then, and what a rule makes of a repeat (the same error minutes later) is late
+by seconds. How often a thing was seen decides nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import json
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.detection.settings import AgentSettings
+from hpctl.detection.spool import Spool
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.model import Finding, Report
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+from hpctl.wire.heads import NOT_LEADER, Head, Unproved, check_proof, explained, leader_named
+from hpctl.wire.stack_request import StackAsk
+
+log = logging.getLogger(__name__)
+
+
+FIRST_RETRY_S = 0.2
+
+
+LAST_RETRY_S = 5.0
+
+
+REPEATS_EVERY = 3
+"""Heartbeats between two reports in which only counts and times differ."""
+
+
+NEWS_RETRY_S, NEWS_TRIES = 0.5, 80
+"""While something new has not been heard, so many attempts follow each other at most so far apart:
+as soon as a standby leads, it is to know."""
+
+
+CONNECT_TIMEOUT_S = 2.0
+
+
+ANSWER_TIMEOUT_S = 5.0
+
+
+STANDBY_TIMEOUT_S = 2.0
+"""The same for an answer where another head node may lead by now."""
+
+
+DISTRUST_S = 10.0
+"""For how long no standby's word leads to a head node that did not answer: it names the former
+leader until the lease is over."""
+
+
+RENEW_AT = 0.8
+"""The part of a session's time after which another is asked for."""
+
+
+_ANSWER_BYTES = 64 * 1024
+
+
+# Clock, key, Slurm's node address: others may correct these, so the same report may succeed later.
+_MENDABLE = frozenset({401, 403, 408, 429})
+
+
+_NOT_FROM_THERE = {errno.EADDRNOTAVAIL, errno.EINVAL, errno.ENETUNREACH, errno.EHOSTUNREACH}
+
+
+_TOO_EARLY = "403 future_start"
+
+
+_SESSION_OVER = frozenset({"unknown_session", "expired_session", "bad_mac", "moved_session"})
+
+
+BURST = 10
+"""So many wakes go out at once before any has to wait."""
+
+
+EVERY_S = 0.5
+"""From then on, one in this time; what comes meanwhile goes out together."""
+
+
+class Sender(threading.Thread):
+    """Sends a snapshot at once when `wake` is called, else once a heartbeat, and then in brief.
+
+    `snapshot` is asked for the findings of the moment, with a version that grows whenever
+    something new is among them, `gauges` for the numbers of the moment, which are in reports and
+    heartbeats alike. `asked` is told what the head node asks for, and `obey` is given the order
+    that came with an answer. All are called from this thread.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        spool: Spool,
+        snapshot: Callable[[], tuple[int, tuple[Finding, ...]]],
+        agent_start: datetime,
+        gauges: Callable[[], Mapping[str, float]] = dict,
+        asked: Callable[[StackAsk], None] = lambda _: None,
+        obey: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        super().__init__(name="sender", daemon=True)
+        self.progress = time.monotonic()
+        self._settings, self._spool, self._snapshot = settings, spool, snapshot
+        self._agent_start, self._gauges = agent_start, gauges
+        self._asked, self._obey = asked, obey
+        self._client = HeadClient(settings.heads, settings.munge_socket)
+        self._wanted = threading.Condition()
+        self._woken, self._stopping = False, False
+        self._seq = 0
+        self._saved: tuple[int, bool] = (0, True)
+        self._held: tuple[Finding, ...] | None = None
+        self._held_since = 0.0
+        self._last_complaint = ""
+
+    def wake(self) -> None:
+        """There is something new: do not wait for the heartbeat."""
+        with self._wanted:
+            self._woken = True
+            self._wanted.notify()
+
+    def stop(self, timeout_s: float = 2.0) -> None:
+        """Save what is known and end. What is in flight is given `timeout_s`."""
+        with self._wanted:
+            self._stopping = True
+            self._wanted.notify()
+        self.join(timeout_s)
+
+    def run(self) -> None:
+        """Until stopped: wait for a reason, send, and again."""
+        failures = 0
+        while True:
+            self.progress = time.monotonic()
+            with self._wanted:
+                self._woken = False
+            reply = self._deliver()
+            self._complain(reply)
+            self._correct_start(reply)
+            if reply.stacks is not None:
+                self._asked(reply.stacks)
+            if reply.order:
+                self._obey(reply.order)
+            failures = failures + 1 if reply.answer is Delivery.RETRY else 0
+            with self._wanted:
+                if failures:
+                    pause = _backoff(failures, news=not self._saved[1])
+                    self._wanted.wait_for(lambda: self._stopping, pause)
+                else:
+                    pause = self._settings.heartbeat_s * random.uniform(0.9, 1.0)  # noqa: S311 - jitter
+                    self._wanted.wait_for(lambda: self._woken or self._stopping, pause)
+                if self._stopping:
+                    break
+        version, report = self._next_report()
+        if version > self._saved[0]:
+            self._keep(version, report, acked=False)
+        self._client.close()
+
+    def _deliver(self) -> Reply:
+        """Send the snapshot of now, in brief where that says it all; keep the spool in step."""
+        version, report = self._next_report()
+        if self._is_held(report.findings):
+            reply = self._client.post(_brief(report))
+            if reply.answer is not Delivery.NEED_FULL:
+                self._keep(version, report, acked=True)
+                return reply
+            self._seq += 1
+            report = replace(report, seq=self._seq)
+        reply = self._client.post(report)
+        acked = reply.answer is Delivery.ACKED
+        if acked:
+            self._held, self._held_since = report.findings, time.monotonic()
+        self._keep(version, report, acked=acked)
+        return reply
+
+    def _is_held(self, findings: tuple[Finding, ...]) -> bool:
+        """Whether the head node knows all this, or all but some repeats that can wait."""
+        if self._held is None or findings == self._held:
+            return self._held is not None
+        peace = self._settings.heartbeat_s * REPEATS_EVERY
+        recent = time.monotonic() - self._held_since < peace
+        return recent and wire.digest(findings) == wire.digest(self._held)
+
+    def _next_report(self) -> tuple[int, Report]:
+        self._seq += 1
+        version, findings = self._snapshot()
+        settings = self._settings
+        return version, Report(
+            node=settings.node,
+            instance=settings.instance,
+            boot=settings.boot,
+            seq=self._seq,
+            sent_at=datetime.now(UTC),
+            agent_start=self._agent_start,
+            findings=findings,
+            gauges=self._gauges(),
+        )
+
+    def _keep(self, version: int, report: Report, *, acked: bool) -> None:
+        """Save when something is new or newly heard: after the attempt, so it delays none."""
+        if (version, acked) != self._saved:
+            self._saved = (version, acked)
+            self._spool.save(report, acked=acked)
+
+    def _correct_start(self, reply: Reply) -> None:
+        """Where the agent began with a clock that was ahead and has been set back since, no report
+        would be taken before that time has come."""
+        if reply.text.startswith(_TOO_EARLY):
+            self._agent_start = min(self._agent_start, datetime.now(UTC))
+
+    def _complain(self, reply: Reply) -> None:
+        """Log a trouble once, and that it is over."""
+        if reply.answer is Delivery.ACKED:
+            if self._last_complaint:
+                log.warning("the head node takes reports again")
+            self._last_complaint = ""
+        elif reply.text != self._last_complaint:
+            self._last_complaint = reply.text
+            log.warning("a report was not taken (%s): %s", reply.answer.value, reply.text)
+
+
+def _brief(report: Report) -> wire.Heartbeat:
+    return wire.Heartbeat(
+        node=report.node,
+        instance=report.instance,
+        boot=report.boot,
+        seq=report.seq,
+        sent_at=report.sent_at,
+        agent_start=report.agent_start,
+        digest=wire.digest(report.findings),
+        gauges=dict(report.gauges),
+    )
+
+
+def _backoff(failures: int, *, news: bool = False) -> float:
+    longest = NEWS_RETRY_S if news and failures <= NEWS_TRIES else LAST_RETRY_S
+    ceiling = min(longest, FIRST_RETRY_S * float(1 << min(failures - 1, 10)))
+    return ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+#
+# The agent's end of the wire: one connection to one head node, and a session on it.
+#
+# What is sent without a session carries a MUNGE credential and asks for one; the answer brings a
+# key, wrapped in a credential that only this uid can decode. munged is asked twice in five minutes
+# instead of twice in ten seconds, on this node and on the head node. A session that the head node
+# does not know any more costs one more round trip. What an answer says is believed where the daemon
+# proves that it gave it, with the session's key or a credential of its own: while no daemon
+# listens, any user of the head node may.
+
+
+class _NotFromThere(Exception):
+    """A connection from that address is none."""
+
+
+class Delivery(Enum):
+    """What came of one attempt."""
+
+    ACKED = "acked"
+    RETRY = "retry"
+    NOT_LEADER = "not_leader"
+    """A standby's: the next attempt goes to the leader that it named, or to another head node."""
+    REFUSED = "refused"
+    """The head node will never take it."""
+    NEED_FULL = "need_full"
+    """A heartbeat's digest names findings that the head node does not hold: send them."""
+
+
+class Reply(Struct, frozen=True):
+    """The answer and the head node's reason for it; the order that came with it."""
+
+    answer: Delivery
+    text: str = ""
+    stacks: StackAsk | None = None
+    """What the head node asks for with it."""
+    order: str = ""
+
+
+class _Session(Struct, frozen=True):
+    head: Head
+    id: str
+    secret: bytes
+    renew_at: float
+
+
+class HeadClient:
+    """Posts to the head node that leads: the last one that took something, the one that a standby
+    names, or the next. For one thread."""
+
+    def __init__(self, heads: tuple[Head, ...], munge_socket: Path | None) -> None:
+        if not heads:
+            raise HpctlError("no head node is named", "Name it with --head http://HOST:PORT.")
+        self._heads, self._munge_socket = heads, munge_socket
+        self._current = 0
+        self._connection: http.client.HTTPConnection | None = None
+        self._session: _Session | None = None
+        self._silent: tuple[Head | None, float] = (None, 0.0)
+        self._answer_s = STANDBY_TIMEOUT_S if len(heads) > 1 else ANSWER_TIMEOUT_S
+
+    def post(self, message: Report | wire.Heartbeat) -> Reply:
+        """One attempt, one more where a kept connection turns out to be closed, and one where a
+        standby sends us on. Never raises."""
+        here = self._heads[self._current]
+        reply = self._post(message)
+        if reply.answer is Delivery.NOT_LEADER and self._heads[self._current] != here:
+            reply = self._post(message)
+        return Reply(Delivery.RETRY, reply.text) if reply.answer is Delivery.NOT_LEADER else reply
+
+    def _post(self, message: Report | wire.Heartbeat) -> Reply:
+        head = self._heads[self._current]
+        if self._connection is not None:
+            try:
+                return self._attempt(self._connection, message)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if isinstance(error, TimeoutError):
+                    return self._failed(head, error)
+            except (munge.MungeUnavailable, Unproved) as error:
+                return Reply(Delivery.RETRY, str(error))
+        try:
+            self._connection = self._connected(head)
+            reply = self._attempt(self._connection, message)
+        except (OSError, http.client.HTTPException, munge.MungeUnavailable, Unproved) as error:
+            self.close()
+            return self._failed(head, error)
+        if self._connection is not None and self._connection.sock is None:
+            self._connection = None
+        return reply
+
+    def _failed(self, head: Head, error: Exception) -> Reply:
+        if isinstance(error, TimeoutError):
+            self._silent = head, time.monotonic() + DISTRUST_S
+        self._current = (self._current + 1) % len(self._heads)
+        return Reply(Delivery.RETRY, f"{head.host}:{head.port}: {error or type(error).__name__}")
+
+    def _sent_on(self, text: bytes) -> Reply:
+        """Turn to the leader that a standby names, or to the next head node."""
+        self.close()
+        here, named = self._heads[self._current], leader_named(text, self._heads)
+        following = self._heads[(self._current + 1) % len(self._heads)]
+        goal, (silent, until) = following if named in (None, here) else named, self._silent
+        if goal != silent or time.monotonic() > until:
+            self._current = self._heads.index(goal)
+        return Reply(Delivery.NOT_LEADER, explained(text))
+
+    def close(self) -> None:
+        """Drop the connection. The session outlives it."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _attempt(
+        self, connection: http.client.HTTPConnection, message: Report | wire.Heartbeat
+    ) -> Reply:
+        """Within the session while there is one; where that is over, once more without."""
+        session, head = self._session, self._heads[self._current]
+        if session and session.head == head and time.monotonic() < session.renew_at:
+            body = _encoded(message, open_session=False)
+            proof = wire.session_authorization(session.id, session.secret, body)
+            status, text, given = _exchange(connection, body, proof)
+            if status == NOT_LEADER:
+                return self._sent_on(text)
+            if status != 401 or _code(text) not in _SESSION_OVER:
+                answer = wire.answered(proof, status, text)
+                return self._proved(_reply(status, text), given, answer, session.secret)
+            if connection.sock is None:  # the head node closed it with its answer
+                connection.connect()
+        self._session = None
+        body = _encoded(message, open_session=True)
+        credential = munge.encode(wire.payload(body), self._munge_socket)
+        asked_at = time.monotonic()
+        authorization = f"{wire.AUTH_SCHEME} {credential}"
+        status, text, given = _exchange(connection, body, authorization)
+        if status == NOT_LEADER:
+            return self._sent_on(text)
+        answer = wire.answered(authorization, status, text)
+        reply = self._proved(_reply(status, text), given, answer)
+        if status == 200:
+            self._session = self._opened(text, head, asked_at)
+        return reply
+
+    def _proved(self, reply: Reply, proof: str, body: bytes, secret: bytes | None = None) -> Reply:
+        """A reply that counts; to be asked to try again costs nothing, whoever does. Raises
+        Unproved, MungeUnavailable."""
+        if reply.answer is not Delivery.RETRY:
+            check_proof(proof, body, self._munge_socket, secret)
+        return reply
+
+    def _connected(self, head: Head) -> http.client.HTTPConnection:
+        """From the address that our munged vouches for, where that is one of this host's: the
+        head node compares both with the one that Slurm has. Raises OSError, MungeUnavailable."""
+        with contextlib.suppress(munge.CredentialError, _NotFromThere):
+            own = munge.decode(munge.encode(b"", self._munge_socket), self._munge_socket).address
+            return _connection(head, (str(own), 0), self._answer_s)
+        return _connection(head, None, self._answer_s)
+
+    def _opened(self, text: bytes, head: Head, asked_at: float) -> _Session | None:
+        """The session that an answer grants; None is no trouble, credentials do as well."""
+        try:
+            granted = wire.decode_ack(text).session
+            if granted is None:
+                return None
+            secret = munge.decode(granted.key, self._munge_socket).payload
+        except (wire.MalformedReportError, munge.CredentialError, munge.MungeUnavailable) as error:
+            log.info("no session with the head node: %s", error)
+            return None
+        return _Session(head, granted.id, secret, asked_at + RENEW_AT * granted.lasts_s)
+
+
+def _connection(
+    head: Head, source: tuple[str, int] | None, answer_s: float
+) -> http.client.HTTPConnection:
+    connection = http.client.HTTPConnection(
+        head.host, head.port, timeout=CONNECT_TIMEOUT_S, source_address=source
+    )
+    try:
+        connection.connect()
+    except OSError as error:
+        # munged's origin may be no address of ours, or one that leads nowhere (127.0.1.1).
+        if source is not None and error.errno in _NOT_FROM_THERE:
+            raise _NotFromThere from error
+        raise
+    connection.sock.settimeout(answer_s)
+    return connection
+
+
+def _encoded(message: Report | wire.Heartbeat, *, open_session: bool) -> bytes:
+    if isinstance(message, Report):
+        return wire.encode(message, open_session=open_session)
+    return wire.encode_heartbeat(message, open_session=open_session)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection, body: bytes, authorization: str
+) -> tuple[int, bytes, str]:
+    headers = {"Authorization": authorization, "Content-Type": "application/json"}
+    connection.request("POST", wire.PATH, body, headers)
+    response = connection.getresponse()
+    proof = response.getheader(wire.PROOF_HEADER, "")
+    return response.status, response.read(_ANSWER_BYTES), proof
+
+
+def _reply(status: int, text: bytes) -> Reply:
+    if status == 200:
+        ack = _ack(text)
+        return Reply(Delivery.ACKED, stacks=ack.stacks, order=ack.order)
+    if status == 409 and _code(text) == "unknown_digest":
+        return Reply(Delivery.NEED_FULL)
+    later = status >= 500 or status in _MENDABLE
+    return Reply(Delivery.RETRY if later else Delivery.REFUSED, f"{status} {explained(text)}")
+
+
+def _ack(text: bytes) -> wire.Ack:
+    """What an answer asks for: nothing, nearly always."""
+    if b'"stacks"' in text or b'"order"' in text:
+        with contextlib.suppress(wire.MalformedReportError):
+            return wire.decode_ack(text)
+    return wire.Ack(0)
+
+
+def _code(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, TypeError, KeyError):
+        return ""

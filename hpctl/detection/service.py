@@ -1,0 +1,316 @@
+"""The agent's main loop: read the kernel's log, fold what it says, wake the sender."""
+
+import logging
+import selectors
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from types import FrameType
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from hpctl.detection.checking import NAMES, Checks
+from hpctl.detection.findings import Findings
+from hpctl.detection.kernel.log import Kernel
+from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
+from hpctl.detection.metrics import Endpoint
+from hpctl.detection.outside.sources import Sources, theirs
+from hpctl.detection.send import Sender
+from hpctl.detection.send_pace import Pace
+from hpctl.detection.settings import AgentSettings
+from hpctl.detection.slurm_jobs import Jobs
+from hpctl.detection.spool import Spool
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import TEST, Clears, Finding, Verdict
+from hpctl.wire import reports as wire
+from hpctl.wire.systemd import notify, watchdog_interval
+
+log = logging.getLogger(__name__)
+
+
+def kept_elsewhere(check: str) -> bool:
+    """Whether findings of that check are not to be recalled from the agent's spool."""
+    return theirs(check) or check.startswith(TEST)
+
+
+CHECK_LOG = "kernel.log"
+
+
+UNREADABLE = "unreadable"
+
+
+REOPEN_S = 1.0
+
+
+BATCHES_A_TURN = 32
+"""So that an endless storm keeps neither signals nor the watchdog waiting."""
+
+
+SENDER_STUCK_S = 60.0
+"""A sender that did nothing for so long is stuck: systemd's watchdog restarts the agent."""
+
+
+STOP_S = 5.0
+"""How long the agent's parts are given to end, all together."""
+
+
+class TestResults(Protocol):
+    """What the tests of this node left for its agent."""
+
+    def prepare(self) -> None:
+        """Make the folder. Raises OSError."""
+
+    def look(self) -> bool:
+        """Whether there are new results."""
+
+    def findings(self) -> tuple[Finding, ...]:
+        """The results as findings."""
+
+
+Hold = Callable[[], AbstractContextManager[None]]
+
+
+Report = Callable[[list[Finding]], None]
+
+
+MakeOrderHandler = Callable[[AgentSettings, Hold, Report, Sequence[Finding]], Callable[[str], None]]
+"""Makes the function that obeys the daemon's orders, each a credential.
+
+It gets the settings, what keeps the agent's own reads off the GPUs, where to report, and the
+findings of this boot's former agents.
+"""
+
+
+class Agent:
+    """One node's agent. `run` returns after SIGTERM or SIGINT, or after `stop`."""
+
+    def __init__(
+        self, settings: AgentSettings, tests: TestResults, make_order_handler: MakeOrderHandler
+    ) -> None:
+        self._settings = settings
+        spool = Spool(settings.spool)
+        generation = Generation(settings.node, settings.instance, settings.boot)
+        recalled = spool.recall(generation)
+        self._lock = threading.Lock()
+        mine = [
+            f for f in recalled.findings if f.check not in NAMES and not kept_elsewhere(f.check)
+        ]
+        self._findings = Findings(mine)
+        self._blind = {f.detail for f in mine if f.check == CHECK_LOG and f.code == UNREADABLE}
+        self._version = 1
+        self._kernel = Kernel(Jobs().of)
+        self._log: KernelLog | None = None
+        self._lost = 0
+        self._behind = False
+        self._reopen_at = 0.0
+        self._stopping = False
+        self._pace = Pace()
+        self._turned = datetime.now(UTC)
+        self._checks = Checks(settings, recalled.findings, self._changed)
+        self._outside = Sources(
+            settings.places,
+            generation,
+            settings.spool,
+            lambda: (self._turned, self._snapshot()[1]),
+            self._changed,
+            recalled.findings,
+        )
+        self._tests = tests
+        obey = make_order_handler(settings, self._checks.held, self._add, mine)
+        begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
+        ask = self._outside.stacks.ask
+        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, obey)
+        self._waker, self._woken = socket.socketpair()
+        self._endpoint = self._serve_metrics()
+
+    def _serve_metrics(self) -> Endpoint | None:
+        settings = self._settings
+        if not settings.metrics:
+            return None
+        hosts, allow = [head.host for head in settings.heads], settings.metrics_allow.split(",")
+        allow = [one for one in allow if one]
+        try:
+            return Endpoint(settings.metrics, hosts, allow, self._metrics)
+        except HpctlError as error:  # the node is watched all the same
+            log.warning("%s. %s", error, error.hint)
+            return None
+
+    def _metrics(self) -> bytes:
+        return self._checks.metrics(self._snapshot()[1])
+
+    def run(self) -> None:
+        """Serve until a signal stops it. Only in the main thread, for the signals."""
+        for end in (self._waker, self._woken):
+            end.setblocking(False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            selector.register(self._checks, selectors.EVENT_READ)
+            # First what the log already holds, so that the first report is not an empty one.
+            self._read_log(selector)
+            self._sender.start()
+            self._checks.start()
+            self._outside.start()
+            self._tests.prepare()
+            if self._endpoint is not None:
+                self._endpoint.start()
+            notify("READY=1")
+            self._loop(selector)
+            notify("STOPPING=1")
+            self._close(selector)
+        parts = (self._endpoint, *self._outside.parts, self._checks, self._sender)
+        stop_all(part for part in parts if part is not None)
+        signal.set_wakeup_fd(-1)
+
+    def stop(self) -> None:
+        """Make `run` return soon. From any thread."""
+        self._stopping = True
+        self._waker.send(b"\0")
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping = True
+
+    def _loop(self, selector: selectors.BaseSelector) -> None:
+        watchdog = watchdog_interval()
+        next_sign = time.monotonic()
+        while not self._stopping:
+            now = time.monotonic()
+            if watchdog is not None and now >= next_sign:
+                next_sign = now + watchdog
+                if now - self._sender.progress < SENDER_STUCK_S:
+                    notify("WATCHDOG=1")
+            if not self._sender.is_alive():
+                raise HpctlError("the sender died of an error of its own", "See the log above.")
+            selector.select(self._patience(watchdog))
+            self._read_log(selector)
+            self._turned = datetime.now(UTC)
+            self._checks.listen()
+            if self._tests.look():
+                self._changed()
+            self._wake_sender()
+
+    def _patience(self, watchdog: float | None) -> float:
+        if self._behind:
+            return 0.0
+        if self._log is not None and self._log.fileno() is None:
+            return FILE_POLL_S
+        waits = (watchdog, self._pace.wait_s(time.monotonic()), REOPEN_S)
+        return min(wait for wait in waits if wait is not None)
+
+    def _read_log(self, selector: selectors.BaseSelector) -> None:
+        """Read all that waits. A log that cannot be read is a finding until it can be: UNKNOWN."""
+        accept_user = self._settings.kmsg_accept_user
+        self._behind = False
+        try:
+            source = self._open(selector)
+            if source is None:
+                return
+            for _ in range(BATCHES_A_TURN):
+                records = source.read()
+                self._add(self._kernel.findings(records, accept_user=accept_user))
+                if source.lost > self._lost:
+                    count, self._lost = source.lost - self._lost, source.lost
+                    self._add([_log_finding(Verdict.WARN, "lost", "records were lost", count)])
+                if len(records) < BATCH:
+                    break
+            else:
+                self._behind = True
+            if self._blind:
+                self._add([_unreadable(Verdict.OK, why) for why in self._blind])
+                self._blind.clear()
+        except Unavailable as error:
+            self._close(selector)
+            self._reopen_at = time.monotonic() + REOPEN_S
+            self._blind.add(why := str(error)[:200])
+            self._add([_unreadable(Verdict.UNKNOWN, why)])
+
+    def _open(self, selector: selectors.BaseSelector) -> KernelLog | None:
+        if self._log is None and time.monotonic() >= self._reopen_at:
+            self._log, self._lost = open_log(self._settings.kmsg), 0
+            if (fd := self._log.fileno()) is not None:
+                selector.register(fd, selectors.EVENT_READ)
+        return self._log
+
+    def _close(self, selector: selectors.BaseSelector) -> None:
+        if self._log is not None:
+            if (fd := self._log.fileno()) is not None:
+                selector.unregister(fd)
+            self._log.close()
+            self._log = None
+
+    def _add(self, findings: list[Finding]) -> None:
+        if not findings:
+            return
+        with self._lock:
+            new = [finding for finding in findings if self._findings.add(finding)]
+            self._version += bool(new)
+        if new:
+            for finding in new:
+                log.info("new finding: %s %s", finding.check, finding.evidence or finding.detail)
+            self._pace.news()
+            self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        if self._pace.due(time.monotonic()):
+            self._sender.wake()
+
+    def _changed(self) -> None:
+        with self._lock:
+            self._version += 1
+        self._sender.wake()
+
+    def _snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+        with self._lock:
+            version, logged = self._version, self._findings.all()
+        # What the kernel reports comes first: it is the harder evidence where not all fits.
+        found = (
+            *logged,
+            *self._checks.findings(),
+            *self._outside.findings(),
+            *self._tests.findings(),
+        )
+        return version, found[: wire.MAX_FINDINGS]
+
+
+class Stoppable(Protocol):
+    """What ends within seconds."""
+
+    def stop(self) -> None:
+        """End, or be left to itself after some seconds."""
+
+
+def stop_all(parts: Iterable[Stoppable]) -> None:
+    """Stop all at once, within STOP_S: one after the other, each that hangs adds its own seconds
+    and systemd kills the agent before the last has saved what it knows."""
+    stopping = [threading.Thread(target=part.stop, daemon=True) for part in parts]
+    until = time.monotonic() + STOP_S
+    for thread in stopping:
+        thread.start()
+    for thread in stopping:
+        thread.join(max(0.0, until - time.monotonic()))
+    if left := sum(thread.is_alive() for thread in stopping):
+        log.warning("%d of the agent's parts did not end within %g s: left", left, STOP_S)
+
+
+def _log_finding(verdict: Verdict, code: str, detail: str, count: int = 1) -> Finding:
+    now = datetime.now(UTC)
+    return Finding(CHECK_LOG, verdict, now, now, code=code, detail=detail, count=count)
+
+
+def _unreadable(verdict: Verdict, why: str) -> Finding:
+    return replace(_log_finding(verdict, UNREADABLE, why), clears=Clears.GONE)
+
+
+def _start_after(earlier: datetime | None) -> datetime:
+    """Now, but later than the run before even where the clock was set back in between."""
+    now = datetime.now(UTC)
+    return now if earlier is None else max(now, earlier + timedelta(microseconds=1))

@@ -1,0 +1,74 @@
+"""What one run of the agent was told: heads, identity, places."""
+
+import re
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from hpctl.detection.config import AgentConfig
+from hpctl.detection.outside.sources import Places
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import BootId, InstanceId, NodeName
+from hpctl.wire.heads import Head
+
+#
+# What one agent is configured with, and what it finds out by itself where it is not.
+
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+
+
+ASSET_TAG_FILE = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+"""Holds the EC2 instance id on Nitro instances."""
+
+
+KERNEL_LOG = Path("/dev/kmsg")
+
+
+SPOOL = Path("/var/lib/hpctl/agent")
+
+
+class AgentSettings(Struct, frozen=True):
+    """One agent's settings. `heads` are tried in turn; the first that answers is kept.
+
+    `root` is put before every path that a timed check reads, for a machine that is played;
+    `places` are where scripts, plugins and HyperPod's health agent speak. `metrics`: where they are
+    served, HOST:PORT, empty for nowhere; `metrics_allow`: networks, with commas.
+    """
+
+    heads: tuple[Head, ...]
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+    kmsg: Path = KERNEL_LOG
+    munge_socket: Path | None = None
+    spool: Path = SPOOL
+    heartbeat_s: float = 10.0
+    kmsg_accept_user: bool = False
+    root: Path = Path("/")
+    config: AgentConfig = field(default_factory=AgentConfig)
+    metrics: str = ""
+    metrics_allow: str = ""
+    places: Places = field(default_factory=Places)
+
+
+def this_instance(node: NodeName, asset_tag: Path = ASSET_TAG_FILE) -> InstanceId:
+    """The EC2 instance id. Where there is none, the node's name stands for it: no cloud, no id."""
+    try:
+        tag = asset_tag.read_text().strip()
+    except OSError:
+        tag = ""
+    return InstanceId(tag if re.fullmatch(r"i-[0-9a-f]{8,17}", tag) else node)
+
+
+def this_boot(path: Path = BOOT_ID_FILE) -> BootId:
+    """The kernel's boot id. Raises HpctlError: without it a new fault looks like an old one."""
+    try:
+        boot = path.read_text().strip()
+    except OSError as error:
+        raise HpctlError(
+            f"the boot id cannot be read from {path}: {error.strerror}",
+            "Name another file with --boot-id-file.",
+        ) from error
+    if not boot:
+        raise HpctlError(f"{path} holds no boot id")
+    return BootId(boot)

@@ -1,0 +1,131 @@
+"""The Slurm job of a process."""
+
+import os
+import re
+import time
+from collections import OrderedDict
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+#
+# Which Slurm job a process belongs to, by /proc alone.
+#
+# Slurm puts a job's processes into control groups of its own, `.../slurm/uid_1000/job_12/...` (v1)
+# or `.../slurmstepd.scope/job_12/step_0/...` (v2). On a cluster that tracks processes otherwise,
+# every process of a job has a `slurmstepd: [12.0]` among its ancestors.
+#
+# A number in an old line may be another process's by now: a process that began after the line was
+# written is not the one it speaks of.
+
+REMEMBERED = 256
+"""Processes whose answer is kept, so that a storm of lines of one process costs one look."""
+
+
+REMEMBERED_S = 10.0
+"""How long: a process number is not given out again so soon, and a dead process's lines come
+within seconds of its death."""
+
+
+LOOKS_A_SECOND = 100
+"""So that a storm that names thousands of processes cannot load the node."""
+
+
+MAX_ANCESTORS = 64
+
+
+_CLOCK_SLACK_S = 1.0
+
+
+_CGROUP = re.compile(
+    r"/(?:slurm(?:_[\w.-]+)?/uid_\d+|[\w.-]*slurmstepd\.scope)/job_(?P<job>\d{1,10})(?:/|$)", re.M
+)
+
+
+_STEPD = re.compile(rb"slurmstepd: \[(?P<job>\d{1,10})[.+_\]]")
+
+
+def job_of_cgroup(path: str) -> str:
+    """The job id in a control group's path, or nothing."""
+    match = _CGROUP.search(path)
+    return match["job"] if match else ""
+
+
+class _Answer(Struct, frozen=True):
+    job: str
+    began: float
+    until: float
+
+
+class Jobs:
+    """Looks up jobs of processes, remembers a little, and never looks up too often."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+        self._known: OrderedDict[int, _Answer] = OrderedDict()
+        self._second = 0
+        self._looks = 0
+
+    def of(self, pid: int, at: datetime) -> str:
+        """The job of the process that had this number at that time; empty where unknown."""
+        now = time.monotonic()
+        answer = self._known.get(pid)
+        if answer is None or answer.until < now:
+            if not self._may_look(now):
+                return ""
+            answer = self._look(pid, now)
+            self._known[pid] = answer
+            self._known.move_to_end(pid)
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        return answer.job if answer.began <= at.timestamp() + _CLOCK_SLACK_S else ""
+
+    def _may_look(self, now: float) -> bool:
+        if int(now) != self._second:
+            self._second, self._looks = int(now), 0
+        self._looks += 1
+        return self._looks <= LOOKS_A_SECOND
+
+    def _look(self, pid: int, now: float) -> _Answer:
+        until = now + REMEMBERED_S
+        try:
+            began = self._began(pid)
+            return _Answer(self.holder(pid), began, until)
+        except (OSError, ValueError, IndexError):
+            # Gone, or never there.
+            return _Answer("", 0.0, until)
+
+    def holder(self, pid: int) -> str:
+        """The job that a process is in now; empty for none. Looks at once. Raises OSError.
+
+        A user's own slice may have groups of any name below it.
+        """
+        cgroup = (self._proc / str(pid) / "cgroup").read_text(errors="replace")
+        mine = "/user.slice/" in cgroup
+        return (not mine and job_of_cgroup(cgroup)) or self._by_ancestor(pid)
+
+    def _by_ancestor(self, pid: int) -> str:
+        for _ in range(MAX_ANCESTORS):
+            if pid <= 1:
+                break
+            directory = self._proc / str(pid)
+            name, fields = self._stat(pid)
+            if name == "slurmstepd" and directory.stat().st_uid in (0, os.geteuid()):
+                match = _STEPD.match((directory / "cmdline").read_bytes())
+                return match["job"].decode() if match else ""
+            pid = int(fields[1])
+        return ""
+
+    def _began(self, pid: int) -> float:
+        """When a process began, in seconds of the wall clock."""
+        ticks = int(self._stat(pid)[1][19])
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted + ticks / os.sysconf("SC_CLK_TCK")
+
+    def _stat(self, pid: int) -> tuple[str, list[str]]:
+        """A process's name, and its fields from the third (`state`) on: see proc(5)."""
+        text = (self._proc / str(pid) / "stat").read_text(errors="replace")
+        # The name stands in brackets and may hold any character, brackets too.
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        return name, rest.split()

@@ -1,0 +1,100 @@
+"""The agent's spool: what it found, kept over a restart."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Clears, Finding, Report
+from hpctl.wire import reports as wire
+
+log = logging.getLogger(__name__)
+
+
+# What an agent must still know after it was killed: the findings of this boot.
+#
+# One small file, `state.json`, holds the last snapshot of this boot and whether the head node
+# acknowledged it. Written atomically. A boot clears what the boot before saw: sending that late
+# would have the head node treat a machine that is gone, so it is only logged. What only an operator
+# clears is another matter: where nobody heard of it, it is reported after the boot. A file that
+# cannot be read is set aside and missed: the kernel's ring shows most of it again. A disk that
+# cannot be written costs the spool, never the agent.
+
+
+class Recalled(Struct, frozen=True):
+    """What a former run left: the findings that still count, and when that run started."""
+
+    findings: tuple[Finding, ...] = ()
+    agent_start: datetime | None = None
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    acked: bool
+    body: str
+
+
+class Spool:
+    """The files under one directory. Not for several threads at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._state = directory / "state.json"
+        self._complained = False
+
+    def recall(self, generation: Generation) -> Recalled:
+        """Read the state. Of another boot only what nobody heard and no boot clears counts, of
+        another instance nothing; the agent's start always does."""
+        found = self._read()
+        if found is None:
+            return Recalled()
+        state, report = found
+        if report.generation == generation:
+            return Recalled(report.findings, report.agent_start)
+        unheard = () if state.acked else report.findings
+        kept = []
+        for finding in unheard:
+            if report.instance == generation.instance and finding.clears is Clears.OPERATOR:
+                kept.append(finding)
+            else:
+                log.warning("not heard before this boot: %s %s", finding.check, finding.evidence)
+        return Recalled(tuple(kept), report.agent_start)
+
+    def save(self, report: Report, *, acked: bool) -> None:
+        """Replace the state, on stable storage when it returns."""
+        temporary = self._state.with_suffix(".tmp")
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            body = wire.encode(report).decode()
+            with temporary.open("wb") as file:
+                file.write(msgspec.json.encode(_Saved(acked, body)))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._state)
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                log.warning("the spool %s cannot be written: %s", self._directory, error.strerror)
+
+    def _read(self) -> tuple[_Saved, Report] | None:
+        try:
+            state = msgspec.json.decode(self._state.read_bytes(), type=_Saved)
+            return state, wire.decode(state.body.encode())
+        except FileNotFoundError:
+            return None
+        except (
+            OSError,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+            wire.MalformedReportError,
+        ) as error:
+            log.warning("%s cannot be read and is set aside: %s", self._state, error)
+            with contextlib.suppress(OSError):
+                self._state.replace(self._state.with_suffix(".bad"))
+            return None

@@ -1,0 +1,299 @@
+"""`hpctl triage`: what hpctl would make of a kernel log, line by line. It needs no cluster.
+
+The lines are judged by the agent's own code (`hpctl.detection.kernel.log`), and what that finds
+by the daemon's own (`hpctl.faults.assess`, hpctl's own catalogue): each line by itself, then all
+lines of a boot together, for companions and the driver's own word change what a line means.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.detection.findings import Findings
+from hpctl.detection.kernel import unknown_driver_lines
+from hpctl.detection.kernel.line import judge, of_a_process
+from hpctl.detection.kernel.log import LONGEST, Kernel
+from hpctl.detection.kmsg import KERNEL_FACILITY, Record
+from hpctl.detection.logtext import Entry, LogText
+from hpctl.detection.outside import hma_records
+from hpctl.toolkit import output
+from hpctl.toolkit.bounds import EARLIEST, json_safe
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import table, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.faults.catalogue import Rules
+    from hpctl.vocabulary.assessment import Assessment, FaultClass
+    from hpctl.vocabulary.model import Clears, Finding, Verdict
+
+_BOOT = "Linux version "
+"""The kernel's first words."""
+_AT_ONCE = 100
+_SHOWN = 2000
+"""Most rows of the table; the summary counts all lines."""
+
+
+class LineView(Struct, frozen=True):
+    """One line that means something, as JSON has it. `device` is empty where it names none."""
+
+    line: int
+    check: str
+    code: str
+    device: str
+    rule: str
+    meaning: str
+    condition: str
+    remedy: str
+    urgency: str
+    source: str
+    text: str
+
+
+class BootView(Struct, frozen=True):
+    """What all lines of one boot amount to: `first` and `last` number its lines in the file.
+
+    `restart_job`: some of them are a job's own fault, or cost a job its process.
+    """
+
+    first: int
+    last: int
+    assessment: Assessment
+    restart_job: bool
+
+
+@click.command(short_help="Show what hpctl would make of a kernel log.")
+@click.argument("file", default="-", metavar="[FILE|-]")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object a line (docs/cli-json.md)."
+)
+def triage(file: str, as_json: bool) -> None:
+    """Show what hpctl would make of a kernel log: what each line means, and what it would do.
+
+    FILE is dmesg's output, the journal's (text, json or export), a syslog file or records of
+    /dev/kmsg; - or nothing is standard input. Works anywhere, and does nothing else.
+    Exit code: 0 hpctl would leave the node in service, 1 it would act, 3 FILE cannot be read.
+    """
+    from hpctl.vocabulary.assessment import Condition
+
+    reader = _Reader()
+    views: list[LineView] = []
+    with _opened(file) as stream:
+        for view in reader.views(stream):
+            views.append(view)
+            # A file's rows by the hundred; what still comes in, line by line.
+            if as_json and (file == "-" or len(views) >= _AT_ONCE):
+                _print(views)
+    boots = reader.boots()
+    if as_json:
+        _print(views)
+    else:
+        output.show("triage", views, False, lambda out, rows: _draw(out, rows, boots, reader))
+    faulty = any(boot.assessment.condition is Condition.FAULTY for boot in boots)
+    output.leave(Exit.PROBLEM if faulty else Exit.FINE)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    """The file, or standard input. Raises Unavailable."""
+    from hpctl.toolkit.errors import Unavailable
+
+    try:
+        if file == "-":
+            yield sys.stdin.buffer
+            return
+        with open(file, "rb") as stream:
+            yield stream
+    except OSError as error:
+        hint = "`dmesg | hpctl triage` and `journalctl -k | hpctl triage` read what is there."
+        raise Unavailable(f"{file} cannot be read: {error.strerror or error}", hint) from error
+
+
+class _Reader:
+    """Judges a log: `views` its lines, then `boots` what all of them together come to."""
+
+    def __init__(self) -> None:
+        self.lines = self.others = 0
+        self._kernel = _kernel()
+        self._boots: list[tuple[int, int, Findings]] = []
+
+    def views(self, stream: BinaryIO) -> Iterator[LineView]:
+        """The lines that mean something, in their order."""
+        log = LogText(stream)
+        for entry in log:
+            if not self._boots or entry.record.text.startswith(_BOOT):
+                self._boot(entry.number)
+            first, _, all_of_boot = self._boots[-1]
+            self._boots[-1] = (first, log.lines, all_of_boot)
+            for finding in self._findings(entry):
+                all_of_boot.add(finding)
+                if (view := _view(finding, entry)) is not None:
+                    yield view
+        self.lines = log.lines
+
+    def boots(self) -> list[BootView]:
+        """Judge each boot as the daemon would have done in the end."""
+        from hpctl.faults.assess import assess_settled, fault_classes
+        from hpctl.vocabulary.assessment import Remedy
+
+        boots = []
+        for first, last, seen in self._boots:
+            if findings := seen.all():
+                ladders = (fault.ladder for fault in fault_classes(findings, _rules()))
+                restart = any(ladder[0] is Remedy.RESTART_JOB for ladder in ladders)
+                boots.append(BootView(first, last, assess_settled(findings, _rules()), restart))
+        return boots
+
+    def _boot(self, number: int) -> None:
+        self._kernel = _kernel()
+        self._boots.append((number, number, Findings()))
+
+    def _findings(self, entry: Entry) -> list[Finding]:
+        if entry.record.facility == KERNEL_FACILITY:
+            if found := self._kernel.findings([entry.record]) or _complaint(entry.record):
+                return found
+        else:
+            self.others += 1
+        try:
+            detection = hma_records.read_detection(entry.raw)
+        except hma_records.Malformed:
+            return []
+        return [] if detection is None else [detection.finding(entry.record.at)]
+
+
+def _kernel() -> Kernel:
+    """The agent's own judge of lines, which asks no /proc whose process one names."""
+    return Kernel(lambda _pid, _at: "")
+
+
+def _complaint(record: Record) -> list[Finding]:
+    """A word of failure in whatever line: who reads a log wants to see it, no agent keeps it."""
+    text = record.text[:LONGEST]
+    if of_a_process(text):
+        return []
+    found = unknown_driver_lines.gather_driver(replace(record, text=text))
+    return [] if found is None else [judge(found)]
+
+
+def _view(finding: Finding, entry: Entry) -> LineView | None:
+    """What one finding amounts to by itself; None where the catalogue has no row for it."""
+    kind = (finding.check, finding.verdict, finding.device, finding.code, finding.detail)
+    if (judged := _judged(kind, finding.count, finding.clears)) is None:
+        return None
+    fault, condition = judged
+    return LineView(
+        line=entry.number,
+        check=finding.check,
+        code=finding.code,
+        device=finding.device,
+        rule=fault.rule,
+        meaning=fault.meaning,
+        condition=condition,
+        remedy=_remedy_text(fault.ladder[0]),
+        urgency=fault.urgency.value,
+        source=_source(finding.check, fault),
+        text=entry.raw[:512],
+    )
+
+
+@lru_cache(1024)
+def _judged(
+    kind: tuple[str, Verdict, str, str, str], count: int, clears: Clears
+) -> tuple[FaultClass, str] | None:
+    """By what a storm's lines share: when one came, whose it was and its text change nothing."""
+    from hpctl.faults.assess import assess_settled, fault_classes
+    from hpctl.vocabulary.model import Finding
+
+    check, verdict, device, code, detail = kind
+    finding = Finding(
+        check, verdict, EARLIEST, EARLIEST, device, code, detail, count=count, clears=clears
+    )
+    assessment = assess_settled((finding,), _rules())
+    if assessment.fault is not None:
+        return assessment.fault, assessment.condition.value
+    rows = fault_classes([finding], _rules())
+    return (rows[0], assessment.condition.value) if rows else None
+
+
+@lru_cache(1)
+def _rules() -> Rules:
+    from hpctl.faults.catalogue import rules
+
+    return rules()
+
+
+@lru_cache(256)
+def _source(check: str, fault: FaultClass) -> str:
+    """Who prints the line, and whose the treatment is."""
+    from hpctl.faults.table import KERNEL_CHECKS
+
+    printed = next((f"{row.source}; " for row in KERNEL_CHECKS if row.name == check), "")
+    return f"{printed}{fault.source}"
+
+
+def _remedy_text(remedy: str) -> str:
+    return remedy.replace("_", "-")
+
+
+def _print(views: list[LineView]) -> None:
+    """One object a line; the list is empty then."""
+    if views:
+        output.echo("\n".join(map(_json, views)))
+        views.clear()
+
+
+def _json(view: LineView) -> str:
+    body = {"schema": "hpctl.triage/1", **msgspec.to_builtins(view)}
+    return json_safe(msgspec.json.encode(body).decode())
+
+
+def _draw(out: Console, views: list[LineView], boots: list[BootView], reader: _Reader) -> None:
+    """Equal lines as one row, then what hpctl would do about each boot."""
+    folded: dict[LineView, tuple[int, int]] = {}
+    for view in views:
+        same = replace(view, line=0, text="")
+        first, times = folded.get(same, (view.line, 0))
+        folded[same] = (first, times + 1)
+    if folded:
+        rows = []
+        for view, (first, times) in list(folded.items())[:_SHOWN]:
+            code = f"{view.check.removeprefix('kernel.')} {view.code}".strip()
+            meaning = f"{view.meaning} [{view.rule}]\n{view.source}"
+            rows.append((first, times, code, view.device, view.condition, view.remedy, meaning))
+        heads = ("LINE", "TIMES", "CODE", "DEVICE", "CONDITION", "REMEDY")
+        table(out, (*heads, wrapped("MEANING, SOURCE")), rows)
+        out.print()
+    for boot in boots:
+        out.print(f"lines {boot.first} to {boot.last}: {_would_do(boot)}")
+    left = f", {reader.others} not the kernel's" if reader.others else ""
+    out.print(f"{len(views)} of {reader.lines} lines mean something{left}")
+
+
+def _would_do(boot: BootView) -> str:
+    """Name the condition, what hpctl would do about it, and why."""
+    from hpctl.vocabulary.assessment import Urgency
+
+    assessment = boot.assessment
+    fault, why = assessment.fault, assessment.why
+    if fault is None:
+        stays = f"{assessment.condition}: hpctl would leave the node in service"
+        if boot.restart_job:
+            stays += "; restart the job"
+        return f"{stays}\n  why: {why}" if why else stays
+    when = (
+        "drain the node at once, stop its jobs and start them on other nodes"
+        if fault.urgency is Urgency.NOW
+        else "drain the node and wait until its jobs have ended"
+    )
+    ladder = ", then ".join(_remedy_text(remedy) for remedy in fault.ladder)
+    return f"faulty: hpctl would {when}; remedy: {ladder}\n  why: {why}\n  source: {fault.source}"

@@ -1,0 +1,180 @@
+"""The only place that knows every adapter: a configuration in, ports out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.ports import Aws, ByHand, Provider
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpctl.engine.config import Config
+    from hpctl.engine.journal.rows import SqliteReader
+    from hpctl.engine.journal.store import Store
+    from hpctl.faults.catalogue import Rules
+    from hpctl.slurm.cli import CliScheduler
+
+
+COPY_S = 10.0
+"""How long a copy of the journal may take."""
+
+
+def open_store(config: Config, *, write: bool = False) -> Store:
+    """The journal; for users who may not write it, a copy that the daemon makes of it. Only the
+    daemon opens it to write. Raises Unavailable, JournalCorrupt; HpctlError where a database that
+    several heads share is another cluster's."""
+    from hpctl.engine.journal.store import Store
+
+    store = Store(config.url if write else readable_url(config), write=write)
+    try:
+        name = config.cluster.name or _cluster_name(config.slurm.conf)
+        if config.database_url and name:
+            store.claim(name)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def readable_url(config: Config) -> str:
+    """The journal's URL; for users who may not write it, that of a copy. Raises Unavailable."""
+    path = _file(config)
+    return f"sqlite:///{quote(str(path))}" if path else config.url
+
+
+def _cluster_name(conf: Path | None) -> str:
+    """ClusterName of slurm.conf; empty where there is none to read."""
+    from pathlib import Path
+
+    path = conf or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    with contextlib.suppress(OSError):
+        text = path.read_text(errors="replace")
+        if named := re.findall(r"(?im)^[ \t]*ClusterName[ \t]*=[ \t]*([^\s#]+)", text):
+            return str(named[-1]).lower()[:64]
+    return ""
+
+
+def open_reader(config: Config) -> SqliteReader | Store:
+    """The journal to be shown, at less cost than `open_store` where it is a SQLite file. For one
+    thread. Raises Unavailable, JournalCorrupt."""
+    from hpctl.engine.journal.rows import SqliteReader
+
+    path = _file(config)
+    return SqliteReader(path) if path else open_store(config)
+
+
+def _file(config: Config) -> Path | None:
+    """The SQLite file to read, None where the journal is elsewhere. Raises Unavailable."""
+    path = config.state_dir / "journal.db"
+    if config.database_url:
+        return None
+    if not path.exists():
+        raise Unavailable(
+            f"there is no journal at {path}",
+            "has the daemon ever run? `hpctl daemon run` makes it; --config names another one",
+        )
+    return path if os.access(path, os.W_OK) else _copy(config, path)
+
+
+def _copy(config: Config, journal: Path) -> Path:
+    """The copy of the journal; an old one where no daemon answers. Raises Unavailable."""
+    import http.client
+
+    from hpctl.wire import reports as wire
+    from hpctl.wire.heads import Head, explained
+
+    copy = wire.copy_of(journal)
+    until = time.monotonic() + COPY_S
+    try:
+        head, munge_socket = Head.here(config.intake.listen), config.intake.munge_socket
+        status, answer = head.post(wire.COPY_PATH, b"{}", until, munge_socket)
+        why = "" if status == http.client.OK else explained(answer)
+    except (OSError, http.client.HTTPException, Unavailable) as error:
+        why = str(error)
+    if why and not copy.exists():
+        raise Unavailable(
+            f"no daemon makes a copy of the journal to read: {why}",
+            "is it running? (systemctl status hpctl-daemon); root reads the journal itself",
+        )
+    return copy
+
+
+def make_scheduler(config: Config) -> CliScheduler:
+    """Slurm for a command that reads it once: by its commands, which start sooner than pyslurm."""
+    from hpctl.slurm.cli import CliScheduler
+    from hpctl.slurm.run import Runner
+
+    slurm = config.slurm
+    return CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
+
+
+def choose_scheduler(config: Config) -> tuple[CliScheduler, str]:
+    """Slurm for the daemon: pyslurm where it imports and matches, the commands everywhere else;
+    and which it is and why. slurmctld is not asked."""
+    cli, wanted = make_scheduler(config), config.slurm.adapter
+    if wanted == "cli":
+        return cli, "cli, as slurm.adapter says"
+    from hpctl.slurm.pyslurm import PySlurm
+
+    pyslurm = PySlurm(cli.runner)
+    why_not = pyslurm.unusable()
+    if not why_not:
+        return pyslurm, f"pyslurm (slurm.adapter: {wanted})"
+    pyslurm.close()
+    if wanted == "pyslurm":
+        raise HpctlError(f"slurm.adapter is pyslurm, but {why_not}", "set slurm.adapter: cli")
+    return cli, f"cli (slurm.adapter: auto), for {why_not}"
+
+
+def make_by_hand(config: Config) -> ByHand:
+    """Slurm for an operator's drains: by its commands alone, for they are few."""
+    from hpctl.slurm.cli import SlurmByHand
+
+    return SlurmByHand(make_scheduler(config))
+
+
+def make_provider(config: Config) -> Provider:
+    """The cloud, or the lack of one."""
+    cluster = config.cluster
+    if cluster.provider == "none":
+        from hpctl.sagemaker.no_provider import NoProvider
+
+        return NoProvider()
+    from hpctl.sagemaker.provider import SageMakerProvider
+
+    return SageMakerProvider(
+        cluster.name,
+        region=cluster.region,
+        endpoint_url=cluster.endpoint_url,
+        profile=cluster.profile,
+        protected_groups=cluster.protected_groups,
+    )
+
+
+def make_rules(config: Config) -> Rules:
+    """The catalogue with the site's overrides. Raises HpctlError for a rule it does not have."""
+    from hpctl.faults.catalogue import UnknownRuleError
+    from hpctl.faults.catalogue import rules as catalogue_rules
+
+    try:
+        return catalogue_rules(config.catalogue, silent_after_s=config.ages.silent_s)
+    except UnknownRuleError as error:
+        raise HpctlError(f"catalogue: {error}", error.hint) from error
+    except ValueError as error:
+        raise HpctlError(f"catalogue: {error}", "see docs/catalogue.md") from error
+
+
+def open_aws(
+    profile: str | None = None, region: str | None = None, endpoint_url: str | None = None
+) -> Aws:
+    """An AWS account for an operator's command. Nothing is asked yet. Raises HpctlError."""
+    from hpctl.sagemaker.aws import AwsAccount
+
+    return AwsAccount(profile, region, endpoint_url)

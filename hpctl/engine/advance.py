@@ -1,0 +1,88 @@
+"""All open recoveries against one view: the moves they make, the steps they want, the waits."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.journal.events import SignalSeen
+from hpctl.engine.kinds import Answer, Due, JobsByNode, Kind
+from hpctl.engine.view import View, jobs_on
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
+
+KILL_S = 45.0
+"""A slurmd ends a job sooner: KillWait is 30 s as it comes."""
+
+
+class Progress(Struct, frozen=True):
+    """One pass over all open recoveries. While there are `moves`, another pass is needed."""
+
+    moves: tuple[SignalSeen, ...] = ()
+    due: tuple[Due, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+
+
+def advance_all(view: View, policy: Policy, now: datetime, kinds: Sequence[Kind]) -> Progress:
+    """What each open recovery does next. Nothing moves on an old view, nor of what is flawed."""
+    if not view.current:
+        return Progress()
+    here = jobs_on(list(view.state.open_nodes), view.scheduler.jobs)
+    found = [kind.advance(view, policy, here, now) for kind in kinds]
+    steps = [step for made, _ in found for step in made]
+    return Progress(
+        tuple(
+            SignalSeen(now, s.recovery, s.answer.signal, s.answer.why, s.generation, s.answer.tests)
+            for s in steps
+            if isinstance(s.answer, Move)
+        ),
+        _due(steps, view, policy, here, now),
+        tuple(s.answer for s in steps if isinstance(s.answer, Wait)),
+        tuple(flaw for _, flaws in found for flaw in flaws),
+    )
+
+
+def _due(
+    steps: Sequence[Answer], view: View, policy: Policy, here: JobsByNode, now: datetime
+) -> tuple[Due, ...]:
+    """The steps that are wanted. A pause stops effects, not looking: what is observed meanwhile
+    still moves a recovery. So does mode observe, in which recoveries are open where it was set
+    while they were."""
+    if view.stopped or view.state.paused_by or policy.mode is Mode.OBSERVE:
+        return ()
+    wanted = [Due(s.recovery, s.answer, s.attempt) for s in steps if isinstance(s.answer, Do)]
+    return _ended_once(wanted, view, here, now)
+
+
+def _ended_once(due: Sequence[Due], view: View, here: JobsByNode, now: datetime) -> tuple[Due, ...]:
+    """The steps without DOWN for a node whose slurmd is about to end a job that Slurm requeues.
+
+    One DOWN requeues a job of several nodes. Set the last of the others DOWN, and slurmctld 22.05
+    forgets to clear the job's GRES (kill_running_job_by_node_name does not call
+    batch_requeue_fini): its next run fails, and its GPUs stay allocated. So nodes that are silent
+    go first, while a living one still completes, and of the living ones the one that the job's
+    own recovery goes by.
+    """
+    downs = [d for d in due if d.do.kind is StepKind.DOWN]
+    nodes = {d.recovery: view.state.nodes[d.recovery] for d in downs}
+    causes = {view.state.jobs[rid].cause for rid in view.state.open_jobs.values()}
+
+    def alive(one: Due) -> bool:
+        node = view.scheduler.nodes.get(nodes[one.recovery].node)
+        return node is not None and node.responding and not node.down
+
+    downs.sort(key=lambda one: (alive(one), one.recovery not in causes))
+    sent, ended = [d for d in due if d.do.kind is not StepKind.DOWN], set[JobId]()
+    for one in downs:
+        rec = nodes[one.recovery]
+        running = {j.id for j in here[rec.node] if j.running}
+        completing = any(j.completing and j.state == "PENDING" for j in here[rec.node])
+        wait = now < later(rec.opened, KILL_S) and (completing or running & ended)
+        if not (wait and alive(one)):
+            sent.append(one)
+            ended |= running
+    return tuple(sent)

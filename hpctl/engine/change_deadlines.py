@@ -1,0 +1,34 @@
+"""How long each phase of a change of capacity may last."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.change import Change, ChangePhase, Kind
+from hpctl.vocabulary.policy import Policy
+
+RESERVE_DEADLINE_S: Final = 60.0
+
+
+def deadline_of(change: Change, policy: Policy) -> datetime:
+    """When an open change has been in its phase for too long."""
+    return later(change.since, _deadline_s(change, policy))
+
+
+def _deadline_s(change: Change, policy: Policy) -> float:
+    scale, node = policy.autoscale, policy.node
+    if change.opened.kind is Kind.BURN_IN and change.phase is not ChangePhase.OPEN:
+        test = policy.acceptance
+        return test.limit_s(policy.idle.level) + test.result_s + node.doubt_window_s
+    return {
+        ChangePhase.OPEN: RESERVE_DEADLINE_S
+        if change.opened.kind is Kind.SPARES
+        else node.step_attempts * node.doubt_window_s,
+        ChangePhase.TESTING: policy.acceptance.limit_s(policy.idle.level),
+        ChangePhase.ARRIVING: scale.arrive_deadline_s,
+        ChangePhase.CLOSED: scale.leave_deadline_s,
+        ChangePhase.LEAVING: scale.leave_deadline_s,
+        ChangePhase.GIVING_BACK: node.cordon_deadline_s,
+    }[change.phase]

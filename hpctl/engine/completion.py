@@ -1,0 +1,58 @@
+"""Shell completion of what the journal knows: nodes, jobs, recoveries, holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+
+from hpctl.engine.config_loading import load_config
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.output import DEFAULT_CONFIG
+
+if TYPE_CHECKING:
+    from hpctl.engine.journal.state import State
+
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _completes(pick: Callable[[State], Iterable[object]], *, agents: bool = False) -> Complete:
+    """Completes what `pick` finds in the journal, and with `agents` the nodes that report."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        from hpctl.engine.adapters import open_store
+        from hpctl.engine.world import fold
+
+        path = ctx.params.get("config") or os.environ.get("HPCTL_CONFIG") or DEFAULT_CONFIG
+        try:
+            with closing(open_store(load_config(path))) as store:
+                names = {*map(str, pick(fold(store.events())))}
+                names |= {*map(str, store.health())} if agents else set()
+        except (HpctlError, OSError):
+            return []
+        return sorted(n for n in names if n.startswith(incomplete))
+
+    return complete
+
+
+def explainable(state: State) -> list[object]:
+    """Whatever `explain` can explain."""
+    jobs = [r.attempt.job for r in state.jobs.values()]
+    nodes = [r.node for r in state.nodes.values()]
+    return [*state.nodes, *state.jobs, *state.changes, *state.holds, *nodes, *jobs]
+
+
+complete_node = _completes(lambda state: (r.node for r in state.nodes.values()), agents=True)
+
+
+complete_open = _completes(lambda state: [*state.open_nodes.values(), *state.open_jobs.values()])
+
+
+complete_hold = _completes(lambda state: (t for t, hold in state.holds.items() if hold.approvable))
+
+
+complete_any = _completes(explainable)

@@ -1,0 +1,329 @@
+"""The daemon's configuration file: YAML, every error at once, with its place and a near miss.
+
+Nothing here probes the world; `hpctl doctor` does that.
+"""
+
+import re
+import socket
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct, field
+
+from hpctl.faults.catalogue import Override
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.yaml_files import FileProblems
+from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.policy import (
+    AcceptancePolicy,
+    AutoscalePolicy,
+    Budgets,
+    Count,
+    FactAges,
+    HangPolicy,
+    IdlePolicy,
+    JobPolicy,
+    Mode,
+    NodePolicy,
+    NoticeKind,
+    Policy,
+    Seconds,
+    SecondsOrNone,
+)
+from hpctl.vocabulary.policy_file import PolicyFile
+
+DEFAULT_PATH = "/etc/hpctl/hpctl.yaml"
+
+
+MAILPROG = "mailprog"
+"""In place of a sink: slurmctld's MailProg, for `notify.users`."""
+ALONE_LEASE_S, SHARED_LEASE_S = 30.0, 3.0
+
+
+class ConfigError(FileProblems):
+    """A configuration file with problems: all of them, each with its place."""
+
+    hint_text = "`hpctl config example` prints every key with its default"
+
+
+class Cluster(Struct, frozen=True):
+    """Which HyperPod cluster this head node belongs to."""
+
+    provider: Literal["sagemaker", "none"] = "sagemaker"
+    name: str = ""
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    poll_s: Seconds = 30.0
+    busy_poll_s: Seconds = 2.0
+    protected_groups: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.provider == "sagemaker" and not self.name:
+            raise ValueError("name is needed for provider sagemaker (or set provider: none)")
+
+
+class Slurm(Struct, frozen=True):
+    """Where Slurm's commands and configuration are, and how it is spoken to."""
+
+    bin: Path | None = None
+    conf: Path | None = None
+    adapter: Literal["auto", "cli", "pyslurm"] = "auto"
+    timeout_s: Seconds = 10.0
+
+
+HeadUrl = Annotated[str, Meta(pattern=r"^http://[^\s/:@]+(:\d{1,5})?/?$", max_length=300)]
+
+
+class Intake(Struct, frozen=True):
+    """Where agents report, and whom to accept."""
+
+    listen: Annotated[str, Meta(pattern=r"^[^\s:]*:\d{1,5}$")] = "0.0.0.0:8470"
+    advertise: Annotated[str, Meta(pattern=r"^([^\s:]+:\d{1,5})?$", max_length=255)] = ""
+    munge_socket: Path | None = None
+    allowed_uids: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        if natural(self.listen.rpartition(":")[2]) > 65535:
+            raise ValueError(f"listen: {self.listen}: ports end at 65535")
+
+
+class MetricsSection(Struct, frozen=True):
+    """What Prometheus is told at GET /sd: the agents of all nodes, at this port."""
+
+    agent_port: Annotated[int, Meta(ge=1, le=65535)] = 8471
+
+
+class Access(Struct, frozen=True):
+    """Who may ask the daemon for something: members of a Unix group, beside root."""
+
+    group: Annotated[str, Meta(max_length=32)] = ""
+
+
+class Alerts(Struct, frozen=True):
+    """Alertmanager's webhook, POST /v1/alerts: closed while no token_file is named."""
+
+    token_file: Path | None = None
+    labels: Annotated[tuple[str, ...], Meta(min_length=1, max_length=8)] = (
+        "node",
+        "instance",
+        "hostname",
+    )
+    keep_s: Seconds = 18000.0
+
+
+class Page(Struct, frozen=True):
+    """The read-only web page: off while `listen` is empty (docs/page.md)."""
+
+    listen: Annotated[str, Meta(pattern=r"^$|^[^\s:]*:\d{1,5}$|^unix:/\S{1,100}$")] = ""
+    token_file: Path | None = None
+    hosts: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+
+    @property
+    def unix(self) -> str:
+        """The path of the socket to listen on; empty where it is a TCP port."""
+        return self.listen.removeprefix("unix:") if self.listen.startswith("unix:") else ""
+
+
+class Loop(Struct, frozen=True):
+    """How often the loop looks by itself, in seconds."""
+
+    reconcile_s: Seconds = 30.0
+    poll_s: Seconds = 0.05
+    slow_poll_s: Seconds = 1.0
+    gather_s: SecondsOrNone = 0.03
+    lease_s: Seconds | None = None
+
+
+class JournalSection(Struct, frozen=True):
+    """For how many days hpctl explains what has ended (docs/operations.md, 'The journal')."""
+
+    keep_days: Count = 400
+
+
+class Route(Struct, frozen=True):
+    """Which notices go to which sinks; what is empty takes all."""
+
+    to: Annotated[tuple[str, ...], Meta(min_length=1)]
+    kinds: tuple[NoticeKind, ...] = ()
+    partitions: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+
+
+class Notify(Struct, frozen=True):
+    """Who is told what, by Apprise (docs/notify.md)."""
+
+    sinks: Annotated[dict[str, str], Meta(max_length=16)] = field(default_factory=dict)
+    routes: Annotated[tuple[Route, ...], Meta(max_length=64)] = ()
+    users: str = ""
+    quiet: Annotated[str, Meta(pattern=r"^(([01]\d|2[0-3]):[0-5]\d(-(?=\d)|$)){2}$|^$")] = ""
+    per_hour: Annotated[int, Meta(ge=2, le=1000)] = 30
+
+    def __post_init__(self) -> None:
+        for name, source in self.sinks.items():
+            if not re.fullmatch("[a-z0-9_-]{1,32}", name) or name == MAILPROG:
+                raise ValueError(f"sinks: {name!r} is no name (a-z, 0-9, - and _; not mailprog)")
+            if not source.startswith(("/", "env:")):
+                fix = "name a file of mode 0640 that has the URL, or env:NAME"
+                raise ValueError(f"sinks.{name}: {fix}")
+        named = {*(to for r in self.routes for to in r.to), *({self.users} - {"", MAILPROG})}
+        if unknown := named - self.sinks.keys():
+            raise ValueError(f"no sink is called {', '.join(sorted(unknown))}")
+
+    def quiet_at(self, now: datetime) -> bool:
+        """Whether what is not urgent waits: `quiet` is HH:MM-HH:MM in this host's time zone."""
+        begin, _, end = self.quiet.partition("-")
+        local = f"{now.astimezone():%H:%M}"
+        return begin <= local < end if begin <= end else local >= begin or local < end
+
+
+class Config(Struct, frozen=True):
+    """The whole file."""
+
+    mode: Mode = Mode.OBSERVE
+    state_dir: Path = Path("/var/lib/hpctl")
+    database_url: str | None = None
+    heads: tuple[HeadUrl, ...] = ()
+    kill_switch: Path = Path("/etc/hpctl/STOP")
+    partitions: frozenset[str] = frozenset()
+    cluster: Cluster = Cluster(provider="none")
+    slurm: Slurm = Slurm()
+    intake: Intake = Intake()
+    access: Access = Access()
+    alerts: Alerts = Alerts()
+    page: Page = Page()
+    metrics: MetricsSection = MetricsSection()
+    loop: Loop = Loop()
+    journal: JournalSection = JournalSection()
+    notify: Notify = Notify()
+    node: NodePolicy = NodePolicy()
+    job: JobPolicy = JobPolicy()
+    budgets: Budgets = Budgets()
+    ages: FactAges = FactAges()
+    hangs: HangPolicy = field(default_factory=HangPolicy)
+    catalogue: dict[RuleId, Override] = field(default_factory=dict)
+    autoscale: AutoscalePolicy = AutoscalePolicy()
+    idle: IdlePolicy = IdlePolicy()
+    acceptance: AcceptancePolicy = AcceptancePolicy()
+    spares: dict[str, Annotated[int, Meta(ge=0)]] = field(default_factory=dict)
+    run_policy: PolicyFile = PolicyFile()
+    run_policies: dict[str, PolicyFile] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.database_url is not None:
+            _check_url(self.database_url)
+        if self.page.listen and not self.page.unix and self.page.token_file is None:
+            raise ValueError("page: on a port it needs a token_file (or listen: unix:/PATH)")
+        if self.autoscale.enabled and not self.autoscale.groups:
+            raise ValueError("autoscale: enabled, but no group is named in groups")
+        if self.mode is Mode.OWN and self.cluster.provider == "none":
+            raise ValueError("mode own reboots and replaces: it needs a cluster.provider")
+        if self.autoscale.enabled and self.cluster.provider == "none":
+            raise ValueError("autoscale adds and removes instances: it needs a cluster.provider")
+
+    @property
+    def url(self) -> str:
+        """The journal's SQLAlchemy URL."""
+        return self.database_url or f"sqlite:///{quote(str(self.state_dir / 'journal.db'))}"
+
+    @property
+    def lease_s(self) -> float:
+        """For how long a leader holds the lease without a word, in seconds: as the file says, else
+        SHARED_LEASE_S where several heads share a database."""
+        alone = ALONE_LEASE_S if self.database_url is None else SHARED_LEASE_S
+        return self.loop.lease_s or alone
+
+    @property
+    def upkeep_s(self) -> float:
+        """How often at least the loop stores what it has in memory alone, in seconds."""
+        return (self.lease_s if self.database_url is None else ALONE_LEASE_S) / 4
+
+    @property
+    def address(self) -> str:
+        """This head's intake as agents reach it, "host:port"."""
+        port = self.intake.listen.rpartition(":")[2]
+        return self.intake.advertise or f"{socket.gethostname()}:{port}"
+
+    @property
+    def sizes_capacity(self) -> bool:
+        """Whether anything here sets nodes apart, changes how many there are or tests idle ones."""
+        return self.autoscale.enabled or self.idle.every_s > 0 or any(self.spares.values())
+
+    def run_policy_layers(self, partition: str) -> tuple[PolicyFile, ...]:
+        """The recovery policies that come before a job's own: the cluster's, its partition's."""
+        own = self.run_policies.get(partition)
+        return (self.run_policy,) if own is None else (self.run_policy, own)
+
+    def changed(self) -> dict[str, str]:
+        """What differs from the defaults, by dotted name, as the audit trail keeps it."""
+        found, plain = _flat(self), _flat(type(self)())
+        if self.database_url is not None:
+            from sqlalchemy import make_url
+
+            url = make_url(self.database_url).render_as_string()
+            found["database_url"] = msgspec.json.encode(url).decode()
+        return {k: v for k, v in found.items() if v != plain.get(k)}
+
+    def policy(self) -> Policy:
+        """The numbers, as the core takes them."""
+        return Policy(**{name: getattr(self, name) for name in Policy.__struct_fields__})
+
+
+def _check_url(url: str) -> None:
+    from sqlalchemy import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        make_url(url)
+    except (ArgumentError, ValueError) as error:
+        example = "postgresql://hpctl@db.example/hpctl"
+        raise ValueError(f"database_url is no URL such as {example}: {error}") from error
+
+
+def load(path: str | Path) -> Config:
+    """Read and validate a file. Raises ConfigError with every problem it has."""
+    return parse(yaml_files.read(path, ConfigError), str(path))
+
+
+def parse(text: str, path: str = "<text>") -> Config:
+    """Validate YAML text. Raises ConfigError with every problem it has."""
+    return yaml_files.struct_of(Config, text, path, ConfigError)
+
+
+def example(config: Config | None = None) -> str:
+    """A file with every key of a configuration, by default of the defaults, under its meaning."""
+    config = config or Config()
+    out = ["# hpctl.yaml: every key with its default. Durations are in seconds.", ""]
+    for name, value in _plain(config).items():
+        section = getattr(config, name)
+        if isinstance(section, Struct):
+            out += ["", f"# {(type(section).__doc__ or '').strip().splitlines()[0]}"]
+        text = yaml.safe_dump({name: value}, sort_keys=False, default_flow_style=False)
+        out.append(text.rstrip())
+    return "\n".join(out) + "\n"
+
+
+def _plain(config: Config) -> dict[str, Any]:
+    """The file's keys; of a recovery policy, which has no defaults of its own, what is set."""
+    plain: dict[str, Any] = msgspec.json.decode(
+        msgspec.json.encode(config, enc_hook=str, order="deterministic")
+    )
+    return plain
+
+
+def _flat(config: Config) -> dict[str, str]:
+    """Nested keys as `a.b.c`, each with its value as JSON; lists are values."""
+    found: dict[str, str] = {}
+    todo: list[tuple[str, Any]] = list(_plain(config).items())
+    for name, value in todo:
+        if isinstance(value, Mapping):
+            todo += [(f"{name}.{key}", inner) for key, inner in value.items()]
+        else:
+            found[name] = msgspec.json.encode(value).decode()
+    return found

@@ -1,0 +1,345 @@
+"""The only code that changes the world: write it down, do it, write down what came back.
+
+Equal steps go out in one call, one resolution per target. Calls to the cloud run on a thread of
+their own, so that a slow API never delays a drain; until their answer is collected the journal
+shows them started and not resolved, which is the truth. They go out one at a time, and none is
+begun before the one under way was answered: in a queue it would wait where neither a pause nor the
+end of its recovery could reach it.
+"""
+
+import logging
+import queue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from hpctl.engine.journal.events import StepResolved, StepStarted
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.kinds import Due
+from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
+from hpctl.vocabulary.ports import Agents, Clock, Provider, Scheduler
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import CONVERGENT, Do, StepKind
+from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.vocabulary.spares_reservation import RESERVATION
+from hpctl.wire import munge
+
+log = logging.getLogger(__name__)
+
+MAX_INSTANCES = 25
+"""BatchReplaceClusterNodes and BatchRebootClusterNodes take no more (facts/hyperpod 2.1)."""
+
+UNAVAILABLE = "unavailable"
+"""The code of an order that was not sent, because nobody could look before it."""
+
+_CLOUD = (StepKind.REBOOT, StepKind.REPLACE, StepKind.REMOVE)
+_NODE = (StepKind.DRAIN, StepKind.DOWN, StepKind.RETURN, StepKind.RESUME)
+_TEST = (StepKind.ISOLATE, StepKind.TEST, StepKind.END_TEST, StepKind.UNRESERVE)
+# A reservation comes before the order that opens its nodes to jobs: a node is reserved as a spare
+# before it is returned, and a spare is released before the job starts that it is released to.
+_SLURM = (
+    StepKind.DRAIN,
+    StepKind.DOWN,
+    StepKind.RESERVE,
+    StepKind.RETURN,
+    StepKind.RESUME,
+    *_TEST,
+    StepKind.SIGNAL,
+    StepKind.REQUEUE,
+    StepKind.START_NOW,
+    StepKind.HOLD,
+)
+
+
+class Stacks(Protocol):
+    """Who reads stacks for the executor, without keeping it waiting."""
+
+    def begin(self, due: Due) -> None:
+        """Read the stacks of the ranks of a step's job."""
+
+    def done(self) -> list[tuple[Due, Outcome]]:
+        """The outcomes since the last time; each step that was begun has one in a minute."""
+
+
+class Executor:
+    """Carries steps out, each in three parts: StepStarted, one port call, StepResolved."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        provider: Provider,
+        journal: JournaledState,
+        clock: Clock,
+        poke: Callable[[], None] | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+        stacks: Stacks | None = None,
+        agents: Agents | None = None,
+    ) -> None:
+        """With `poke`, cloud calls run in the background and poke when answered; without it
+        they run here and now (tests that must be deterministic). `may_act` is asked before each
+        call, after it was written down: who leads no more does nothing. `stacks` reads the stacks
+        of a job's ranks beside everything else; None reads none. Without `agents` no GPU is
+        reset."""
+        self._may_act, self._stacks = may_act, stacks
+        self._scheduler = scheduler
+        self._provider = provider
+        self._journal = journal
+        self._clock = clock
+        self._poke = poke
+        self._agents = agents
+        self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
+        self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
+        self._answers = queue.SimpleQueue()
+        self._calling = False
+        self._flaws: queue.SimpleQueue[Flaw] = queue.SimpleQueue()
+
+    def flaws(self) -> list[Flaw]:
+        """The calls that raised since the last time, by their first target."""
+        return [self._flaws.get() for _ in range(self._flaws.qsize())]
+
+    def collect(self) -> None:
+        """Write down what background calls have answered since the last time."""
+        while not self._answers.empty():
+            batch, outcomes = self._answers.get()
+            self._calling = False
+            self._resolve(batch, outcomes)
+        for due, outcome in self._stacks.done() if self._stacks else ():
+            self._resolve([due], {due.do.target: outcome})
+
+    def run(self, due: Sequence[Due]) -> bool:
+        """Carry out the steps of one cycle: Slurm's first, for a job waits on them.
+
+        Answers whether any was begun. What is not is wanted again: the rest of Slurm's where
+        slurmctld did not answer, which for each may take as long again; those for the cloud while
+        a call is under way, whose answer wakes the loop.
+        """
+        begun = self._read_stacks([d for d in due if d.do.kind is StepKind.STACKS])
+        for batch in _for_slurm(due):
+            begun = True
+            if _unanswered(self._step(batch, self._on_slurm)):
+                break
+        if resets := [d for d in due if d.do.kind is StepKind.RESET]:
+            begun = True
+            self._step(resets, self._on_agents)
+        for kind in _CLOUD:
+            batch = [d for d in due if d.do.kind is kind]
+            for i in range(0, len(batch), MAX_INSTANCES):
+                begun |= self._in_cloud(batch[i : i + MAX_INSTANCES])
+        for one in due:
+            if one.do.kind is StepKind.ADD:
+                begun |= self._in_cloud([one])
+        return begun
+
+    def _read_stacks(self, due: list[Due]) -> bool:
+        for one in due:
+            self._start([one])
+            if self._stacks is not None and self._may_act():
+                self._stacks.begin(one)
+            else:
+                none = Outcome.rejected("unavailable", "this daemon asks no agents")
+                self._resolve([one], {one.do.target: none})
+        return bool(due)
+
+    def settle(self, within_s: float) -> bool:
+        """Wait for the call under way, and write its answer down; false where it lasts longer."""
+        if self._calling:
+            try:
+                batch, outcomes = self._answers.get(timeout=within_s)
+            except queue.Empty:
+                return False
+            self._calling = False
+            self._resolve(batch, outcomes)
+        return True
+
+    def close(self) -> None:
+        """Let a call under way end; its answer is found in doubt at the next start."""
+        if self._pool:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _step(
+        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+    ) -> Mapping[str, Outcome]:
+        self._start(batch)
+        outcomes = self._called(batch, call)
+        self._resolve(batch, outcomes)
+        return outcomes
+
+    def _called(
+        self, batch: list[Due], call: Callable[[list[Due]], Mapping[str, Outcome]]
+    ) -> Mapping[str, Outcome]:
+        """What the port answers. Where it raises, what was done is in doubt: states are asked for
+        again one by one, so that one target costs no other its step."""
+        if not self._may_act():
+            return dict.fromkeys((d.do.target for d in batch), NOT_LEADING)
+        outcomes = walled("execute", batch[0].do.target, call, batch)
+        if not isinstance(outcomes, Flaw):
+            return outcomes
+        if len(batch) > 1 and batch[0].do.kind in CONVERGENT:
+            found: dict[str, Outcome] = {}
+            for one in batch:
+                found |= self._called([one], call)
+            return found
+        log.error("flaw=%s", outcomes)
+        self._flaws.put(outcomes)
+        return {d.do.target: Outcome.ambiguous("internal_error", outcomes.error) for d in batch}
+
+    def _start(self, batch: list[Due]) -> None:
+        now = self._clock.now()
+        self._journal.append(
+            [
+                StepStarted(now, d.recovery, d.do.kind, d.do.attempt, d.do.target, _detail(d.do))
+                for d in batch
+            ]
+        )
+
+    def _resolve(self, batch: list[Due], outcomes: Mapping[str, Outcome]) -> None:
+        now = self._clock.now()
+        silent = Outcome.ambiguous("no_answer", "the port answered nothing for this target")
+        self._journal.append(
+            [
+                StepResolved(
+                    now, d.recovery, d.do.kind, d.do.attempt, outcomes.get(d.do.target, silent)
+                )
+                for d in batch
+            ]
+        )
+
+    def _in_cloud(self, batch: list[Due]) -> bool:
+        """Send one call; false where another is under way and this one was not begun."""
+        if self._pool is None:
+            self._step(batch, self._on_instances)
+            return True
+        if self._calling:
+            return False
+        self._start(batch)
+        self._calling = True
+        self._pool.submit(self._answer, batch)
+        return True
+
+    def _answer(self, batch: list[Due]) -> None:
+        self._answers.put((batch, self._called(batch, self._on_instances)))
+        if self._poke:
+            self._poke()
+
+    def _on_instances(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        kind, ids = batch[0].do.kind, [InstanceId(d.do.target) for d in batch]
+        if kind is StepKind.ADD:
+            do = batch[0].do
+            token = f"hpctl-{batch[0].recovery}"
+            return {do.target: self._provider.add(do.target, do.count, do.size, token)}
+        order = {
+            StepKind.REPLACE: self._provider.replace,
+            StepKind.REBOOT: self._provider.reboot,
+            StepKind.REMOVE: self._provider.remove,
+        }[kind]
+        answers = order(ids)
+        return {str(i): o for i, o in answers.items()}
+
+    def _on_agents(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        if self._agents is None:
+            return {d.do.target: Outcome.rejected("no_agents") for d in batch}
+        answers = self._agents.reset([d.do.order for d in batch if d.do.order is not None])
+        return {str(n): o for n, o in answers.items()}
+
+    def _on_slurm(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        if batch[0].do.kind in _NODE:
+            return self._on_nodes(batch)
+        return {d.do.target: self._on_job(d) for d in batch}
+
+    def _on_nodes(self, batch: list[Due]) -> Mapping[str, Outcome]:
+        kind = batch[0].do.kind
+        if kind in (StepKind.RETURN, StepKind.RESUME):
+            answers = self._scheduler.give_back(
+                {NodeName(d.do.target): d.do.owner or d.recovery for d in batch}
+            )
+        else:
+            reasons = {
+                NodeName(d.do.target): d.do.reason or own_reason(d.recovery, d.do.why)
+                for d in batch
+            }
+            if kind is StepKind.DOWN:
+                answers = self._scheduler.down(reasons)
+            else:
+                answers = self._scheduler.drain(reasons, spare_marks=batch[0].do.spare_mark)
+        return {str(n): o for n, o in answers.items()}
+
+    def _on_job(self, due: Due) -> Outcome:
+        do, attempt = due.do, due.attempt
+        if do.kind is StepKind.RESERVE:
+            return self._scheduler.reserve(RESERVATION + do.target, do.nodes)
+        if do.kind in _TEST:
+            return self._of_test(do)
+        if attempt is None:
+            raise ValueError(f"{do.kind} of {due.recovery} has no job")
+        job = JobId(attempt.job)
+        if do.kind is StepKind.SIGNAL:
+            return self._scheduler.signal(attempt, do.target)
+        if do.kind is StepKind.REQUEUE:
+            return self._scheduler.requeue(attempt)
+        if do.kind is StepKind.HOLD:
+            return self._scheduler.hold(job, do.why)
+        return self._scheduler.start_now(job, do.exclude, do.forgive, do.after_s, do.elastic)
+
+    def _of_test(self, do: Do) -> Outcome:
+        slurm = self._scheduler
+        if do.kind is StepKind.TEST:
+            what = (do.target, do.nodes[0], do.partition, do.command, do.limit_s)
+            return slurm.test(*what, idle=do.idle, qos=do.qos)
+        if do.kind is StepKind.END_TEST:
+            return slurm.end_test(do.target)
+        return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)
+
+
+class AgentOrders:
+    """Orders that wait for their agents: each goes out in the answers to its node's reports.
+
+    Kept in memory alone: one that is lost with the daemon is in doubt, and never given again.
+    """
+
+    def __init__(self, munge_socket: Path | None, clock: Clock) -> None:
+        self._munge_socket, self._clock = munge_socket, clock
+        self._offers: dict[NodeName, tuple[float, str]] = {}
+
+    def reset(self, wanted: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """See Agents."""
+        found: dict[NodeName, Outcome] = {}
+        for order in wanted:
+            node = order.generation.node
+            try:
+                self._offers[node] = (order.until, munge.seal(order, self._munge_socket))
+                found[node] = Outcome.accepted("offered to its agent")
+            except munge.MungeUnavailable as error:
+                found[node] = Outcome.rejected(UNAVAILABLE, str(error), transient=True)
+        return found
+
+    def standing(self) -> dict[NodeName, str]:
+        """The credentials that are still good, by node."""
+        now = self._clock.now().timestamp()
+        self._offers = {n: offer for n, offer in self._offers.items() if now < offer[0]}
+        return {node: credential for node, (_, credential) in self._offers.items()}
+
+
+def _for_slurm(due: Sequence[Due]) -> Iterator[list[Due]]:
+    """The steps of one order each, in the order in which they are taken."""
+    for kind in _SLURM:
+        mine = [d for d in due if d.do.kind is kind]
+        if kind not in _NODE:
+            yield from ([d] for d in mine)
+            continue
+        for spare in (False, True):
+            if batch := [d for d in mine if d.do.spare_mark is spare]:
+                yield batch
+
+
+def _unanswered(outcomes: Mapping[str, Outcome]) -> bool:
+    return any(o.kind is OutcomeKind.AMBIGUOUS or o.code == UNAVAILABLE for o in outcomes.values())
+
+
+def _detail(do: Do) -> str:
+    """What else a step says, for people: why, the nodes it leaves, how long it waits."""
+    wait = [f"+{do.after_s:.0f}s"] if do.after_s > 0 else []
+    gpus = do.order.devices if do.order else ()
+    return " ".join([do.why, *(f"-{n}" for n in do.exclude), *gpus, *wait]).strip()

@@ -1,0 +1,388 @@
+"""The safety checks between a sick node and a recovery, in one ordered tuple.
+
+Each is `(candidate, view, tally, policy, now) -> why it holds, or None`. The correlated-failure
+gate and the budgets are the product, not extras: a broken check looks like many sick nodes, and
+the remediation must never be the outage.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import View, fresh
+from hpctl.faults.catalogue import OWN_HARDWARE
+from hpctl.faults.hma_marks import mark_of
+from hpctl.toolkit.bounds import later, span
+from hpctl.vocabulary.assessment import FaultClass, Remedy
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import Generation, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+
+class Candidate(Struct, frozen=True):
+    """A generation that somebody wants treated: the facts, or (`by`) an operator."""
+
+    generation: Generation
+    node: SlurmNode
+    fault: FaultClass
+    since: datetime
+    why: str
+    heard: datetime | None = None
+    by: str = ""
+    findings: tuple[Finding, ...] = ()
+    """What speaks against it beside what it is assessed by."""
+
+    @property
+    def manual(self) -> bool:
+        """Asked for by a person, who answers for budgets and coincidences."""
+        return bool(self.by)
+
+
+class Tally(Struct):
+    """Counts that the gates compare with the policy; grows as a plan opens recoveries."""
+
+    nodes: int = 0
+    partition_nodes: dict[str, int] = field(default_factory=dict)
+    open_by_partition: dict[str, int] = field(default_factory=dict)
+    open: int = 0
+    last_hour: int = 0
+    kept_out: frozenset[NodeName] = frozenset()
+    """Nodes that hpctl has closed and nobody treats any more: they count as open for all others."""
+    seen: dict[RuleId, dict[str, datetime]] = field(default_factory=dict)
+    """Which nodes have which rule's fault, and since when."""
+    _times: dict[RuleId, list[datetime]] = field(default_factory=dict)
+
+    def add(self, node: SlurmNode, rule: RuleId, now: datetime) -> None:
+        """One more recovery is open."""
+        self.seen.setdefault(rule, {})[node.name] = now
+        self._times.pop(rule, None)
+        self.last_hour += 1
+        if node.name in self.kept_out:
+            return  # counted already
+        self.open += 1
+        for partition in node.partitions:
+            self.open_by_partition[partition] = self.open_by_partition.get(partition, 0) + 1
+
+    def near(self, rule: RuleId, node: str, since: datetime, window: timedelta) -> int:
+        """How many nodes got a fault within a window of `since`, this one counted in any case.
+
+        By bisection: in a mass event every node asks, and there may be ten thousand.
+        """
+        seen = self.seen.get(rule, {})
+        times = self._times.get(rule)
+        if times is None:
+            times = self._times[rule] = sorted(seen.values())
+        first, last = since - window, since + window
+        mine = seen.get(node)
+        counted = mine is not None and first <= mine <= last
+        return bisect_right(times, last) - bisect_left(times, first) + (not counted)
+
+
+def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime) -> Tally:
+    """Count once for a whole plan."""
+    state, nodes = view.state, view.scheduler.nodes
+    t = Tally(nodes=len(nodes))
+    for node in nodes.values():
+        for partition in node.partitions:
+            t.partition_nodes[partition] = t.partition_nodes.get(partition, 0) + 1
+    # A node that was handed to a person and is still closed is as much out of service as one under
+    # treatment: a slow wave of failures must not take the cluster ten nodes an hour.
+    kept = {name for name, node in nodes.items() if node.reason and _kept_out(node, state)}
+    t.kept_out = frozenset(kept.difference(state.open_nodes))
+    for name in (*state.open_nodes, *t.kept_out):
+        t.open += 1
+        known = nodes.get(name)
+        for partition in known.partitions if known else ():
+            t.open_by_partition[partition] = t.open_by_partition.get(partition, 0) + 1
+    for rec in state.nodes.values():
+        if rec.by:
+            continue
+        # One that a mass event withdrew treated nothing: it spends no budget of the nodes' own.
+        t.last_hour += not rec.withdrawn and now < later(rec.opened, 3600)
+        # One that was remedied, passed its checks and serves again was sick by itself.
+        over = rec.phase is NodePhase.RETURNED
+        if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
+            t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
+    for name, judged in view.assessments.items():
+        if judged.fault is not None:
+            # All that is wrong with it: a mark of HyperPod's agent on one node of a mass event, or
+            # a second fault, makes the event no smaller.
+            for rule, since in {**judged.also, judged.fault.rule: judged.since}.items():
+                t.seen.setdefault(rule, {}).setdefault(name, since)
+    for c in candidates:
+        if not c.manual:
+            t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
+    return t
+
+
+def _kept_out(node: SlurmNode, state: State) -> bool:
+    """Whether a recovery of ours has closed a node, whatever became of the recovery since."""
+    owner = reason_owner(node.reason) if node.drained or node.down else None
+    return owner is not None and owner not in state.changes
+
+
+Gate = Callable[[Candidate, View, Tally, Policy, datetime], str | None]
+
+
+def kill_switch(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The kill-switch file exists."""
+    return view.stopped or None
+
+
+def paused(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """An operator has paused hpctl."""
+    return f"paused by {view.state.paused_by}" if view.state.paused_by else None
+
+
+def stale_facts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Slurm, the cloud or the node's agent has not been read lately."""
+    if not view.current or not fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
+        return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+    if policy.mode is Mode.OWN and view.provider.present and not view.provider.instances:
+        return "the cloud has not been read since the daemon started"
+    if c.manual or c.heard is None:
+        return None
+    corroborated = c.node.down or not c.node.responding
+    if not corroborated and not fresh(c.heard, policy.ages.report_s, now):
+        return f"the node's agent was last heard at {c.heard:%H:%M:%S}"
+    return None
+
+
+def wrong_instance(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The report is from another instance than the node has now."""
+    instance = view.instance(c.node.name)
+    if instance is None or not fresh(view.provider.as_of, policy.ages.provider_s, now):
+        return None
+    if policy.mode is Mode.ASSIST and not c.manual and _lost(c):
+        return None  # the successor that the service is booting is not up either: its jobs wait
+    if c.generation.instance and instance.id != c.generation.instance:
+        return f"the report is from {c.generation.instance}, the node is {instance.id} by now"
+    return None
+
+
+def provider_acts(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The service works on the instance already.
+
+    Not in mode assist where the node is lost: that the service acts is what assist counts on,
+    and the jobs that stood there are still ours to move.
+    """
+    if policy.mode is Mode.ASSIST and not c.manual and _lost(c):
+        return None
+    instance = view.instance(c.node.name)
+    if instance is None:
+        return None
+    if instance.status in (InstanceStatus.RUNNING, InstanceStatus.FAILURE):
+        return None
+    return f"the service calls {instance.id} {instance.status}"
+
+
+def _lost(c: Candidate) -> bool:
+    """Slurm itself has lost the node: closing it takes nothing from anybody."""
+    return c.node.down or not c.node.responding
+
+
+def provider_auto_recovery(
+    c: Candidate, view: View, t: Tally, policy: Policy, now: datetime
+) -> str | None:
+    """Mode own needs NodeRecovery None: HyperPod replaces nodes itself."""
+    if policy.mode is Mode.OWN and view.provider.present and view.provider.automatic:
+        return (
+            "NodeRecovery is Automatic: set it to None (`hpctl cluster update`), or run in mode"
+            " assist"
+        )
+    return None
+
+
+def foreign_drain(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """An operator or another tool closed the node.
+
+    HyperPod's health agent is nobody: where the service does not act on its mark, we do.
+    """
+    if "MAINTENANCE" in c.node.flags or "MAINT" in c.node.flags:
+        return "in a maintenance reservation"
+    if not c.node.closed or mark_of(c.node) or reason_owner(c.node.reason) is not None:
+        return None
+    how = "drained" if c.node.drained else "set FAIL"
+    return f"{how} by somebody else: {c.node.reason!r}"
+
+
+def protected(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Controllers and login nodes are never treated."""
+    instance = view.instance(c.node.name)
+    if c.node.name in policy.node.protected or (instance is not None and instance.protected):
+        return "a protected node (controller, login, or listed in the configuration)"
+    return None
+
+
+def not_allowed(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The node is in none of the partitions where hpctl may act."""
+    if policy.partitions and not policy.partitions.intersection(c.node.partitions):
+        return "in none of the partitions that the configuration allows"
+    return None
+
+
+def correlated(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Too many nodes with the same finding: the check is broken, or the fabric is."""
+    rule, node = c.fault.rule, c.node.name
+    # Measured from now too, as it will be once the recovery is open: what opens here must not be
+    # withdrawn for the same reason a moment later, and open again, until the budgets are spent.
+    return correlated_rule(rule, node, c.since, t, policy) or correlated_rule(
+        rule, node, now, t, policy
+    )
+
+
+def correlated_rule(
+    rule: RuleId, node: str, since: datetime, t: Tally, policy: Policy
+) -> str | None:
+    """Whether enough nodes beside this one got its fault within a window of `since`: how many.
+
+    Measured between the faults, not from now: the hold must not lapse merely because the
+    broken check goes on being broken for longer than the window.
+    """
+    budgets = policy.budgets
+    limit = max(budgets.correlated_min, math.ceil(budgets.correlated_fraction * t.nodes))
+    window = span(budgets.correlated_window_s)
+    near = t.near(rule, node, since, window)
+    if near < limit:
+        return None
+    many = f"{near} of {t.nodes} nodes report {rule} within {window / timedelta(minutes=1):g} min"
+    if rule in OWN_HARDWARE:
+        return f"{many}: look for what they have in common before they are remedied"
+    return f"{many}: the check is broken or the fabric is; not the nodes"
+
+
+def correlated_since(view: View, policy: Policy, now: datetime) -> dict[RecoveryId, str]:
+    """Open recoveries whose rule has turned out to be a mass event since, and how many nodes.
+
+    The first nodes of a mass event look like single faults. As long as no instance has been
+    touched it is not too late for them.
+    """
+    open_now = [view.state.nodes[i] for i in view.state.open_nodes.values()]
+    early = [r for r in open_now if not (r.by or r.remedied or goes_anyway(r.ladder))]
+    counts = tally(view, (), policy, now) if early else Tally()
+    found = {}
+    for rec in early:
+        why = correlated_rule(rec.rule, rec.node, rec.opened, counts, policy)
+        # An approval's hour is for opening: the jobs on the node may take days to end.
+        if why and not approved(rec.node, view, policy, rec.opened):
+            found[rec.id] = why
+    return found
+
+
+def budget(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Enough nodes are in treatment, by cluster, partition and hour."""
+    b = policy.budgets
+    limit = max(b.open_min, math.floor(b.open_fraction * t.nodes))
+    mine = c.node.name in t.kept_out
+    if t.open - mine >= limit:
+        left = (
+            f" or left to a person with their node closed ({len(t.kept_out)})" if t.kept_out else ""
+        )
+        return f"{t.open} recoveries are open{left} in the cluster; the budget is {limit}"
+    for partition in c.node.partitions:
+        size = t.partition_nodes.get(partition, 0)
+        limit = max(b.partition_min, math.floor(b.partition_fraction * size))
+        if t.open_by_partition.get(partition, 0) - mine >= limit:
+            return f"{limit} recoveries are open in partition {partition}: its budget"
+    if t.last_hour >= b.per_hour:
+        return f"{t.last_hour} recoveries were opened within an hour; the budget is {b.per_hour}"
+    return None
+
+
+def offender(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The node was recovered too often lately.
+
+    What was withdrawn gave it none: it says something of the mass event, and not of the node.
+    """
+    b = policy.budgets
+    since = [
+        r
+        for r in view.state.nodes.values()
+        if r.node == c.node.name
+        and not (r.by or r.withdrawn)
+        and now < later(r.opened, b.offender_window_s)
+    ]
+    if len(since) < b.offender_recoveries:
+        return None
+    return (
+        f"recovered {len(since)} times in {b.offender_window_s / 86400:g} days: a repeat offender"
+    )
+
+
+def launch_breaker(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """The last remedied instances did not return."""
+    b = policy.budgets
+    failures = launch_failures(view.state, now, b.launch_window_s)
+    if failures < b.launch_failures:
+        return None
+    return f"the last {failures} remedied instances did not come back: look at them first"
+
+
+def launch_failures(state: State, now: datetime, window_s: float) -> int:
+    """How many recoveries in a row ended because the instance did not come back."""
+    ended = [r for r in state.nodes.values() if r.ended and now < later(r.since, window_s)]
+    failures = 0
+    for rec in sorted(ended, key=lambda r: (r.since, r.id), reverse=True):
+        if rec.phase is NodePhase.RETURNED:
+            break
+        failures += _did_not_come_back(rec)
+    return failures
+
+
+def _did_not_come_back(rec: NodeRecovery) -> bool:
+    if rec.phase is not NodePhase.ESCALATED or len(rec.trail) < 2:
+        return False
+    return rec.trail[-2].phase in (NodePhase.REMEDYING, NodePhase.REJOINING)
+
+
+def observing(c: Candidate, view: View, t: Tally, policy: Policy, now: datetime) -> str | None:
+    """Mode observe only journals. Last: what passes the others shows here."""
+    if policy.mode is not Mode.OBSERVE:
+        return None
+    if c.fault.ladder[0] is Remedy.NONE:
+        return f"mode observe: would give {c.node.name} back"
+    return f"mode observe: would drain {c.node.name} and {c.fault.ladder[0]} it"
+
+
+class GateRow(Struct, frozen=True):
+    """A gate, and whom it lets pass: an approval (`approvable`), an operator's own order."""
+
+    name: str
+    gate: Gate
+    approvable: bool = False
+    manual: bool = True
+
+
+GATES: tuple[GateRow, ...] = (
+    GateRow("kill_switch", kill_switch),
+    GateRow("paused", paused),
+    GateRow("stale_facts", stale_facts),
+    GateRow("wrong_instance", wrong_instance),
+    GateRow("provider_acts", provider_acts),
+    GateRow("provider_auto_recovery", provider_auto_recovery),
+    GateRow("foreign_drain", foreign_drain),
+    GateRow("protected", protected),
+    GateRow("not_allowed", not_allowed),
+    GateRow("correlated", correlated, approvable=True, manual=False),
+    GateRow("budget", budget, approvable=True, manual=False),
+    GateRow("offender", offender, approvable=True, manual=False),
+    GateRow("launch_breaker", launch_breaker, approvable=True, manual=False),
+    GateRow("observing", observing),
+)
+
+OF_CLOUD = frozenset({"wrong_instance", "provider_acts"})
+"""The gates that rest on the cloud's last reading: an old one may hold what is over by now."""
+
+
+def approved(target: str, view: View, policy: Policy, now: datetime) -> bool:
+    """Whether an operator's approval of this target still stands."""
+    at = view.state.approvals.get(target)
+    return at is not None and now < later(at, policy.budgets.approval_s)

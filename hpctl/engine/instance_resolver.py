@@ -1,0 +1,90 @@
+"""Which instance stands for which node of Slurm, by the addresses that names resolve to."""
+
+import functools
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime
+
+from hpctl.toolkit.addresses import ipv4
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.instance_join import Joined, join
+from hpctl.vocabulary.slurm_facts import SchedulerView
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+KEPT_S = 60.0
+"""Slurm itself asks again only when it reads its configuration."""
+
+
+ASKED_S = 5.0
+"""How long one round may ask: a resolver that is away takes seconds for each name."""
+
+
+class Joiner:
+    """Joins views of the provider and of Slurm. One thread joins, another may `resolve`."""
+
+    def __init__(self) -> None:
+        self._of: tuple[ProviderView | None, Mapping[NodeName, str], Mapping[str, str]]
+        self._of = (None, {}, {})
+        self._last: tuple[ProviderView, Joined] = (ProviderView(NEVER), Joined())
+        self._known: Mapping[str, str] = {}
+        self._asked: dict[str, float] = {}
+
+    @property
+    def addresses(self) -> Mapping[NodeName, str]:
+        """The NodeAddr of each node of the last join."""
+        return self._of[1]
+
+    def join(self, provider: ProviderView, slurm: SchedulerView) -> tuple[ProviderView, Joined]:
+        """The provider's view with every instance's node as Slurm calls it, and the join itself."""
+        before, addresses, resolved = self._of
+        known = self._known
+        now: Mapping[NodeName, str] = {name: node.address for name, node in slurm.nodes.items()}
+        now = addresses if now == addresses else now
+        if provider is not before or resolved is not known or now is not addresses:
+            self._of = (provider, now, known)
+            joined = join(provider, now, known)
+            self._last = (joined.of(provider), joined)
+        return self._last
+
+    def resolve(self) -> bool:
+        """Ask what the NodeAddrs that are names resolve to; whether an answer changed. Blocks.
+
+        A name with several addresses tells nothing. What cannot be resolved any more is forgotten.
+        """
+        began, known = time.monotonic(), dict(self._known)
+        hosts = {*self._last[1].unknown, *known}
+        due = [h for h in hosts if began - self._asked.get(h, -KEPT_S) >= KEPT_S]
+        for host in sorted(due, key=lambda h: self._asked.get(h, -KEPT_S)):
+            if time.monotonic() - began > ASKED_S:
+                break
+            self._asked[host] = time.monotonic()
+            known.pop(host, None)
+            try:
+                (address,) = ipv4(host)
+            except (OSError, ValueError):
+                continue
+            known[host] = str(address)
+        if changed := known != self._known:
+            self._known = known
+        return changed
+
+
+def joined_now(provider: ProviderView, slurm: SchedulerView | None) -> tuple[ProviderView, Joined]:
+    """For who looks once: joined, the resolver asked where that is needed."""
+    joiner, nodes = Joiner(), slurm or SchedulerView(provider.as_of)
+    found = joiner.join(provider, nodes)
+    return joiner.join(provider, nodes) if joiner.resolve() else found
+
+
+@functools.lru_cache(32_768)
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """A sort key that puts `n9` before `n10`."""
+    return tuple(
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+        for part in re.split(r"(\d+)", name)
+    )

@@ -1,0 +1,19 @@
+"""How long each phase of a job's recovery may last."""
+
+from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.policy import Policy
+
+
+def deadline_s(phase: JobPhase, policy: Policy) -> float:
+    """How long a phase may last, in seconds."""
+    job = policy.job
+    return {
+        JobPhase.HIT: job.stop_deadline_s,
+        JobPhase.EXCISING: job.stop_deadline_s,
+        JobPhase.WATCHING: job.supervisor_grace_s + job.step_retry_s,
+        JobPhase.SAVING: job.save_grace_s + job.step_retry_s,
+        JobPhase.STOPPING: job.stop_deadline_s,
+        JobPhase.RELEASED: job.release_deadline_s,
+        JobPhase.STARTING: job.start_deadline_s,
+        JobPhase.PROVING: job.prove_deadline_s,
+    }[phase]

@@ -1,0 +1,404 @@
+"""The journal's database: its tables, its migrations, and what its errors mean to us.
+
+The tables are the same on SQLite, MariaDB and PostgreSQL. Outside this package nobody sees an
+SQLAlchemy error: a failed write is an OSError (the daemon must stop), a failed read is Unavailable
+(ask again) or JournalCorrupt (never ask again).
+
+Migrations go from each released schema to the next, forward only. A migration adds: what a former
+release wrote stays as it is. On SQLite it is tried on a copy first, and the copy of before is kept
+beside the journal. One transaction on SQLite and PostgreSQL; MariaDB commits each change of a table
+by itself, so a step that finds its columns there goes on.
+"""
+
+import logging
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    Engine,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    func,
+    inspect,
+    make_url,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.schema import CreateColumn
+
+from hpctl.engine.journal import rows
+from hpctl.toolkit.errors import HpctlError, JournalCorrupt, Unavailable
+
+log = logging.getLogger(__name__)
+
+ANSWER_S = 30
+"""How long a database server may take to answer before the call counts as failed."""
+
+_DRIVERS = {
+    "postgresql": ("postgresql+psycopg", "postgresql"),
+    "postgresql+psycopg": ("postgresql+psycopg", "postgresql"),
+    "mariadb": ("mariadb+pymysql", "mariadb"),
+    "mysql": ("mysql+pymysql", "mariadb"),
+    "mariadb+pymysql": ("mariadb+pymysql", "mariadb"),
+    "mysql+pymysql": ("mysql+pymysql", "mariadb"),
+}
+"""URL scheme -> the driver that is tested, and the extra that installs it."""
+
+_CONNECT: dict[str, dict[str, Any]] = {
+    # TCP gives up on a dead server after a quarter of an hour if nobody says otherwise.
+    "postgresql": {"connect_timeout": 10, "tcp_user_timeout": ANSWER_S * 1000},
+    "mariadb": {
+        "connect_timeout": 10,
+        "read_timeout": ANSWER_S,
+        "write_timeout": ANSWER_S,
+        # Refuse a value that does not fit; without it a server may cut it short and say yes.
+        "init_command": "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')",
+    },
+}
+
+
+_CONNECT_LEADER: dict[str, dict[str, Any]] = {
+    "postgresql": {
+        "connect_timeout": 2,
+        "tcp_user_timeout": 5000,
+        "options": "-c idle_in_transaction_session_timeout=2000 -c statement_timeout=5000",
+    },
+    "mariadb": {
+        "connect_timeout": 2,
+        "read_timeout": 5,
+        "write_timeout": 5,
+        "init_command": "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'),"
+        " SESSION innodb_lock_wait_timeout = 4"
+        " /*M!100301 , SESSION idle_transaction_timeout = 2 */",
+    },
+}
+"""For what leaders and standbys write. The server ends the transaction of a leader that was frozen
+in the middle of it, as its lock on the lease would keep any standby from taking over. An answer
+that comes later than the lease lasts is of no use."""
+
+
+def make_engine(url: str, *, write: bool, leader: bool = False) -> Engine:
+    """An engine for the journal at `url`. Connects to nothing yet. Raises HpctlError."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise HpctlError(f"database_url cannot be read: {error}", _example()) from error
+    if parsed.get_backend_name() == "sqlite":
+        # SQLAlchemy 2.1 takes the path for quoted, 2.0 takes it as it stands.
+        path = unquote(url.partition("?")[0].partition("///")[2])
+        return _sqlite(parsed.set(database=path), write)
+    driver, extra = _DRIVERS.get(parsed.drivername, ("", ""))
+    if not driver:
+        raise HpctlError(f"database_url: no driver for {parsed.drivername!r}", _example())
+    try:
+        options = (_CONNECT_LEADER if leader else _CONNECT)[extra]
+        return create_engine(
+            parsed.set(drivername=driver), pool_pre_ping=True, connect_args=options
+        )
+    except ModuleNotFoundError as error:
+        raise HpctlError(
+            f"database_url needs the Python package {error.name}, which is not installed",
+            f"pip install 'hpctl[{extra}]'",
+        ) from error
+
+
+def _example() -> str:
+    return "for example postgresql://hpctl@db.example/hpctl, mariadb://hpctl@db.example/hpctl"
+
+
+def _sqlite(url: URL, write: bool) -> Engine:
+    if write or not url.database or url.database == ":memory:":
+        engine = create_engine(url)
+    else:
+        # A reader must not leave an empty journal behind where there was none.
+        path = f"file:{quote(str(Path(url.database).absolute()))}"
+        engine = create_engine(url.set(database=path, query={"mode": "ro", "uri": "true"}))
+    event.listen(engine, "connect", _writer_pragmas if write else _reader_pragmas)
+    return engine
+
+
+def _reader_pragmas(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA busy_timeout=5000").close()
+
+
+def _writer_pragmas(connection: Any, _record: object) -> None:
+    # FULL: a committed StepStarted must survive power loss, or the effect could be repeated.
+    for pragma in ("busy_timeout=5000", "journal_mode=WAL", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def message_of(error: SQLAlchemyError) -> str:
+    """The database's own words, without the statement and all its values."""
+    return str(getattr(error, "orig", None) or error).strip()
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Turn the database's errors into Unavailable (try again) or JournalCorrupt (do not)."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        if passing(error):
+            raise Unavailable(
+                f"{what} cannot be reached: {message_of(error)}",
+                "is the database up, and its disk well? Until it answers hpctl does nothing",
+            ) from error
+        raise JournalCorrupt(
+            f"{what} cannot be read: {message_of(error)}",
+            "stop the daemon, keep a copy, restore the newest good one",
+        ) from error
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Turn the database's errors into OSError."""
+    try:
+        yield
+    except SQLAlchemyError as error:
+        raise OSError(f"{what} cannot be written: {message_of(error)}") from error
+
+
+def passing(error: SQLAlchemyError) -> bool:
+    """Whether the trouble is with reaching the data, not with the data."""
+    if not isinstance(error, DBAPIError):
+        return True  # a pool that is exhausted, above all
+    # PostgreSQL's classes: of state, of rollback, of resources, of an operator, of the system. A
+    # server that was demoted is read-only (25006) until its successor is reached.
+    if str(getattr(error.orig, "sqlstate", "") or "")[:2] in ("25", "40", "53", "55", "57", "58"):
+        return True
+    if error.connection_invalidated or isinstance(error, InterfaceError):
+        return True
+    if not isinstance(error, OperationalError):
+        return False
+    return not isinstance(error.orig, sqlite3.Error) or rows.passing(error.orig)
+
+
+metadata = MetaData()
+_id = BigInteger().with_variant(Integer, "sqlite")
+# MariaDB's TEXT ends at 64 KiB, its FLOAT has 24 bits, and its default collation takes Node1
+# for node1.
+_text = Text().with_variant(LONGTEXT, "mysql", "mariadb")
+_server: dict[str, Any] = {
+    f"{dialect}_{option}": value
+    for dialect in ("mysql", "mariadb")
+    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+}
+
+
+def _table(name: str, *columns: Column[Any] | Index, **more: Any) -> Table:
+    return Table(name, metadata, *columns, **more, **_server)
+
+
+meta = _table(
+    "hpctl_meta",
+    Column("name", String(32), primary_key=True),
+    Column("value", String(64), nullable=False),
+)
+
+events = _table(
+    "hpctl_events",
+    Column("seq", _id, primary_key=True, autoincrement=True),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Index("hpctl_events_kind", "kind"),
+    sqlite_autoincrement=True,
+)
+
+past = _table(
+    # What ended long ago: read to explain it, and never replayed by a daemon. It came later than
+    # the other tables and changes none of them, so the schema's number is still the same.
+    "hpctl_past",
+    Column("seq", _id, primary_key=True, autoincrement=False),
+    # Of the end of the whole that an event belongs to, so that all of it is deleted at once: days
+    # since 0001-01-01, UTC.
+    Column("day", Integer, nullable=False),
+    Column("recovery", String(32), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Index("hpctl_past_day", "day"),
+    Index("hpctl_past_recovery", "recovery"),
+)
+
+audit = _table(
+    # Who asked what, and by which configuration the daemon acted: each row's digest covers the
+    # one before it, and nothing here is ever retired. Later than the other tables, like `past`.
+    "hpctl_audit",
+    Column("seq", _id, primary_key=True, autoincrement=True),
+    Column("kind", String(32), nullable=False),
+    Column("payload", _text, nullable=False),
+    Column("digest", String(64), nullable=False),
+    sqlite_autoincrement=True,
+)
+
+outbox = _table(
+    # What people are still to be told, one row for all. Later than the other tables, like `past`.
+    "hpctl_outbox",
+    Column("id", Integer, primary_key=True),
+    Column("payload", _text, nullable=False),
+)
+
+agents = _table(
+    "hpctl_agents",
+    Column("node", String(255), primary_key=True),
+    Column("instance", String(64), nullable=False),
+    Column("boot", String(64), nullable=False),
+    Column("last_heard", Double, nullable=False),
+    Column("findings", _text, nullable=False),
+)
+
+heard = _table(
+    "hpctl_heard",
+    Column("id", Integer, primary_key=True),
+    # One row for all nodes: ten thousand of them are heard every ten seconds.
+    Column("times", _text, nullable=False),
+)
+
+requests = _table(
+    "hpctl_requests",
+    Column("id", _id, primary_key=True, autoincrement=True),
+    Column("at", Double, nullable=False),
+    Column("verb", String(32), nullable=False),
+    Column("target", String(255), nullable=False),
+    Column("asked_by", String(255), nullable=False),
+    Column("taken", Boolean, nullable=False, default=False),
+    sqlite_autoincrement=True,
+)
+
+proofs = _table(
+    # By what the next leader believes a request that this one did not take. Later than the other
+    # tables, like `past`; a file's requests need none.
+    "hpctl_proofs",
+    Column("request", _id, primary_key=True, autoincrement=False),
+    Column("credential", _text, nullable=False),
+)
+
+lease = _table(
+    "hpctl_lease",
+    Column("id", Integer, primary_key=True),
+    Column("epoch", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("mode", String(16), nullable=False),
+    Column("started", Double, nullable=False),
+    Column("heartbeat", Double, nullable=False),
+    Column("last_cycle_s", Double, nullable=False),
+    Column("trouble", _text, nullable=False),
+    # Counts renewals: a standby sees by it that the leader lives, whatever any clock says.
+    Column("beat", BigInteger, nullable=False, server_default="0"),
+    Column("lease_s", Double, nullable=False, server_default="30"),
+    Column("address", String(255), nullable=False, server_default=""),
+    Column("successor", String(255), nullable=False, server_default=""),
+)
+
+standbys = _table(
+    "hpctl_standbys",
+    Column("address", String(255), primary_key=True),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", String(32), nullable=False),
+    Column("beat", BigInteger, nullable=False),
+    Column("heartbeat", Double, nullable=False),
+    # The newest event that it has replayed.
+    Column("seq", _id, nullable=False),
+)
+
+
+def _add(c: Connection, *columns: Column[object]) -> None:
+    for column in columns:
+        table = column.table.name
+        if column.name not in {one["name"] for one in inspect(c).get_columns(table)}:
+            wanted = CreateColumn(column).compile(dialect=c.dialect)
+            c.execute(text(f"ALTER TABLE {table} ADD COLUMN {wanted}"))
+
+
+def _to_2(c: Connection) -> None:
+    """A leader that standbys watch: what they count, and where agents find it."""
+    _add(c, lease.c.beat, lease.c.lease_s, lease.c.address, lease.c.successor)
+
+
+STEPS: Final[dict[int, Callable[[Connection], None]]] = {2: _to_2}
+"""What makes a schema of that number from the one before it. New tables need no step."""
+
+
+def migrate(engine: Engine, found: int, file: Path | None) -> None:
+    """Bring a journal of schema `found` up to date. `file`: SQLite's.
+
+    Raises JournalCorrupt where the trial fails: nothing was changed then.
+    """
+    newest = max(STEPS)
+    if file is not None:
+        kept = file.with_name(f"{file.name}.schema-{found}")
+        try:
+            _try(engine, found, file, kept)
+        except (SQLAlchemyError, OSError) as error:
+            raise JournalCorrupt(
+                f"the journal cannot be migrated from schema {found} to {newest}: {error}",
+                f"nothing was changed: make room beside {file}, or run the hpctl that wrote it",
+            ) from error
+        log.info("the journal as it was before its migration is kept in %s", kept)
+    _run(engine, found)
+    log.warning("the journal was migrated from schema %d to %d", found, newest)
+
+
+def _run(engine: Engine, found: int) -> None:
+    with engine.begin() as c:
+        if c.dialect.name == "sqlite":
+            c.execute(text("BEGIN IMMEDIATE"))
+        metadata.create_all(c)
+        for number in range(found + 1, max(STEPS) + 1):
+            STEPS[number](c)
+        row = update(meta).where(meta.c.name == "schema")
+        c.execute(row.values(value=str(max(STEPS))))
+
+
+def _try(engine: Engine, found: int, file: Path, kept: Path) -> None:
+    """Keep a copy, migrate another one, and count what is in it."""
+    trial = file.with_name(f"{file.name}.trial")
+    for old in (kept, trial):
+        old.unlink(missing_ok=True)
+    with engine.connect() as c:
+        alone = c.execution_options(isolation_level="AUTOCOMMIT")
+        alone.execute(text("VACUUM INTO :path"), {"path": str(kept)})
+    kept.chmod(file.stat().st_mode & 0o777)
+    shutil.copy(kept, trial)
+    other = make_engine(f"sqlite:///{quote(str(trial))}", write=True)
+    count = select(func.count()).select_from(events)
+    try:
+        _run(other, found)
+        with engine.connect() as before, other.connect() as after:
+            counts = [c.execute(count).scalar() for c in (before, after)]
+            after.execute(select(lease)).all()
+        if counts[0] != counts[1]:
+            raise OSError(f"of {counts[0]} events the trial has {counts[1]}")
+    finally:
+        other.dispose()
+        for name in (trial.name, f"{trial.name}-wal", f"{trial.name}-shm"):
+            trial.with_name(name).unlink(missing_ok=True)

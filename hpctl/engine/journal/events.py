@@ -1,0 +1,182 @@
+"""What is written down: the events of the journal."""
+
+from datetime import datetime
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeOpened
+from hpctl.vocabulary.identity import Attempt, Generation, LogicalId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.recovery import StepKind
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.trouble import Trouble
+
+
+class DaemonStarted(Struct, frozen=True):
+    """A daemon took the lease."""
+
+    at: datetime
+    version: str
+    mode: str
+    host: str
+    pid: int
+
+
+class NodeRecoveryOpened(Struct, frozen=True):
+    """`plan` decided to treat a generation, past all gates (`passed`, in order)."""
+
+    at: datetime
+    recovery: RecoveryId
+    generation: Generation
+    rule: RuleId
+    meaning: str
+    urgency: Urgency
+    ladder: tuple[Remedy, ...]
+    why: str
+    mode: str
+    rung: int = 0
+    logical_id: LogicalId | None = None
+    by: str = ""
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+
+
+class JobRecoveryOpened(Struct, frozen=True):
+    """A job's attempt was hit by a node that is being treated, or (`trouble`) went wrong by itself.
+
+    `cause` is the node recovery behind it, empty for a trouble. `action` is what the run's policy
+    answered. `exclude`: nodes that it must not be given again, though nobody treats them.
+    `hang`: what `hangs` of the configuration does to a run that hangs; empty for other troubles.
+    `start_at`: its backoff's end. `supervised`: it is left alone as long as its own supervisor
+    goes on. `ran_on`: the nodes of the run that went wrong. `nodes`: how many the attempt had.
+    """
+
+    at: datetime
+    recovery: RecoveryId
+    attempt: Attempt
+    cause: RecoveryId
+    bad_nodes: tuple[NodeName, ...]
+    why: str
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    save_signal: str = ""
+    over_budget: str = ""
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    exclude: tuple[NodeName, ...] = ()
+    start_at: datetime | None = None
+    supervised: bool = False
+    ran_on: tuple[NodeName, ...] = ()
+    nodes: int = 0
+    hang: Literal["", "dump", "requeue", "cancel"] = ""
+
+
+class JobReported(Struct, frozen=True):
+    """A job's supervisor told something. `uid`: whose credential it came with."""
+
+    at: datetime
+    report: JobReport
+    uid: int = 0
+
+
+class HoldNoted(Struct, frozen=True):
+    """A candidate was held by a gate. Written once per change of reason."""
+
+    at: datetime
+    target: str
+    gate: str
+    why: str
+    rule: RuleId
+    approvable: bool = False
+
+
+class HoldLifted(Struct, frozen=True):
+    """The candidate is gone or was opened."""
+
+    at: datetime
+    target: str
+
+
+class SignalSeen(Struct, frozen=True):
+    """A recovery moved. `generation`: the new one, for NEW_GENERATION_SEEN. `tests`: what an
+    acceptance test found, for the signal that it gave."""
+
+    at: datetime
+    recovery: RecoveryId
+    signal: str
+    why: str
+    generation: Generation | None = None
+    tests: tuple[Finding, ...] = ()
+
+
+class StepStarted(Struct, frozen=True):
+    """Written before the effect. Without its StepResolved the step is in doubt."""
+
+    at: datetime
+    recovery: RecoveryId
+    step: StepKind
+    attempt: int
+    target: str
+    detail: str = ""
+
+
+class StepResolved(Struct, frozen=True):
+    """Written after the effect: what came back."""
+
+    at: datetime
+    recovery: RecoveryId
+    step: StepKind
+    attempt: int
+    outcome: Outcome
+
+
+class ConfigurationTaken(Struct, frozen=True):
+    """The daemon acts by another configuration from now on, its recovery policies included.
+
+    `settings`: what differs from the defaults, by dotted name, passwords left out. `by`: the
+    file's owner.
+    """
+
+    at: datetime
+    settings: dict[str, str]
+    by: str
+
+
+class RequestTaken(Struct, frozen=True):
+    """An operator's request was consumed. `answer` is what the operator is told.
+
+    `proof`: how the daemon knows that it was `by` who asked.
+    """
+
+    at: datetime
+    request: int
+    verb: str
+    target: str
+    by: str
+    answer: str
+    ok: bool
+    proof: str = ""
+
+
+Event = (
+    DaemonStarted
+    | NodeRecoveryOpened
+    | JobRecoveryOpened
+    | HoldNoted
+    | HoldLifted
+    | SignalSeen
+    | StepStarted
+    | StepResolved
+    | RequestTaken
+    | ConfigurationTaken
+    | JobReported
+    | ChangeOpened
+)
+
+
+EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

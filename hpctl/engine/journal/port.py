@@ -1,0 +1,30 @@
+"""The journal as the engine needs it, whatever database keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hpctl.engine.journal.events import Event
+    from hpctl.vocabulary.identity import NodeName, RecoveryId
+    from hpctl.vocabulary.model import Health
+
+
+class Journal(Protocol):
+    """The durable memory: append-only events, agents' facts, operators' requests."""
+
+    def append(self, events: Sequence[Event]) -> None:
+        """All or nothing, on stable storage when it returns. Raises JournalCorrupt, OSError."""
+
+    def events(self) -> Iterable[Event]:
+        """Every event that is not retired, in order.
+
+        Raises JournalCorrupt at the first that cannot be read.
+        """
+
+    def retired(self) -> frozenset[RecoveryId]:
+        """The ids of what is past, and not among the events any more. Raises Unavailable."""
+
+    def health(self) -> Mapping[NodeName, Health]:
+        """What the agents reported last, folded by node."""

@@ -1,0 +1,317 @@
+"""Rows of the journal's tables to and from values, and a SQLite journal read without SQLAlchemy.
+
+SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote: what
+cannot be read is corruption. Importing SQLAlchemy takes longer than all else that `hpctl status`
+does, so the commands that show a SQLite journal read it by Python's own sqlite3 module. What is
+read, and what an error means, is as `sql.Store` has it: the contract suite reads every journal both
+ways.
+"""
+
+import re
+import sqlite3
+from collections import namedtuple
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.engine.journal.events import EVENT_TYPES, Event, JobReported
+from hpctl.engine.view import Request
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.job_recovery import ENDS, TRANSITIONS
+from hpctl.vocabulary.model import Finding, Health
+
+_encoder = msgspec.json.Encoder()
+_decoders = {name: msgspec.json.Decoder(kind) for name, kind in EVENT_TYPES.items()}
+
+
+def encode(event: Event) -> tuple[str, str]:
+    """The record's kind and its JSON."""
+    return type(event).__name__, _encoder.encode(event).decode()
+
+
+def decode(seq: int, kind: str, payload: str) -> Event:
+    """Read record number `seq` back. Raises JournalCorrupt with its place and the hint."""
+    try:
+        decoder = _decoders.get(kind)
+        if decoder is None:
+            raise ValueError(f"unknown kind {kind!r}")
+        return decoder.decode(payload)
+    except (TypeError, ValueError, msgspec.DecodeError) as error:
+        raise JournalCorrupt(
+            f"journal event {seq} cannot be read: {error}",
+            "stop the daemon, keep a copy of the journal, and restore the newest good one"
+            " (docs/operations.md, 'A corrupt journal'); it is never read as empty",
+        ) from error
+
+
+_HEAD = re.compile(r'\{"at":"([^"]{19})[^"]*","recovery":"(j-[^"]*)"(?:,"signal":"([a-z_]+)")?')
+"""How a record of a job's recovery begins."""
+_ENDING = {signal for (_, signal), phase in TRANSITIONS.items() if phase in ENDS}
+_ENDING -= {signal for (_, signal), phase in TRANSITIONS.items() if phase not in ENDS}
+
+Row = tuple[int, str, str]
+"""A record's number, kind and JSON."""
+
+
+def without_ended_jobs(rows: Iterable[Row], since: datetime) -> Iterator[Row]:
+    """The rows without job recoveries that ended, and reports of supervisors, before a time (UTC):
+    three of four rows, which are not even decoded. What stays can be replayed."""
+    before, kept = f"{since:%Y-%m-%dT%H:%M:%S}", []
+    ended = set()
+    for row in rows:
+        payload = str(row[2])  # Any type, see above: what is none of ours is found by `decode`.
+        if row[1] == JobReported.__name__ and payload[7:26] < before:
+            continue
+        head = _HEAD.match(payload)
+        kept.append((row, head and head[2]))
+        if head and head[3] in _ENDING and head[1] < before:
+            ended.add(head[2])
+    return (row for row, recovery in kept if recovery not in ended)
+
+
+SCHEMA_VERSION = 2
+"""engine.STEPS leads here from every released one."""
+
+_findings = msgspec.json.Decoder(tuple[Finding, ...])
+_times = msgspec.json.Decoder(dict[str, float])
+
+
+class Holder(Struct, frozen=True):
+    """A daemon as the lease and the table of standbys name it. `address`: its intake, as agents
+    reach it."""
+
+    host: str
+    pid: int
+    version: str
+    mode: str
+    address: str
+
+
+class DaemonInfo(Struct, frozen=True):
+    """The lease row: who runs, since when, and how its last cycle went.
+
+    `beat` counts renewals. `lease_s`: for how long each lasts; 0 once the leader has let go, for
+    the daemon at the address `successor` first where it names one.
+    """
+
+    host: str
+    pid: int
+    version: str
+    mode: str
+    started: datetime
+    heartbeat: datetime
+    until: datetime
+    last_cycle_s: float
+    trouble: str = ""
+    epoch: int = 0
+    beat: int = 0
+    lease_s: float = 0.0
+    address: str = ""
+    successor: str = ""
+
+
+class StandbyInfo(Struct, frozen=True):
+    """A daemon that is ready to take over. `behind`: how many events it has not replayed yet."""
+
+    host: str
+    address: str
+    pid: int
+    version: str
+    beat: int
+    heartbeat: datetime
+    behind: int
+
+
+def checked(schema: str | None, name: str) -> None:
+    """Refuse a database without a journal, or with another version's. Raises Unavailable,
+    JournalCorrupt."""
+    if schema is None:
+        raise Unavailable(
+            f"there is no journal at {name} yet", "the daemon makes it when it first runs"
+        )
+    if schema == str(SCHEMA_VERSION):
+        return
+    what = f"the journal has schema {schema}, this hpctl reads {SCHEMA_VERSION}"
+    if 0 < natural(schema) < SCHEMA_VERSION:
+        raise Unavailable(
+            what, "the daemon of this release migrates it: systemctl restart hpctl-daemon"
+        )
+    raise JournalCorrupt(what, "run the hpctl version that wrote it, or a later one")
+
+
+def utc(stamp: float) -> datetime:
+    """Seconds since the epoch, as every table keeps time, as an aware datetime."""
+    return datetime.fromtimestamp(stamp, UTC)
+
+
+_UNREADABLE = (msgspec.DecodeError, TypeError, ValueError, OverflowError, OSError)
+
+
+@contextmanager
+def _row(place: str, hint: str) -> Iterator[None]:
+    try:
+        yield
+    except _UNREADABLE as error:
+        raise JournalCorrupt(f"{place} cannot be read: {error}", hint) from error
+
+
+def health_row(health: Health) -> dict[str, object]:
+    """What an agent said last, as a row."""
+    return {
+        "node": health.generation.node,
+        "instance": health.generation.instance,
+        "boot": health.generation.boot,
+        "last_heard": health.last_heard.timestamp(),
+        "findings": msgspec.json.encode(health.findings).decode(),
+    }
+
+
+def _health_of(row: Any, heard: float) -> Health:
+    """What an agent said last; `heard` is when the node was last heard, if that was later."""
+    try:  # A context manager for each of ten thousand rows would take as long as the rest.
+        return Health(
+            Generation(NodeName(row.node), InstanceId(row.instance), BootId(row.boot)),
+            utc(max(row.last_heard, heard)),
+            _findings.decode(row.findings),
+        )
+    except _UNREADABLE as error:
+        fix = "delete that row of hpctl_agents: the agent reports again by itself"
+        what = f"the stored findings of node {row.node}"
+        raise JournalCorrupt(f"{what} cannot be read: {error}", fix) from error
+
+
+def heard_row(heard: Mapping[NodeName, datetime]) -> dict[str, object]:
+    """When each node was last heard, as the one row that it is."""
+    times = {node: at.timestamp() for node, at in heard.items()}
+    return {"id": 1, "times": msgspec.json.encode(times).decode()}
+
+
+def health_as_heard(agents: Iterable[Any], times: Any) -> dict[NodeName, Health]:
+    """What the agents said last, by node: its findings were stored when they were new, and it may
+    have been heard since. Raises JournalCorrupt."""
+    heard: Mapping[str, float] = {}
+    if times is not None:
+        fix = "delete the row of hpctl_heard: agents speak again"
+        with _row("when nodes were last heard", fix):
+            heard = _times.decode(times.times)
+    found = (_health_of(row, heard.get(row.node, 0.0)) for row in agents)
+    return {h.generation.node: h for h in found}
+
+
+def request_of(row: Any, proof: str) -> Request:
+    """What an operator asked for. Raises JournalCorrupt."""
+    with _row(f"request {row.id}", "delete that row of hpctl_requests, and ask again"):
+        return Request(row.id, utc(row.at), row.verb, row.target, row.asked_by, proof)
+
+
+def info_of(row: Any) -> DaemonInfo:
+    """Who holds the lease. Raises JournalCorrupt."""
+    values = {name: getattr(row, name) for name in DaemonInfo.__struct_fields__}
+    with _row("the lease", "with every daemon stopped, delete the row of hpctl_lease"):
+        values |= {name: utc(values[name]) for name in ("started", "heartbeat", "until")}
+        return DaemonInfo(**values)
+
+
+def standby_of(row: Any) -> StandbyInfo:
+    """Who stands by. Raises JournalCorrupt."""
+    with _row("a standby", "delete the rows of hpctl_standbys: they are written anew"):
+        values = {n: getattr(row, n) for n in ("host", "address", "pid", "version", "beat")}
+        behind = max(0, (row.newest or 0) - row.seq)
+        return StandbyInfo(**values, heartbeat=utc(row.heartbeat), behind=behind)
+
+
+_SCHEMA = "SELECT value FROM hpctl_meta WHERE name = 'schema'"
+_EVENTS = "SELECT seq, kind, payload FROM hpctl_events WHERE seq > :after"
+_STANDBYS = "SELECT *, (SELECT max(seq) FROM hpctl_events) AS newest FROM hpctl_standbys"
+_PAST = "SELECT seq, kind, payload FROM hpctl_past WHERE seq > :after"
+
+
+class SqliteReader:
+    """The events, the agents' facts and the lease of one file. For one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises Unavailable (not there, or no journal in it), JournalCorrupt (not ours)."""
+        self._name = f"sqlite:///{path}"
+        with _reading(f"the journal at {self._name}"):
+            self._db = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True)
+        try:
+            found = [row.value for row in self._rows(_SCHEMA)] if self._has("hpctl_meta") else []
+            checked(found[0] if found else None, self._name)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    def events(self, *, past: bool = False) -> Iterator[Event]:
+        """As `Store.events`."""
+        return (event for _, event in self.numbered(past=past))
+
+    def numbered(
+        self, after: int = 0, *, past: bool = False, since: datetime | None = None
+    ) -> Iterator[tuple[int, Event]]:
+        """As `Store.numbered`."""
+        past = past and self._has("hpctl_past")
+        query = f"{_PAST} UNION ALL {_EVENTS}" if past else _EVENTS
+        with _reading(f"the journal at {self._name}"):
+            found: Any = self._db.execute(f"{query} ORDER BY seq", {"after": after})
+            for row in found if since is None else without_ended_jobs(found, since):
+                yield row[0], decode(*row)
+
+    def health(self) -> Mapping[NodeName, Health]:
+        """As `Store.health`."""
+        found = self._rows("SELECT * FROM hpctl_agents")
+        return health_as_heard(found, next(self._rows("SELECT * FROM hpctl_heard"), None))
+
+    def daemon(self) -> DaemonInfo | None:
+        """As `Store.daemon`."""
+        row = next(self._rows("SELECT * FROM hpctl_lease"), None)
+        return None if row is None else info_of(row)
+
+    def standbys(self) -> list[StandbyInfo]:
+        """As `Store.standbys`."""
+        return [standby_of(row) for row in self._rows(_STANDBYS)]
+
+    def _has(self, table: str) -> bool:
+        return any(self._rows("SELECT 1 AS one FROM sqlite_master WHERE name = ?", table))
+
+    def _rows(self, query: str, *values: str) -> Iterator[Any]:
+        """The rows, their columns by name."""
+        with _reading(f"the journal at {self._name}"):
+            cursor = self._db.execute(query, values)
+            row: Any = namedtuple("row", [column[0] for column in cursor.description])  # type: ignore[misc]
+            yield from map(row._make, cursor)
+
+
+def passing(error: sqlite3.Error) -> bool:
+    """Whether the trouble is with reaching the file, not with what is in it."""
+    if isinstance(error, sqlite3.InterfaceError):
+        return True
+    # SQLite says OperationalError to a missing table and to a text that is not UTF-8 as well. The
+    # first has the generic code, the second is Python's and has none; 3.10 tells no codes.
+    unreadable = str(error).startswith(("no such ", "Could not decode "))
+    generic = getattr(error, "sqlite_errorname", "") == "SQLITE_ERROR"
+    return isinstance(error, sqlite3.OperationalError) and not (unreadable or generic)
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if passing(error):
+            hint = "is the database up, and its disk well? Until it answers hpctl does nothing"
+            raise Unavailable(f"{what} cannot be reached: {error}", hint) from error
+        hint = "stop the daemon, keep a copy, restore the newest good one"
+        raise JournalCorrupt(f"{what} cannot be read: {error}", hint) from error

@@ -1,0 +1,107 @@
+"""What the engine asks of a kind of recovery: which may open, and what an open one does next.
+
+The engine drives the recoveries of nodes, of jobs and of capacity alike and imports none of them.
+The composition root hands it one explicit list of kinds (`hpctl.daemon.kinds`).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.gates import Candidate
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened, NodeRecoveryOpened
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import View
+from hpctl.vocabulary.assessment import FaultClass
+from hpctl.vocabulary.change import ChangeOpened
+from hpctl.vocabulary.identity import Attempt, Generation, NodeName, RecoveryId
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import Do, Next
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+
+JobsByNode = Mapping[NodeName, Sequence[SlurmJob]]
+"""The jobs that hold, or last held, each node with an open recovery."""
+
+
+class Plan(Struct, frozen=True):
+    """What may open, what is held and why, and what could not be decided."""
+
+    opens: tuple[NodeRecoveryOpened | JobRecoveryOpened | ChangeOpened, ...] = ()
+    holds: tuple[HoldNoted, ...] = ()
+    flaws: tuple[Flaw, ...] = ()
+
+
+class Due(Struct, frozen=True):
+    """A step that a recovery wants now. `attempt`: of the job, for a job's step."""
+
+    recovery: RecoveryId
+    do: Do
+    attempt: Attempt | None = None
+
+
+class Answer(Struct, frozen=True):
+    """What one recovery answered. `generation`: the new one, where it saw one."""
+
+    recovery: RecoveryId
+    answer: Next
+    attempt: Attempt | None = None
+    generation: Generation | None = None
+
+
+Answers = tuple[list[Answer], list[Flaw]]
+"""The answers of all open recoveries of one kind, and what could not be advanced."""
+
+
+def find_no_candidates(
+    view: View,  # noqa: ARG001
+    policy: Policy,  # noqa: ARG001
+    treated: Collection[NodeName],  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+) -> list[Candidate]:
+    """Return no candidates: for a kind that treats no nodes."""
+    return []
+
+
+def plan_nothing(
+    view: View,  # noqa: ARG001
+    policy: Policy,  # noqa: ARG001
+    here: JobsByNode,  # noqa: ARG001
+    now: datetime,  # noqa: ARG001
+) -> Plan:
+    """Return an empty plan."""
+    return Plan()
+
+
+class Order(Struct, frozen=True):
+    """An order for one node that an operator may give by a request.
+
+    `refuse` returns why the order cannot be given for this node now, "" where it can.
+    """
+
+    fault: FaultClass
+    refuse: Callable[[SlurmNode, View], str]
+
+
+class Kind(Struct, frozen=True):
+    """One kind of recovery.
+
+    `advance` asks each open recovery of the kind for its next move, step or wait.
+    `find_candidates` names nodes beyond those that are assessed faulty; the gates judge them.
+    `plan` decides what may open beside the nodes' recoveries, on the same view.
+    `plan_after` does so after the journal has what the other kinds opened.
+    `orders` are what operators may ask for, by the request's verb.
+    `pair_instances` yields what the journal keeps together until both ended.
+    """
+
+    advance: Callable[[View, Policy, JobsByNode, datetime], Answers]
+    find_candidates: Callable[[View, Policy, Collection[NodeName], datetime], list[Candidate]] = (
+        find_no_candidates
+    )
+    plan: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
+    plan_after: Callable[[View, Policy, JobsByNode, datetime], Plan] = plan_nothing
+    orders: Mapping[str, Order] = {}
+    pair_instances: Callable[[State], Iterable[tuple[RecoveryId, RecoveryId | None]]] = (
+        lambda _state: ()
+    )

@@ -1,0 +1,136 @@
+"""The loop: observe, take requests, plan, advance, execute. Read this file first.
+
+Level-triggered: each cycle looks at the whole world again. A start-up is just a cycle: what was
+in doubt when the last daemon died is in the journal, and `advance` treats it like any input.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from hpctl.engine.advance import Progress, advance_all
+from hpctl.engine.execute import Executor
+from hpctl.engine.journal.events import Event, HoldLifted, HoldNoted, JobReported
+from hpctl.engine.journal.state import State
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.kinds import Kind
+from hpctl.engine.observe import Observer
+from hpctl.engine.plan import plan, plan_after, quarantined
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.requests import collect_orders, taken
+from hpctl.engine.view import View, jobs_on
+from hpctl.faults.catalogue import Rules
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.ports import Clock
+from hpctl.vocabulary.recovery import Look
+
+MAX_PASSES = 50
+"""A recovery has fewer phases than this: more passes in one cycle is a bug, not a recovery."""
+
+
+class Pace(Struct, frozen=True):
+    """When the next cycle should come, if nothing wakes the loop before."""
+
+    acted: bool
+    look: Look
+    until: datetime | None
+
+
+class JobReports(Protocol):
+    """What the supervisors of jobs told."""
+
+    def news(self) -> Sequence[JobReported]:
+        """Return the reports since the last call, which the journal has already."""
+
+
+class Loop:
+    """The cycle that one daemon repeats."""
+
+    def __init__(
+        self,
+        memory: JournaledState,
+        executor: Executor,
+        observer: Observer,
+        requests: RequestDesk,
+        jobs: JobReports,
+        clock: Clock,
+        kinds: Sequence[Kind],
+    ) -> None:
+        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `core.kinds`."""
+        self._memory, self._executor, self._observer = memory, executor, observer
+        self._requests, self._jobs, self._clock = requests, jobs, clock
+        self._kinds, self._orders = kinds, collect_orders(kinds)
+        self.flaws: tuple[Flaw, ...] = ()
+        """What could not be handled in the last cycle, each by itself."""
+        self.view: View | None = None
+        """What the last cycle saw."""
+
+    @property
+    def state(self) -> State:
+        """The state in memory."""
+        return self._memory.state
+
+    def cycle(self, policy: Policy, rules: Rules) -> Pace:
+        """Once round. Raises what the journal raises; what raises about one thing is its flaw."""
+        self._executor.collect()
+        reports = self._jobs.news()
+        _, of_reports = each("fold", reports, lambda e: e.report.job, self.state.fold)
+        view = self._observer.look(self.state, rules, policy.mode is not Mode.OBSERVE)
+        self.view = view
+        now = self._clock.now()
+        for request in self._requests.pending():
+            self._memory.append(taken(request, view, policy, now, self._orders))
+        here = jobs_on(list(self.state.open_nodes), view.scheduler.jobs)
+        decided = plan(view, policy, rules, here, now, self._kinds)
+        self._memory.append(decided.opens)
+        later = plan_after(view, policy, here, now, self._kinds)
+        self._memory.append(later.opens)
+        before = self._open()
+        progress = self._advance(view, policy, now)
+        begun = self._executor.run(progress.due)
+        flaws = [*view.flaws.values(), *of_reports, *decided.flaws, *later.flaws, *progress.flaws]
+        self.flaws = (*flaws, *self._executor.flaws())
+        holds = quarantined(self.flaws, [*decided.holds, *later.holds], self.state.holds, now)
+        self._memory.append(self._changed(holds, now))
+        # What has ended may be decided on anew: a run that failed again, say.
+        ended = self._open() < before
+        return _pace(progress, view, begun or ended or bool(decided.opens or later.opens))
+
+    def _open(self) -> int:
+        state = self.state
+        return len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
+
+    def _advance(self, view: View, policy: Policy, now: datetime) -> Progress:
+        for _ in range(MAX_PASSES):
+            progress = advance_all(view, policy, now, self._kinds)
+            if not progress.moves:
+                return progress
+            self._memory.append(progress.moves)
+        raise RuntimeError(f"recoveries still move after {MAX_PASSES} passes: {progress.moves}")
+
+    def _changed(self, holds: Sequence[HoldNoted], now: datetime) -> list[Event]:
+        """Holds are written once per change of reason, not once per cycle."""
+        known = self.state.holds
+        new = [
+            h
+            for h in holds
+            if h.target not in known
+            or (known[h.target].gate, known[h.target].rule) != (h.gate, h.rule)
+        ]
+        current = {h.target for h in holds}
+        return [*new, *(HoldLifted(now, t) for t in sorted(known) if t not in current)]
+
+
+_SOONEST = (Look.SOON, Look.OFTEN, Look.SLOWLY, Look.WOKEN)
+
+
+def _pace(progress: Progress, view: View, acted: bool) -> Pace:
+    look = min((w.look for w in progress.waits), key=_SOONEST.index, default=Look.WOKEN)
+    times = [w.until for w in progress.waits]
+    times += [a.until for a in view.assessments.values() if a.until is not None]
+    if view.silent_at is not None:
+        times.append(view.silent_at)
+    return Pace(acted, look, min(times, default=None))

@@ -1,0 +1,46 @@
+"""How long each phase of a node's recovery may last."""
+
+from datetime import datetime
+
+from hpctl.engine import test_reservation
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.policy import Policy, Unrecoverable
+from hpctl.vocabulary.recovery import StepKind
+
+
+def deadline_of(rec: NodeRecovery, policy: Policy) -> datetime:
+    """When the phase that a recovery is in has lasted too long."""
+    return later(rec.since, _deadline_s(rec, policy))
+
+
+def _deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+    node = policy.node
+    after_jobs = rec.urgency is Urgency.AFTER_JOBS
+    waits_for_jobs = after_jobs or node.unrecoverable_jobs is Unrecoverable.WAIT
+    kinds = {step.kind for step in rec.steps}
+    remedying = node.replace_deadline_s
+    if rec.remedy is Remedy.RESET_GPU and StepKind.RESET in kinds:
+        remedying = node.reset_deadline_s
+    elif rec.remedy is not Remedy.REPLACE and StepKind.REBOOT in kinds:
+        remedying = node.reboot_deadline_s
+    return {
+        NodePhase.OPEN: node.cordon_deadline_s,
+        NodePhase.CORDONED: node.vacate_after_jobs_deadline_s
+        if waits_for_jobs
+        else node.vacate_deadline_s,
+        NodePhase.VACATED: node.replace_deadline_s,
+        NodePhase.REMEDYING: remedying,
+        NodePhase.REJOINING: node.rejoin_deadline_s,
+        NodePhase.VERIFYING: node.verify_deadline_s,
+        NodePhase.ACCEPTING: _test_deadline_s(rec, policy),
+        NodePhase.UNRESERVING: node.vacate_deadline_s,
+    }[rec.phase]
+
+
+def _test_deadline_s(rec: NodeRecovery, policy: Policy) -> float:
+    """As long as the job may wait and run, and some minutes for what is around it."""
+    test = policy.acceptance
+    run_s = test.limit_s(test_reservation.level_of(rec, policy))
+    return test.start_s + run_s + test.result_s + policy.node.doubt_window_s

@@ -1,0 +1,61 @@
+"""What a node's recovery has done so far, read from its steps."""
+
+from datetime import timedelta
+from typing import Final
+
+from hpctl.faults.hma_marks import CHECK, MARKS
+from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import StepKind, StepRecord, last_step
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+
+def unasked(rec: NodeRecovery, policy: Policy) -> str:
+    """How a person asks the service for what is left to it, where nobody has; "" elsewhere.
+
+    Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
+    leaves no trace in the node's record.
+    """
+    if policy.mode is not Mode.ASSIST or _was_marked(rec) or rec.remedy not in MARKS.values():
+        return ""
+    order = f"scontrol update NodeName={rec.node} State=FAIL Reason=Action:{rec.remedy.title()}"
+    return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
+
+
+def _was_marked(rec: NodeRecovery) -> bool:
+    """Whether a mark was seen on the node since the recovery opened, or opened it."""
+    return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
+
+
+UNSAVED: Final = timedelta(seconds=120)
+"""slurmctld saves a drain within 5 s: one that is older than this was not lost with it, however
+long its start took."""
+
+
+RESTORED: Final = timedelta(seconds=60)
+"""So long after slurmctld's start a node without its drain was restored so, and not resumed."""
+
+
+def lost(rec: NodeRecovery, node: SlurmNode | None) -> bool:
+    """Whether a node that we closed, and have not begun to give back, is in service."""
+    closed = rec.phase is not NodePhase.OPEN and rec.phase not in IN_TEST and not returning(rec)
+    return closed and node is not None and node.in_service
+
+
+def returning(rec: NodeRecovery) -> bool:
+    """Whether we have begun to give the node back, and have not closed it again since."""
+    return last_step(since_drain(rec), StepKind.RETURN) is not None
+
+
+def let_go(rec: NodeRecovery, policy: Policy) -> bool:
+    """Whether its newest test ended so that the node serves again."""
+    verdict, _ = rec.verdict
+    untested = verdict is NodeSignal.UNTESTED and policy.acceptance.untested == "return"
+    return verdict is NodeSignal.TEST_PASSED or untested
+
+
+def since_drain(rec: NodeRecovery) -> tuple[StepRecord, ...]:
+    """The steps since we last closed the node."""
+    kinds = [step.kind for step in rec.steps]
+    last = len(kinds) - kinds[::-1].index(StepKind.DRAIN) if StepKind.DRAIN in kinds else 0
+    return rec.steps[last:]

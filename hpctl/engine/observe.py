@@ -1,0 +1,384 @@
+"""Building the View: each part carries when it was read, and an old part is never dressed up.
+
+Slurm is read on the loop's thread, each cycle: every step rests on it. The
+cloud is read on a thread of its own, because its answer may take seconds and a drain must not
+wait for it. Which run policy each registered job has is found here, too: the cluster's, its
+partition's, its own; the later wins.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
+from datetime import datetime, timedelta
+from operator import itemgetter
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import Config
+from hpctl.engine.instance_resolver import NEVER as LONG_AGO
+from hpctl.engine.journal.state import State
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.node_history import lost
+from hpctl.engine.run_policies import RunPolicies
+from hpctl.engine.test_reservation import left
+from hpctl.engine.view import View
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import Rules
+from hpctl.faults.health import standing
+from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.reachability import Signs, with_marks_and_reach
+from hpctl.toolkit.errors import Interrupted, Unavailable
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase
+from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.ports import Clock, Scheduler
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+
+_JUST_AFTER = timedelta(milliseconds=1)
+
+
+WHOLE_CHEAP_S = 0.1
+"""A reading of the whole of Slurm that takes no longer is taken each time."""
+
+
+WHOLE_EVERY_S = 5.0
+"""How long parts of Slurm are read before the whole is read again: a restart is over by then."""
+
+
+WHOLE_AGE_S = 30.0
+"""No part is read beside a whole that is older: the rest of the cluster has changed since. A
+reading of the whole that an event interrupts is put off by WHOLE_EVERY_S, once.
+"""
+
+
+PART_NODES = 200
+"""Most nodes in one part; more cost what the whole costs."""
+
+
+GAP = timedelta(seconds=60)
+"""Shorter spells in which Slurm does not answer, or hpctl is stopped, put no deadline off."""
+
+
+class HangSource(Protocol):
+    """Which running jobs stand still, from what the agents count of their processes."""
+
+    policy: HangPolicy
+    flaws: tuple[Flaw, ...]
+
+    @property
+    def worked(self) -> Mapping[JobId, datetime]:
+        """When each job was last seen at work."""
+
+    def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
+        """Take in what an agent sent. Called on other threads."""
+
+    def look(self, slurm: SchedulerView, now: datetime, state: State) -> Mapping[JobId, Hang]:
+        """The jobs that hang."""
+
+
+LEAVES_S = 600.0
+"""How often the topology is read, in seconds."""
+
+
+class Observer:
+    """All the reading of one cycle."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cloud: CloudWatch,
+        health: NodeHealthStore,
+        clock: Clock,
+        kill_switch: Path,
+        hangs: HangSource,
+    ) -> None:
+        """`kill_switch`: while this file exists nothing is done."""
+        self.whole_cheap_s = WHOLE_CHEAP_S
+        self._runs = RunPolicies()
+        self._scheduler = scheduler
+        self._cloud = cloud
+        self._health = health
+        self._clock = clock
+        self._kill_switch = kill_switch
+        self._slurm = SchedulerView(as_of=LONG_AGO)
+        self._provider = cloud.view
+        self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
+        self._leaves: Mapping[NodeName, str] = {}
+        self._leaves_at = -math.inf
+        self._capacity = False
+        self.slurm_trouble = ""
+        self._marks: set[tuple[NodeName, str]] = set()
+        self.tell_addresses: Callable[[Mapping[NodeName, str]], None] = lambda _: None
+        """Hears the nodes' addresses as soon as Slurm was read."""
+        self._able_since = LONG_AGO
+        self._looked = LONG_AGO
+        self._whole_due = -math.inf
+        self._reads_parts = False
+        self._whole_cost = math.inf
+        self._signs: Signs = {}
+        self._hindered: datetime | None = LONG_AGO
+        self.hangs = hangs
+
+    def configure(self, config: Config) -> None:
+        """Take what a configuration sets, at the start and after each reload.
+
+        Reservations are read where autoscaling or spares need them, and where what they kept
+        before the configuration changed has to be released.
+        """
+        self._kill_switch = config.kill_switch
+        self._runs = RunPolicies(config.run_policy_layers)
+        self._capacity = config.sizes_capacity
+        self.hangs.policy = config.hangs
+
+    @property
+    def slurm(self) -> SchedulerView:
+        """What Slurm reported last, with its time. Any thread."""
+        return self._slurm
+
+    @property
+    def provider(self) -> ProviderView:
+        """What the cloud reported last, its instances joined to Slurm's nodes. Any thread."""
+        return self._provider
+
+    @property
+    def trouble(self) -> str:
+        """What could not be read, for `hpctl status`."""
+        return "; ".join(t for t in (self.slurm_trouble, self._cloud.trouble) if t)
+
+    def latest_slurm(self) -> SchedulerView:
+        """What Slurm reported last. Any thread. Raises Unavailable until Slurm was read once."""
+        if self._slurm.as_of == LONG_AGO:
+            raise Unavailable("Slurm has not answered yet", "try again in a moment")
+        return self._slurm
+
+    def addresses(self) -> Mapping[NodeName, str]:
+        """The address that Slurm has for each node; the same object until one changes. Any thread.
+
+        Raises Unavailable until Slurm was read once.
+        """
+        self.latest_slurm()
+        return self._cloud.joiner.addresses
+
+    def look(self, state: State, rules: Rules, acts: bool = True) -> View:
+        """The world now. Where Slurm cannot be read, the old view with its old time. `acts`: the
+        mode lets hpctl act on what is seen."""
+        health = self._health.snapshot()
+        try:
+            seen, health = self._read_slurm(state, health)
+            if any(lost(state.nodes[i], seen.nodes.get(n)) for n, i in state.open_nodes.items()):
+                seen = replace(seen, booted=self._scheduler.booted())
+            self._slurm = seen
+            self._read_capacity(state)
+            self.slurm_trouble = ""
+        except Unavailable as error:
+            self.slurm_trouble = str(error)
+        for node in state.returned.keys() & health.keys():
+            health[node] = standing(health[node], state.returned[node])
+        now, stopped = self._clock.now(), self.stopped()
+        self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
+        if not self.slurm_trouble:
+            self.tell_addresses(self._cloud.joiner.addresses)
+        if not timedelta() <= now - self._looked <= GAP:
+            self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
+        self._looked = now
+        health, self._signs = with_marks_and_reach(
+            health, self._slurm, joined.instances, rules, now, self._signs
+        )
+        hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
+        assessments, of_health = self._assess(health, rules, now)
+        ruled, of_runs = self._runs.of(self._slurm)
+        return View(
+            scheduler=self._slurm,
+            provider=self._provider,
+            health=health,
+            assessments=assessments,
+            silent_at=next_silence(health, rules, now),
+            state=state,
+            instances=joined.instances,
+            unjoined=joined.unjoined,
+            current=not self.slurm_trouble,
+            stopped=stopped,
+            able_since=self._able(hindered, now),
+            ruled=ruled,
+            reservations=self._reserved,
+            leaves=self._leaves,
+            hangs=self.hangs.look(self._slurm, now, state),
+            worked=self.hangs.worked,
+            flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
+        )
+
+    def _flaws(self) -> tuple[Flaw, ...]:
+        return (*self._slurm.flaws, *self._provider.flaws, *self.hangs.flaws)
+
+    def _read_capacity(self, state: State) -> None:
+        """The reservations, and the topology, which changes with slurmctld's configuration, where
+        capacity is managed or a node is tested. Raises Unavailable."""
+        phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
+        back = NodePhase.VERIFYING in phases and any(map(left, state.nodes.values()))
+        if not (self._capacity or state.changes or back or phases & {*IN_TEST}):
+            return
+        self._reserved = self._scheduler.reservations()
+        if time.monotonic() - self._leaves_at > LEAVES_S:
+            self._leaves, self._leaves_at = self._scheduler.leaves(), time.monotonic()
+
+    def _read_slurm(
+        self, state: State, health: dict[NodeName, Health]
+    ) -> tuple[SchedulerView, dict[NodeName, Health]]:
+        """Slurm, and the health of the nodes: after a reading of the whole what it is by then, for
+        that takes half a second where there are 10,000 nodes."""
+        try:
+            seen = self._read_part_or_whole(state, health)
+        except Interrupted:
+            health = self._health.snapshot()
+            self._reads_parts, self._whole_due = True, self._clock.monotonic() + WHOLE_EVERY_S
+            seen = self._read_part_or_whole(state, health)
+        return seen, health if self._reads_parts else self._health.snapshot()
+
+    def _read_part_or_whole(self, state: State, health: Mapping[NodeName, Health]) -> SchedulerView:
+        """The whole, or all jobs and the nodes that something is to be done about.
+
+        A part leaves the time of the whole as it is: what it does not hold is that old. Where
+        nodes are kept or added for jobs, each node matters and the whole is read.
+        """
+        began = self._clock.monotonic()
+        nodes = concerned(state, health, self._slurm)
+        if self._part_will_do(began, nodes) and not (self._capacity or state.open_changes):
+            part = self._scheduler.part(nodes, self._settled(state, nodes))
+            seen = dict(self._slurm.nodes)
+            for name in nodes:
+                seen.pop(name, None)
+            if not _runs_on_down(part.jobs.values(), seen):
+                flaws = {f.target: f for f in self._slurm.flaws if f.target not in nodes}
+                flaws |= {f.target: f for f in part.flaws}
+                seen.update(part.nodes)
+                now = SchedulerView(self._slurm.as_of, seen, part.jobs, tuple(flaws.values()))
+                return carry_nodes(self._slurm, now)
+        view = carry_nodes(self._slurm, self._scheduler.view())
+        now_s = self._clock.monotonic()
+        self._whole_due, self._reads_parts = now_s + WHOLE_AGE_S, False
+        self._whole_cost = now_s - began
+        return view
+
+    def _settled(self, state: State, nodes: Set[NodeName]) -> Mapping[NodeName, SlurmNode]:
+        """Those that no recovery waits for to boot: of them only the state is read anew."""
+        remedied = {
+            node
+            for node, rid in state.open_nodes.items()
+            if state.nodes[rid].phase not in (NodePhase.OPEN, NodePhase.CORDONED)
+        }
+        return {n: self._slurm.nodes[n] for n in nodes - remedied if n in self._slurm.nodes}
+
+    def _part_will_do(self, now: float, nodes: Set[NodeName]) -> bool:
+        if self.slurm_trouble or not 0 < len(nodes) <= PART_NODES:
+            return False
+        if not self._reads_parts:
+            self._reads_parts = True
+            self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
+        return self._whole_cost > self.whole_cheap_s and now <= self._whole_due
+
+    def marked(self) -> bool:
+        """Whether HyperPod's health agent has marked a node since Slurm was read last.
+
+        A mark is news once. Where Slurm cannot be asked the next cycle tells.
+        """
+        if self.slurm_trouble or not self._provider.present:
+            return False
+        try:
+            marks = set(self._scheduler.marks().items())
+        except Unavailable:
+            return False
+        known = {(name, mark_of(node)) for name, node in self._slurm.nodes.items()}
+        new, self._marks = marks - self._marks - known, marks
+        return bool(new)
+
+    def _able(self, hindered: bool, now: datetime) -> datetime:
+        """Since when nothing keeps hpctl from looking and acting; a start is the end of a gap."""
+        if hindered:
+            self._hindered = self._hindered or now
+            return now
+        if self._hindered is not None and now - self._hindered > GAP:
+            self._able_since = now
+        self._hindered = None
+        return self._able_since
+
+    def stopped(self) -> str:
+        """Why nothing may be done at all, where the kill switch says so. Any thread."""
+        try:
+            self._kill_switch.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as error:  # it may be there: nothing is done until somebody knows
+            return f"the kill switch {self._kill_switch} cannot be seen: {error.strerror}"
+        return f"the kill switch {self._kill_switch} exists"
+
+    def _assess(
+        self, health: dict[NodeName, Health], rules: Rules, now: datetime
+    ) -> tuple[dict[NodeName, Assessment], list[Flaw]]:
+        """The assessments of all nodes that are not plainly healthy."""
+        worth = [
+            (node, known)
+            for node, known in health.items()
+            if known.findings or now - known.last_heard > rules.silent_after
+        ]
+        found, flaws = each(
+            "assess", worth, itemgetter(0), lambda item: (item[0], assess(item[1], rules, now))
+        )
+        return {
+            node: assessment
+            for node, assessment in found
+            if assessment.condition is not Condition.HEALTHY or assessment.findings
+        }, flaws
+
+
+def concerned(
+    state: State, health: Mapping[NodeName, Health], slurm: SchedulerView
+) -> set[NodeName]:
+    """The nodes that a recovery is about, or that an agent tells of, or whose jobs are moved."""
+    nodes = {*state.open_nodes, *(name for name, known in health.items() if known.findings)}
+    for rid in state.open_jobs.values():
+        rec = state.jobs[rid]
+        job = slurm.jobs.get(rec.attempt.job)
+        nodes |= {*rec.bad_nodes, *rec.exclude, *(job.nodes if job else ())}
+    return nodes
+
+
+def _runs_on_down(jobs: Iterable[SlurmJob], older: Mapping[NodeName, SlurmNode]) -> bool:
+    """Whether a job runs on a node that was DOWN when it was read, before the jobs were: it has
+    come back since, or was lost since without a recovery."""
+    down = {name for name, node in older.items() if node.state == "DOWN"}
+    return bool(down) and any(
+        job.running and (job.batch_host in down or not down.isdisjoint(job.nodes)) for job in jobs
+    )
+
+
+def next_silence(health: Mapping[NodeName, Health], rules: Rules, now: datetime) -> datetime | None:
+    """When the first of the nodes that are heard now will have been silent for too long."""
+    heard = (h.last_heard for h in health.values() if now - h.last_heard <= rules.silent_after)
+    oldest = min(heard, default=None)
+    return None if oldest is None else oldest + rules.silent_after + _JUST_AFTER
+
+
+def carry_nodes(before: SchedulerView, after: SchedulerView) -> SchedulerView:
+    """Keep the nodes of a job's last run, which Slurm forgets: all of them when it requeues the
+    job, those that have finished (or died) one by one while the job is completing.
+
+    Without it nobody could say which job Slurm itself took off a node that went down. Lost with
+    a restart of the daemon, when such a job merely waits out Slurm's own delay.
+    """
+    carried: dict[JobId, SlurmJob] = {}
+    for job in after.jobs.values():
+        requeued = not job.nodes and job.state == "PENDING" and job.restarts > 0
+        if not requeued and not job.completing:
+            continue
+        old = before.jobs.get(job.id)
+        if old is not None and len(old.nodes) > len(job.nodes):
+            carried[job.id] = replace(job, nodes=old.nodes)
+    return replace(after, jobs={**after.jobs, **carried}) if carried else after

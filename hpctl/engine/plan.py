@@ -1,0 +1,325 @@
+"""Which recoveries may open. Pure: a view, a policy and a time in, decisions out.
+
+Invariant: every candidate yields exactly one Open or one Hold, and the opens of one plan
+together never exceed a budget. Candidates are taken in a fixed order, so that the same view
+gives the same plan however its parts were ordered.
+
+A flaw becomes a hold `internal_error` on its one target, and an escalation if it lasts. The hold is
+in the journal like every other, so that `status`, `explain` and `doctor` show it and a restart does
+not lose it; it is lifted when the target can be handled again.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import itemgetter
+from typing import Final
+
+from hpctl.engine.gates import GATES, Candidate, Tally, approved, correlated_since, tally
+from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
+from hpctl.engine.kinds import JobsByNode, Kind, Plan
+from hpctl.engine.node_history import since_drain
+from hpctl.engine.view import View
+from hpctl.faults.catalogue import OWN_HARDWARE, Rules
+from hpctl.faults.hma_marks import RULES as MARK_RULES
+from hpctl.faults.reachability import RULES as REACH_RULES
+from hpctl.faults.reachability import left_alone
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
+from hpctl.vocabulary.change import ChangePhase
+from hpctl.vocabulary.change import Kind as ChangeKind
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import InstanceId, NodeName, RuleId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal, goes_anyway
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import StepKind, recovery_id
+from hpctl.vocabulary.slurm_facts import SlurmNode
+
+GATE: Final = "internal_error"
+QUARANTINED: Final = RuleId("internal-error")
+ESCALATED: Final = RuleId("internal-error-lasts")
+LASTS_S: Final = 600.0
+"""What cannot be handled for so long does not pass by itself."""
+
+
+def quarantined(
+    flaws: Iterable[Flaw], holds: Iterable[HoldNoted], known: Mapping[str, HoldNoted], now: datetime
+) -> list[HoldNoted]:
+    """All holds of one cycle, one a target. `known`: those that stand in the journal."""
+    found = {hold.target: hold for hold in holds}
+    for flaw in flaws:
+        before = known.get(flaw.target)
+        lasts = before is not None and before.gate == GATE and _lasts(before, now)
+        hint = "it lasts: look at the daemon's log" if lasts else "left alone, all others go on"
+        why = f"{flaw.where} raised {flaw.error} (input {flaw.digest}); {hint}"
+        rule = ESCALATED if lasts else QUARANTINED
+        found[flaw.target] = HoldNoted(now, flaw.target, GATE, why, rule)
+    return list(found.values())
+
+
+def _lasts(before: HoldNoted, now: datetime) -> bool:
+    return before.rule == ESCALATED or now >= later(before.at, LASTS_S)
+
+
+NODE_LOST: Final = RuleId("node-lost")
+"""The catalogue's row for a node that two observers call gone."""
+DRAIN_RESTORED: Final = FaultClass(
+    RuleId("drain-restored"),
+    "slurmctld restored a drain that was lifted",
+    Urgency.AFTER_JOBS,
+    (Remedy.NONE,),
+    source="slurmctld",
+)
+"""No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
+
+
+def plan(
+    view: View, policy: Policy, rules: Rules, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
+) -> Plan:
+    """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""
+    candidates, flaws = node_candidates(view, rules, now)
+    candidates += _restored(view, _names(view, candidates), now)
+    for kind in kinds:
+        candidates += kind.find_candidates(view, policy, _names(view, candidates), now)
+    counts = tally(view, candidates, policy, now)
+
+    def one(candidate: Candidate) -> NodeRecoveryOpened | HoldNoted:
+        decision = decide(candidate, view, counts, policy, now)
+        if not isinstance(decision, HoldNoted):
+            counts.add(candidate.node, candidate.fault.rule, now)
+        return decision
+
+    nodes, of_nodes = each("plan", sorted(candidates, key=_order), lambda c: c.node.name, one)
+    plans = [kind.plan(view, policy, here, now) for kind in kinds]
+    opens = [opened for opened in nodes if not isinstance(opened, HoldNoted)]
+    holds = [hold for hold in nodes if isinstance(hold, HoldNoted)]
+    return Plan(
+        (*opens, *(opened for plan in plans for opened in plan.opens)),
+        (*holds, *(hold for plan in plans for hold in plan.holds), *_blocked(view, policy, now)),
+        (*flaws, *of_nodes, *(flaw for plan in plans for flaw in plan.flaws)),
+    )
+
+
+def plan_after(
+    view: View, policy: Policy, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
+) -> Plan:
+    """Decide on what may open only after the journal has what `plan` opened."""
+    plans = [kind.plan_after(view, policy, here, now) for kind in kinds]
+    return Plan(
+        tuple(opened for plan in plans for opened in plan.opens),
+        tuple(hold for plan in plans for hold in plan.holds),
+        tuple(flaw for plan in plans for flaw in plan.flaws),
+    )
+
+
+def _names(view: View, candidates: Iterable[Candidate]) -> set[NodeName]:
+    """The nodes that are treated or about to be."""
+    return {*view.state.open_nodes, *(candidate.node.name for candidate in candidates)}
+
+
+def _blocked(view: View, policy: Policy, now: datetime) -> list[HoldNoted]:
+    """Nodes that stay closed while a mass event keeps their remedy back: a person may approve."""
+    found = []
+    for rid, why in correlated_since(view, policy, now).items():
+        rec = view.state.nodes[rid]
+        if rec.rule in OWN_HARDWARE:
+            reason = f"{why}; {rec.node} stays closed, and its remedy waits"
+            found.append(HoldNoted(now, rec.node, "correlated", reason, rec.rule, True))
+    return found
+
+
+def _order(c: Candidate) -> tuple[bool, datetime, str]:
+    return (c.fault.urgency is not Urgency.NOW, c.since, c.node.name)
+
+
+def decide(
+    c: Candidate, view: View, counts: Tally, policy: Policy, now: datetime
+) -> NodeRecoveryOpened | HoldNoted:
+    """One candidate against all gates in order."""
+    passed: list[str] = []
+    waved = approved(c.node.name, view, policy, now)
+    leaves = goes_anyway(c.fault.ladder)
+    for row in GATES:
+        if (c.manual and not row.manual) or (waved and row.approvable):
+            passed.append(f"{row.name} (waved by {c.by or 'approval'})")
+            continue
+        if leaves and not row.manual:
+            passed.append(f"{row.name} (the instance goes anyway)")
+            continue
+        if row.name == "correlated" and c.fault.rule in OWN_HARDWARE:
+            passed.append(f"{row.name} (its own hardware: closed now, remedied when this passes)")
+            continue
+        why = row.gate(c, view, counts, policy, now)
+        if why is not None:
+            return HoldNoted(now, c.node.name, row.name, why, c.fault.rule, row.approvable)
+        passed.append(row.name)
+    return _open(c, view, policy, tuple(passed), now)
+
+
+def _open(
+    c: Candidate, view: View, policy: Policy, passed: tuple[str, ...], now: datetime
+) -> NodeRecoveryOpened:
+    instance = view.instance(c.node.name)
+    judged = view.assessments.get(c.node.name)
+    return NodeRecoveryOpened(
+        at=now,
+        recovery=recovery_id(
+            "n", c.node.name, c.generation, c.fault.rule, len(view.state.nodes), known=view.state
+        ),
+        generation=c.generation,
+        rule=c.fault.rule,
+        meaning=c.fault.meaning,
+        urgency=c.fault.urgency,
+        ladder=tuple(dict.fromkeys(c.fault.ladder)),
+        why=c.why,
+        mode=policy.mode,
+        rung=0 if c.manual else _rung(c, view, now),
+        logical_id=instance.logical_id if instance else None,
+        by=c.by,
+        findings=(*c.findings, *(judged.findings if judged and not c.manual else ())),
+        passed=passed,
+    )
+
+
+def _rung(c: Candidate, view: View, now: datetime) -> int:
+    """Climb one rung for each time this instance was treated by this rule in the window."""
+    window = c.fault.escalate_window_s
+    before = sum(
+        1
+        for r in view.state.nodes.values()
+        if r.rule == c.fault.rule
+        and r.generation.instance == c.generation.instance
+        and r.phase is NodePhase.RETURNED
+        and now < later(r.opened, window)
+    )
+    return min(before, len(set(c.fault.ladder)) - 1)
+
+
+def node_candidates(view: View, rules: Rules, now: datetime) -> tuple[list[Candidate], list[Flaw]]:
+    """Every generation that the facts call faulty and that nobody treats yet."""
+    leaving = _taken_out(view)
+
+    def one(item: tuple[NodeName, Assessment]) -> Candidate | None:
+        name, judged = item
+        node = view.scheduler.nodes.get(name)
+        if node is None or name in view.state.open_nodes or name not in view.health:
+            return None
+        if (name, judged.generation.instance) in leaving or view.aside(name):
+            return None
+        candidate = _candidate(node, judged, view, rules, now)
+        dealt_with = candidate is not None and _dealt_with(candidate, judged, view)
+        return None if dealt_with else candidate
+
+    found, flaws = each("plan", view.assessments.items(), itemgetter(0), one)
+    return [candidate for candidate in found if candidate is not None], flaws
+
+
+def _restored(view: View, treated: Collection[NodeName], now: datetime) -> list[Candidate]:
+    """Nodes that are drained in the name of a recovery that has seen them back in service.
+
+    Nobody else writes such a Reason. They are given back as by an operator's order: no budget is
+    spent on it, and all of them at once are one slurmctld's doing, and no mass event.
+    """
+    found = []
+    for node in view.scheduler.nodes.values():
+        owner = reason_owner(node.reason) if node.reason and node.drained else None
+        lifted = view.state.nodes.get(owner) if owner is not None else None
+        health = view.health.get(node.name)
+        if lifted is None or health is None or node.name in treated or view.aside(node.name):
+            continue
+        if lifted.node == node.name and lifted.phase is NodePhase.RETURNED:
+            why = f"{lifted.id} had given it back: slurmctld came back with a state from before"
+            generation = health.generation
+            found.append(Candidate(generation, node, DRAIN_RESTORED, now, why, by="hpctl"))
+    return found
+
+
+def _taken_out(view: View) -> set[tuple[NodeName | None, InstanceId | None]]:
+    """The nodes whose very instance is on its way out of the cluster, or is gone by our own order.
+
+    Its name stays in Slurm for a while, DOWN, and its agent is silent: as was asked for.
+    """
+    return {
+        (change.opened.node, change.opened.instance)
+        for change in view.state.changes.values()
+        if change.opened.kind is ChangeKind.REMOVE
+        and change.phase in (ChangePhase.CLOSED, ChangePhase.LEAVING, ChangePhase.DONE)
+    }
+
+
+def _candidate(
+    node: SlurmNode, judged: Assessment, view: View, rules: Rules, now: datetime
+) -> Candidate | None:
+    heard = view.health[node.name].last_heard
+    if judged.condition is Condition.FAULTY and judged.fault is not None:
+        # A mark is Slurm's word, which is as young as the view of Slurm; silence is no word.
+        last_heard = None if judged.fault.rule in MARK_RULES | REACH_RULES else heard
+        return Candidate(
+            judged.generation, node, judged.fault, judged.since, judged.why, heard=last_heard
+        )
+    silent = now - heard > rules.silent_after
+    if judged.condition is Condition.UNKNOWN and silent:
+        agrees = _says_lost(node, view)
+        if agrees:
+            why = f"agent silent since {heard:%H:%M:%S}; {agrees}"
+            lost = rules.classes[NODE_LOST]
+            return Candidate(judged.generation, node, lost, judged.since, why, heard=heard)
+    return None
+
+
+def _says_lost(node: SlurmNode, view: View) -> str:
+    """Who, beside the silent agent, says that the node is gone. Empty: nobody."""
+    instance = view.instance(node.name)
+    if left_alone(node):
+        return ""
+    if node.down:
+        return f"Slurm says DOWN ({node.reason})"
+    if not node.responding:
+        return "its slurmd does not answer slurmctld"
+    if instance is not None and instance.status is InstanceStatus.FAILURE:
+        return f"the cloud says {instance.status} ({instance.message})"
+    return ""
+
+
+def _dealt_with(c: Candidate, judged: Assessment, view: View) -> bool:
+    """Whether the last recovery of this very generation ended after the newest evidence.
+
+    A person who cancelled a recovery, was handed one or gave the node back is not overruled by
+    the old lines, nor by a condition that merely lasts; what is new opens a new recovery.
+    """
+    rid = view.state.last_of_node.get(c.node.name)
+    if rid is None:
+        return False
+    last: NodeRecovery = view.state.nodes[rid]
+    if c.generation not in (last.opened_for, last.generation):
+        return False
+    if last.withdrawn:
+        return False
+    spoken = MARK_RULES | REACH_RULES
+    if last.phase is NodePhase.RETURNED and not spoken.isdisjoint({c.fault.rule, *judged.also}):
+        return False  # giving the node back took the old mark off, whatever the clocks say
+    if c.fault.rule in REACH_RULES:
+        # It merely lasts: since when is forgotten whenever nobody looks for a while.
+        return last.rule == c.fault.rule
+    newest = max((_news(f) for f in judged.findings), default=judged.since)
+    return newest <= _looked_until(last)
+
+
+def _looked_until(last: NodeRecovery) -> datetime:
+    """The time up to which a recovery took evidence into account; what is newer may open another.
+
+    For a node given back that is when its RETURN, or its acceptance test, began, not when the
+    recovery ended: nobody looked in between.
+    """
+    if last.phase is not NodePhase.RETURNED:
+        return last.since
+    if [move.phase for move in last.trail[-2:-1]] == [NodePhase.UNRESERVING]:
+        return max(t.at for t in last.trail if t.signal == NodeSignal.ACCEPTANCE_DUE)
+    return next((s.started for s in since_drain(last) if s.kind is StepKind.RETURN), last.since)
+
+
+def _news(finding: Finding) -> datetime:
+    """When a finding last said something new: a line each time, a condition when it began."""
+    return finding.last if finding.check.startswith("kernel.") else finding.first

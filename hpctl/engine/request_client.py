@@ -1,0 +1,204 @@
+"""Asking the daemon for something, and waiting for its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.engine.journal.events import RequestTaken
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.hostlist import HostlistError, expand
+from hpctl.toolkit.output import Exit
+
+if TYPE_CHECKING:
+    from hpctl.engine.config import Config
+
+
+ANSWER_S = 5.0
+
+
+LOOK_S = 0.05
+
+
+SEND_S = 5.0
+
+
+class RequestView(Struct, frozen=True):
+    """One request. `answered` is false while it is still queued; `ok` means nothing then."""
+
+    id: int
+    verb: str
+    target: str
+    by: str
+    answered: bool
+    ok: bool
+    answer: str
+
+
+class RequestsView(Struct, frozen=True):
+    """What a request command shows."""
+
+    requests: tuple[RequestView, ...]
+
+
+def invoking_user() -> str:
+    """Who is asking: behind sudo, the person, because root is everybody.
+
+    SUDO_USER counts for root alone: anybody can set a variable.
+    """
+    uid = os.getuid()
+    if uid == 0 and (person := os.environ.get("SUDO_USER")):
+        return person
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def ask(
+    config: Config, verb: str, targets: Sequence[str], *, wait_s: float = ANSWER_S
+) -> RequestsView:
+    """Ask for one thing for each target; answers what the daemon said within `wait_s` seconds.
+
+    The leader's intake takes requests and learns from MUNGE who asks. Where no daemon answers,
+    who may write to the journal's file leaves the request there for the next one.
+    """
+    from hpctl.engine.adapters import open_store
+
+    by = invoking_user()
+    journal = config.state_dir / "journal.db"
+    if config.database_url is None and not journal.exists():
+        raise Unavailable(
+            f"there is no journal at {journal}",
+            "start the daemon first (hpctl daemon run), or name its file with --config",
+        )
+    ids = {_send(config, verb, target, by): target for target in targets}
+    with closing(open_store(config)) as store:
+        taken: dict[int, RequestTaken] = {}
+        if wait_s > 0:
+            output.echo("hpctl: waiting for the daemon ...", err=True)
+        until = time.monotonic() + wait_s
+        while True:
+            for number in ids.keys() - taken.keys():
+                answer = store.answer(number)
+                if answer is not None:
+                    taken[number] = answer
+            if len(taken) == len(ids) or time.monotonic() >= until:
+                break
+            time.sleep(LOOK_S)
+    answers = {n: (True, got.ok, got.answer) for n, got in taken.items()}
+    queued = (False, False, "")
+    rows = (RequestView(n, verb, it, by, *answers.get(n, queued)) for n, it in ids.items())
+    return RequestsView(tuple(rows))
+
+
+def _send(config: Config, verb: str, target: str, by: str) -> int:
+    """Hand one request to the daemon; answers its number. Raises HpctlError with its refusal."""
+    import http.client
+
+    from hpctl.engine.adapters import open_store
+    from hpctl.wire import reports as wire
+    from hpctl.wire.heads import Head, ask_leader, explained
+
+    heads = [Head.parse(url) for url in config.heads] or [Head.here(config.intake.listen)]
+    if len(heads) > 1:
+        with contextlib.suppress(HpctlError), closing(open_store(config)) as store:
+            led = store.daemon()
+            heads.sort(key=lambda head: not led or f"{head.host}:{head.port}" != led.address)
+    named = by if os.getuid() == 0 else ""
+    body = wire.encode_request(verb, target, named)
+    until = time.monotonic() + SEND_S
+    try:
+        status, answer = ask_leader(
+            heads, wire.REQUESTS_PATH, body, until, config.intake.munge_socket, once=True
+        )
+    except (OSError, http.client.HTTPException, Unavailable) as error:
+        asked = ", ".join(f"{head.host}:{head.port}" for head in heads)
+        return _leave(config, verb, target, by, f"{asked}: {error}")
+    if status == http.client.OK:
+        return int(json.loads(answer)["request"])
+    if status == http.client.MISDIRECTED_REQUEST:
+        raise Unavailable(
+            f"no head node leads at the moment: {explained(answer)}",
+            "ask again in some seconds; `heads` in hpctl.yaml must name every head node",
+        )
+    if status >= http.client.INTERNAL_SERVER_ERROR:
+        raise Unavailable(f"the daemon cannot take the request: {explained(answer)}")
+    raise HpctlError(f"the daemon refuses: {explained(answer)}")
+
+
+def _leave(config: Config, verb: str, target: str, by: str, why: str) -> int:
+    """Leave a request in the journal's file for the next daemon. Raises HpctlError."""
+    from hpctl.engine.adapters import open_store
+    from hpctl.engine.wake import wake
+
+    journal = config.state_dir / "journal.db"
+    # SQLite writes its log beside the database, so the directory counts as well.
+    mine = os.access(journal, os.W_OK) and os.access(config.state_dir, os.W_OK)
+    if config.database_url is not None or not mine:
+        raise Unavailable(
+            f"no daemon answers ({why})",
+            "start it (hpctl doctor says what is wrong); while none runs, only who may write to a"
+            " SQLite journal can leave a request: try sudo",
+        )
+    with closing(open_store(config, write=True)) as store:
+        number = store.ask(verb, target, by, output.now())
+        wake(config.state_dir)
+        return number
+
+
+def report(view: RequestsView, as_json: bool, waited: bool) -> None:
+    """Print the answers and leave: 0 all agreed, 1 one refused, 3 one is still queued."""
+    if as_json:
+        output.echo(output.to_json("requests", view))
+    else:
+        for row in view.requests:
+            output.echo(_line(row, waited))
+    if any(r.answered and not r.ok for r in view.requests):
+        output.leave(Exit.PROBLEM)
+    if waited and any(not r.answered for r in view.requests):
+        output.leave(Exit.CANNOT_TELL)
+
+
+def _line(row: RequestView, waited: bool) -> str:
+    what = f"{row.verb} {row.target}".strip()
+    if row.answered:
+        return f"{what}: {row.answer or ('done' if row.ok else 'refused')}"
+    queued = f"{what}: queued as request {row.id}; the daemon takes it when it runs"
+    return f"{queued} (none answered: hpctl status)" if waited else queued
+
+
+class JobHere(Struct, frozen=True):
+    """A job that holds the node. `recoverable`: Slurm would run it again."""
+
+    id: int
+    user: str
+    name: str
+    state: str
+    nodes: int
+    recoverable: bool
+
+
+def fate(job: JobHere, *, now: bool) -> str:
+    """A job on a node, and what becomes of it when an order takes the node away."""
+    ends = "will be requeued" if job.recoverable else "CANNOT be run again by Slurm"
+    then = ends if now else "is waited for; --now requeues it"
+    return f"job {job.id} ({job.name}, {job.user}) is {job.state} on {job.nodes} node(s): {then}"
+
+
+def hosts(target: str) -> tuple[str, ...]:
+    """The names of a hostlist such as `gpu-[3-5]`. Raises UsageError where it is none."""
+    try:
+        return expand(target)
+    except HostlistError as error:
+        raise click.UsageError(f"{target!r}: {error}") from error

@@ -1,0 +1,208 @@
+"""`POST /v1/requests`: what operators ask for, authenticated by MUNGE.
+
+Answers 200 `{"request": id}` once the request is stored for the loop, or `{"error": code,
+"message": ..., "hint": ...}`:
+
+| status | code | meaning |
+|---|---|---|
+| 401, 408, 409, 413, 503 | see intake.py | no proof, or no body within its bounds |
+| 400, 422 | malformed, unsupported_version, invalid_request | not a request |
+| 403 | forbidden_uid | not in the group that `access.group` names, nor the job's owner, nor root |
+| 429 | too_many | more than PER_MINUTE requests of this user within a minute |
+| 503 | journal_unavailable | no fault of the sender's: try again |
+"""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+
+from hpctl.engine.journal.store import Store
+from hpctl.engine.view import Request
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import JobId, RecoveryId
+from hpctl.vocabulary.ports import Clock
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import IntakeSettings, Refusal, readable
+from hpctl.wire.proved_route import proved_route
+
+if TYPE_CHECKING:  # the intake's process has neither
+    from hpctl.engine.journaled_state import JournaledState
+    from hpctl.engine.leadership import Leadership
+    from hpctl.engine.observe import Observer
+
+log = logging.getLogger(__name__)
+
+PER_MINUTE: Final = 60
+FAILOVER: Final = "failover"
+OWNERS_VERBS: Final = frozenset({"approve", "cancel"})
+"""What a job's owner may ask about that job."""
+
+
+class RequestDesk:
+    """Takes requests in on the intake's threads (`take`) and hands them to the loop (`pending`).
+
+    In a database that several hosts write to a row alone proves nothing, and the loop refuses it.
+    With it lies a MUNGE credential of the daemon that took it, by which the next leader believes
+    it. In a SQLite file a row was written by root or by the daemon's own user.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        observer: Observer,
+        memory: JournaledState,
+        group: str,
+        poke: Callable[[], None],
+        clock: Clock,
+        leadership: Leadership | None = None,
+        munge_socket: Path | None = None,
+    ) -> None:
+        """`group`: the Unix group whose members may ask for everything; empty: root alone."""
+        self._store, self._observer, self._memory = store, observer, memory
+        self._group, self._poke, self._clock = group, poke, clock
+        self._leadership, self._munge_socket = leadership, munge_socket
+        self._proofs: dict[int, str] = {}
+        self._lately: dict[int, deque[float]] = {}
+        self._lock = threading.Lock()
+
+    def configure(self, group: str) -> None:
+        """Take another group, after a reload."""
+        self._group = group
+
+    def take(self, asked: wire.Asked, uid: int, address: str) -> int:
+        """Store one request of a proved user on the host of that address; answers its number.
+        Raises Refusal."""
+        if not (self._operator(uid) or self._owner(uid, asked)):
+            raise Refusal(
+                403,
+                "forbidden_uid",
+                f"{_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
+                f"members of {self._group or 'no group yet (access.group)'} and root may ask for"
+                " everything, a job's owner to approve or cancel what is done to that job",
+            )
+        by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
+        proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
+        with self._lock:
+            self._check_pace(uid)
+            try:
+                fields, at = (asked.verb, asked.target, by), self._clock.now()
+                number = self._store.ask(
+                    *fields, at, lambda n: munge.encode(_sealed(n, *fields, proof), socket)
+                )
+            except HpctlError as error:
+                raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
+            self._proofs[number] = proof
+        self._poke()
+        return number
+
+    def pending(self) -> list[Request]:
+        """The requests that nobody has taken yet, each with what proves who asked. Those to hand
+        over are answered here. Raises Unavailable, JournalCorrupt, LeaseLost, OSError.
+        """
+        with self._lock:
+            rows = self._store.requests()
+            self._proofs = {r.id: self._proofs[r.id] for r in rows if r.id in self._proofs}
+            if unknown := [r for r in rows if not r.proof and r.id not in self._proofs]:
+                self._take_over(unknown)
+            known = {r.id: r.proof for r in rows if r.proof} | self._proofs
+            waiting = [replace(r, proof=known[r.id]) for r in rows if r.id in known]
+        if self._leadership is None:
+            return waiting
+        for request in waiting:
+            if request.verb == FAILOVER:
+                self._leadership.take(request, self._memory)
+        return [r for r in waiting if r.verb != FAILOVER]
+
+    def _take_over(self, requests: Sequence[Request]) -> None:
+        """Find what proved these to a former leader; nothing is known of any while munged is
+        away. Raises Unavailable, JournalCorrupt."""
+        credentials = self._store.proofs()
+        for one in requests:
+            fields, proof = _sealed(one.id, one.verb, one.target, one.by), b""
+            try:
+                made = munge.decode(credentials.get(one.id, ""), self._munge_socket)
+                if made.uid in (0, os.geteuid()) and made.payload.startswith(fields):
+                    proof = made.payload[len(fields) :]
+            except munge.CredentialError as error:
+                log.warning("request %d: %s", one.id, error)
+            except munge.MungeUnavailable as error:
+                log.warning("request %d waits: %s", one.id, error)
+                return
+            self._proofs[one.id] = proof.decode(errors="replace")
+
+    def _operator(self, uid: int) -> bool:
+        if uid in (0, os.geteuid()):
+            return True
+        group = self._group
+        if not group:
+            return False
+        try:
+            user = pwd.getpwuid(uid)
+            return grp.getgrnam(group).gr_gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        except (KeyError, OSError):
+            return False
+
+    def _owner(self, uid: int, asked: wire.Asked) -> bool:
+        """Whether the target is a job of this user's, or the recovery of one."""
+        if asked.verb not in OWNERS_VERBS:
+            return False
+        recovery = self._memory.state.jobs.get(RecoveryId(asked.target))
+        number = recovery.attempt.job if recovery else JobId(natural(asked.target))
+        try:
+            job = self._observer.latest_slurm().jobs.get(number)
+        except Unavailable:
+            return False
+        return job is not None and job.uid == uid
+
+    def _check_pace(self, uid: int) -> None:
+        now = self._clock.monotonic()
+        times = self._lately.setdefault(uid, deque(maxlen=PER_MINUTE))
+        if len(times) == PER_MINUTE and now - times[0] <= 60:
+            raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
+        times.append(now)
+
+
+def _sealed(number: int, verb: str, target: str, by: str, proof: str = "") -> bytes:
+    """What the credential says that is kept with a request: first the request, then the proof."""
+    return msgspec.json.encode(("hpctl request", number, verb, target, by)) + proof.encode()
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def route(
+    take: Callable[[wire.Asked, int, str], int],
+    settings: IntakeSettings,
+    registry: CollectorRegistry,
+) -> Route:
+    """The route for the intake's application. `take`: a RequestDesk's, here or in the daemon."""
+
+    async def answer(body: bytes, credential: munge.Credential) -> bytes:
+        asked = readable(wire.read_request, body, "invalid_request")
+        address = str(credential.address)
+        number = await run_in_threadpool(take, asked, credential.uid, address)
+        return msgspec.json.encode({"request": number})
+
+    refusals = ("hpctl_requests_refused", "Operators' requests not taken.")
+    path, most = wire.REQUESTS_PATH, wire.MAX_REQUEST
+    return proved_route(path, most, settings, answer, refusals, registry)

@@ -1,0 +1,67 @@
+"""How old events leave memory and journal."""
+
+import logging
+from collections.abc import Sequence
+
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.kinds import Kind
+from hpctl.engine.retire import retire, window_s
+from hpctl.faults.catalogue import Rules
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.ports import Clock
+from hpctl.vocabulary.slurm_facts import SchedulerView
+
+log = logging.getLogger(__name__)
+
+
+FIRST_S = 600.0
+"""Not before: who restarts a daemon in need waits for it, and a year's journal takes seconds."""
+
+
+EVERY_S = 86400.0
+
+
+MOST = 100_000
+"""Events in one go, so that neither the lease nor systemd's patience runs out over the years that
+a daemon finds when it is the first to retire any."""
+
+
+AGAIN_S = 60.0
+
+
+class Retirement:
+    """For the loop's thread, between two cycles: nobody reads its state then."""
+
+    def __init__(
+        self, store: Store, memory: JournaledState, clock: Clock, kinds: Sequence[Kind]
+    ) -> None:
+        """Nothing is due within the first FIRST_S seconds."""
+        self._store, self._memory, self._clock = store, memory, clock
+        self._kinds = kinds
+        self._due = clock.monotonic() + FIRST_S
+        self._moved = 0
+
+    def look(self, slurm: SchedulerView, policy: Policy, rules: Rules, keep_days: int) -> None:
+        """Do it where it is due. `slurm`: as it was just read; the past of its jobs stays.
+
+        Raises what the journal raises; what was under way then is tried again in a day.
+        """
+        if self._clock.monotonic() < self._due:
+            return
+        self._due = self._clock.monotonic() + EVERY_S
+        now = self._clock.now()
+        before = later(now, -window_s(policy, rules))
+        retired = retire(self._memory.state, before, slurm.jobs, self._kinds)
+        moved = self._store.retire(retired.over, MOST)
+        self._moved += moved
+        if moved >= MOST:
+            # There may be more: memory of too much does no harm meanwhile.
+            self._due = self._clock.monotonic() + AGAIN_S
+            return
+        self._store.forget(later(now, -86400.0 * keep_days))
+        if self._moved:
+            self._memory.reread()
+            log.info("retired=%d", self._moved)
+            self._moved = 0

@@ -1,0 +1,53 @@
+"""Which run policy each registered job has: the cluster's, its partition's and its own, merged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.policy_file import PolicyFile, from_json, merged
+from hpctl.vocabulary.registration import Ruled, registration
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+
+_KEPT: Final = 10_000
+"""Merged policies remembered; jobs of one partition with the same Comment share one."""
+
+
+class RunPolicies:
+    """Merges policies, each combination once. For the loop's thread."""
+
+    def __init__(self, layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()) -> None:
+        """`layers`: the cluster's policy and a partition's, as the configuration has them."""
+        self._layers = layers
+        self._known: dict[tuple[str, str], Ruled] = {}
+
+    def of(self, view: SchedulerView) -> tuple[dict[JobId, Ruled], list[Flaw]]:
+        """The policy of every job that registered."""
+
+        def one(job: SlurmJob) -> tuple[JobId, Ruled | None]:
+            return job.id, self.ruled(job)
+
+        found, flaws = each("policy", view.jobs.values(), lambda job: job.id, one)
+        return {job: ruled for job, ruled in found if ruled is not None}, flaws
+
+    def ruled(self, job: SlurmJob) -> Ruled | None:
+        """One job's policy; None for a job that never registered. Never raises for a Comment."""
+        key = (job.partition, job.comment)
+        if key in self._known:
+            return self._known[key]
+        registered = registration(job.comment)
+        if registered is None:
+            return None
+        if len(self._known) >= _KEPT:
+            self._known.clear()
+        ruled = self._known[key] = self._merged(job.partition, registered.policy)
+        return ruled
+
+    def _merged(self, partition: str, own: Mapping[str, object]) -> Ruled:
+        files = self._layers(partition)
+        try:
+            mine = from_json(own)
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            return Ruled(merged(files), f"its own policy is not used: {reason}")
+        return Ruled(merged([*files, mine]))

@@ -1,0 +1,72 @@
+"""The reservation and the job of a node's test, by their names."""
+
+from typing import Final
+
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import StepKind
+
+PREFIX: Final = "hpctl-accept-"
+"""How the names of the reservation and of the job of a test begin."""
+
+
+ORDER: Final = "operator-accept-"
+"""The rule of an operator's order to test a node; the level ends it."""
+
+
+_HANDLING: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
+
+
+ADDED: Final = FaultClass(
+    RuleId("instance-added"),
+    "a new instance serves only after a test",
+    Urgency.AFTER_JOBS,
+    _HANDLING,
+    source="acceptance.add",
+)
+
+
+UPDATED: Final = FaultClass(
+    RuleId("node-rebooted"),
+    "a node that somebody rebooted or updated serves only after a test",
+    Urgency.AFTER_JOBS,
+    _HANDLING,
+    source="acceptance.software_update",
+)
+
+
+def name_of(rec: NodeRecovery) -> str:
+    """The name of the reservation and of the job of its newest test."""
+    return PREFIX + rec.test
+
+
+def left(rec: NodeRecovery) -> str:
+    """The reservation that a recovery may have left behind as it ended; "" where it did not."""
+    before = [move.phase for move in rec.trail[-2:-1]]
+    stuck = rec.phase is NodePhase.ESCALATED and before == [NodePhase.UNRESERVING]
+    return name_of(rec) if stuck else ""
+
+
+def is_test(rec: NodeRecovery, job_name: str) -> bool:
+    """Whether a job on the node of a recovery is a test of ours, and no user's."""
+    return job_name.startswith(f"{PREFIX}{rec.id}-")
+
+
+def level_of(rec: NodeRecovery, policy: Policy) -> str:
+    """Which tests the node is to pass after what was done to it; empty: none."""
+    wanted = policy.acceptance
+    if rec.rule.startswith(ORDER):
+        return rec.rule.removeprefix(ORDER)
+    if rec.rule in (ADDED.rule, UPDATED.rule):
+        level = wanted.add if rec.rule == ADDED.rule else wanted.software_update
+    elif rec.rule == "operator-return":
+        level = wanted.returned
+    elif rec.generation.instance != rec.opened_for.instance:
+        level = wanted.replace
+    elif rec.generation.boot != rec.opened_for.boot:
+        level = wanted.reboot
+    else:
+        level = wanted.reset if any(s.kind is StepKind.RESET for s in rec.steps) else "off"
+    return "" if level == "off" else level

@@ -1,0 +1,560 @@
+"""A recovery or a change of capacity as an incident timeline: lines with times, and what is next.
+
+One wording for `hpctl explain`, a live narration and the comment that a job's owner reads. Pure:
+what happened comes from the journal's values, what is awaited from the policy.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.change_deadlines import deadline_of as change_deadline
+from hpctl.engine.job_deadlines import deadline_s as job_deadline_s
+from hpctl.engine.journal.events import (
+    ConfigurationTaken,
+    DaemonStarted,
+    Event,
+    HoldLifted,
+    HoldNoted,
+    JobRecoveryOpened,
+    JobReported,
+    NodeRecoveryOpened,
+    RequestTaken,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+)
+from hpctl.engine.journal.state import State
+from hpctl.engine.node_deadlines import deadline_of as node_deadline
+from hpctl.engine.node_history import unasked
+from hpctl.toolkit.bounds import later
+from hpctl.toolkit.compat import StrEnum
+from hpctl.toolkit.durations import duration
+from hpctl.vocabulary import change as vocabulary_change
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import Change, ChangeOpened, ChangePhase, ChangeSignal
+from hpctl.vocabulary.identity import RecoveryId
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobSignal
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
+
+Subject = NodeRecovery | JobRecovery | Change
+"""What has a timeline."""
+
+
+class Mark(StrEnum):
+    """What kind of line it is, for whoever colors it."""
+
+    DECIDED = "decided"
+    DID = "did"
+    SAW = "saw"
+    WAITS = "waits"
+    TROUBLE = "trouble"
+    DONE = "done"
+
+
+class Line(Struct, frozen=True):
+    """One sentence and when it became true."""
+
+    at: datetime
+    text: str
+    mark: Mark
+
+
+class Awaited(Struct, frozen=True):
+    """`what` is awaited; where it has not come by `until`, `otherwise` happens."""
+
+    what: str
+    until: datetime | None = None
+    otherwise: str = ""
+
+
+NODE_TEXTS: Final[dict[NodeSignal, tuple[str, Mark]]] = {
+    NodeSignal.CORDON_SEEN: ("Drained {node}", Mark.SAW),
+    NodeSignal.JOBS_GONE: ("No jobs left on {node}", Mark.SAW),
+    NodeSignal.REMEDY_ACCEPTED: ("Remedy started", Mark.SAW),
+    NodeSignal.NOTHING_TO_REMEDY: ("No remedy needed", Mark.SAW),
+    NodeSignal.NEW_GENERATION_SEEN: ("{node} booted", Mark.SAW),
+    NodeSignal.REJOINED: ("{node} rejoined the cluster", Mark.SAW),
+    NodeSignal.FAULT_AGAIN: ("Fault recurred on {node}", Mark.TROUBLE),
+    NodeSignal.RESET_SEEN: ("GPU of {node} reset", Mark.SAW),
+    NodeSignal.RESET_IN_VAIN: ("GPU reset did not fix {node}", Mark.TROUBLE),
+    NodeSignal.ACCEPTANCE_DUE: ("Testing {node}", Mark.DECIDED),
+    NodeSignal.TEST_PASSED: ("{node} passed its test", Mark.SAW),
+    NodeSignal.TEST_FAILED: ("{node} failed its test", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_RESET: ("{node} failed its test, needs a reset", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_REBOOT: ("{node} failed its test, needs a reboot", Mark.TROUBLE),
+    NodeSignal.TEST_ASKS_REPLACE: ("{node} failed its test, needs a replacement", Mark.TROUBLE),
+    NodeSignal.UNTESTED: ("The test of {node} came to no result", Mark.TROUBLE),
+    NodeSignal.UNRESERVED: ("{node} left its test's reservation", Mark.SAW),
+    NodeSignal.REBOOT_IN_VAIN: ("Reboot did not fix {node}", Mark.TROUBLE),
+    NodeSignal.RETURN_SEEN: ("Resumed {node}", Mark.DONE),
+    NodeSignal.MARKED: ("HyperPod's health agent marked {node}", Mark.SAW),
+    NodeSignal.REPLACE_ASKED: (
+        "HyperPod's health agent requested replacement of {node}",
+        Mark.DECIDED,
+    ),
+    NodeSignal.WITHDRAWN: ("Resumed {node} without a remedy", Mark.DONE),
+    NodeSignal.NEEDS_HUMAN: ("Escalated {node} to on-call", Mark.TROUBLE),
+    NodeSignal.DEADLINE: ("Timed out, escalated to on-call", Mark.TROUBLE),
+    NodeSignal.OPERATOR_TOOK_OVER: ("Operator took over {node}", Mark.DONE),
+    NodeSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+}
+
+
+JOB_TEXTS: Final[dict[JobSignal, tuple[str, Mark]]] = {
+    JobSignal.SUPERVISED: ("Left {job} to its supervisor", Mark.DECIDED),
+    JobSignal.EXCISED: ("{job} continues without the bad node", Mark.SAW),
+    JobSignal.WENT_ON: ("{job} recovered by itself", Mark.DONE),
+    JobSignal.SAVE_WANTED: ("Grace period for {job} to save began", Mark.DECIDED),
+    JobSignal.STOP_WANTED: ("Stopping {job}", Mark.DECIDED),
+    JobSignal.SAVE_OVER: ("Grace period to save ended", Mark.SAW),
+    JobSignal.QUEUED: ("Requeued {job}", Mark.SAW),
+    JobSignal.STARTED: ("Released {job} to start", Mark.SAW),
+    JobSignal.RUNNING_SEEN: ("{job} restarted", Mark.SAW),
+    JobSignal.PROVED: ("{job} resumed", Mark.DONE),
+    JobSignal.FINISHED: ("{job} completed", Mark.DONE),
+    JobSignal.HELD: ("Held {job} for its owner", Mark.TROUBLE),
+    JobSignal.FAILED_AGAIN: ("{job} failed again", Mark.TROUBLE),
+    JobSignal.REFUSED: ("{job} cannot be restarted", Mark.TROUBLE),
+    JobSignal.GONE: ("Recovery of {job} canceled", Mark.DONE),
+    JobSignal.CALLED_OFF: ("{job} keeps running, recovery canceled", Mark.DONE),
+    JobSignal.DEADLINE: ("Timed out, left to the job's owner", Mark.TROUBLE),
+    JobSignal.OPERATOR_CANCELLED: ("Operator canceled the recovery", Mark.DONE),
+}
+
+
+CHANGE_TEXTS: Final[dict[ChangeSignal, str]] = {
+    ChangeSignal.ORDER_TAKEN: "Order for {what} accepted",
+    ChangeSignal.ARRIVED: "New instances of {what} are in service",
+    ChangeSignal.CLOSED_SEEN: "Drained {what}",
+    ChangeSignal.GONE: "{what} left the cluster",
+    ChangeSignal.SET_SEEN: "Spares of {what} are reserved",
+    ChangeSignal.IN_USE: "{what} is in use again",
+    ChangeSignal.BACK: "Resumed {what}",
+    ChangeSignal.REFUSED: "Change of {what} rejected",
+    ChangeSignal.TESTED: "Burn-in of {what} ended",
+    ChangeSignal.DEADLINE: "Change of {what} timed out",
+    ChangeSignal.OPERATOR_TOOK_OVER: "Operator took over {what}",
+}
+
+
+STEP_TEXTS: Final[dict[StepKind, str]] = {
+    StepKind.DRAIN: "Draining {target}",
+    StepKind.DOWN: "Setting {target} DOWN, which makes Slurm requeue its jobs",
+    StepKind.SIGNAL: "Sending {target} to the job",
+    StepKind.REQUEUE: "Requeuing job {target}",
+    StepKind.START_NOW: "Starting job {target} now, without the bad nodes",
+    StepKind.HOLD: "Holding job {target}",
+    StepKind.RESET: "Resetting GPUs of {target}",
+    StepKind.REBOOT: "Rebooting instance {target}",
+    StepKind.REPLACE: "Replacing instance {target}",
+    StepKind.RETURN: "Resuming {target}",
+    StepKind.ADD: "Adding instances to group {target}",
+    StepKind.REMOVE: "Deleting instance {target}",
+    StepKind.RESERVE: "Updating reservation {target}",
+    StepKind.STACKS: "Reading the stacks of job {target}'s ranks",
+    StepKind.ISOLATE: "Reserving the node for its test ({target})",
+    StepKind.RESUME: "Resuming {target} inside that reservation",
+    StepKind.TEST: "Submitting the test {target}",
+    StepKind.END_TEST: "Ending the test {target}",
+    StepKind.UNRESERVE: "Deleting reservation {target}",
+}
+
+
+REMEDIES: Final[dict[Remedy, str]] = {
+    Remedy.NONE: "nothing",
+    Remedy.RESTART_JOB: "restart the job",
+    Remedy.RESET_GPU: "reset the GPU",
+    Remedy.REBOOT: "reboot",
+    Remedy.REPLACE: "replace",
+    Remedy.AWAIT: "wait for the replacement",
+    Remedy.ASK_HUMAN: "escalate to on-call",
+}
+
+
+_SELF_EVIDENT: Final = frozenset({"jobs_gone", "queued", "finished"})
+"""Signals whose reason only repeats the text."""
+
+
+_OBSERVED: Final = "nothing, mode observe records decisions and takes no action"
+
+
+_CLOSED: Final = "nothing, this recovery is closed"
+
+
+def sentence(start: str, why: str = "") -> str:
+    """`start: why.`, with one full stop."""
+    text = f"{start}: {why}" if why else start
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def outcome_text(outcome: Outcome | None) -> str:
+    """What a port answered to a step, or that it did not."""
+    if outcome is None:
+        return "no answer on record, checked before it is retried"
+    answer = " ".join(part for part in (outcome.code, outcome.detail) if part)
+    match outcome.kind:
+        case OutcomeKind.ACCEPTED:
+            return f"accepted ({answer})" if answer else "accepted"
+        case OutcomeKind.REJECTED:
+            return f"rejected{', to be retried' if outcome.transient else ''} ({answer})"
+        case OutcomeKind.AMBIGUOUS:
+            return f"outcome unknown ({answer})"
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding in one line: what was seen, where, how often; not the raw evidence."""
+    where = f" on {finding.device}" if finding.device else ""
+    code = f" {finding.code}" if finding.code else ""
+    detail = f" ({finding.detail})" if finding.detail else ""
+    often = f", {finding.count} times" if finding.count > 1 else ""
+    return f"{finding.check}{code}{where}: {finding.verdict}{detail}{often}"
+
+
+def ladder_text(ladder: tuple[Remedy, ...]) -> str:
+    """`reboot, then replace`."""
+    return ", then ".join(REMEDIES[rung] for rung in ladder)
+
+
+def lines(subject: Subject, state: State) -> tuple[Line, ...]:
+    """The whole timeline, oldest first; on equal times, steps before what they caused."""
+    steps = [_step_line(step) for step in subject.steps]
+    moves = [_move_line(subject, move, state) for move in subject.trail]
+    rest = [*moves, *steps] if isinstance(subject, Change) else [*steps, *moves]
+    return (_opened_line(subject), *sorted(rest, key=lambda line: line.at))
+
+
+def _opened_line(subject: Subject) -> Line:
+    if isinstance(subject, Change):
+        about = subject.opened
+        return Line(about.at, sentence(change_text(about), about.why), Mark.DECIDED)
+    if isinstance(subject, NodeRecovery):
+        asked = f", requested by {subject.by}" if subject.by else ""
+        ladder = ladder_text(subject.ladder[subject.rung :])
+        plan = f"opened recovery of {subject.node} ({subject.rule}{asked}): {ladder}"
+        text = f"{subject.meaning}; {plan}" if subject.meaning else plan
+        return Line(subject.opened, sentence(text[0].upper() + text[1:]), Mark.DECIDED)
+    job = f"Job {subject.attempt.job}"
+    job += f" ({subject.name}, {subject.user})" if subject.name else ""
+    start = f"{job} affected by {subject.cause}" if subject.cause else f"{job} failed"
+    return Line(subject.opened, sentence(start, subject.why), Mark.DECIDED)
+
+
+def _move_line(subject: Subject, move: Trail, state: State) -> Line:
+    """A move into another phase."""
+    if isinstance(subject, Change):
+        about = subject.opened
+        what = about.node or f"group {about.group}"
+        text = CHANGE_TEXTS[ChangeSignal(move.signal)].format(what=what)
+        ends = {"done": Mark.DONE, "cancelled": Mark.DONE, "failed": Mark.TROUBLE}
+        return Line(move.at, sentence(text, move.why), ends.get(move.phase, Mark.SAW))
+    if isinstance(subject, NodeRecovery):
+        text, mark = NODE_TEXTS[NodeSignal(move.signal)]
+        if move.signal == NodeSignal.JOBS_GONE:
+            text = _evicted(subject, state)
+        text = text.format(node=subject.node)
+    else:
+        text, mark = JOB_TEXTS[JobSignal(move.signal)]
+        text = text.format(job=f"job {subject.attempt.job}")
+        text = text[0].upper() + text[1:]
+    why = "" if move.signal in _SELF_EVIDENT else move.why
+    return Line(move.at, sentence(text, why), mark)
+
+
+def _evicted(rec: NodeRecovery, state: State) -> str:
+    count = sum(j.cause == rec.id and not j.let_run for j in state.jobs.values())
+    if not count:
+        return NODE_TEXTS[NodeSignal.JOBS_GONE][0]
+    return f"Evicted {count} job{'s' if count > 1 else ''} from {{node}}"
+
+
+def _step_text(kind: StepKind, target: str, attempt: int) -> str:
+    again = f" (attempt {attempt})" if attempt > 1 else ""
+    return STEP_TEXTS[kind].format(target=target) + again
+
+
+def _step_line(step: StepRecord) -> Line:
+    """A step and its outcome."""
+    after = ""
+    if step.resolved is not None:
+        after = f" after {(step.resolved - step.started).total_seconds():.2f} s"
+    mark = Mark.DID
+    if step.in_doubt or (step.outcome and step.outcome.kind is OutcomeKind.REJECTED):
+        mark = Mark.TROUBLE
+    order = _step_text(step.kind, step.target, step.attempt)
+    return Line(step.started, f"{order}: {outcome_text(step.outcome)}{after}.", mark)
+
+
+def report_line(event: JobReported) -> Line:
+    """A report of a job's supervisor."""
+    report = event.report
+    who = f"Supervisor of job {report.job}"
+    if report.trouble is None:
+        return Line(event.at, sentence(f"{who} is alive", report.why), Mark.SAW)
+    did = f"requests a {report.wish}" if report.wish else f"took action {report.action}"
+    what = f"{report.trouble.why}; {did}" + (f" ({report.why})" if report.why else "")
+    text = sentence(f"{who} reported {report.trouble.kind}", what)
+    return Line(event.at, text, Mark.TROUBLE)
+
+
+def change_text(event: ChangeOpened) -> str:
+    """What a change of capacity was decided to be."""
+    match event.kind:
+        case vocabulary_change.Kind.ADD:
+            return f"Growing group {event.group} by {event.count} to {event.size}"
+        case vocabulary_change.Kind.REMOVE:
+            return f"Removing {event.node} from group {event.group}"
+        case vocabulary_change.Kind.RETURN:
+            return f"Resuming {event.node}, a new instance under an old name"
+        case vocabulary_change.Kind.BURN_IN:
+            return f"Testing idle {event.node}"
+        case vocabulary_change.Kind.SPARES:
+            return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
+
+
+def event_line(event: Event, state: State) -> Line | None:
+    """One journal event as a line, for a live narration; `state` has the event folded in.
+
+    A step is told when it starts and again only where its outcome is not a plain acceptance.
+    """
+    match event:
+        case NodeRecoveryOpened() | JobRecoveryOpened() | ChangeOpened():
+            return _opened_line(subject_of(event.recovery, state))
+        case SignalSeen():
+            subject = subject_of(event.recovery, state)
+            return _move_line(subject, subject.trail[-1], state)
+        case StepStarted():
+            text = _step_text(event.step, event.target, event.attempt)
+            return Line(event.at, text + ".", Mark.DID)
+        case StepResolved():
+            if event.outcome.kind is OutcomeKind.ACCEPTED:
+                return None
+            text = f"Outcome of {event.step}: {outcome_text(event.outcome)}"
+            return Line(event.at, sentence(text), Mark.TROUBLE)
+        case HoldNoted():
+            start = f"Blocked {event.target} ({event.rule}) by gate {event.gate}"
+            return Line(event.at, sentence(start, event.why), Mark.WAITS)
+        case HoldLifted():
+            return Line(event.at, f"No longer blocked: {event.target}.", Mark.SAW)
+        case RequestTaken():
+            asked = f"{event.by or 'An operator'} requested {event.verb} {event.target}".rstrip()
+            mark = Mark.DID if event.ok else Mark.TROUBLE
+            return Line(event.at, sentence(asked, event.answer), mark)
+        case JobReported():
+            return report_line(event)
+        case ConfigurationTaken():
+            return Line(event.at, f"Configuration loaded from {event.by}'s file.", Mark.SAW)
+        case DaemonStarted():
+            started = f"Daemon {event.version} started on {event.host}, mode {event.mode}."
+            return Line(event.at, started, Mark.SAW)
+
+
+def subject_of(recovery: RecoveryId, state: State) -> Subject:
+    """The recovery or change of an id that the state has."""
+    if recovery in state.nodes:
+        return state.nodes[recovery]
+    return state.changes.get(recovery) or state.jobs[recovery]
+
+
+def headline(subject: Subject) -> str:
+    """The subject in one sentence: what is treated or changed, why, and its state."""
+    if isinstance(subject, Change):
+        return _change_headline(subject)
+    if isinstance(subject, NodeRecovery):
+        what = f"{subject.node}: {subject.meaning or subject.why or subject.rule}"
+    else:
+        named = f" ({subject.name})" if subject.name else ""
+        by = ", ".join(subject.bad_nodes) or subject.cause
+        hit = f"affected by {by}" if subject.trouble is None else subject.trouble.why
+        what = f"Job {subject.attempt.job}{named}, {hit}"
+    return f"{what}. {_standing(subject)}"
+
+
+def _change_headline(change: Change) -> str:
+    what = sentence(change_text(change.opened), change.opened.why)
+    if not change.ended:
+        return f"{what} In progress: {change.phase.replace('_', ' ')}."
+    end = "canceled" if change.phase is ChangePhase.CANCELLED else str(change.phase)
+    seconds = (change.since - change.opened.at).total_seconds()
+    why = change.trail[-1].why if change.trail else ""
+    return f"{what} {sentence(f'{end.capitalize()} after {duration(seconds)}', why)}"
+
+
+def _standing(rec: NodeRecovery | JobRecovery) -> str:
+    last = rec.trail[-1].why if rec.trail else ""
+    if not rec.ended:
+        return f"In progress: {rec.phase}."
+    seconds = (rec.since - rec.opened).total_seconds()
+    ends = {
+        "returned": f"Back in service after {duration(seconds)}.",
+        "resumed": _resumed(rec),
+        "escalated": sentence("Escalated to on-call", last),
+        "gave_up": sentence(_gave_up(rec), last),
+        "held": sentence("Held", last),
+        "cancelled": sentence("Canceled", last),
+    }
+    return ends[rec.phase]
+
+
+def _gave_up(rec: NodeRecovery | JobRecovery) -> str:
+    again = bool(rec.trail) and rec.trail[-1].signal == JobSignal.FAILED_AGAIN
+    return "Failed again, which opens another recovery" if again else "Gave up"
+
+
+def _resumed(rec: NodeRecovery | JobRecovery) -> str:
+    """How long until it ran again; the time in which it proved itself is not waiting."""
+    for move in rec.trail:
+        if move.signal == JobSignal.WENT_ON:
+            return sentence("Recovered by its supervisor", move.why)
+        if move.signal == JobSignal.RUNNING_SEEN:
+            return f"Running again after {duration((move.at - rec.opened).total_seconds())}."
+    return "Completed without a restart."
+
+
+_JOB_WAITS: Final[dict[JobPhase, str]] = {
+    JobPhase.HIT: "the bad node to be drained",
+    JobPhase.EXCISING: "slurmctld to take the bad node from the job",
+    JobPhase.WATCHING: "the job's supervisor to report that it continues",
+    JobPhase.SAVING: "the job to save a checkpoint and end, or its grace period to pass",
+    JobPhase.STOPPING: "Slurm to clean up and requeue the job",
+    JobPhase.RELEASED: "slurmctld to clear the begin time and exclude the bad nodes",
+    JobPhase.STARTING: "Slurm to start the job on healthy nodes",
+}
+
+
+_CHANGE_WAITS: Final = {
+    (vocabulary_change.Kind.ADD, ChangePhase.OPEN): "SageMaker to accept the order",
+    (vocabulary_change.Kind.ADD, ChangePhase.ARRIVING): "the new instances to run and join Slurm",
+    (
+        vocabulary_change.Kind.REMOVE,
+        ChangePhase.OPEN,
+    ): "slurmctld to show DRAIN by hpctl, and no job",
+    (vocabulary_change.Kind.REMOVE, ChangePhase.CLOSED): "SageMaker to accept the deletion",
+    (vocabulary_change.Kind.REMOVE, ChangePhase.LEAVING): "SageMaker to list the instance no more",
+    (vocabulary_change.Kind.REMOVE, ChangePhase.GIVING_BACK): "slurmctld to resume the node",
+    (vocabulary_change.Kind.RETURN, ChangePhase.OPEN): "slurmctld to resume the node",
+    (vocabulary_change.Kind.BURN_IN, ChangePhase.OPEN): "slurmctld to take the test's job",
+    (
+        vocabulary_change.Kind.BURN_IN,
+        ChangePhase.TESTING,
+    ): "the test to end, or a user's job to wait",
+    (vocabulary_change.Kind.BURN_IN, ChangePhase.LEAVING): "slurmctld to end the test's job",
+    (vocabulary_change.Kind.SPARES, ChangePhase.OPEN): "the reservation to hold these nodes",
+}
+
+
+def awaited(subject: Subject, policy: Policy) -> Awaited:
+    """What happens next. Where it is closed: what, if anything, a person should do."""
+    if isinstance(subject, Change):
+        return _change_awaited(subject, policy)
+    if isinstance(subject, NodeRecovery):
+        return _node_awaited(subject, policy)
+    return _job_awaited(subject, policy)
+
+
+def _change_awaited(change: Change, policy: Policy) -> Awaited:
+    if change.ended:
+        return Awaited("nothing, this change is closed")
+    what = _CHANGE_WAITS[change.opened.kind, change.phase]
+    if policy.mode is Mode.OBSERVE:
+        what = _OBSERVED
+    back = change.opened.kind is vocabulary_change.Kind.REMOVE and change.phase is ChangePhase.OPEN
+    otherwise = "resumes the node" if back else "fails the change"
+    return Awaited(what, change_deadline(change, policy), otherwise)
+
+
+def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
+    if rec.phase is NodePhase.ESCALATED:
+        return Awaited(
+            f"on-call to repair {rec.node} and run `hpctl return {rec.node}`,"
+            f" or to run `hpctl replace {rec.node}`"
+        )
+    if rec.ended:
+        return Awaited(_CLOSED)
+    return Awaited(_node_waits(rec, policy), node_deadline(rec, policy), "escalates to on-call")
+
+
+def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
+    if policy.mode is Mode.OBSERVE:
+        return _OBSERVED
+    doubt = [s for s in rec.steps if s.in_doubt]
+    if doubt and doubt[-1] is rec.steps[-1]:
+        return f"the outcome of {doubt[-1].kind}, which is in doubt and checked before a retry"
+    match rec.phase:
+        case NodePhase.OPEN:
+            return "slurmctld to show DRAIN with hpctl's Reason"
+        case NodePhase.CORDONED if rec.urgency is not Urgency.NOW:
+            return "the jobs on the node to end"
+        case NodePhase.CORDONED:
+            return "eviction of the jobs on the node, each as soon as its recovery is ready"
+        case NodePhase.VACATED if policy.mode is not Mode.OWN:
+            return f"HyperPod's own recovery to {REMEDIES[rec.remedy]} it (mode {policy.mode})"
+        case NodePhase.VACATED:
+            return _remedy(rec, policy)
+        case NodePhase.REMEDYING:
+            boot = "a report from a new boot under this node's name"
+            return "; ".join(filter(None, [boot, unasked(rec, policy)]))
+        case NodePhase.REJOINING:
+            return "the instance to be Running and slurmd to register"
+        case NodePhase.ACCEPTING:
+            return f"the result of test {rec.test}"
+        case NodePhase.UNRESERVING:
+            return "the job and the reservation of its test to go"
+        case _:
+            return f"{policy.node.verify_healthy_s:g} s of health in a row, then resumes the node"
+
+
+def _remedy(rec: NodeRecovery, policy: Policy) -> str:
+    order = f"{REMEDIES[rec.remedy]} instance {rec.generation.instance}"
+    if rec.by or rec.remedied:
+        return f"SageMaker to accept the order: {order}"
+    ripe = later(rec.opened, policy.node.remedy_after_s)
+    window = f"the correlation window until {ripe:%H:%M:%S} UTC"
+    return f"{window}, in which other nodes may report the same fault; then: {order}"
+
+
+def _job_awaited(rec: JobRecovery, policy: Policy) -> Awaited:
+    job = rec.attempt.job
+    if rec.ended:
+        owner = {
+            JobPhase.HELD: f"the job's owner to run `scontrol release {job}`",
+            JobPhase.GAVE_UP: (f"the job's owner to read its log and run `scontrol requeue {job}`"),
+        }
+        return Awaited(owner.get(rec.phase, _CLOSED))
+    what = _JOB_WAITS.get(rec.phase, f"{policy.job.prove_s:g} s of running")
+    if rec.start_at is not None and rec.phase is JobPhase.STARTING:
+        what += f", after backoff until {rec.start_at:%H:%M:%S} UTC"
+    if policy.mode is Mode.OBSERVE:
+        what = _OBSERVED
+    until = later(rec.since, job_deadline_s(rec.phase, policy))
+    return Awaited(what, until, "leaves the job to its owner")
+
+
+LIFTED_BY: Final[dict[str, str]] = {
+    "kill_switch": "somebody to remove that file; then hpctl goes ahead by itself",
+    "paused": "`hpctl resume`; then hpctl goes ahead by itself",
+    "observing": "mode assist or own in the configuration file; in mode observe nothing is done",
+    "provider_auto_recovery": "a person to choose who replaces: NodeRecovery None, or mode assist",
+    "foreign_drain": "whoever closed the node to open it again; hpctl leaves it alone",
+    "protected": "a person: hpctl never treats this node",
+    "not_allowed": "a person: the configuration keeps hpctl out of this partition",
+    "asked_not_to": "nothing: the job itself asked not to be run again",
+    "run_policy": "nothing: its policy asks for no restart here",
+    "hang": "the job to go on or to end: its owner, or `hangs` in the configuration",
+    "hang_of_others": "nothing of hpctl's: one doctor at a time",
+    "not_recoverable": "the job to end by itself, or its owner: Slurm cannot run it again",
+}
+
+
+def lifted_by(hold: HoldNoted) -> Awaited:
+    """What a hold waits for."""
+    event = LIFTED_BY.get(hold.gate, "the reason to go away; then hpctl goes ahead by itself")
+    if hold.approvable:
+        event += f". `hpctl approve {hold.target}` lets it go ahead now"
+        event += f", `hpctl approve --rule {hold.rule}` all that are held for the same"
+    return Awaited(event)

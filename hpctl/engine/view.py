@@ -1,0 +1,161 @@
+"""The world as one value: what Slurm, the cloud and the agents say, and what we remember."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from hpctl.engine.journal.events import JobReported
+from hpctl.engine.journal.state import State
+from hpctl.toolkit.bounds import span
+from hpctl.vocabulary.assessment import Assessment, Condition, Urgency
+from hpctl.vocabulary.cloud_facts import Instance, ProviderView
+from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw
+from hpctl.vocabulary.job_recovery import JobRecovery, Wish
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.node_recovery import NodeRecovery, goes_anyway
+from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+
+
+class Request(Struct, frozen=True):
+    """What an operator asked for, as the CLI wrote it down.
+
+    `proof`: how the daemon knows that it was `by` who asked; empty: it does not.
+    """
+
+    id: int
+    at: datetime
+    verb: str
+    target: str
+    by: str
+    proof: str = ""
+
+
+class View(Struct, frozen=True):
+    """Everything that `plan` may look at. Each part carries when it was read."""
+
+    scheduler: SchedulerView
+    provider: ProviderView
+    health: Mapping[NodeName, Health]
+    assessments: Mapping[NodeName, Assessment]
+    """Only of nodes that are not plainly healthy; see `assess`."""
+    state: State
+    instances: Mapping[NodeName, Instance] = field(default_factory=dict)
+    """The instance that stands for each node now, by `join`."""
+    unjoined: Mapping[str, str] = field(default_factory=dict)
+    """Why a node, or an instance id, is joined to nothing where that is not plain."""
+    current: bool = True
+    """Slurm was read for this very view. Where not, nothing moves: unknown is never drained."""
+    able_since: datetime | None = None
+    """Since when hpctl can look at Slurm and may act; None: for longer than matters."""
+    silent_at: datetime | None = None
+    """When the next node is silent for too long unless it is heard: somebody must look then."""
+    stopped: str = ""
+    """Why nothing may be done at all (the kill-switch file), beside an operator's pause."""
+    ruled: Mapping[JobId, Ruled] = field(default_factory=dict)
+    """The run policy of each job that registered with hpctl."""
+    reservations: Mapping[str, tuple[NodeName, ...]] = field(default_factory=dict)
+    """The nodes of each reservation of Slurm's; read where spares are kept or nodes tested."""
+    hangs: Mapping[JobId, Hang] = field(default_factory=dict)
+    """The running jobs that stand still for longer than their past explains."""
+    worked: Mapping[JobId, datetime] = field(default_factory=dict)
+    """When this daemon last saw each running job at work."""
+    leaves: Mapping[NodeName, str] = field(default_factory=dict)
+    """The leaf switch or block of each node; read where spares are kept, empty without one."""
+    flaws: Mapping[str, Flaw] = field(default_factory=dict)
+    """By node or job id what could not be read or assessed: nothing is begun about it, nor gone on
+    with."""
+
+    def aside(self, name: object) -> bool:
+        """Whether a node or job is left alone, because its facts are flawed."""
+        return str(name) in self.flaws
+
+    def instance(self, node: NodeName) -> Instance | None:
+        """The instance that stands for a node now."""
+        return self.instances.get(node)
+
+    def instance_type(self, node: NodeName) -> str:
+        """The type of the instance that stands for a node now; empty where nobody tells."""
+        instance = self.instances.get(node)
+        group = self.provider.groups.get(instance.group) if instance else None
+        return group.instance_type if group else ""
+
+
+def jobs_on(
+    nodes: Sequence[NodeName], jobs: Mapping[JobId, SlurmJob]
+) -> dict[NodeName, list[SlurmJob]]:
+    """Which jobs hold, or last held, each of a few nodes. One pass over the jobs."""
+    wanted = set(nodes)
+    found: dict[NodeName, list[SlurmJob]] = {node: [] for node in nodes}
+    if wanted:
+        for job in jobs.values():
+            for node in wanted.intersection(job.nodes):
+                found[node].append(job)
+    return found
+
+
+def fresh(as_of: datetime, max_age_s: float, now: datetime) -> bool:
+    """Whether a fact is young enough to be acted on.
+
+    One from the future is not: the clock was set back, and nobody knows how old it is.
+    """
+    return abs(now - as_of) <= span(max_age_s)
+
+
+def taken_away(node: NodeName, view: View) -> bool:
+    """Whether the provider is about to take its instance, whatever it is treated for."""
+    held = view.assessments.get(node)
+    faulty = held is not None and held.condition is Condition.FAULTY
+    return faulty and held is not None and held.fault is not None and goes_anyway(held.fault.ladder)
+
+
+def urgent(cause: NodeRecovery, view: View) -> bool:
+    """Whether the jobs on a node under treatment are lost or at risk."""
+    return cause.urgency is Urgency.NOW or taken_away(cause.node, view)
+
+
+def judged(node: NodeName, view: View) -> Assessment | None:
+    """The assessment of a node; HEALTHY where it is heard and nothing is held against it."""
+    held = view.assessments.get(node)
+    health = view.health.get(node)
+    if held is not None or health is None:
+        return held
+    return Assessment(health.generation, Condition.HEALTHY, health.last_heard)
+
+
+def script_first(rec: JobRecovery, view: View) -> bool:
+    """Whether a job must be requeued before its bad node is set DOWN, to end its batch script.
+
+    Set DOWN under a --no-kill job, a node is only taken away: 22.05 lets a batch script there run
+    on, and a supervisor in it would start steps in the job's next run. A node whose slurmd does
+    not answer ends nothing either way.
+    """
+    job = view.scheduler.jobs.get(rec.attempt.job)
+    if not rec.supervised or job is None or not job.running or job.batch_host not in rec.bad_nodes:
+        return False
+    node = view.scheduler.nodes.get(job.batch_host)
+    return node is not None and node.responding and not node.down
+
+
+def headless(job: SlurmJob, view: View) -> bool:
+    """A job that runs on without its batch script, because that script's node was lost.
+
+    Slurm 25.11 leaves such a --no-kill job RUNNING (facts/recovery 2.5).
+    """
+    host = job.batch_host
+    if host is None or job.state != "RUNNING" or not job.nodes:
+        return False
+    node = view.scheduler.nodes.get(host)
+    return host not in job.nodes or (node is not None and node.down)
+
+
+def last_report(job: JobId, restarts: int, view: View) -> JobReported | None:
+    """The newest trouble or wish that was told of this very run of a job."""
+    for event in reversed(view.state.reports.get(job, ())):
+        report = event.report
+        if report.restarts == restarts and (report.trouble or report.wish is not Wish.NONE):
+            return event
+    return None

@@ -1,0 +1,316 @@
+"""The parts that several commands show: recoveries, steps and holds as the JSON contract has them.
+
+The field names are the contract: add, never rename or drop (docs/cli-json.md).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.state import RECENT_S, State
+from hpctl.engine.timeline import change_text, headline
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.tables import BAD, DIM, WARN, heading, styled, table, word, wrapped
+from hpctl.toolkit.view_copy import copied
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.recovery import StepRecord, Trail
+from hpctl.vocabulary.trouble import Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.text import Text
+
+
+class StepView(Struct, frozen=True):
+    """One attempt at one effect. `outcome` is empty while no answer is on record."""
+
+    kind: str
+    attempt: int
+    target: str
+    started: datetime
+    resolved: datetime | None
+    outcome: str
+    code: str
+    detail: str
+    in_doubt: bool
+
+
+class TroubleView(Struct, frozen=True):
+    """What went wrong with a run. Texts are empty, numbers null, where nobody knows."""
+
+    kind: str
+    at: datetime
+    why: str
+    signature: str
+    node: str
+    rank: int | None
+    device: str
+    exit_code: int | None
+    evidence: str
+    step: int | None
+    progress: int | None
+
+
+class JobReportView(Struct, frozen=True):
+    """What a job's supervisor reported: the trouble, what it did, what it wished."""
+
+    job: int
+    restarts: int
+    at: datetime
+    uid: int
+    trouble: TroubleView | None
+    action: str
+    why: str
+    wish: str
+    exclude: tuple[str, ...]
+    after_s: float
+    progress: int | None
+
+
+class NodeRecoveryView(Struct, frozen=True):
+    """A node recovery. `instance` and `boot` are the generation treated now."""
+
+    id: str
+    node: str
+    phase: str
+    ended: bool
+    opened: datetime
+    since: datetime
+    instance: str
+    boot: str
+    logical_id: str
+    rule: str
+    meaning: str
+    urgency: str
+    ladder: tuple[str, ...]
+    remedy: str
+    why: str
+    by: str
+    headline: str
+    steps: tuple[StepView, ...]
+    moves: tuple[Trail, ...]
+
+
+class JobRecoveryView(Struct, frozen=True):
+    """A job recovery: of which attempt of which job, and because of which node recovery.
+
+    Where the run itself went wrong, `cause` is empty and `trouble` says how; `action` is what its
+    policy answered and `start_at` the end of its backoff.
+    """
+
+    id: str
+    job: int
+    phase: str
+    ended: bool
+    opened: datetime
+    since: datetime
+    submit: datetime
+    restarts: int
+    name: str
+    user: str
+    partition: str
+    cause: str
+    cause_rule: str
+    bad_nodes: tuple[str, ...]
+    why: str
+    headline: str
+    steps: tuple[StepView, ...]
+    moves: tuple[Trail, ...]
+    trouble: TroubleView | None
+    action: str
+    exclude: tuple[str, ...]
+    start_at: datetime | None
+
+
+class HoldView(Struct, frozen=True):
+    """Something that hpctl wanted to treat and a gate held back."""
+
+    target: str
+    gate: str
+    why: str
+    rule: str
+    since: datetime
+    approvable: bool
+
+
+class ChangeView(Struct, frozen=True):
+    """A change of capacity. `phase`: where it stands or how it ended, `why` what was seen last."""
+
+    id: str
+    at: datetime
+    kind: str
+    group: str
+    what: str
+    phase: str
+    ended: datetime | None
+    why: str
+
+
+def change_view(change: Change) -> ChangeView:
+    """A change of capacity as shown."""
+    return ChangeView(
+        id=change.id,
+        at=change.opened.at,
+        kind=str(change.opened.kind),
+        group=change.opened.group,
+        what=change_text(change.opened),
+        phase=str(change.phase),
+        ended=change.since if change.ended else None,
+        why=change.trail[-1].why if change.trail else change.opened.why,
+    )
+
+
+def step_view(step: StepRecord) -> StepView:
+    """A step as shown."""
+    got = step.outcome
+    answer = (got.kind.value, got.code, got.detail) if got else ("", "", "")
+    return copied(StepView, step, outcome=answer[0], code=answer[1], detail=answer[2])
+
+
+def node_recovery_view(rec: NodeRecovery) -> NodeRecoveryView:
+    """A node recovery as shown."""
+    return copied(
+        NodeRecoveryView,
+        rec,
+        instance=rec.generation.instance,
+        boot=rec.generation.boot,
+        logical_id=rec.logical_id or "",
+        headline=headline(rec),
+        steps=tuple(map(step_view, rec.steps)),
+        moves=rec.trail,
+    )
+
+
+def job_recovery_view(rec: JobRecovery, state: State) -> JobRecoveryView:
+    """A job recovery as shown."""
+    cause = state.nodes.get(rec.cause)
+    return copied(
+        JobRecoveryView,
+        rec,
+        job=rec.attempt.job,
+        submit=rec.attempt.submit,
+        restarts=rec.attempt.restarts,
+        cause_rule=cause.rule if cause else "",
+        headline=headline(rec),
+        steps=tuple(map(step_view, rec.steps)),
+        moves=rec.trail,
+        trouble=trouble_view(rec.trouble),
+        action=rec.action if rec.trouble else "",
+    )
+
+
+def trouble_view(trouble: Trouble | None) -> TroubleView | None:
+    """A trouble as shown."""
+    return copied(TroubleView, trouble, node=trouble.node or "") if trouble else None
+
+
+def job_report_view(row: JobReported) -> JobReportView:
+    """A supervisor's report as shown."""
+    trouble = trouble_view(row.report.trouble)
+    return copied(JobReportView, row.report, at=row.at, uid=row.uid, trouble=trouble)
+
+
+def hold_view(hold: HoldNoted) -> HoldView:
+    """A hold as shown."""
+    return HoldView(hold.target, hold.gate, hold.why, hold.rule, hold.at, hold.approvable)
+
+
+def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
+    """Whether what somebody asks for may have been retired (`core.retire`)."""
+    if since is None:
+        return ended
+    return since < now - timedelta(seconds=RECENT_S)
+
+
+def chosen(
+    state: State, *, ended: bool, since: datetime | None
+) -> tuple[list[NodeRecovery], list[JobRecovery]]:
+    """The open recoveries; with `ended` the closed ones too; with `since` those that moved since.
+
+    Newest first: what somebody looks for happened lately.
+    """
+    nodes = [r for r in state.nodes.values() if _wanted(r, ended, since)]
+    jobs = [r for r in state.jobs.values() if _wanted(r, ended, since)]
+    nodes.sort(key=lambda r: (r.opened, r.id), reverse=True)
+    jobs.sort(key=lambda r: (r.opened, r.id), reverse=True)
+    return nodes, jobs
+
+
+def _wanted(rec: NodeRecovery | JobRecovery, ended: bool, since: datetime | None) -> bool:
+    if since is not None:
+        return rec.since >= since
+    return ended or not rec.ended
+
+
+def left_out(out: Console, count: int) -> None:
+    """How many ended recoveries a table leaves out."""
+    if count:
+        out.print(styled(f"{count} ended, not shown (--all, --since 7d).", DIM))
+
+
+def _steps(steps: Sequence[StepView]) -> Text:
+    """The steps in order; `?` for one in doubt, `!` for one refused."""
+    parts = []
+    for s in steps:
+        refused = s.outcome == "rejected"
+        again = f"#{s.attempt}" if s.attempt > 1 else ""
+        tail, style = ("?", WARN) if s.in_doubt else (("!", BAD) if refused else ("", ""))
+        parts.append(styled(f"{s.kind}{again}{tail}", style))
+    return styled(" ").join(parts) if parts else styled("-", DIM)
+
+
+def node_table(out: Console, title: str, rows: Sequence[NodeRecoveryView], now: datetime) -> None:
+    """Recoveries of nodes below a title; nothing where there are none."""
+    if rows:
+        heading(out, title)
+        heads = ("ID", "NODE", "PHASE", "FOR", "RULE", "REMEDY", wrapped("STEPS"))
+        cells = (
+            (r.id, r.node, word(r.phase), _lasted(r, now), r.rule, r.remedy, _steps(r.steps))
+            for r in rows
+        )
+        table(out, heads, cells, wide=("REMEDY",))
+
+
+def job_table(out: Console, title: str, rows: Sequence[JobRecoveryView], now: datetime) -> None:
+    """Recoveries of jobs below a title; nothing where there are none."""
+    if not rows:
+        return
+    if title:
+        heading(out, title)
+    heads = ("ID", "JOB", "USER", "NAME", "RULE", "PHASE", "FOR", "CAUSE", wrapped("STEPS"))
+    cells = []
+    for r in rows:
+        about = (r.user or None, r.name or None, r.cause_rule or None)
+        cause = r.cause or (r.trouble.kind if r.trouble else None)
+        cells.append((r.id, r.job, *about, word(r.phase), _lasted(r, now), cause, _steps(r.steps)))
+    table(out, heads, cells, wide=("NAME", "RULE"))
+
+
+def _lasted(r: NodeRecoveryView | JobRecoveryView, now: datetime) -> str:
+    return duration(((r.since if r.ended else now) - r.opened).total_seconds())
+
+
+def hold_table(out: Console, rows: Sequence[HoldView], now: datetime) -> None:
+    """What gates block; nothing where nothing is blocked."""
+    if not rows:
+        return
+    heading(out, "Held back")
+    cells = []
+    for h in rows:
+        why = h.why + (f" (hpctl approve {h.target})" if h.approvable else "")
+        cells.append((h.target, h.gate, duration((now - h.since).total_seconds()), why))
+    table(out, ("TARGET", "GATE", "FOR", wrapped("WHY")), cells)
+
+
+def change_table(out: Console, rows: Sequence[ChangeView]) -> None:
+    """Changes of capacity, one a row."""
+    heads = ("CHANGE", "BEGUN", wrapped("WHAT"), "PHASE", wrapped("WHY"))
+    table(out, heads, ((c.id, f"{c.at:%m-%d %H:%M:%S}", c.what, c.phase, c.why) for c in rows))

@@ -1,0 +1,96 @@
+"""The loop's time: the real Clock, and who wakes it by one byte into a FIFO in the state directory.
+
+Anything that can write to a file can wake the daemon (an EpilogSlurmctld in plain sh, the CLI,
+the intake thread); nobody ever blocks on it, and nothing but time is lost when nobody listens.
+"""
+
+import contextlib
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+FIFO_NAME = "wake"
+
+
+class Waker:
+    """The daemon's end of the FIFO."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Create the FIFO if it is not there, and open it so that writers never block."""
+        self.path = state_dir / FIFO_NAME
+        if self.path.exists() and not stat.S_ISFIFO(self.path.stat().st_mode):
+            self.path.unlink()
+        if not self.path.exists():
+            os.mkfifo(self.path)
+            # Past the umask: the group is for slurmctld's user, who may write and not listen.
+            self.path.chmod(0o620)
+        self._fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK)
+
+    def poke(self) -> None:
+        """Wake the loop. Safe from any thread and from a signal handler."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._fd, b"!")
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until poked or the time is over; True when poked."""
+        ready = self._ready(max(0.0, timeout_s))
+        if ready:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._fd, 4096):
+                    pass
+        return ready
+
+    def poked(self) -> bool:
+        """Whether the next `wait` returns at once."""
+        return self._ready(0.0)
+
+    def _ready(self, timeout_s: float) -> bool:
+        poll = select.poll()  # select() takes no descriptor from 1,024 on
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(1e3 * timeout_s))
+
+    def close(self) -> None:
+        """Stop listening."""
+        os.close(self._fd)
+
+
+class WakeLimiter:
+    """Wakes the loop for those whom anybody may be: at once, and then once a second at most."""
+
+    def __init__(self, poke: Callable[[], None], every_s: float = 1.0) -> None:
+        self._poke, self._every_s = poke, every_s
+        self._next = 0.0
+        self._lock = threading.Lock()
+
+    def poke(self) -> None:
+        """Wake the loop now, or as soon as the second is over. Safe from any thread."""
+        with self._lock:
+            now = time.monotonic()
+            if self._next > now + self._every_s:
+                return  # somebody waits for it already
+            wait, self._next = self._next - now, max(self._next, now) + self._every_s
+        if wait <= 0:
+            self._poke()
+            return
+        timer = threading.Timer(wait, self._poke)
+        timer.daemon = True
+        timer.start()
+
+
+def wake(state_dir: Path) -> bool:
+    """Poke the daemon of a state directory. False when nobody listens; never blocks."""
+    try:
+        fd = os.open(state_dir / FIFO_NAME, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.write(fd, b"!")
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True

@@ -1,0 +1,423 @@
+"""From what a node's agent said to what it amounts to: `assess`, a pure and total function.
+
+The order of authority is the driver's own word (Xid 154), then the catalogue's row with its
+companions, then history (which is the plan's business). A burst of equal lines is one incident.
+UNKNOWN findings never make a node healthier and never make it faulty; silence neither.
+
+Findings are folded into incidents first: field logs hold 800 000 lines of one code that are 29
+distinct errors, and hundreds of Xid 45 from ordinary job churn: what counts is which device said
+which code when, never how often.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.faults.catalogue import Rules
+from hpctl.faults.decode import (
+    NVLINK5_CODES,
+    driver_rule,
+    lost_nothing,
+    nvlink5_rule,
+    sxid_rule,
+    xid_rule,
+)
+from hpctl.faults.incidents import (
+    SXID,
+    XID,
+    Incident,
+    evidence,
+    finding_order,
+    incidents_of,
+    repeated,
+    together,
+)
+from hpctl.faults.reachability import CHECKS as REACH
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
+from hpctl.vocabulary.model import Finding, Health, Verdict
+
+DRIVER = "kernel.driver"
+
+
+SETTLED = timedelta(minutes=10)
+"""After the last finding: no row waits longer for companions."""
+
+
+CHECKS_OF_DRIVER: Mapping[str, tuple[str, ...]] = {
+    "nvidia": ("kernel.xid", "kernel.sxid", "kernel.nvidia", "gpu."),
+    "neuron": ("kernel.neuron", "neuron."),
+    "mlx5": ("kernel.mlx5", "rdma."),
+    "efa": ("kernel.efa", "efa."),
+    "infiniband": ("kernel.mlx5", "kernel.efa", "rdma.", "efa."),
+    "disk": ("kernel.block", "kernel.nvme", "kernel.fs", "host.readonly", "host.nvme"),
+    "lustre": ("kernel.lustre", "host.mounts"),
+    "nfs": ("kernel.nfs", "host.mounts"),
+    "pcie": ("kernel.pcie",),
+    "memory": ("kernel.memory", "host.edac"),
+}
+"""The checks whose findings speak of the hardware of a driver, by its name in `kernel.driver`."""
+
+
+_HEALTHY = Condition.HEALTHY
+
+
+_OK = Verdict.OK
+
+
+_URGENCY = {Urgency.NONE: 0, Urgency.AFTER_JOBS: 1, Urgency.NOW: 2}
+
+
+_STRENGTH = {remedy: n for n, remedy in enumerate(Remedy)}
+
+
+_EYES = ("kernel.log", "gpu.", "efa.", "neuron.")
+
+
+# Where the kernel's log or the devices of the training cannot be judged, nobody vouches for the
+# node: verification waits. A check of the host that cannot tell leaves the rest of what is seen.
+_DRIVER = "154"
+
+
+_NO_ACTION = RuleId("xid-154-none")
+
+
+_NO_ACTION_LOOKBACK = timedelta(seconds=5)
+
+
+_CONTAINED = RuleId("xid-48-contained")
+
+
+_LINE_UNKNOWN = RuleId("kernel-driver-unknown")
+
+
+_LINE_CONFIRMED = RuleId("kernel-driver-unknown-confirmed")
+
+
+_JOB_LOST = RuleId("xid-154-drain-and-reset-job-lost")
+
+
+class _Case(Struct, frozen=True):
+    """An incident, the row that speaks for it, and when that row may be believed."""
+
+    incident: Incident
+    fault: FaultClass
+    settled_at: datetime
+    note: str = ""
+
+    def settled(self, now: datetime) -> bool:
+        """Whether the row may be believed. One that waits for nothing needs no clock either."""
+        return self.fault.settle_s == 0 or self.settled_at <= now
+
+
+def assess(health: Health, rules: Rules, now: datetime) -> Assessment:
+    """What the facts about one generation amount to at `now`.
+
+    FAULTY only by a rule that touches the node (urgency not NONE) and whose settling time is
+    over; SUSPECT while a companion line may still change the verdict (`until` says when to look
+    again) and for rows that are only watched; UNKNOWN when nothing was heard for
+    `rules.silent_after` or when a check could not tell that a node must not be without. A fault
+    that is proven stays through silence.
+    For a healthy node `since` is when it was last heard.
+    """
+    silent = now - health.last_heard > rules.silent_after
+    if not silent and _all_ok(health):
+        return Assessment(health.generation, _HEALTHY, health.last_heard)
+    incidents = incidents_of(health.findings)
+    if not silent and not incidents:
+        return _in_service(health, (), ())
+    cases = _cases(incidents, rules)
+    pending = [c for c in cases if not c.settled(now)]
+    until = min((c.settled_at for c in pending), default=None)
+    proven = [c for c in cases if c.settled(now) and c.fault.urgency is not Urgency.NONE]
+    if proven:
+        return _faulty(health, proven, incidents, rules, until)
+    spoken = [c for c in pending if c.incident.check not in REACH]
+    if spoken or (pending and not silent):
+        return _suspect(health, spoken or pending, incidents, until)
+    if silent:
+        return replace(_silent(health, rules, now, incidents), until=until)
+    watched = [c for c in cases if c.fault.rule in rules.watched]
+    if watched:
+        return _suspect(health, watched, incidents, None)
+    return _in_service(health, cases, incidents)
+
+
+def assess_settled(findings: tuple[Finding, ...], rules: Rules) -> Assessment:
+    """Assess findings as the daemon does once no rule waits for companion lines any more.
+
+    For whoever judges a log as it stands, without a cluster.
+    """
+    now = max(finding.last for finding in findings) + SETTLED
+    here = Generation(NodeName("this-node"), InstanceId("i-0"), BootId("this-boot"))
+    return assess(Health(here, now, findings), rules, now)
+
+
+def fault_classes(findings: Iterable[Finding], rules: Rules) -> tuple[FaultClass, ...]:
+    """The rows that speak for these findings, the gravest first; none where they mean nothing.
+
+    What `assess` goes by, without its waits: for whoever asks what one line means by itself.
+    """
+    faults = {c.fault.rule: c.fault for c in _cases(incidents_of(findings), rules)}
+    return tuple(sorted(faults.values(), key=lambda f: _rank(f, rules), reverse=True))
+
+
+def _all_ok(health: Health) -> bool:
+    """The common case of 10 000 nodes a cycle, told apart before anything is folded."""
+    return not health.findings or all(f.verdict is _OK for f in health.findings)
+
+
+def _cases(incidents: Sequence[Incident], rules: Rules) -> list[_Case]:
+    """The rows that stand after companions and the driver's word have been heard."""
+    drivers = _driver_rules(incidents)
+    words = {driver.device: n for n, (driver, _) in enumerate(drivers)}
+    xids = {(i.code, i.device): i for i in incidents if i.check == XID}
+    cases: list[_Case] = []
+    covered: dict[int, list[FaultClass]] = {}
+    for incident in incidents:
+        if incident.check == DRIVER or (incident.check == XID and incident.code == _DRIVER):
+            continue
+        rule = _rule_of(incident, xids, rules)
+        if rule is None:
+            continue
+        fault = rules.classes[rule]
+        mine = [words[d] for d in {incident.device, ""} if d in words]
+        driver = _authority(incident, drivers, mine, rules.fold) if rule in rules.follows else None
+        if driver is not None:
+            covered.setdefault(driver, []).append(fault)
+        else:
+            cases.append(_case(incident, fault))
+    for number, (incident, rule) in enumerate(drivers):
+        faults = covered.get(number, [])
+        if rule == "xid-154-drain-and-reset" and any(f.urgency is Urgency.NOW for f in faults):
+            rule = _JOB_LOST
+        cases.append(_case(incident, rules.classes[rule], _covering(faults)))
+    unknown_lines = [incident for incident in incidents if incident.check == DRIVER]
+    signs = [case.incident for case in cases if _is_sign(case, rules)]
+    for incident in unknown_lines:
+        confirmed = any(_confirms(sign, incident, rules.fold) for sign in signs)
+        rule = _LINE_CONFIRMED if confirmed else _LINE_UNKNOWN
+        cases.append(_case(incident, rules.classes[rule]))
+    return cases
+
+
+def _is_sign(case: _Case, rules: Rules) -> bool:
+    """Whether a case by itself makes its node Faulty or Suspect: a program's own Xid does not."""
+    return case.fault.urgency is not Urgency.NONE or case.fault.rule in rules.watched
+
+
+def _confirms(sign: Incident, lines: Incident, fold: timedelta) -> bool:
+    """Whether a sign is about the hardware of unknown driver lines, within `fold` of them."""
+    if not together(sign, lines, fold):
+        return False
+    drivers = {finding.detail for finding in lines.findings}
+    return any(sign.check.startswith(CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
+
+
+def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:
+    return _Case(incident, fault, later(incident.first, fault.settle_s), note)
+
+
+def _covering(faults: Sequence[FaultClass]) -> str:
+    return f" (decides for {', '.join(sorted({f.rule for f in faults}))})" if faults else ""
+
+
+def _driver_rules(incidents: Iterable[Incident]) -> list[tuple[Incident, RuleId]]:
+    """The newest Xid 154 of each device, cut to the finding that counts, with its rule."""
+    found = []
+    for incident in incidents:
+        if incident.check == XID and incident.code == _DRIVER:
+            newest = max(incident.findings, key=lambda f: (f.last, *finding_order(f)))
+            one = Incident(XID, incident.device, _DRIVER, (newest,), newest.first, newest.last)
+            found.append((one, driver_rule(newest.detail, newest.evidence)))
+    return found
+
+
+def _authority(
+    incident: Incident,
+    drivers: Sequence[tuple[Incident, RuleId]],
+    mine: Iterable[int],
+    fold: timedelta,
+) -> int | None:
+    """Index of the driver's word on this incident, of those (`mine`) that are on its device and of
+    none: one that is not older than it.
+
+    Xid 154 reports a change of state, so one that comes later speaks for all that went before.
+    A fault that goes on for longer than `fold` after it is judged by its own row; one that
+    follows a `None` even sooner, for what was all right may just have broken.
+    """
+    heard = []
+    for number in mine:
+        driver, rule = drivers[number]
+        reach = _NO_ACTION_LOOKBACK if rule == _NO_ACTION else fold
+        if rule != "xid-154" and incident.last - driver.last <= reach:
+            heard.append((driver.last, number))
+    return max(heard)[1] if heard else None
+
+
+_Xids = Mapping[tuple[str, str], Incident]
+"""The incidents of Xids by code and device: a node may tell hundreds, and looks at each in turn."""
+
+
+def _rule_of(incident: Incident, xids: _Xids, rules: Rules) -> RuleId | None:
+    """The catalogue row for an incident, or None where a companion has absorbed it."""
+    if incident.check == SXID:
+        return _sxid_rule(incident, rules)
+    if incident.check != XID:
+        return _check_rule(incident, rules)
+    code = incident.code
+    if code in ("171", "172") and _near("48", incident, xids, rules):
+        return None
+    if code == "163" and _cancelled(incident, xids):
+        return None
+    if code == "48" and _near("94", incident, xids, rules):
+        return _CONTAINED
+    if code in NVLINK5_CODES:
+        return _strongest(
+            {nvlink5_rule(code, f.detail or f.evidence) for f in incident.findings}, rules
+        )
+    if code == "74" and all(lost_nothing(f.detail) for f in incident.findings):
+        return RuleId("xid-74-corrected")
+    rule = RuleId(f"xid-{code}")
+    again = RuleId(f"{rule}-repeat")
+    if again in rules.classes and repeated(
+        incident, rules.classes[again].escalate_window_s, rules.apart
+    ):
+        return again
+    return xid_rule(code, "")
+
+
+def _near(code: str, incident: Incident, xids: _Xids, rules: Rules) -> bool:
+    """Whether an Xid of that code belongs to the same event."""
+    if incident.device:
+        found = [xids.get((code, incident.device)), xids.get((code, ""))]
+    else:
+        found = [other for (its, _), other in xids.items() if its == code]
+    return any(other and together(incident, other, rules.fold) for other in found)
+
+
+def _cancelled(incident: Incident, xids: _Xids) -> bool:
+    """Power smoothing off (163) counts no more once it is on again (162) on the same device."""
+    again = xids.get(("162", incident.device))
+    return again is not None and again.last >= incident.last
+
+
+def _sxid_rule(incident: Incident, rules: Rules) -> RuleId:
+    """Return the rule for an SXid, by what the site does about its number."""
+    known = rules.classes.get(RuleId(f"sxid-{incident.code}"))
+    acts = None if known is None else known.urgency is not Urgency.NONE
+    return sxid_rule(incident.code, incident.text, acts)
+
+
+def _check_rule(incident: Incident, rules: Rules) -> RuleId | None:
+    """A check that is no kernel line: its own row, else watched if it failed."""
+    stem = incident.check.replace(".", "-")
+    for name in (f"{stem}-{incident.code}", stem):
+        if name in rules.classes:
+            return RuleId(name)
+    if any(f.verdict is Verdict.FAIL for f in incident.findings):
+        return RuleId("check-failed")
+    return None
+
+
+def _rank(fault: FaultClass, rules: Rules) -> tuple[int, int, int]:
+    """The more urgent first, then the stronger first rung, then the table's order."""
+    return (_URGENCY[fault.urgency], _STRENGTH[fault.ladder[0]], -rules.order[fault.rule])
+
+
+def _strongest(names: Iterable[RuleId], rules: Rules) -> RuleId:
+    return max(names, key=lambda name: _rank(rules.classes[name], rules))
+
+
+def _faulty(
+    health: Health,
+    proven: Sequence[_Case],
+    incidents: Sequence[Incident],
+    rules: Rules,
+    until: datetime | None,
+) -> Assessment:
+    top = max(_rank(c.fault, rules) for c in proven)
+    same = [c for c in proven if _rank(c.fault, rules) == top]
+    case = min(same, key=lambda c: (c.incident.first, c.incident.device))
+    others = sorted(proven, key=lambda c: c.incident.first, reverse=True)
+    return Assessment(
+        health.generation,
+        Condition.FAULTY,
+        case.incident.first,
+        fault=case.fault,
+        findings=evidence([c.incident for c in same], incidents),
+        why=_case_text(case, len(same) - 1),
+        until=until,
+        also={c.fault.rule: c.incident.first for c in others if c.fault.rule != case.fault.rule},
+    )
+
+
+def _suspect(
+    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident], until: datetime | None
+) -> Assessment:
+    # Unknown lines are there only because of another sign, which is what a person should read.
+    signs = [c for c in cases if c.incident.check != DRIVER] or cases
+    case = min(signs, key=lambda c: (c.settled_at, c.incident.first, c.fault.rule))
+    doing = "watched" if until is None else "waiting for companion lines"
+    if case.incident.check in REACH and until is not None:
+        doing = "waiting whether it lasts"
+    return Assessment(
+        health.generation,
+        Condition.SUSPECT,
+        min(c.incident.first for c in signs),
+        findings=evidence([c.incident for c in cases], incidents),
+        why=f"{_case_text(case, len(cases) - 1)}; {doing}",
+        until=until,
+    )
+
+
+def _silent(
+    health: Health, rules: Rules, now: datetime, incidents: Sequence[Incident]
+) -> Assessment:
+    seconds = (now - health.last_heard).total_seconds()
+    return Assessment(
+        health.generation,
+        Condition.UNKNOWN,
+        health.last_heard + rules.silent_after,
+        findings=evidence(incidents, ()),
+        why=f"agent-silent: nothing heard from the agent for {seconds:.0f} s",
+    )
+
+
+def _in_service(
+    health: Health, cases: Sequence[_Case], incidents: Sequence[Incident]
+) -> Assessment:
+    unknown = tuple(
+        sorted((f for f in health.findings if f.verdict is Verdict.UNKNOWN), key=finding_order)
+    )
+    blind = [finding for finding in unknown if finding.check.startswith(_EYES)]
+    if blind:
+        more = f" and {len(blind) - 1} more" if len(blind) > 1 else ""
+        return Assessment(
+            health.generation,
+            Condition.UNKNOWN,
+            min(f.first for f in blind),
+            findings=unknown,
+            why=f"cannot tell: {blind[0].check}{more}: {blind[0].detail}".removesuffix(": "),
+        )
+    why = "; ".join(dict.fromkeys(_case_text(c, 0) for c in cases))
+    return Assessment(
+        health.generation,
+        _HEALTHY,
+        health.last_heard,
+        findings=evidence(incidents, ()) + unknown,
+        why=f"{why}; the node stays in service" if why else "",
+    )
+
+
+def _case_text(case: _Case, more: int) -> str:
+    incident = case.incident
+    where = f" on {incident.device}" if incident.device else ""
+    name = {XID: "Xid", SXID: "SXid"}.get(incident.check, incident.check)
+    what = f"{name} {incident.code}".strip()
+    times = f", {incident.count} times" if incident.count > 1 else ""
+    others = f", and {more} more" if more else ""
+    return f"{what}{where}: {case.fault.meaning}{times}{case.note}{others} [{case.fault.rule}]"

@@ -1,0 +1,99 @@
+"""The marks of HyperPod's health monitoring agent (HMA) on nodes in Slurm, read as findings.
+
+HMA sets a node FAIL or DRAIN with `Reason=Action:Reboot` or `Action:Replace`, 5 to 30 s after a
+fault (awslabs/awsome-distributed-ai, hyperpod-mental-model.md). HyperPod matches the Reason to the
+letter, so everything else is somebody's own words. slurmctld appends to a Reason (` : Not
+responding`, set_node_reason in node_mgr.c), and that is still the mark. Anybody may set one by
+hand: AWS documents it as a way to ask for the same.
+
+What slurmctld 22.05.8 makes of it: FAIL clears DRAIN and replaces the Reason; DRAIN clears FAIL;
+DOWN keeps FAIL; RESUME and UNDRAIN clear FAIL; FAIL stays when another instance registers.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.vocabulary.cloud_facts import Instance
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+
+MARKS: Final[Mapping[str, str]] = {"Action:Reboot": "reboot", "Action:Replace": "replace"}
+"""The Reasons, to the letter, and the code of the finding that each is."""
+CHECK: Final = "hma"
+SPENT: Final = "spent"
+RULES: Final = frozenset(RuleId(f"{CHECK}-{code}") for code in (*MARKS.values(), SPENT))
+"""The catalogue's rows that rest on Slurm's word, whatever the node's agent says."""
+
+
+def mark_of(node: SlurmNode | None) -> str:
+    """The mark that a closed node bears; "" where it bears none."""
+    if node is None or not node.reason or not (node.closed or node.down):
+        return ""
+    return mark_in(node.reason)
+
+
+def mark_in(reason: str) -> str:
+    """The mark that a Reason is, whatever slurmctld appended; "" where it is none."""
+    mark = reason.partition(" : ")[0]
+    return mark if mark in MARKS else ""
+
+
+def spent(node: SlurmNode, instance: Instance | None = None) -> bool:
+    """Whether what a mark asks for was done since: a boot, or where it is known another instance.
+
+    slurmctld's clock and the node's, both in whole seconds.
+    """
+    if node.reason_at is None:
+        return False
+    launched = instance.launched if instance is not None else None
+    if launched is not None and launched > node.reason_at:
+        return True  # FAIL stays when another instance comes, and until that has registered
+    if launched is not None and mark_of(node) == "Action:Replace":
+        return False
+    return node.boot_time is not None and node.reason_at <= node.boot_time
+
+
+def with_marks(
+    health: Mapping[NodeName, Health],
+    slurm: SchedulerView | None,
+    instances: Mapping[NodeName, Instance],
+) -> dict[NodeName, Health]:
+    """What is known of the nodes, HMA's marks included.
+
+    A node that was never heard is known by its mark alone. A mark whose time Slurm does not tell
+    is as old as the view.
+    """
+    found = dict(health)
+    if slurm is None:
+        return found
+    seen = slurm.as_of
+    for name, node in slurm.nodes.items():
+        mark = mark_of(node)
+        if not mark:
+            continue
+        known, instance = found.get(name), instances.get(name)
+        if known is None:
+            who = Generation(name, instance.id if instance else InstanceId(""), BootId(""))
+            known = Health(who, seen)
+        code = SPENT if spent(node, instance) else MARKS[mark]
+        finding = _finding(node, mark, code, seen)
+        found[name] = replace(known, findings=(*known.findings, finding))
+    return found
+
+
+_WITHIN: Final = timedelta(microseconds=999_999)
+"""Slurm tells whole seconds. A mark is younger than what ended earlier in the same one: giving a
+node back takes the old mark off."""
+
+
+def _finding(node: SlurmNode, mark: str, code: str, seen: datetime) -> Finding:
+    at = node.reason_at + _WITHIN if node.reason_at else seen
+    state = "+".join([node.state, *sorted(node.flags)])
+    evidence = f"State={state} Reason={node.reason}"
+    return Finding(
+        CHECK, Verdict.FAIL, at, at, code=code, detail=mark, evidence=evidence, clears=Clears.GONE
+    )

@@ -1,0 +1,125 @@
+"""Findings of one moment, as one incident."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from msgspec import Struct
+
+from hpctl.faults.decode import part
+from hpctl.toolkit.bounds import span
+from hpctl.vocabulary.model import TEST, Finding, Verdict
+
+XID = "kernel.xid"
+
+
+SXID = "kernel.sxid"
+
+
+_APPLICATIONS = frozenset({"13", "31"})
+"""Codes that an application's own bug writes again and again."""
+
+
+_TELLING = frozenset({Verdict.NOTE, Verdict.WARN, Verdict.FAIL})
+
+
+class Incident(Struct, frozen=True):
+    """All findings of one check and code on one device that say anything, oldest first."""
+
+    check: str
+    device: str
+    code: str
+    findings: tuple[Finding, ...]
+    first: datetime
+    last: datetime
+
+    @property
+    def count(self) -> int:
+        """How often it was seen, bursts included."""
+        return sum(f.count for f in self.findings)
+
+    @property
+    def text(self) -> str:
+        """Everything its lines say, for the decoders."""
+        return " ".join(f"{f.detail} {f.evidence}" for f in self.findings)
+
+
+def finding_order(f: Finding) -> tuple[datetime, datetime, str, str, str, str, str, int, str]:
+    """A total order on findings, oldest first, so that the order of arrival does not show."""
+    return (f.first, f.last, f.check, f.device, f.code, f.detail, f.evidence, f.count, f.verdict)
+
+
+def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
+    """Fold the NOTE, WARN and FAIL findings, in an order that does not depend on the input's.
+
+    What an incident means is its rule's business, not its verdict's: a site may have given a rule
+    a treatment of its own.
+    """
+    folded: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        # A test's result is for the recovery that asked for it, and for nobody else.
+        if finding.verdict in _TELLING and not finding.check.startswith(TEST):
+            key = (finding.check, finding.device, finding.code.strip())
+            folded.setdefault(key, []).append(finding)
+    return [
+        Incident(
+            *key,
+            findings=tuple(sorted(folded[key], key=finding_order)),
+            first=min(f.first for f in folded[key]),
+            last=max(f.last for f in folded[key]),
+        )
+        for key in sorted(folded)
+    ]
+
+
+def together(a: Incident, b: Incident, fold: timedelta) -> bool:
+    """Whether two incidents can be one event: same device (or one names none), close in time."""
+    if a.device != b.device and a.device and b.device:
+        return False
+    return b.first - a.last <= fold and a.first - b.last <= fold
+
+
+def repeated(incident: Incident, window_s: float, apart: timedelta) -> bool:
+    """Seen twice on the same part within the window, and by more than one job or burst.
+
+    Of an error that is mostly the application's (Xid 13, 31), the same job having it again
+    says nothing: two jobs must have had it. Where a finding does not say which job it hit,
+    time stands in for it: a process that had such an error is dead, and the next one later than
+    `apart` is another. For every other code it is time alone that tells two bursts apart.
+    """
+    parts: dict[str, list[Finding]] = {}
+    for finding in incident.findings:
+        place = part(incident.code, f"{finding.detail} {finding.evidence}")
+        parts.setdefault(place, []).append(finding)
+    window = span(window_s)
+    by_job = incident.check == XID and incident.code in _APPLICATIONS
+    return any(_again(findings, window, apart, by_job=by_job) for findings in parts.values())
+
+
+def _again(
+    findings: Sequence[Finding], window: timedelta, apart: timedelta, *, by_job: bool
+) -> bool:
+    """Whether one part of a device was hit again: by another job, or after another time."""
+    if by_job and _two_jobs(findings, window):
+        return True
+    times = sorted({time for f in findings if not (by_job and f.job) for time in (f.first, f.last)})
+    return any(apart <= later - earlier <= window for earlier, later in pairwise(times))
+
+
+def _two_jobs(findings: Sequence[Finding], window: timedelta) -> bool:
+    named = sorted((f for f in findings if f.job), key=finding_order)
+    return any(
+        one.job != other.job and other.first - one.last <= window
+        for number, one in enumerate(named)
+        for other in named[number + 1 :]
+    )
+
+
+def evidence(main: Sequence[Incident], others: Iterable[Incident]) -> tuple[Finding, ...]:
+    """The findings of the incidents that decided, then those of their devices' others."""
+    devices = {incident.device for incident in main} | {""}
+    chosen = {id(f): f for incident in main for f in incident.findings}
+    for incident in others:
+        if incident.device in devices:
+            chosen.update((id(f), f) for f in incident.findings)
+    return tuple(chosen.values())

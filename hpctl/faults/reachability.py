@@ -1,0 +1,157 @@
+"""Nodes that somebody cannot reach, read as findings: by Slurm, by the cloud, by this head node.
+
+| sign | what is seen |
+|---|---|
+| `slurm.down` | slurmctld set the node DOWN by itself, though the node's agent is heard |
+| `slurm.rebooted` | the same, because the node booted unexpectedly (ReturnToService=1) |
+| `slurm.silent` | slurmctld marks the slurmd as not responding; its jobs run on for now |
+| `slurm.closed` | slurmctld drained the node, or set it DOWN, for what no remedy fixes |
+| `cloud.failed` | the cloud lists the instance as Failure, though its agent is heard |
+| `agent.silent` | nothing is heard from the agent, and Slurm still reaches the node |
+
+Where the agent is silent and Slurm or the cloud agrees, `plan` calls the node lost. A node that
+is closed by a person, kept in a maintenance reservation, powered down by Slurm or about to be
+rebooted by it, and an instance that the service is at work on, are as somebody wants them.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.faults.catalogue import Rules
+from hpctl.faults.hma_marks import mark_of, with_marks
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.identity import Generation, NodeName, RuleId
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+
+SLURMCTLD_REASONS: Final = (
+    "Not responding",
+    "Node unexpectedly rebooted",
+    "Low ",
+    "gres/",
+    "Invalid ",
+    "Low_",
+    "Unable to determine",
+    "ResumeTimeout reached",
+)
+"""How the Reasons begin that slurmctld gives to a node that it sets DOWN by itself."""
+_CLOSED_BY_SLURM: Final = (*SLURMCTLD_REASONS[2:7], "Kill task failed", "batch job complete fail")
+_WANTED: Final = frozenset(
+    {
+        *("MAINT", "MAINTENANCE", "CLOUD", "FUTURE", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+        *("POWER_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWER_UP", "POWERING_UP"),
+    }
+)
+"""Flags under which a node does not answer because somebody wants it so."""
+_AT_WORK: Final = (InstanceStatus.RUNNING, InstanceStatus.FAILURE)
+
+AGENT: Final = "agent.silent"
+CHECKS: Final = frozenset({"slurm", "cloud", "agent"})
+RULES: Final = frozenset(
+    map(RuleId, ("slurm-down", "slurm-rebooted", "cloud-failed", "agent-silent"))
+)
+"""The rows that rest on these signs and are treated. None rests on what the node says of itself."""
+
+Signs = Mapping[tuple[Generation, str], datetime]
+"""Since when each sign is seen without a gap."""
+
+
+def left_alone(node: SlurmNode, instance: Instance | None = None) -> bool:
+    """Whether a node is out of reach because somebody wants it so, or has it in hand already."""
+    if _WANTED & node.flags or (instance is not None and instance.status not in _AT_WORK):
+        return True
+    theirs = bool(node.reason) and not node.reason.startswith(
+        (*SLURMCTLD_REASONS, *_CLOSED_BY_SLURM)
+    )
+    return theirs and (node.closed or node.down)
+
+
+def closed_by_slurm(node: SlurmNode) -> bool:
+    """Whether slurmctld drained the node by itself, for which no person has to answer."""
+    reasons = (*SLURMCTLD_REASONS, *_CLOSED_BY_SLURM, "Prolog error")
+    return node.drained and node.reason.startswith(reasons)
+
+
+def sign_of(node: SlurmNode, instance: Instance | None = None) -> str:
+    """What Slurm or the cloud holds against a node that should be in service; "": nothing."""
+    if left_alone(node, instance):
+        return ""
+    if node.down and node.reason.startswith("Node unexpectedly rebooted"):
+        return "slurm.rebooted"
+    if (node.down or node.drained) and node.reason.startswith(_CLOSED_BY_SLURM):
+        return "slurm.closed"
+    if node.drained:
+        return ""
+    if node.down:
+        return "slurm.down"
+    if instance is not None and instance.status is InstanceStatus.FAILURE:
+        return "cloud.failed"
+    return "" if node.responding else "slurm.silent"
+
+
+def answers(node: SlurmNode | None, instance: Instance | None) -> bool:
+    """Whether Slurm and the cloud reach a node, closed or not."""
+    running = instance is None or instance.status is InstanceStatus.RUNNING
+    return node is not None and node.responding and not node.down and running
+
+
+def with_marks_and_reach(
+    health: Mapping[NodeName, Health],
+    slurm: SchedulerView | None,
+    instances: Mapping[NodeName, Instance],
+    rules: Rules,
+    now: datetime,
+    before: Signs | None = None,
+) -> tuple[dict[NodeName, Health], Signs]:
+    """What is known of the nodes, HMA's marks and these signs included; and the signs' ages.
+
+    `before` is the memory of the last look: a sign counts from when it was first seen, for a node
+    that boots is DOWN and silent for a while. Without it (a command that looks once) a sign is as
+    old as Slurm's Reason or the agent's last word. Where no agent at all is heard it is this head
+    node that is deaf, and silence says nothing of the nodes.
+    """
+    deaf = all(now - known.last_heard > rules.silent_after for known in health.values())
+    found, signs = with_marks(health, slurm, instances), dict[tuple[Generation, str], datetime]()
+    if slurm is None:
+        return found, signs
+    for name, known in health.items():
+        node, instance = slurm.nodes.get(name), instances.get(name)
+        if node is None or mark_of(node) or reason_owner(node.reason) is not None:
+            continue
+        sign = sign_of(node, instance)
+        since = node.reason_at if node.down else None
+        if now - known.last_heard > rules.silent_after:
+            gone = sign and sign != "slurm.closed"
+            sign = "" if deaf or gone or left_alone(node, instance) else AGENT
+            since = known.last_heard + rules.silent_after
+        if not sign:
+            continue
+        if before is not None:
+            since = before.get((known.generation, sign), now)
+        signs[known.generation, sign] = since = since or slurm.as_of
+        found[name] = replace(
+            known, findings=(*known.findings, _finding(sign, node, instance, since))
+        )
+    return found, signs
+
+
+def _finding(sign: str, node: SlurmNode, instance: Instance | None, since: datetime) -> Finding:
+    check, _, code = sign.partition(".")
+    evidence = f"State={'+'.join([node.state, *sorted(node.flags)])} Reason={node.reason}"
+    if check == "cloud" and instance is not None:
+        evidence = f"{instance.id} {instance.status}: {instance.message}"
+    detail = node.reason if check == "slurm" else instance.message if instance else ""
+    return Finding(
+        check,
+        Verdict.FAIL,
+        since,
+        since,
+        code=code,
+        detail=detail if sign != AGENT else "",
+        evidence=evidence,
+        clears=Clears.GONE,
+    )

@@ -1,0 +1,242 @@
+"""The fault table: what a row is, and all rows, read from the Markdown tables beside this file.
+
+One row is one code of a check, and one the check that finds it. The rule id of a fault is its
+check's stem and its code: `gpu.ecc` and `contained` make `gpu-ecc-contained`. The letters of the
+treatments:
+
+- I   count it only; the node stays in service
+- W   as I, and show the node as Suspect
+- J   the job's fault, or fatal to one job only: restart the job, the node stays
+- H   nothing automatic; a human reads it, and the node is Suspect
+- R1  close the node to new work, reset the GPU once its jobs have ended
+- R2  stop the jobs, start them elsewhere, reset the GPU
+- A   close the node to new work, reboot it once its jobs have ended, then replace it
+- B   stop the jobs, start them elsewhere, reboot, then replace
+- X   stop the jobs, start them elsewhere, replace the instance
+
+A line of a table is one row: FaultRow, CheckSpec, Limit or BenignLine, by its columns, which are
+the fields' names; the column `options` holds the fields that most rows do without. A heading is a
+section of the documentation. The order of the files here, and of the lines in them, is the order of
+precedence: among rows that are equally urgent and equally strong the one that stands first names
+the fault. What is misspelled or incomplete raises at the first import. The tables are meant to be
+reviewed line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
+"""
+
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import cast
+
+from msgspec import Struct, convert, field
+
+from hpctl.vocabulary.identity import RuleId
+from hpctl.vocabulary.model import Clears, Verdict
+
+WEEK = 7 * 86400.0
+_NUMBERS = re.compile(r"\d[\d\s-]*")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_STEMS = {"kernel.xid": "xid", "kernel.sxid": "sxid"}
+
+
+class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one code of a check means, and what is done about it.
+
+    `code` may list several numbers and ranges (`39-41 70-72`); empty stands for every code of the
+    check that has no row of its own. `nvidia` is what NVIDIA's Xid catalogue
+    (docs.nvidia.com/deploy/xid-errors) or Fabric Manager guide says, empty where the fault is not
+    NVIDIA's. `differs` says where hpctl departs from that, or why the treatment is what it is.
+    `watch` makes a node with this finding Suspect for display, never Faulty; W and H imply it.
+    `ladder` replaces the treatment's own. `settle_s` and `window_s` are FaultClass's fields, in
+    seconds. `clears` is set where a kernel line's code ends otherwise than by a boot. `own` marks
+    what only a node's own hardware can produce: a bus, memory or a disk that is lost.
+    """
+
+    check: str
+    code: str
+    treatment: str
+    meaning: str
+    nvidia: str = ""
+    differs: str = ""
+    settle_s: float = 0.0
+    window_s: float = WEEK
+    watch: bool = False
+    ladder: str = ""
+    clears: Clears = Clears.BOOT
+    own: bool = False
+
+    @property
+    def rules(self) -> tuple[RuleId, ...]:
+        """The ids of its rules: one, or one for each number."""
+        if not self.code:
+            return (RuleId(stem(self.check)),)
+        return tuple(rule_id(self.check, code) for code in self.codes)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Its codes one by one."""
+        return tuple(expand(self.code)) if _NUMBERS.fullmatch(self.code) else (self.code,)
+
+    @property
+    def suspect(self) -> bool:
+        """Whether a node with it is shown as Suspect."""
+        return self.watch or self.treatment in ("W", "H")
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is done to the node, unless a site overrides it."""
+        return self.treatment not in ("I", "W", "J", "H")
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return what the row says of the node: FAIL where it is treated, WARN where it is Suspect.
+
+        NOTE for all others: what is the job's own fault, and what is only counted.
+        """
+        if self.acts:
+            return Verdict.FAIL
+        return Verdict.WARN if self.suspect else Verdict.NOTE
+
+
+class BenignLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """A kernel line that a healthy node prints: what it begins with, and who says so.
+
+    A driver that numbers its GPUs (`NVRM: GPU0 ...`) is matched without the number.
+    """
+
+    begins: str
+    why: str
+    source: str
+
+
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
+    """One number that a check compares with, its unit, and where it comes from."""
+
+    value: float
+    unit: str
+    why: str
+
+
+class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """One check of the agent: what it looks at, how often, and when it is believed.
+
+    It runs each `every_s` seconds; 0 is for kernel lines, which are judged when they are read. A
+    thing is reported when `seen[0]` of the last `seen[1]` runs saw it, and ends by `clears`; with
+    GONE, when it has not been so for `gone_s`. What looks wrong in the first `grace_s` seconds
+    after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never shed, the highest
+    goes first when the agent is over its budget.
+    """
+
+    name: str
+    what: str
+    source: str
+    every_s: float = 0.0
+    seen: tuple[int, int] = (1, 1)
+    clears: Clears = Clears.GONE
+    gone_s: float = 60.0
+    grace_s: float = 0.0
+    shed: int = 0
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+
+def stem(check: str) -> str:
+    """What the rule ids of a check begin with."""
+    return _STEMS.get(check) or check.replace(".", "-")
+
+
+def rule_id(check: str, code: str) -> RuleId:
+    """The id of the rule for a code of a check."""
+    return RuleId(f"{stem(check)}-{code}")
+
+
+def expand(numbers: str) -> Iterator[str]:
+    """The numbers in `11 25 39-41`."""
+    for low, high in _RANGE.findall(numbers):
+        yield from map(str, range(int(low), int(high or low) + 1))
+
+
+_FILES = ("gpu", "fabric", "host", "kernel", "outside")
+
+
+def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each row of a file's tables: the heading that it stands under, and its cells by column."""
+    title, columns = "", list[str]()
+    for line in (pkgutil.get_data(__package__, f"{name}.md") or b"").decode().splitlines():
+        if not line.startswith("|"):
+            title, columns = line[3:] if line.startswith("## ") else title, []
+            continue
+        cells = [cell.strip() for cell in line[1:-1].split("|")]
+        if not columns:
+            columns = cells
+        elif not line.startswith("|---"):
+            yield title, dict(zip(columns, cells, strict=True))
+
+
+def _options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
+    """`own` is a flag, `seen=2/3` two numbers."""
+    for option in text.split(", ") if text else ():
+        name, given, value = option.partition("=")
+        yield name, (value.split("/") if name == "seen" else value) if given else True
+
+
+def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list[BenignLine]]:
+    """Return the rows and the checks of each section, and the lines that are no trouble."""
+    faults: dict[str, list[FaultRow]] = {}
+    checks: dict[str, list[CheckSpec]] = {}
+    limits: dict[str, dict[str, Limit]] = {}
+    benign: list[BenignLine] = []
+    for title, cells in (line for name in _FILES for line in _lines(name)):
+        if "limit" in cells:
+            check, name = cells.pop("check"), cells.pop("limit")
+            limits[check][name] = convert(cells, Limit, strict=False)
+            continue
+        if "begins" in cells:
+            benign.append(convert(cells, BenignLine))
+            continue
+        row = {**dict(_options(cells.pop("options"))), **cells}
+        if "treatment" in row:
+            faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
+        else:
+            spec = convert(row, CheckSpec, strict=False)
+            checks.setdefault(title, []).append(spec)
+            limits[spec.name] = cast(dict[str, Limit], spec.limits)
+    return faults, checks, benign
+
+
+_FAULTS, _CHECKS, _BENIGN = _read()
+SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = tuple(
+    (title, tuple(rows)) for title, rows in _FAULTS.items()
+)
+"""A title and its rows, as the documentation shows them."""
+TIMED: tuple[tuple[str, tuple[CheckSpec, ...]], ...] = tuple(
+    (title, tuple(specs))
+    for title, specs in _CHECKS.items()
+    if not specs[0].name.startswith("kernel.")
+)
+"""The checks that run at intervals, by the same titles."""
+CHECKS: tuple[CheckSpec, ...] = tuple(spec for _, specs in TIMED for spec in specs)
+KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
+    spec for specs in _CHECKS.values() for spec in specs if spec.name.startswith("kernel.")
+)
+"""The checks of the kernel's lines, which are judged when they are read."""
+BENIGN_LINES: tuple[BenignLine, ...] = tuple(_BENIGN)
+"""The kernel lines that a healthy node prints."""
+
+
+def _by_rule() -> dict[RuleId, FaultRow]:
+    index: dict[RuleId, FaultRow] = {}
+    for row in (row for _, rows in SECTIONS for row in rows):
+        for rule in row.rules:
+            if rule in index:
+                raise ValueError(f"rule {rule} is in the fault table twice")
+            index[rule] = row
+    return index
+
+
+ROWS: MappingProxyType[RuleId, FaultRow] = MappingProxyType(_by_rule())
+"""Every row by its rules' ids, in order of precedence."""
+
+
+def rows_of(check: str) -> tuple[FaultRow, ...]:
+    """The rows of one check, in order of precedence."""
+    return tuple(row for _, rows in SECTIONS for row in rows if row.check == check)

@@ -1,0 +1,513 @@
+"""Why a thing was done, or was not done: what `hpctl explain` and the page show, as a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from hpctl.engine.gates import GATES
+from hpctl.engine.journal.events import HoldNoted, JobReported
+from hpctl.engine.journal.state import State
+from hpctl.engine.requests import ORDERS
+from hpctl.engine.timeline import (
+    Awaited,
+    Line,
+    awaited,
+    finding_text,
+    headline,
+    lifted_by,
+    lines,
+    report_line,
+)
+from hpctl.engine.views import TroubleView, trouble_view
+from hpctl.engine.world import World, cloud_says, known_nodes
+from hpctl.faults.catalogue import Rules
+from hpctl.faults.hma_marks import mark_of
+from hpctl.jobs.decide import Means, decide
+from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
+from hpctl.nodes.acceptance import limits
+from hpctl.toolkit.bounds import at_stamp, natural
+from hpctl.toolkit.view_copy import copied
+from hpctl.vocabulary import assessment, identity, model, reason, slurm_facts
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+if TYPE_CHECKING:
+    from hpctl.checkpoints.job_comment import JobRegistration
+
+
+class EvidenceView(Struct, frozen=True):
+    """One finding: `text` in words, `evidence` the raw line that it comes from."""
+
+    first: datetime
+    last: datetime
+    check: str
+    verdict: str
+    device: str
+    code: str
+    detail: str
+    count: int
+    text: str
+    evidence: str
+
+
+class RuleView(Struct, frozen=True):
+    """The row of the catalogue that decided, and where the row comes from."""
+
+    id: str
+    meaning: str
+    urgency: str
+    ladder: tuple[str, ...]
+    source: str
+
+
+class GateView(Struct, frozen=True):
+    """One gate, in order. `result`: passed, waved, held or not_reached."""
+
+    name: str
+    asks: str
+    result: str
+    why: str
+
+
+class ExplainView(Struct, frozen=True):
+    """What `hpctl explain` shows. `kind`: node_recovery, job_recovery, hold, node, job, change.
+
+    `trouble`: what went wrong with the run, for a job that no node's fault explains.
+    """
+
+    as_of: datetime
+    target: str
+    kind: str
+    headline: str
+    rule: RuleView | None = None
+    evidence: tuple[EvidenceView, ...] = ()
+    gates: tuple[GateView, ...] = ()
+    story: tuple[Line, ...] = ()
+    next: Awaited = field(default_factory=lambda: Awaited(""))
+    related: tuple[str, ...] = ()
+    trouble: TroubleView | None = None
+
+
+def explain_view(w: World, rules: Rules, target: str) -> ExplainView | None:
+    """The explanation of an id, a node, a job or a hold's target; None where nobody knows it.
+
+    What is open wins over what is held, that over what a node shows by now, and that over what
+    has ended.
+    """
+    rid = identity.RecoveryId(target)
+    if (by_id := w.state.nodes.get(rid) or w.state.jobs.get(rid)) is not None:
+        return _recovery(w, rules, by_id)
+    of_target = _recoveries_of(w, target)
+    still_open = [r for r in of_target if not r.ended]
+    hold = w.state.holds.get(target)
+    if still_open:
+        return _recovery(w, rules, still_open[-1])
+    if hold is not None:
+        return _hold(w, rules, hold)
+    if of_target and not _shows_more(w, of_target[-1], target):
+        return _recovery(w, rules, of_target[-1])
+    if reports := _reports_of(w, target):
+        return _of_supervisor(w, target, reports)
+    if target in known_nodes(w):
+        return _node(w, rules, identity.NodeName(target))
+    return change_of(w, target)
+
+
+def _shows_more(w: World, last: NodeRecovery | JobRecovery, target: str) -> bool:
+    """Whether something is the matter with a node that began after its last recovery had ended."""
+    judged = w.assessments.get(identity.NodeName(target))
+    return (
+        judged is not None
+        and judged.condition is not assessment.Condition.HEALTHY
+        and judged.since > last.since
+    )
+
+
+def _recoveries_of(w: World, target: str) -> list[NodeRecovery | JobRecovery]:
+    """The recoveries of a node or of a job, oldest first."""
+    found: list[NodeRecovery | JobRecovery] = [
+        r for r in w.state.nodes.values() if r.node == target
+    ]
+    found += [r for r in w.state.jobs.values() if str(r.attempt.job) == target]
+    return sorted(found, key=lambda r: (r.opened, r.id))
+
+
+def _recovery(w: World, rules: Rules, rec: NodeRecovery | JobRecovery) -> ExplainView:
+    if isinstance(rec, JobRecovery):
+        return _job_recovery(w, rules, rec)
+    hold = None if rec.ended else w.state.holds.get(rec.node)
+    return ExplainView(
+        as_of=w.now,
+        target=rec.id,
+        kind="node_recovery",
+        headline=headline(rec),
+        rule=_decided(rules, rec),
+        evidence=evidence_of((*rec.findings, *rec.tests)),
+        gates=(*passed_gates(rec.passed), *(_held(hold) if hold else ())),
+        story=lines(rec, w.state),
+        next=lifted_by(hold) if hold else _awaited(w, rec),
+        related=tuple(j.id for j in w.state.jobs.values() if j.cause == rec.id),
+    )
+
+
+def _decided(rules: Rules, rec: NodeRecovery) -> RuleView:
+    """What was decided then counts, not what the catalogue says by now."""
+    row = rule_view(rules, rec.rule)
+    return copied(RuleView, rec, id=rec.rule, source=row.source if row else "")
+
+
+def _awaited(w: World, rec: NodeRecovery) -> Awaited:
+    """What is awaited, and what the cloud says where it is the cloud's turn."""
+    found, status = awaited(rec, w.policy), cloud_says(w, rec)
+    judged = w.assessments.get(rec.node)
+    if (
+        rec.phase is NodePhase.VERIFYING
+        and judged
+        and judged.condition is not assessment.Condition.HEALTHY
+    ):
+        status = f"now it is {judged.condition}: {judged.why}"
+    return replace(found, what=f"{found.what}; {status}") if status else found
+
+
+def _job_recovery(w: World, rules: Rules, rec: JobRecovery) -> ExplainView:
+    cause = w.state.nodes.get(rec.cause)
+    return ExplainView(
+        as_of=w.now,
+        target=rec.id,
+        kind="job_recovery",
+        headline=headline(rec),
+        rule=_decided(rules, cause) if cause else None,
+        evidence=evidence_of(cause.findings) if cause else (),
+        story=_with_reports(rec, w.state),
+        next=awaited(rec, w.policy),
+        related=(*((rec.cause,) if rec.cause else ()), *_changes(w, rec.id)),
+        trouble=trouble_view(rec.trouble),
+    )
+
+
+def _with_reports(rec: JobRecovery, state: State) -> tuple[Line, ...]:
+    """The timeline, and the reports of the job's supervisors from the run that was hit on."""
+    runs = range(rec.attempt.restarts, rec.attempt.restarts + 2)
+    reports = state.reports.get(rec.attempt.job, ())
+    found = [report_line(r) for r in reports if r.report.restarts in runs]
+    return tuple(sorted([*found, *lines(rec, state)], key=lambda line: line.at))
+
+
+def _changes(w: World, target: str) -> list[str]:
+    """The newest changes of capacity that are about a node, or were made for a recovery."""
+    return [change.id for change in changes_of(w, target)[-3:]]
+
+
+def _reports_of(w: World, target: str) -> Sequence[JobReported]:
+    """What a job's supervisors reported, where the target is a job."""
+    return w.state.reports.get(identity.JobId(int(target)), ()) if target.isdecimal() else ()
+
+
+def _of_supervisor(w: World, target: str, reports: Sequence[JobReported]) -> ExplainView:
+    """A job that needed nothing of hpctl: what its supervisor reported."""
+    last = reports[-1].report
+    what = last.trouble.why if last.trouble else "its supervisor lives"
+    return ExplainView(
+        as_of=w.now,
+        target=target,
+        kind="job",
+        headline=f"Job {target} is handled by its own supervisor. Newest report: {what}.",
+        story=tuple(map(report_line, reports)),
+        next=Awaited("nothing, unless its supervisor asks or its run ends"),
+        trouble=trouble_view(last.trouble),
+    )
+
+
+def _held(hold: HoldNoted) -> tuple[GateView, ...]:
+    return (GateView(hold.gate, _ASKS.get(hold.gate, ""), "held", hold.why),)
+
+
+def _how(hold: HoldNoted) -> str:
+    hangs = hold.gate in (HANG_GATE, OTHERS_GATE)
+    return "(a job) was found hanging at" if hangs else "is held back since"
+
+
+def _hold(w: World, rules: Rules, hold: HoldNoted) -> ExplainView:
+    judged = w.assessments.get(identity.NodeName(hold.target))
+    return ExplainView(
+        as_of=w.now,
+        target=hold.target,
+        kind="hold",
+        headline=f"{hold.target} {_how(hold)} {hold.at:%Y-%m-%d %H:%M:%S} UTC: {hold.why}.",
+        rule=rule_view(rules, hold.rule),
+        evidence=evidence_of(judged.findings) if judged else (),
+        gates=held_gates(hold),
+        next=lifted_by(hold),
+        related=tuple(r.id for r in _recoveries_of(w, hold.target)),
+        story=tuple(map(report_line, _reports_of(w, hold.target))),
+    )
+
+
+def _node(w: World, rules: Rules, name: identity.NodeName) -> ExplainView:
+    """A node to which nothing is being done: say what is known, and why nothing is done."""
+    judged = w.assessments.get(name)
+    slurm = w.slurm.nodes.get(name) if w.slurm else None
+    treated = _recoveries_of(w, name)
+    facts = [f"{name} was {f'last treated by {treated[-1].id}' if treated else 'never treated'}"]
+    if judged is None:
+        facts.append("no agent has reported from it, so its health is unknown")
+    else:
+        facts.append(f"its health is {judged.condition}" + (f" ({judged.why})" * bool(judged.why)))
+    if slurm is not None:
+        flags = "".join(f"+{flag}" for flag in sorted(slurm.flags))
+        facts.append(f"Slurm calls it {slurm.state}{flags}")
+        if mark := mark_of(slurm):
+            facts.append(f"HyperPod's health agent marked it {mark}")
+        elif slurm.closed and reason.reason_owner(slurm.reason) is None:
+            how = "drained it" if slurm.drained else "set it FAIL"
+            facts.append(f"somebody else {how} ({slurm.reason!r}), so hpctl leaves it alone")
+    elif w.slurm is None:
+        facts.append(f"Slurm cannot be read ({w.slurm_error})")
+    health = w.health.get(name)
+    left_out = [f.detail for f in health.findings if shed(f)] if health else []
+    facts += [f"its agent leaves checks out: {detail}" for detail in left_out]
+    fault = judged.fault if judged else None
+    return ExplainView(
+        as_of=w.now,
+        target=name,
+        kind="node",
+        headline="; ".join(facts) + ".",
+        rule=rule_view(rules, fault.rule) if fault else None,
+        evidence=evidence_of(health.findings) if health else (),
+        next=Awaited(_of_node(judged, slurm)),
+        related=(*(r.id for r in treated), *_changes(w, name)),
+    )
+
+
+def _of_node(judged: assessment.Assessment | None, slurm: slurm_facts.SlurmNode | None) -> str:
+    """Whether it is over for a node that nothing is done to, and what a person must do."""
+    if slurm is not None and slurm.closed:
+        how = (
+            "hpctl return" if reason.reason_owner(slurm.reason) else "scontrol update State=RESUME"
+        )
+        return f"a person: it is drained, and hpctl does not resume it by itself (`{how}`)"
+    if judged is None:
+        return "a person: install or start the agent there (`hpctl doctor`)"
+    if judged.condition is assessment.Condition.HEALTHY:
+        return "nothing: nothing is wrong, and you need not do anything"
+    if judged.until is not None:
+        return f"{judged.until:%H:%M:%S} UTC: what lasts until then is treated; you need do nothing"
+    return "nothing of hpctl's: this is shown and not treated; look at it when you have time"
+
+
+def evidence_of(findings: Iterable[model.Finding]) -> tuple[EvidenceView, ...]:
+    """What was seen of a node; checks that passed, or that its agent left out, are nothing seen."""
+    seen = (f for f in findings if _seen(f) and not shed(f))
+    return tuple(copied(EvidenceView, f, text=finding_text(f)) for f in seen)
+
+
+def _seen(f: model.Finding) -> bool:
+    unknown = f.verdict is model.Verdict.UNKNOWN and not f.check.startswith("agent.")
+    return unknown or f.verdict in (model.Verdict.NOTE, model.Verdict.WARN, model.Verdict.FAIL)
+
+
+def shed(f: model.Finding) -> bool:
+    """Whether a finding says that the agent leaves checks out to save resources."""
+    return (f.check, f.code) == ("agent.checks", "shed")
+
+
+_ORDERS = {
+    **{order.fault.rule: order.fault for order in ORDERS.values()},
+    **{fault.rule: fault for fault in limits.ORDERS.values()},
+}
+
+
+def rule_view(rules: Rules, rule: identity.RuleId) -> RuleView | None:
+    """A row of the catalogue as shown; None for a rule that is no more."""
+    row = rules.classes.get(rule) or _ORDERS.get(rule)
+    if row is None:
+        return None
+    return copied(RuleView, row, id=row.rule)
+
+
+_GATES: dict[str, Callable[..., Any]] = {row.name: row.gate for row in RUN_GATES}
+
+
+_GATES |= {row.name: row.gate for row in GATES}
+
+
+_ASKS = {name: (gate.__doc__ or "").strip().splitlines()[0] for name, gate in _GATES.items()}
+
+
+def passed_gates(passed: tuple[str, ...]) -> tuple[GateView, ...]:
+    """The gates of a recovery that opened; `name (waved by X)` was not asked."""
+    views = []
+    for entry in passed:
+        name, _, note = entry.partition(" (")
+        result = "waved" if note else "passed"
+        views.append(GateView(name, _ASKS.get(name, ""), result, note.rstrip(")")))
+    return tuple(views)
+
+
+def held_gates(hold: HoldNoted) -> tuple[GateView, ...]:
+    """All gates in order, up to and after the one that holds."""
+    table = RUN_GATES if hold.rule.startswith("run-") else GATES
+    names = [row.name for row in table]
+    if hold.gate not in names:
+        return _held(hold)
+    at = names.index(hold.gate)
+    before = tuple(GateView(name, _ASKS[name], "passed", "") for name in names[:at])
+    after = tuple(GateView(name, _ASKS[name], "not_reached", "") for name in names[at + 1 :])
+    return (*before, *_held(hold), *after)
+
+
+def everything(w: World) -> list[str]:
+    """Every name that can be explained, for the near miss."""
+    jobs = [str(r.attempt.job) for r in w.state.jobs.values()]
+    jobs += map(str, w.state.reports)
+    ids = [*map(str, w.state.nodes), *map(str, w.state.jobs), *map(str, w.state.changes)]
+    return sorted({*ids, *jobs, *w.state.holds, *map(str, known_nodes(w))})
+
+
+def changes_of(w: World, target: str) -> list[Change]:
+    """The changes of a group, of a node, or for a recovery; oldest first."""
+    found = [
+        change
+        for change in w.state.changes.values()
+        if target in (change.opened.group, change.opened.node, change.opened.cause)
+        or target in change.opened.nodes
+    ]
+    return sorted(found, key=lambda change: (change.opened.at, change.id))
+
+
+def change_of(w: World, target: str) -> ExplainView | None:
+    """The story of the change of this id, or of a group's last one; None where there is none."""
+    change = w.state.changes.get(identity.RecoveryId(target))
+    if change is None:
+        own = [c for c in changes_of(w, target) if target == c.opened.group]
+        if not own:
+            return None
+        change = ([c for c in own if not c.ended] or own)[-1]
+    about = change.opened
+    others = [c.id for c in changes_of(w, about.node or about.group) if c.id != change.id]
+    return ExplainView(
+        as_of=w.now,
+        target=change.id,
+        kind="change",
+        headline=headline(change),
+        story=lines(change, w.state),
+        next=awaited(change, w.policy),
+        related=(*((about.cause,) if about.cause else ()), *others[-5:]),
+    )
+
+
+def job_view(
+    w: World, policies: Mapping[identity.JobId, RunPolicy], target: str, *, look: bool = True
+) -> ExplainView | None:
+    """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
+    of its checkpoints, which may be on a file system that hangs."""
+    from hpctl.checkpoints import job_comment
+
+    number = identity.JobId(natural(target))
+    job = w.slurm.jobs.get(number) if w.slurm is not None else None
+    if job is None:
+        return None
+    registered = registration(job.comment)
+    facts = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
+    if registered is None:
+        facts.append(_unprotected(job))
+        then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
+    else:
+        facts += [
+            _protected(registered),
+            checkpoint_text(job_comment.decode(job.comment), job, look),
+        ]
+        facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
+        then = Awaited(
+            f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
+        )
+    return ExplainView(
+        as_of=w.now,
+        target=target,
+        kind="job",
+        headline="; ".join(filter(None, facts)) + ".",
+        story=tuple(map(report_line, _reports_of(w, target))),
+        next=then,
+    )
+
+
+def _unprotected(job: slurm_facts.SlurmJob) -> str:
+    if not job.recoverable:
+        why = "Requeue=0" if job.batch else "not a batch job"
+        return f"it is not protected: Slurm cannot start it again ({why})"
+    return (
+        "it is protected from faults of its nodes alone: hpctl requeues it away from them; it did"
+        " not register, so its own crashes and hangs are its owner's"
+    )
+
+
+def _protected(registered: Registration) -> str:
+    how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
+    if registered.supervised:
+        how.append("restarted inside its allocation by its own supervisor")
+    if registered.spares:
+        how.append(f"{registered.spares} spare node(s)")
+    return f"it is protected: {', '.join(how)}"
+
+
+def checkpoint_text(
+    registered: JobRegistration | None, job: slurm_facts.SlurmJob, look: bool = True
+) -> str:
+    """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
+    from hpctl.checkpoints import search
+
+    place = registered.ckpt if registered is not None else ""
+    if not place:
+        return "it named no directory of checkpoints: each run begins anew"
+    filled = place.replace("{job_id}", str(job.id))
+    if "{" in filled:
+        return f"its checkpoints are in {place}, which only the job can fill in"
+    if filled.startswith("s3://"):
+        return f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks there"
+    if not look or (os.geteuid() == 0 and job.uid != 0):  # what users own is not root's to open
+        return (
+            f"its checkpoints are in {filled}: `hpctl checkpoint last {filled}` looks, as its owner"
+        )
+    try:
+        found = search.last_complete(Path(filled))
+    except OSError as error:
+        return f"its checkpoints in {filled} cannot be read here: {error.strerror or error}"
+    newer = [p for p in found.passed_over if p.claimed]
+    torn = f"; newer and not whole: {newer[0].path.name} ({newer[0].why})" if newer else ""
+    if found.unknown:
+        return f"there is no whole checkpoint yet, but {found.unknown}"
+    if found.found is None:
+        return f"there is no whole checkpoint in {filled} yet ({found.verdict}){torn}"
+    path = found.found.path
+    saved = at_stamp(os.stat(str(path)).st_mtime)
+    when = f" of {saved:%Y-%m-%d %H:%M:%S} UTC" if saved else ""
+    return f"its newest complete checkpoint is {path}{when}{torn}"
+
+
+def _would(
+    w: World,
+    job: slurm_facts.SlurmJob,
+    registered: Registration,
+    policies: Mapping[identity.JobId, RunPolicy],
+) -> str:
+    """What its policy answers to a crash now."""
+    if w.policy.mode is Mode.OBSERVE:
+        return "nothing: hpctl is in mode observe"
+    trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
+    means = Means(
+        process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)
+    )
+    answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
+    return f"{answer.action} ({answer.why})"

@@ -1,0 +1,201 @@
+"""`hpctl forecast`: how likely nodes break in the next days, why, and how right that was here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_node
+from hpctl.engine.request_client import hosts
+from hpctl.engine.world import World, gather, known_nodes
+from hpctl.insight.forecast.history import (
+    Band,
+    Forecast,
+    calibration,
+    error,
+    forecasts,
+    spares_for,
+    weights,
+)
+from hpctl.toolkit import output, view_copy
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.hostlist import fold
+from hpctl.toolkit.tables import BAD, DIM, heading, styled, table, wrapped
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.outcome import OutcomeKind
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.engine.config import Config
+
+
+class NodeForecastView(Struct, frozen=True):
+    """One node's instance. `day`, `week`, `month`: how likely it breaks within 1, 7 and 30 days, 0
+    to 1. `again`: it breaks again and again. `rules` counts its recoveries by rule; `classes`: what
+    part each class of fault has of the chance. `signs`: the indicators that it shows now."""
+
+    node: str
+    instance_id: str
+    day: float
+    week: float
+    month: float
+    again: bool
+    breaks: int
+    jobs: int
+    escalated: int
+    rules: Mapping[str, int]
+    classes: Mapping[str, float]
+    signs: tuple[str, ...]
+    first: datetime | None
+    last: datetime | None
+    why: str
+
+
+class ForecastView(Struct, frozen=True):
+    """What `hpctl forecast` shows, the worst node first. `not_shown` counts nodes with neither a
+    break nor an indicator. `spares`: so many are enough for the breaks of a day, of all nodes asked
+    for, in 95 of 100 days. `weights`: the nodes by the Weight that was set, or would be; null where
+    none was asked for. `calibration`: past weeks' forecasts by chance, and what happened;
+    `error`: how far they lay apart on average, null where no week has passed."""
+
+    as_of: datetime
+    nodes: tuple[NodeForecastView, ...]
+    not_shown: int
+    spares: int
+    weights: Mapping[str, str] | None
+    calibration: tuple[Band, ...]
+    error: float | None
+    dry_run: bool = False
+
+
+def forecast_view(
+    w: World,
+    names: Collection[NodeName] = (),
+    *,
+    every: bool,
+    by: Mapping[int, Sequence[NodeName]] | None = None,
+) -> ForecastView:
+    """The table as a value: the nodes asked for, else those with a history, or `every` one. `by`:
+    the nodes of each Weight."""
+    known = known_nodes(w)
+    found = forecasts(w.state, known, w.health, w.now, of=names or None)
+    shown = [f for f in found if every or names or f.breaks or f.signs]
+    bands = calibration(w.state, known, w.now)
+    return ForecastView(
+        as_of=w.now,
+        nodes=tuple(map(_node, shown)),
+        not_shown=len(found) - len(shown),
+        spares=spares_for(found),
+        weights=None if by is None else {str(weight): fold(nodes) for weight, nodes in by.items()},
+        calibration=bands,
+        error=round(error(bands), 4) if bands else None,
+    )
+
+
+def _node(f: Forecast) -> NodeForecastView:
+    chances = {name: round(getattr(f, name), 4) for name in ("day", "week", "month")}
+    classes = {kind: round(part, 3) for kind, part in f.classes.items()}
+    return view_copy.copied(
+        NodeForecastView, f, instance_id=f.instance, again=f.again, classes=classes, **chances
+    )
+
+
+@click.command()
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_node)
+@click.option("--all", "every", is_flag=True, help="Show nodes without a history too.")
+@click.option(
+    "--set-weights", is_flag=True, help="Set Slurm's Weight by it: jobs go to other nodes first."
+)
+@click.option("--dry-run", is_flag=True, help="Show the weights; set none.")
+@output.json_option
+@output.config_option
+def forecast(
+    names: tuple[str, ...],
+    every: bool,
+    set_weights: bool,
+    dry_run: bool,
+    config: str,
+    as_json: bool,
+) -> None:
+    """How likely nodes break in the next days.
+
+    NODE may be a hostlist. Advice from the journal and what agents report: it orders tests of idle
+    nodes, and drains none. The last table tells what was predicted here, and what happened.
+    """
+    loaded = config_loading.load_config(config)
+    world = gather(loaded, output.now(), slurm=True)
+    known = [str(n) for n in known_nodes(world)]
+    wanted = [NodeName(n) for name in names for n in hosts(name)]
+    for name in wanted:
+        if name not in known:
+            raise output.no_such("nodes", name, known)
+    asked = tuple(dict.fromkeys(wanted))
+    found = _weigh(loaded, world, asked, dry_run) if set_weights or dry_run else None
+    view = forecast_view(world, asked, every=every, by=found)
+    output.show("forecast", replace(view, dry_run=dry_run), as_json, draw)
+
+
+def _weigh(
+    loaded: Config, w: World, names: Collection[NodeName], dry_run: bool
+) -> Mapping[int, Sequence[NodeName]]:
+    """Set the weights of these nodes, or of all that Slurm has. Raises HpctlError."""
+    from hpctl.engine.adapters import make_by_hand
+
+    if w.slurm is None:
+        raise Unavailable(w.slurm_error, "No weight was set.")
+    nodes = [n for n in names or w.slurm.nodes if n in w.slurm.nodes]
+    found = weights(forecasts(w.state, nodes, w.health, w.now, of=nodes))
+    slurm = make_by_hand(loaded)
+    for weight, these in () if dry_run else found.items():
+        outcome = slurm.weigh(these, weight)
+        if outcome.kind is not OutcomeKind.ACCEPTED:
+            raise HpctlError(
+                f"the Weight of {fold(these)} was not set: {outcome.detail or outcome.code}",
+                "Only root, SlurmUser and Slurm's administrators may.",
+            )
+    return found
+
+
+def draw(out: Console, view: ForecastView) -> None:
+    """The nodes, then what past forecasts were worth."""
+    rows = [
+        (
+            n.node,
+            *(f"{chance:.1%}" for chance in (n.day, n.week)),
+            styled(f"{n.month:.1%}", BAD if n.again else ""),
+            next(iter(n.classes), ""),
+            n.why,
+        )
+        for n in view.nodes
+    ]
+    if rows:
+        table(out, ("NODE", "1 D", "7 D", "30 D", "MOST LIKELY", wrapped("WHY")), rows)
+    if view.not_shown:
+        out.print(styled(f"{view.not_shown} more without a history: hpctl forecast --all", DIM))
+    for weight, names in (view.weights or {}).items():
+        out.print(f"Weight {weight}: {names}", soft_wrap=True)
+    out.print(f"Spares enough for a day's breaks of these, in 95 of 100 days: {view.spares}")
+    heading(out, "Forecasts of past weeks")
+    if view.error is None:
+        out.print("None yet: they need two weeks of journal.")
+    else:
+        cells = [
+            (
+                f"{b.low:.0%} to {b.high:.0%}",
+                b.node_weeks,
+                f"{b.predicted:.1%}",
+                f"{b.happened:.1%}",
+            )
+            for b in view.calibration
+        ]
+        table(out, ("CHANCE IN 7 D", "NODE-WEEKS", "PREDICTED", "HAPPENED"), cells)
+        out.print(f"Predicted and happened lie {view.error:.2%} apart on average.")
+    if view.dry_run:
+        out.print(output.DRY_RUN)

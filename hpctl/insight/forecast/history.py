@@ -1,0 +1,354 @@
+"""What the journal tells of each instance's breaks, and the forecasts that follow."""
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.journal.state import RECENT_S, State
+from hpctl.engine.view import View
+from hpctl.insight.forecast.decide import (
+    AGAIN_CHANCE,
+    CHECK,
+    DAY,
+    HORIZONS,
+    MASS_NODES,
+    MASS_WINDOW_S,
+    PRIORS,
+    SIGNS,
+    STEPS,
+    Break,
+    Model,
+    Unit,
+    class_of,
+    learn,
+)
+from hpctl.toolkit.bounds import span
+from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+
+
+class Forecast(Struct, frozen=True):
+    """One instance: how likely it breaks within 1, 7 and 30 days if it is in service now, and why.
+
+    `rules` by how often they treated it here; `classes`: what part each class has of the chance.
+    """
+
+    node: NodeName
+    instance: InstanceId
+    day: float
+    week: float
+    month: float
+    breaks: int
+    jobs: int
+    escalated: int
+    rules: Mapping[str, int]
+    classes: Mapping[str, float]
+    signs: tuple[str, ...]
+    first: datetime | None
+    last: datetime | None
+    why: str
+
+    @property
+    def again(self) -> bool:
+        """Whether it breaks again and again."""
+        return self.breaks > 2 and self.month >= AGAIN_CHANCE
+
+
+class History(Struct, frozen=True):
+    """The instances that were ever treated, as the journal has them. `since`: when it begins, in
+    days. `gone`: those that were replaced."""
+
+    since: float
+    units: Mapping[InstanceId, Unit]
+    treated: Mapping[InstanceId, tuple[NodeRecovery, ...]]
+    gone: frozenset[InstanceId]
+    of_node: Mapping[NodeName, InstanceId]
+
+
+def signs_of(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """The indicators that are among the findings of a node."""
+    there = {
+        n for f in findings if f.verdict is not Verdict.OK for n in (f.check, f"{f.check} {f.code}")
+    }
+    return tuple(s.name for s in SIGNS if not there.isdisjoint(s.found))
+
+
+def history(state: State, now: datetime) -> History:
+    """What the journal of the last RECENT_S tells. A person's orders, what was withdrawn and mass
+    events are no breaks of the node's own."""
+    start = _days(now) - RECENT_S / DAY
+    since = max(start, _days(state.began)) if state.began is not None else _days(now)
+    past = sorted((r for r in state.nodes.values() if r.opened <= now), key=lambda r: r.opened)
+    shared = _mass([r for r in past if not (r.by or r.withdrawn)])
+    treated: dict[InstanceId, list[NodeRecovery]] = {}
+    born: dict[InstanceId, float] = {}
+    of_node: dict[NodeName, InstanceId] = {}
+    gone: set[InstanceId] = set()
+    for rec in past:
+        old, new = rec.opened_for.instance, rec.generation.instance
+        of_node[rec.node] = new
+        if old != new:
+            gone.add(old)
+            born[new] = _days(rec.since)
+        if not (rec.by or rec.withdrawn or rec.id in shared):
+            treated.setdefault(old, []).append(rec)
+    units = {
+        instance: Unit(
+            max(since, born.get(instance, since)),
+            tuple(_break(r, state, instance in gone) for r in recs if _days(r.opened) >= since),
+        )
+        for instance, recs in treated.items()
+    }
+    kept = {instance: tuple(recs) for instance, recs in treated.items()}
+    return History(since, units, kept, frozenset(gone), of_node)
+
+
+def _days(at: datetime) -> float:
+    return at.timestamp() / DAY
+
+
+def _break(rec: NodeRecovery, state: State, gone: bool) -> Break:
+    back = math.inf
+    if rec.ended and rec.opened_for.instance == rec.generation.instance:
+        back = _days(rec.since)
+        by_hand = state.returned.get(rec.node)
+        if rec.phase is NodePhase.ESCALATED and by_hand is not None:
+            back = max(back, _days(by_hand))
+    elif rec.ended and not gone:
+        back = _days(rec.since)
+    return Break(_days(rec.opened), back, class_of(rec.rule), signs_of(rec.findings))
+
+
+def _mass(past: Iterable[NodeRecovery]) -> set[RecoveryId]:
+    """The recoveries that were one event of many nodes."""
+    by_rule: dict[str, list[NodeRecovery]] = {}
+    for rec in past:
+        by_rule.setdefault(rec.rule, []).append(rec)
+    window = span(MASS_WINDOW_S)
+    shared: set[RecoveryId] = set()
+    for recs in by_rule.values():
+        first = 0
+        for place, rec in enumerate(recs):
+            while rec.opened - recs[first].opened > window:
+                first += 1
+            together = recs[first : place + 1]
+            if len({r.node for r in together}) >= MASS_NODES:
+                shared.update(r.id for r in together)
+    return shared
+
+
+def forecasts(
+    state: State,
+    nodes: Collection[NodeName],
+    health: Mapping[NodeName, Health],
+    now: datetime,
+    of: Collection[NodeName] | None = None,
+) -> tuple[Forecast, ...]:
+    """Every one of the nodes, or those `of` them, the worst first. A node that is out of service is
+    taken to be back."""
+    past = history(state, now)
+    signs = {node: signs_of(health[node].findings) for node in nodes if node in health}
+    model = _learned(past, nodes, signs, _days(now))
+    moved = Counter(job.cause for job in state.jobs.values())
+    quiet, found = Unit(past.since), []
+    alike: dict[tuple[str, ...], tuple[float, float, float]] = {}
+    for node in nodes if of is None else of:
+        known = health.get(node)
+        instance = known.generation.instance if known else past.of_node.get(node, InstanceId(""))
+        unit = past.units.get(instance, quiet)
+        shown = signs.get(node, ())
+        if unit.breaks:
+            chances = _chances(model, unit, shown)
+        else:
+            if shown not in alike:
+                alike[shown] = _chances(model, quiet, shown)
+            chances = alike[shown]
+        recs = past.treated.get(instance, ()) if unit.breaks else ()
+        found.append(_forecast(model, node, instance, unit, chances, recs, moved, shown))
+    return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
+
+
+def rank_risks(view: View, now: datetime, nodes: set[NodeName]) -> dict[NodeName, float]:
+    """Return how likely each of some nodes breaks within a week."""
+    known = {*view.scheduler.nodes, *view.health}
+    found = forecasts(view.state, known, view.health, now, of=nodes)
+    return {forecast.node: forecast.week for forecast in found}
+
+
+def _chances(model: Model, unit: Unit, signs: tuple[str, ...]) -> tuple[float, float, float]:
+    day, week, month = HORIZONS
+    return (
+        model.chance(unit, day, signs), model.chance(unit, week, signs),
+        model.chance(unit, month, signs),
+    )  # fmt: skip
+
+
+def _learned(
+    past: History,
+    nodes: Collection[NodeName],
+    signs: Mapping[NodeName, tuple[str, ...]],
+    now: float,
+) -> Model:
+    there = Counter(name for found in signs.values() for name in found)
+    share = {name: n / max(len(nodes), 1) for name, n in there.items()}
+    units = [u.at(now) for u in past.units.values() if u.since < now]
+    broken = [u for u in units if u.breaks]
+    return learn(broken, _quiet(past, len(nodes), now) * (now - past.since), now, PRIORS, share)
+
+
+def _quiet(past: History, nodes: int, now: float) -> int:
+    """How many of the nodes had not broken by then: an instance that is gone has a successor."""
+    return max(0, nodes - sum(
+        i not in past.gone and bool(u.at(now).breaks) for i, u in past.units.items()
+    ))  # fmt: skip
+
+
+def _forecast(
+    model: Model,
+    node: NodeName,
+    instance: InstanceId,
+    unit: Unit,
+    chances: tuple[float, float, float],
+    recs: Sequence[NodeRecovery],
+    moved: Mapping[RecoveryId, int],
+    signs: tuple[str, ...],
+) -> Forecast:
+    shares = model.shares(unit, signs)
+    total = sum(shares.values())
+    rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_most_first))
+    day, week, month = chances
+    return Forecast(
+        node, instance, day, week, month,
+        breaks=len(unit.breaks),
+        jobs=sum(moved.get(r.id, 0) for r in recs),
+        escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
+        rules=rules,
+        classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},
+        signs=signs,
+        first=recs[0].opened if recs else None,
+        last=recs[-1].opened if recs else None,
+        why=_why(model, unit, rules, signs),
+    )  # fmt: skip
+
+
+def _most_first(item: tuple[str, float]) -> tuple[float, str]:
+    return -item[1], item[0]
+
+
+def _why(model: Model, unit: Unit, rules: Mapping[str, int], signs: tuple[str, ...]) -> str:
+    """The factors in plain words, each with what it multiplies the fleet's rate by."""
+    parts = [f"no break in {max(0.0, model.now - unit.since):.0f} d"]
+    if unit.breaks:
+        last = unit.breaks[-1]
+        causes = ", ".join(f"{rule} ({n})" if n > 1 else rule for rule, n in rules.items())
+        broke = f"broke {len(unit.breaks)} times" if len(unit.breaks) > 1 else "broke once"
+        days = max(1, round(model.now - unit.breaks[0].begun))
+        age = max(0.0, model.now - last.back)
+        back = "out of service" if math.isinf(last.back) else f"back for {_age(age)}"
+        seen, expected = model.own(unit)
+        parts = [
+            f"{broke} within {days} d: {causes}",
+            f"{back} (x{model.recency[bisect_right(STEPS, age)]:.1f})",
+            f"its own rate (x{seen / expected:.1f})",
+        ]
+    parts += [f"{name} (x{model.signs[name]:.1f})" for name in signs]
+    return "; ".join(parts)
+
+
+def _age(days: float) -> str:
+    return f"{days:.0f} d" if days >= 2 else f"{24 * days:.0f} h"
+
+
+def finding(f: Forecast) -> Finding | None:
+    """The advice as a finding of the head node: WARN, and never a reason to act."""
+    if f.first is None or f.last is None:
+        return None
+    chance = f"{100 * f.month:.0f} % to break again within 30 d"
+    return Finding(
+        CHECK, Verdict.WARN, f.first, f.last, evidence=f"{chance}: {f.why}", count=f.breaks,
+        clears=Clears.GONE,
+    )  # fmt: skip
+
+
+class Band(Struct, frozen=True):
+    """Forecasts of a week that lay between two chances: how many node-weeks, what was predicted on
+    average, and in what part of them the node broke."""
+
+    low: float
+    high: float
+    node_weeks: int
+    predicted: float
+    happened: float
+
+
+BANDS: Final = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
+
+
+WEEK: Final = 7.0
+
+
+def calibration(state: State, nodes: Collection[NodeName], now: datetime) -> tuple[Band, ...]:
+    """What would have been predicted at the beginning of each past week, from what was known then,
+    and what happened in it. Weeks before the journal's first are no evidence."""
+    past, end = history(state, now), _days(now)
+    sums = [[0.0, 0.0, 0.0] for _ in BANDS[1:]]
+
+    def add(chance: float, happened: float, count: int = 1) -> None:
+        row = sums[min(bisect_right(BANDS, chance), len(sums)) - 1]
+        row[0], row[1], row[2] = row[0] + count, row[1] + chance * count, row[2] + happened
+
+    at = end - WEEK
+    while at - WEEK >= past.since:
+        model, firsts = _learned(past, nodes, {}, at), 0
+        for unit in past.units.values():
+            then = unit.at(at)
+            broke = any(at <= b.begun < at + WEEK for b in unit.breaks)
+            if then.breaks and then.breaks[-1].back <= at:
+                add(model.chance(then, WEEK), broke)
+            elif not then.breaks and unit.since <= at:
+                firsts += broke
+        quiet = _quiet(past, len(nodes), at)
+        add(model.chance(Unit(past.since), WEEK), firsts, quiet)
+        at -= WEEK
+    return tuple(
+        Band(low, high, round(n), chance / n, happened / n)
+        for low, high, (n, chance, happened) in zip(BANDS, BANDS[1:], sums, strict=False)
+        if n
+    )
+
+
+def error(bands: Sequence[Band]) -> float:
+    """The calibration error: how far predictions lay from what happened, by node-weeks."""
+    total = sum(b.node_weeks for b in bands)
+    return sum(abs(b.predicted - b.happened) * b.node_weeks for b in bands) / max(total, 1)
+
+
+def weights(found: Iterable[Forecast]) -> dict[int, list[NodeName]]:
+    """The nodes by Slurm's Weight: one more for each 5 % of the chance to break within a week, so
+    that slurmctld gives jobs the nodes that will last. Without a history it is 1, the default.
+
+    https://slurm.schedmd.com/slurm.conf.html#OPT_Weight
+    """
+    by: dict[int, list[NodeName]] = {}
+    for one in found:
+        by.setdefault(1 + math.floor(20 * one.week), []).append(one.node)
+    return dict(sorted(by.items()))
+
+
+def spares_for(found: Iterable[Forecast], sure: float = 0.95) -> int:
+    """So many spares are enough for the breaks of one day, with that certainty: the quantile of
+    the Poisson distribution of their sum."""
+    mean = sum(f.day for f in found)
+    part = total = math.exp(-mean)
+    count = 0
+    while total < sure and count < 10 * mean + 10:
+        count += 1
+        part *= mean / count
+        total += part
+    return count

@@ -1,0 +1,198 @@
+"""Findings of the head node's own: nodes that differ from their peers, and nodes with a history.
+
+They are kept apart from the agents' findings and added to them when the loop reads the nodes'
+health and when that health is stored for `hpctl explain`.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from hpctl.engine.journal.state import State
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.observe import Observer
+from hpctl.engine.view import fresh
+from hpctl.insight.forecast.decide import CHECK
+from hpctl.insight.forecast.history import finding, forecasts
+from hpctl.insight.grey import decide
+from hpctl.insight.grey.decide import GAUGES, WINDOW, groups_of
+from hpctl.vocabulary.identity import Generation, InstanceId, NodeName
+from hpctl.vocabulary.isolation import walled
+from hpctl.vocabulary.model import Finding, Health
+from hpctl.vocabulary.ports import Clock
+
+_PLACE = {gauge: n for n, gauge in enumerate(GAUGES)}
+_WIDTH = len(_PLACE)
+
+
+class PeerWindows:
+    """Gauges in, findings out. `take` runs on the intake's threads, `judge` on one other.
+
+    In memory only. Of each node there are the sums of the window that is open and, where something
+    stood out lately, its tracks (`core.peers`): a few hundred bytes a node, whatever is sent.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known: after a restart a fault is found anew within its windows."""
+        self._lock = threading.Lock()
+        self._open: dict[NodeName, tuple[Generation, list[float], list[int]]] = {}
+        self._memory: decide.Memory = {}
+        self._generations: dict[NodeName, Generation] = {}
+
+    def take(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+        """Add what an agent sent to its node's window. Names that nobody compares are passed
+        over."""
+        if not gauges:
+            return
+        with self._lock:
+            known = self._open.get(generation.node)
+            if known is None or known[0] != generation:
+                known = (generation, [0.0] * _WIDTH, [0] * _WIDTH)
+                self._open[generation.node] = known
+            _, sums, counts = known
+            for gauge, value in gauges.items():
+                place = _PLACE.get(gauge)
+                if place is not None:
+                    sums[place] += value
+                    counts[place] += 1
+
+    def judge(
+        self, groups: Iterable[decide.PeerGroup], now: datetime
+    ) -> dict[NodeName, tuple[Finding, ...]]:
+        """Close the window and answer everything that is found at present, by node."""
+        with self._lock:
+            closed, self._open = self._open, {}
+        renewed = {
+            node for node, (generation, _, _) in closed.items() if self._renewed(node, generation)
+        }
+        self._generations.update((node, known[0]) for node, known in closed.items())
+        memory = {key: t for key, t in self._memory.items() if key[0] not in renewed}
+        self._memory = decide.judge(groups, _means(closed), memory, now)
+        return decide.findings(self._memory)
+
+    def of(self, generation: Generation, found: tuple[Finding, ...]) -> tuple[Finding, ...]:
+        """`found`, where it was that generation that was judged; else nothing."""
+        return found if self._generations.get(generation.node) == generation else ()
+
+    def _renewed(self, node: NodeName, generation: Generation) -> bool:
+        """Another boot or instance: what the former one did is no evidence against it."""
+        return self._generations.get(node, generation) != generation
+
+
+def _means(
+    closed: dict[NodeName, tuple[Generation, list[float], list[int]]],
+) -> dict[NodeName, dict[str, float]]:
+    return {
+        node: {
+            gauge: total / count
+            for gauge, total, count in zip(GAUGES, sums, counts, strict=True)
+            if count
+        }
+        for node, (_, sums, counts) in closed.items()
+    }
+
+
+log = logging.getLogger(__name__)
+
+OWN_CHECKS = ("peer.", CHECK)
+HISTORY_EVERY_S = 300.0
+"""A chance moves by hours; a new recovery is looked at as soon."""
+
+
+class GreyFailures:
+    """Compares peers each window on a thread of its own; `look_back` is the loop's."""
+
+    checks: tuple[str, ...] = OWN_CHECKS
+
+    def __init__(
+        self, health: NodeHealthStore, observer: Observer, clock: Clock, view_age_s: float = 60.0
+    ) -> None:
+        """A view of Slurm that is older than `view_age_s` compares nobody. Nothing is compared
+        before `start`."""
+        self._health, self._observer, self._clock = health, observer, clock
+        self._view_age_s = view_age_s
+        self._peers = PeerWindows()
+        self._by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
+        self._by_history: Mapping[InstanceId, Finding] = {}
+        self._history_due = 0.0
+        self._history_of = -1
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="peers", daemon=True)
+
+    def hear(self, generation: Generation, gauges: Mapping[str, float]) -> None:
+        """Take the gauges of an authenticated report or heartbeat in. From the intake's threads."""
+        self._peers.take(generation, gauges)
+        self._observer.hangs.hear(generation.node, gauges)
+
+    def start(self) -> None:
+        """Begin to compare."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.wait(WINDOW.total_seconds()):
+            # Advice must not end the daemon, nor end for good by one bad window.
+            flaw = walled("peers", "peers", lambda _: self.compare(), None)
+            if flaw is not None:
+                log.error("peers were not compared: %s", flaw)
+
+    def compare(self) -> None:
+        """Close the window and judge it. Wakes the loop where a node is new or gone."""
+        now = self._clock.now()
+        scheduler, provider = self._observer.slurm, self._observer.provider
+        kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
+        known = fresh(scheduler.as_of, self._view_age_s, now)
+        groups = groups_of(scheduler, kinds, now) if known else ()
+        before, self._by_peers = self._by_peers, self._peers.judge(groups, now)
+        if changed := self._names(before) ^ self._names(self._by_peers):
+            for node, check in sorted(changed):
+                log.info("node=%s check=%s found=%s", node, check, node in self._by_peers)
+            self._health.touch({node for node, _ in changed}, wake=True)
+
+    @staticmethod
+    def _names(found: Mapping[NodeName, Sequence[Finding]]) -> set[tuple[NodeName, str]]:
+        return {(node, f.check) for node, findings in found.items() for f in findings}
+
+    def look_back(self, state: State) -> None:
+        """Forecast anew where history has grown or time has passed. The loop's, for its state."""
+        now = self._clock.monotonic()
+        if len(state.nodes) == self._history_of and now < self._history_due:
+            return
+        self._history_of, self._history_due = len(state.nodes), now + HISTORY_EVERY_S
+        before = self._by_history
+        known = self._health.of_agents()
+        counts = Counter(rec.node for rec in state.nodes.values())
+        often = [node for node, number in counts.items() if number > 2]
+        nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
+        found = forecasts(state, nodes, known, self._clock.now(), of=often)
+        self._by_history = {f.instance: again for f in found if f.again and (again := finding(f))}
+        if before.keys() != self._by_history.keys():
+            changed = before.keys() ^ self._by_history.keys()
+            theirs = {n for n, h in known.items() if h.generation.instance in changed}
+            self._health.touch(theirs, wake=False)
+
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add what was found by itself to the agents' findings, in place."""
+        concerned = set(self._by_peers)
+        if self._by_history:
+            instances = self._by_history
+            concerned |= {n for n, h in health.items() if h.generation.instance in instances}
+        for node in concerned & health.keys():
+            health[node] = self._with_own(health[node])
+
+    def _with_own(self, health: Health) -> Health:
+        generation = health.generation
+        own = list(self._peers.of(generation, self._by_peers.get(generation.node, ())))
+        if (again := self._by_history.get(generation.instance)) is not None:
+            own.append(again)
+        agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
+        if not own and len(agents) == len(health.findings):
+            return health
+        return replace(health, findings=(*agents, *own))

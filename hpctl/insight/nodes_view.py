@@ -1,0 +1,99 @@
+"""Every node by what each source says of it: what `hpctl nodes` and the page show, as a value."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import Struct
+
+from hpctl.engine.world import World, known_nodes
+from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.identity import NodeName
+
+UNKNOWN = "UNKNOWN"
+
+
+NOT_FOUND = "NOT_FOUND"
+
+
+class NodeView(Struct, frozen=True):
+    """One node. `slurm_state` and `instance_status` are UNKNOWN where nobody could be asked."""
+
+    name: str
+    slurm_state: str
+    slurm_flags: tuple[str, ...]
+    slurm_reason: str
+    partitions: tuple[str, ...]
+    condition: str
+    rule: str
+    why: str
+    last_heard: datetime | None
+    instance_id: str
+    instance_status: str
+    logical_id: str
+    group: str
+    recovery: str
+    phase: str
+    held_by: str
+
+
+class NodesView(Struct, frozen=True):
+    """What `hpctl nodes` shows."""
+
+    as_of: datetime
+    slurm_as_of: datetime | None
+    slurm_error: str
+    cloud_as_of: datetime | None
+    cloud_error: str
+    nodes: tuple[NodeView, ...]
+
+
+def nodes_view(w: World, only: tuple[str, ...] = ()) -> NodesView:
+    """The table as a value, of these nodes in their order, or of all."""
+    names = [NodeName(n) for n in only] or known_nodes(w)
+    return NodesView(
+        as_of=w.now,
+        slurm_as_of=w.slurm.as_of if w.slurm else None,
+        slurm_error=w.slurm_error,
+        cloud_as_of=w.cloud.as_of if w.cloud else None,
+        cloud_error=w.cloud_error,
+        nodes=tuple(_rows(w, names)),
+    )
+
+
+def _rows(w: World, names: list[NodeName]) -> list[NodeView]:
+    instances = w.joined.instances
+    rows = []
+    for name in names:
+        node = w.slurm.nodes.get(name) if w.slurm else None
+        instance, health = instances.get(name), w.health.get(name)
+        judged, rec = w.assessments.get(name), w.state.node_recovery(name)
+        hold = w.state.holds.get(name)
+        heard_id = health.generation.instance if health else ""
+        rows.append(
+            NodeView(
+                name=name,
+                slurm_state=node.state if node else (NOT_FOUND if w.slurm else UNKNOWN),
+                slurm_flags=tuple(sorted(node.flags)) if node else (),
+                slurm_reason=node.reason if node else "",
+                partitions=node.partitions if node else (),
+                condition=judged.condition.value if judged else Condition.UNKNOWN.value,
+                rule=judged.fault.rule if judged and judged.fault else "",
+                why=judged.why if judged else "no agent has reported",
+                last_heard=health.last_heard if health else None,
+                instance_id=instance.id if instance else heard_id,
+                instance_status=_instance_status(w, instance.status if instance else ""),
+                logical_id=(instance.logical_id or "") if instance else "",
+                group=instance.group if instance else "",
+                recovery=rec.id if rec else "",
+                phase=rec.phase.value if rec else "",
+                held_by=hold.gate if hold else "",
+            )
+        )
+    return rows
+
+
+def _instance_status(w: World, status: str) -> str:
+    if status:
+        return status
+    return NOT_FOUND if w.cloud is not None and w.cloud.present else UNKNOWN

@@ -1,0 +1,315 @@
+"""What a period of a journal amounts to: what failed, what it cost, what was saved. Pure.
+
+Intervals are cut at the period's ends. GPU-hours count whole nodes. Published rates are those of
+the papers named, as failures per 1,000 node-days; where a paper has counts, their quotient.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from statistics import fmean, median
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.journal.state import State
+from hpctl.insight.forecast.decide import class_of
+from hpctl.insight.forecast.history import Forecast, forecasts
+from hpctl.vocabulary import change, job_recovery, node_recovery
+from hpctl.vocabulary.identity import NodeName, RuleId
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+
+PLAIN_RESTART_S: Final = 121.0
+"""How long plain Slurm keeps a requeued batch job waiting: cred_expire, 120 s, and one."""
+_LLAMA: Final = 2048 * 54 / 1000
+"""Thousands of node-days: 16,384 GPUs, eight in a node, 54 days."""
+_SOURCE: Final = "Llama 3, arXiv 2407.21783"
+
+
+class Published(Struct, frozen=True):
+    """Failures per 1,000 node-days that somebody published."""
+
+    source: str
+    rate: float
+
+
+PUBLISHED: Final[Mapping[str, tuple[Published, ...]]] = {
+    "all": (
+        Published("Meta RSC-1, arXiv 2410.21680", 6.50),
+        Published("Meta RSC-2, arXiv 2410.21680", 2.34),
+        Published(_SOURCE, 419 / _LLAMA),
+        Published("InfiniteHBD-Trace", 3.8),
+        Published("FT-HSDP, arXiv 2602.00277", 2.3),
+    ),
+    "GPU": (Published(_SOURCE, 148 / _LLAMA),),
+    "GPU memory": (Published(_SOURCE, (72 + 19) / _LLAMA),),
+    "GSP": (Published(_SOURCE, 17 / _LLAMA),),
+    "network": (Published(_SOURCE, 35 / _LLAMA),),
+}
+"""By class. GPU memory: HBM3 and SRAM. Network: switches and cables."""
+_MOST: Final = 10
+
+
+class Node(Struct, frozen=True):
+    """What a node has, and the price of an hour of one of its GPUs, where that is known."""
+
+    gpus: int = 0
+    price: float | None = None
+
+
+class Total(Struct, frozen=True):
+    """So many of something, and their GPU-hours; `cost` is null where a price is not known."""
+
+    count: int = 0
+    gpu_hours: float = 0.0
+    cost: float | None = 0.0
+
+    def plus(self, hours: float, node: Node, nodes: int = 1) -> "Total":
+        """One more: hours of so many nodes of a kind."""
+        spent = hours * node.gpus * nodes
+        known = self.cost is not None and node.price is not None
+        cost = self.cost + spent * node.price if known else None  # type: ignore[operator]
+        return Total(self.count + 1, self.gpu_hours + spent, cost)
+
+
+class FaultRow(Struct, frozen=True):
+    """Failures of a class, per 1,000 node-days too, and what was lost by them."""
+
+    name: str
+    failures: int
+    per_1000: float
+    lost: Total
+    published: tuple[Published, ...] = ()
+
+
+class StageRow(Struct, frozen=True):
+    """How long recoveries stayed in one stage, in seconds."""
+
+    name: str
+    count: int
+    mean_s: float
+    median_s: float
+
+
+class SpareRow(Struct, frozen=True):
+    """How many spares of a group were reserved: fewest, most, and at the end."""
+
+    group: str
+    fewest: int
+    most: int
+    last: int
+
+
+class Report(Struct, frozen=True):
+    """The figures. `idle`: jobs that did not run; `out`: nodes out of service; `restarts` and
+    `kept`: what hpctl saved of each; `unneeded`: drained, and returned without a remedy."""
+
+    since: datetime
+    until: datetime
+    nodes: int
+    gpus: int
+    node_days: float
+    all: FaultRow
+    classes: tuple[FaultRow, ...]
+    runs: Mapping[str, int]
+    orders: int
+    idle: Total
+    out: Total
+    restarts: Total
+    kept: Total
+    unneeded: Total
+    escalated: int
+    node_stages: tuple[StageRow, ...]
+    job_stages: tuple[StageRow, ...]
+    again: tuple[Forecast, ...]
+    spares: tuple[SpareRow, ...]
+
+
+class _Period(Struct, frozen=True):
+    state: State
+    fleet: Mapping[NodeName, Node]
+    since: datetime
+    until: datetime
+    by_hand: timedelta
+    usual: Node
+
+    def has(self, at: datetime) -> bool:
+        return self.since <= at < self.until
+
+    def hours(self, begin: datetime, end: datetime) -> float:
+        """The hours between two times that are in the period."""
+        seconds = (min(end, self.until) - max(begin, self.since)).total_seconds()
+        return max(0.0, seconds) / 3600
+
+    def node(self, *names: NodeName) -> Node:
+        """The first node that is still known; a usual one stands for those that are gone."""
+        return next((self.fleet[n] for n in names if n in self.fleet), self.usual)
+
+    def back(self, rec: NodeRecovery, nxt: datetime | None) -> datetime:
+        """When a node was in service again after a recovery, or treated anew: one whose recovery
+        was escalated or called off by an operator stays drained."""
+        stays = rec.trail[-1].signal == NodeSignal.OPERATOR_CANCELLED if rec.trail else False
+        if rec.phase in (NodePhase.RETURNED, NodePhase.CANCELLED) and not stays:
+            return rec.since
+        by_hand = self.state.returned.get(rec.node)
+        later = [at for at in (nxt, by_hand) if at is not None and at >= rec.since]
+        return min(later, default=self.until)
+
+
+def report(
+    state: State,
+    fleet: Mapping[NodeName, Node],
+    since: datetime,
+    until: datetime,
+    by_hand: timedelta,
+) -> Report:
+    """The figures of a period. `fleet`: the nodes there are now, taken to be there all the time.
+    `by_hand`: after what time a person would have repaired a node."""
+    usual = Counter(fleet.values()).most_common(1)
+    p = _Period(state, fleet, since, until, by_hand, usual[0][0] if usual else Node())
+    node_days = len(fleet) * (until - since) / timedelta(days=1)
+    nodes = sorted(state.nodes.values(), key=lambda rec: rec.opened)
+    here = [rec for rec in nodes if p.has(rec.opened)]
+    faults = [rec for rec in here if not rec.by and not rec.withdrawn]
+    jobs = [job for job in state.jobs.values() if p.hours(*_idle(p, job)) or p.has(job.opened)]
+    troubles = Counter(j.trouble.kind.value for j in jobs if j.trouble and p.has(j.opened))
+    lost: dict[str, Total] = {}
+    out, kept, unneeded = _nodes(p, nodes, lost)
+    idle, restarts = _jobs(p, jobs, lost)
+    counts = Counter(class_of(rec.rule) for rec in faults)
+
+    def row(name: str, count: int, cost: Total) -> FaultRow:
+        rate = 1000 * count / node_days if node_days else 0.0
+        return FaultRow(name, count, rate, cost, PUBLISHED.get(name, ()))
+
+    names = sorted(lost.keys() | counts.keys(), key=lambda n: (-counts[n], n))
+    both = [total.cost for total in (out, idle) if total.cost is not None]
+    every = Total(0, out.gpu_hours + idle.gpu_hours, sum(both) if len(both) == 2 else None)
+    return Report(
+        since, until, len(fleet), sum(n.gpus for n in fleet.values()), node_days,
+        all=row("all", len(faults), every),
+        classes=tuple(row(name, counts[name], lost.get(name, Total())) for name in names),
+        runs=dict(troubles.most_common()),
+        orders=sum(bool(rec.by) for rec in here),
+        idle=idle, out=out, restarts=restarts, kept=kept, unneeded=unneeded,
+        escalated=sum(rec.phase is NodePhase.ESCALATED for rec in here),
+        node_stages=_stages(map(_node_times, (r for r in here if r.phase is NodePhase.RETURNED))),
+        job_stages=_stages(_job_times(j) for j in jobs if p.has(j.opened) and _running(j)),
+        again=tuple(f for f in forecasts(state, list(fleet), {}, until) if f.breaks > 1)[:_MOST],
+        spares=tuple(_spares(p)),
+    )  # fmt: skip
+
+
+def _add(lost: dict[str, Total], rule: RuleId, hours: float, node: Node, nodes: int = 1) -> None:
+    name = class_of(rule)
+    lost[name] = lost.get(name, Total()).plus(hours, node, nodes)
+
+
+def _nodes(
+    p: _Period, nodes: list[NodeRecovery], lost: dict[str, Total]
+) -> tuple[Total, Total, Total]:
+    """Time out of service; time in service before a person would have repaired the node; time out
+    of service of nodes that needed no remedy."""
+    out, kept, unneeded = Total(), Total(), Total()
+    following: dict[NodeName, datetime] = {}
+    for rec in reversed(nodes):
+        nxt = following.get(rec.node)
+        following[rec.node] = rec.opened
+        drained = next((m.at for m in rec.trail if m.signal == NodeSignal.CORDON_SEEN), None)
+        if drained is None or drained >= p.until:
+            continue
+        node, back = p.node(rec.node), p.back(rec, nxt)
+        if hours := p.hours(drained, back):
+            out = out.plus(hours, node)
+            _add(lost, rec.rule, hours, node)
+        if not p.has(rec.since):
+            continue
+        if rec.phase is NodePhase.RETURNED and rec.remedied:
+            kept = kept.plus(p.hours(back, min(drained + p.by_hand, nxt or p.until)), node)
+        elif (rec.phase is NodePhase.RETURNED or rec.withdrawn) and not (rec.remedied or rec.by):
+            unneeded = unneeded.plus(hours, node)
+    return out, kept, unneeded
+
+
+def _jobs(p: _Period, jobs: list[JobRecovery], lost: dict[str, Total]) -> tuple[Total, Total]:
+    """The time that jobs stood still, and what plain Slurm's restart would have added to it."""
+    idle, saved = Total(), Total()
+    for job in jobs:
+        cause = p.state.nodes.get(job.cause)
+        node = p.node(*job.ran_on, *job.bad_nodes)
+        width = job.nodes or len(job.ran_on) or len(job.bad_nodes) or 1
+        begin, end = _idle(p, job)
+        hours = p.hours(begin, end)
+        idle = idle.plus(hours, node, width)
+        if cause is not None:
+            _add(lost, cause.rule, hours, node, width)
+            if _running(job) and p.has(end):
+                gained = PLAIN_RESTART_S - (end - begin).total_seconds()
+                saved = saved.plus(max(0.0, gained) / 3600, node, width)
+    return idle, saved
+
+
+def _running(job: JobRecovery) -> datetime | None:
+    seen = job_recovery.JobSignal.RUNNING_SEEN
+    return next((move.at for move in job.trail if move.signal == seen), None)
+
+
+def _idle(p: _Period, job: JobRecovery) -> tuple[datetime, datetime]:
+    """From when to when a job stood still. One that was let run, or was cancelled, did not."""
+    end = _running(job) or (job.since if job.ended else p.until)
+    stood = job.phase is not job_recovery.JobPhase.CANCELLED
+    return job.opened, end if stood else job.opened
+
+
+def _node_times(rec: NodeRecovery) -> dict[str, float]:
+    """Seconds by stage: from the first finding to the recovery, then by phase."""
+    first = min((f.first for f in rec.findings), default=rec.opened)
+    times = {"detect": max(0.0, (rec.opened - first).total_seconds())}
+    return times | _phases(rec, NodePhase.OPEN, rec.since)
+
+
+def _job_times(job: JobRecovery) -> dict[str, float]:
+    return _phases(job, job_recovery.JobPhase.HIT, _running(job) or job.since)
+
+
+def _phases(rec: NodeRecovery | JobRecovery, phase: str, end: datetime) -> dict[str, float]:
+    times, at = dict[str, float](), rec.opened
+    for move in rec.trail:
+        if move.at <= end:
+            times[str(phase)] = times.get(phase, 0.0) + (move.at - at).total_seconds()
+            phase, at = move.phase, move.at
+    return {**times, "total": (end - rec.opened).total_seconds()}
+
+
+def _stages(times: Iterable[Mapping[str, float]]) -> tuple[StageRow, ...]:
+    """Each stage over all that passed through it, in the order of phases."""
+    found: dict[str, list[float]] = {}
+    for one in times:
+        for name, seconds in one.items():
+            found.setdefault(name, []).append(seconds)
+    order = [
+        "detect",
+        *map(str, node_recovery.NodePhase),
+        *map(str, job_recovery.JobPhase),
+        "total",
+    ]
+    return tuple(
+        StageRow(name, len(here), fmean(here), median(here))
+        for name in order
+        if (here := found.get(name))
+    )
+
+
+def _spares(p: _Period) -> Iterator[SpareRow]:
+    """The sizes of each group's reservation: the last before the period, and all in it."""
+    sizes: dict[str, list[int]] = {}
+    done = (c for c in p.state.changes.values() if c.phase is change.ChangePhase.DONE)
+    for one in sorted(done, key=lambda c: c.since):
+        if one.opened.kind is change.Kind.SPARES and one.since < p.until:
+            known = sizes.setdefault(one.opened.group, [])
+            if one.since <= p.since:
+                known.clear()
+            known.append(len(one.opened.nodes))
+    for group, counts in sorted(sizes.items()):
+        yield SpareRow(group, min(counts), max(counts), counts[-1])

@@ -1,0 +1,291 @@
+"""The cluster and the daemon at one time: what `hpctl status` and the page show, as a value."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from hpctl.engine import views
+from hpctl.engine.timeline import headline
+from hpctl.engine.world import Followed, World, cloud_says, gather, waits_for_cloud, with_cloud
+from hpctl.faults.hma_marks import mark_of
+from hpctl.faults.reachability import CHECKS, left_alone, sign_of
+from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
+from hpctl.toolkit import output, view_copy
+from hpctl.toolkit.bounds import later
+from hpctl.toolkit.durations import duration
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.run_policy import Action
+
+if TYPE_CHECKING:
+    from hpctl.engine.config import Config
+    from hpctl.engine.journal.rows import StandbyInfo
+
+
+LOOKS_BACK = timedelta(days=1)
+"""Job recoveries that ended, and reports of supervisors, before that are not read."""
+
+
+LATELY = timedelta(hours=1)
+"""So long a change of capacity that has ended is still shown."""
+
+
+STANDBY_LOST_S = 30.0
+"""A standby says four times in this time, at the least, that it lives."""
+
+
+_INSIDE = (Action.PROCESS, Action.STEP)
+
+
+class DaemonView(Struct, frozen=True):
+    """The leader by its own word. `alive`: its lease still lasts. `started`: since when it leads.
+    `epoch` counts leaders."""
+
+    alive: bool
+    pid: int
+    host: str
+    version: str
+    mode: str
+    started: datetime
+    heartbeat: datetime
+    last_cycle_s: float
+    trouble: str
+    epoch: int = 0
+    address: str = ""
+
+
+class StandbyView(Struct, frozen=True):
+    """A daemon that takes over where the leader ends. `behind`: events that it has not read yet;
+    `silent_s`: seconds since it said so."""
+
+    host: str
+    address: str
+    pid: int
+    version: str
+    heartbeat: datetime
+    behind: int
+    silent_s: float
+
+
+class NodeCounts(Struct, frozen=True):
+    """How many nodes: by Slurm's state (null where unreadable) and by assessment."""
+
+    slurm_total: int | None
+    by_state: dict[str, int]
+    by_condition: dict[str, int]
+
+
+class FactsView(Struct, frozen=True):
+    """How old the facts are."""
+
+    slurm_as_of: datetime | None
+    slurm_error: str
+    agents: int
+    agents_silent: int
+    oldest_report: datetime | None
+    newest_report: datetime | None
+
+
+class StatusView(Struct, frozen=True):
+    """What `hpctl status` shows. `problems` make exit code 1, `unknowns` alone 3.
+
+    `changes` of capacity: autoscaling and spares, under way or ended within the last hour.
+    """
+
+    as_of: datetime
+    cluster: str
+    mode: str
+    paused_by: str
+    stopped: str
+    daemon: DaemonView | None
+    nodes: NodeCounts
+    facts: FactsView
+    node_recoveries: tuple[views.NodeRecoveryView, ...]
+    job_recoveries: tuple[views.JobRecoveryView, ...]
+    holds: tuple[views.HoldView, ...]
+    waiting_for_a_person: tuple[views.NodeRecoveryView, ...]
+    problems: tuple[str, ...]
+    unknowns: tuple[str, ...]
+    changes: tuple[views.ChangeView, ...] = ()
+    standbys: tuple[StandbyView, ...] = ()
+
+
+def seen(config: Config) -> StatusView:
+    """Look once at everything that the screen tells of."""
+    now = output.now()
+    world = gather(config, now, slurm=True, journal=Followed(now - LOOKS_BACK))
+    return status_view(with_cloud(world, config) if waits_for_cloud(world) else world)
+
+
+def status_view(w: World) -> StatusView:
+    """The screen as a value."""
+    nodes, jobs = views.chosen(w.state, ended=False, since=None)
+    handed_over = tuple(_handed_over(w))
+    return StatusView(
+        as_of=w.now,
+        cluster=w.cluster,
+        mode=w.daemon.mode if w.daemon and w.daemon_alive else w.policy.mode.value,
+        paused_by=w.state.paused_by,
+        stopped=w.stopped,
+        daemon=view_copy.copied(DaemonView, w.daemon, alive=w.daemon_alive) if w.daemon else None,
+        nodes=_counts(w),
+        facts=_facts(w),
+        node_recoveries=tuple(map(views.node_recovery_view, nodes)),
+        job_recoveries=tuple(views.job_recovery_view(r, w.state) for r in jobs),
+        holds=tuple(views.hold_view(w.state.holds[t]) for t in sorted(w.state.holds)),
+        waiting_for_a_person=tuple(map(views.node_recovery_view, handed_over)),
+        problems=tuple(_problems(w, handed_over)),
+        unknowns=tuple(_unknowns(w)),
+        changes=tuple(map(views.change_view, _changes(w))),
+        standbys=standby_views(w.standbys, w.now),
+    )
+
+
+def standby_views(found: Iterable[StandbyInfo], now: datetime) -> tuple[StandbyView, ...]:
+    """The standbys, and how long each has been silent."""
+    silent = ((one, max(0.0, (now - one.heartbeat).total_seconds())) for one in found)
+    return tuple(view_copy.copied(StandbyView, one, silent_s=round(s, 1)) for one, s in silent)
+
+
+def _changes(w: World) -> list[Change]:
+    """Changes of capacity under way, and those that ended a moment ago; newest first."""
+    shown = [c for c in w.state.changes.values() if not c.ended or w.now - c.since <= LATELY]
+    return sorted(shown, key=lambda c: (c.opened.at, c.id), reverse=True)
+
+
+def _counts(w: World) -> NodeCounts:
+    conditions = Counter(a.condition.value for a in w.assessments.values())
+    states: Counter[str] = Counter()
+    if w.slurm is not None:
+        for node in w.slurm.nodes.values():
+            states["+".join([node.state, *sorted(node.flags & {"DRAIN", "FAIL"})])] += 1
+        unheard = len(set(w.slurm.nodes) - set(w.assessments))
+        if unheard:
+            conditions["unknown"] += unheard
+    total = None if w.slurm is None else len(w.slurm.nodes)
+    return NodeCounts(total, dict(sorted(states.items())), dict(sorted(conditions.items())))
+
+
+def _facts(w: World) -> FactsView:
+    heard = [h.last_heard for h in w.health.values()]
+    silent = sum(later(at, w.policy.ages.report_s) < w.now for at in heard)
+    return FactsView(
+        slurm_as_of=w.slurm.as_of if w.slurm else None,
+        slurm_error=w.slurm_error,
+        agents=len(heard),
+        agents_silent=silent,
+        oldest_report=min(heard, default=None),
+        newest_report=max(heard, default=None),
+    )
+
+
+def _handed_over(w: World) -> list[NodeRecovery]:
+    """Escalated recoveries whose node nobody has taken up since."""
+    found = []
+    for rid in w.state.last_of_node.values():
+        rec = w.state.nodes[rid]
+        if rec.phase is not NodePhase.ESCALATED:
+            continue
+        node = w.slurm.nodes.get(rec.node) if w.slurm else None
+        if node is None or mark_of(node) or reason_owner(node.reason) == rec.id:
+            found.append(rec)
+    return sorted(found, key=lambda r: (r.since, r.id))
+
+
+def _problems(w: World, handed_over: tuple[NodeRecovery, ...]) -> list[str]:
+    """Every fault that is not over, one line each: whom it concerns, what it is, what to read."""
+    found = [f"{r.node} waits for a person: hpctl explain {r.id}" for r in handed_over]
+    nodes, jobs = views.chosen(w.state, ended=False, since=None)
+    found += [
+        " ".join(filter(None, [headline(r), cloud_says(w, r), f"hpctl explain {r.id}"]))
+        for r in nodes
+    ]
+    found += [f"{headline(r)} hpctl explain {r.id}" for r in jobs]
+    covered = {r.node for r in (*handed_over, *nodes)} | set(w.state.holds)
+    seen_at = {c.node.name: f"{c.node.name}: {c.why}; not treated yet" for c in w.untreated}
+    shown = dict(_out_of_reach(w)) | seen_at
+    found += [f"{why}: hpctl explain {n}" for n, why in sorted(shown.items()) if n not in covered]
+    found += [f"{why}: hpctl explain {job}" for job, why in _restarting(w)]
+    for name, hold in sorted(w.state.holds.items()):
+        what = f"job {name}" if name.isdecimal() else name
+        if hold.gate in (HANG_GATE, OTHERS_GATE):
+            found.append(f"{what} hangs: hpctl explain {name}")
+            continue
+        found.append(f"{what} is held back by the gate {hold.gate}: hpctl explain {name}")
+    if w.daemon is not None and w.daemon_alive and w.daemon.trouble:
+        found.append(f"the daemon reports trouble: {w.daemon.trouble}")
+    for one in standby_views(w.standbys, w.now):
+        if one.silent_s > STANDBY_LOST_S:
+            silent = f"the standby on {one.host} has been silent for {duration(one.silent_s)}"
+            found.append(f"{silent}: systemctl status hpctl-daemon, there")
+    return found
+
+
+def _restarting(w: World) -> list[tuple[JobId, str]]:
+    """The jobs whose own supervisor reported a moment ago that it restarts them, and why.
+
+    That they run again is reports by nobody: for as long as the daemon would wait for a supervisor.
+    """
+    found = []
+    for job, reports in sorted(w.state.reports.items()):
+        last, job_now = reports[-1].report, w.slurm.jobs.get(job) if w.slurm else None
+        runs = job_now is not None and job_now.running and job_now.restarts == last.restarts
+        late = w.now > later(reports[-1].at, w.policy.job.supervisor_grace_s)
+        if last.trouble is None or last.action not in _INSIDE or not runs or late:
+            continue
+        if job not in w.state.open_jobs:
+            found.append((job, f"Job {job}: {last.trouble.why}; its own supervisor restarts it"))
+    return found
+
+
+def _out_of_reach(w: World) -> list[tuple[NodeName, str]]:
+    """The nodes in service that Slurm or this head node cannot reach, and how that shows."""
+    found = []
+    for name, node in sorted(w.slurm.nodes.items()) if w.slurm else ():
+        judged, instance = w.assessments.get(name), w.joined.instances.get(name)
+        if node.closed and reason_owner(node.reason) is not None:
+            continue
+        if judged is None:
+            sign = sign_of(node, instance)
+            shown = "+".join([node.state, *sorted(node.flags)])
+            if sign:
+                found.append((name, f"{name}: Slurm calls it {shown} ({node.reason})"))
+        elif any(f.check in CHECKS for f in judged.findings) or (
+            judged.why.startswith("agent-silent") and not left_alone(node, instance)
+        ):
+            found.append((name, f"{name}: {judged.why}"))
+    return found
+
+
+def _unknowns(w: World) -> list[str]:
+    found = []
+    if w.daemon is None:
+        found.append("no daemon has run on this state directory: hpctl daemon run")
+    elif not w.daemon_alive and w.shared:
+        since = f"no leader since {w.daemon.heartbeat:%H:%M:%S} UTC, nothing is done"
+        last = f"the last was {w.daemon.host} (pid {w.daemon.pid})"
+        found.append(f"{since}; {last}: systemctl status hpctl-daemon, on every head node")
+    elif not w.daemon_alive:
+        silent = duration((w.now - w.daemon.heartbeat).total_seconds())
+        found.append(
+            f"the daemon on {w.daemon.host} (pid {w.daemon.pid}) has been silent for {silent}: "
+            "systemctl status hpctl-daemon"
+        )
+    if w.slurm is None:
+        found.append(f"Slurm cannot be read: {w.slurm_error}")
+    return found
+
+
+def verdict(view: StatusView) -> Exit:
+    """A problem that is known outweighs what is not known."""
+    if view.problems:
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if view.unknowns else Exit.FINE

@@ -1,0 +1,384 @@
+"""What moves a job recovery: facts in, a move, a step or a wait out. Total over open phases."""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.job_deadlines import deadline_s
+from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.job_recovery import (
+    BEFORE_STOP,
+    JobPhase,
+    JobRecovery,
+    JobReport,
+    JobSignal,
+    Wish,
+)
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import (
+    Case,
+    Do,
+    Look,
+    Move,
+    Next,
+    Repeat,
+    StepKind,
+    Wait,
+    answer_text,
+    in_time,
+)
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
+
+CLOCK_MARGIN_S = 0.02
+"""How far slurmctld's clock may be from this host's, in seconds."""
+
+
+class JobFacts(Struct, frozen=True):
+    """What is known now of the job that a recovery treats.
+
+    `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`:
+    the node recovery will set the node DOWN, which stops the job; otherwise we requeue it.
+    `called_off`: that node recovery has ended, and hpctl keeps none of the bad nodes closed.
+    `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded
+    for this job before and that have healed since. `gone`: its bad nodes hold it no more.
+    `headless`: the node of its batch script is lost. `report`: the newest of its supervisor
+    since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
+    ran on is under treatment, so that no
+    backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
+    `hangs`: it stands still still. `works`: it was seen at work since.
+    `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
+    slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
+    """
+
+    job: SlurmJob | None = None
+    cordoned: bool = False
+    node_stops_it: bool = False
+    called_off: bool = False
+    exclude: tuple[NodeName, ...] = ()
+    forgive: tuple[NodeName, ...] = ()
+    gone: bool = False
+    headless: bool = False
+    report: JobReport | None = None
+    asks: str = ""
+    hardware: bool = False
+    elastic: bool = False
+    able_since: datetime | None = None
+    ready: datetime = EARLIEST
+    pass_s: float = CLOCK_MARGIN_S
+    hangs: bool = False
+    works: bool = False
+
+
+_Case = Case[JobRecovery, JobFacts]
+
+
+def advance(rec: JobRecovery, facts: JobFacts, policy: Policy, now: datetime) -> Next:
+    """What the facts make of a job recovery: a move, a step, or waiting. Total, open phases."""
+    job = policy.job
+    deadline = later(rec.since, deadline_s(rec.phase, policy))
+    deadline = in_time(deadline, facts.able_since, policy.ages.silent_s)
+    repeat = Repeat(job.step_retry_s, job.step_attempts, job.step_retry_s)
+    c = Case(rec, facts, policy, now, deadline, repeat)
+    return c.timed(_ended(rec, facts) or _PHASES[rec.phase](c), JobSignal.DEADLINE)
+
+
+_REQUEUED: Final = frozenset({JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING})
+"""Phases in which slurmctld has requeued the run, and may have died before it saved that."""
+
+
+def _ended(rec: JobRecovery, facts: JobFacts) -> Move | None:
+    """Ends that may come in any phase, and a run that began, or came back, without our help."""
+    job = facts.job
+    if job is None:
+        return Move(JobSignal.GONE, "slurmctld does not know the job any more")
+    if job.submit < rec.attempt.submit or job.restarts < rec.attempt.restarts:
+        return Move(JobSignal.GONE, "the job id belongs to another submission now")
+    if job.state == "COMPLETED" and not job.completing:
+        return Move(JobSignal.FINISHED, "the job completed")
+    if job.state in ("CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"):
+        return Move(JobSignal.GONE, f"the job ended as {job.state}: not ours to run again")
+    if facts.called_off and job.running and rec.phase in BEFORE_STOP and not rec.crippled:
+        return Move(JobSignal.CALLED_OFF, "its node's recovery ended, and the job runs")
+    later_run = job.restarts > rec.attempt.restarts
+    if rec.phase is not JobPhase.PROVING and later_run and job.state == "RUNNING":
+        return Move(JobSignal.RUNNING_SEEN, f"running on {','.join(job.nodes)}")
+    # A run that is there and runs is left alone: its node may be somebody else's by now.
+    again = rec.phase in _REQUEUED and job.restarts == rec.attempt.restarts
+    if again and job.state in ENDED_BADLY and not job.completing:
+        return Move(
+            JobSignal.STOP_WANTED, "slurmctld came back with a state from before the requeue"
+        )
+    return None
+
+
+def _hit(c: _Case) -> Next:
+    if c.rec.hang:
+        return _hung(c)
+    if not c.facts.cordoned:
+        return c.wait("its node is not closed to new work yet", Look.SOON)
+    job = c.facts.job
+    if c.rec.supervised and job is not None and job.running and not c.facts.headless:
+        return Move(JobSignal.SUPERVISED, "its own supervisor restarts its step without the node")
+    if c.rec.save_signal and job is not None and job.running and c.policy.job.save_grace_s > 0:
+        return Move(JobSignal.SAVE_WANTED, f"the job asked to save at {c.rec.save_signal}")
+    return Move(JobSignal.STOP_WANTED, "it cannot go on where it is")
+
+
+def _hung(c: _Case) -> Next:
+    """HIT by no fault but its own standing still: its stacks first, then what the policy says."""
+    job, killed = c.facts.job, c.last(StepKind.SIGNAL)
+    if job is None or not job.running:
+        ended = "`hangs: cancel` ended it" if killed else "it ended by itself"
+        return Move(JobSignal.ENDED if killed else JobSignal.CALLED_OFF, ended)
+    if killed is not None:
+        return c.wait("it is being ended", Look.SOON)
+    if c.facts.works:
+        return Move(JobSignal.CALLED_OFF, "it works again by itself")
+    if not c.facts.hangs:
+        # As after a restart: this daemon has not watched it for long enough yet.
+        if c.now >= c.deadline:
+            return Move(JobSignal.CALLED_OFF, "it was not seen to hang again")
+        return c.wait("whether it hangs still is not known yet", Look.SLOWLY)
+    dumped, late = c.last(StepKind.STACKS), later(c.rec.since, c.policy.hangs.dump_s)
+    if dumped is None:
+        return Do(StepKind.STACKS, str(job.id), 1, "before anything else is done to it")
+    if dumped.outcome is None and c.now < late:
+        return Wait(late, "the stacks of its ranks are dumped", Look.SLOWLY)
+    if c.rec.hang == "dump":
+        dump = answer_text(dumped.outcome) if dumped.outcome else ""
+        kept = f"stacks: {dump}" if dumped.accepted else f"its stacks could not be dumped ({dump})"
+        return Move(JobSignal.CALLED_OFF, f"{kept}; it is left as it is")
+    if c.rec.hang == "cancel":
+        return Do(StepKind.SIGNAL, "KILL", 1, "it hangs")
+    return Move(JobSignal.STOP_WANTED, "it hangs")
+
+
+def _excising(c: _Case) -> Next:
+    job = c.facts.job
+    if job is None or not job.running:
+        return Move(JobSignal.STOP_WANTED, "it did not outlive its node")
+    if c.facts.headless:
+        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
+    if c.facts.gone:
+        return Move(JobSignal.EXCISED, f"it runs on {','.join(job.nodes)}")
+    if c.facts.node_stops_it:
+        return c.wait("its node is about to be set DOWN", Look.SOON)
+    return Move(JobSignal.STOP_WANTED, "its node cannot be taken away from it")
+
+
+def _watching(c: _Case) -> Next:
+    job, report = c.facts.job, c.facts.report
+    if job is None or not job.running:
+        return Move(JobSignal.STOP_WANTED, "it stopped by itself")
+    if c.facts.headless:
+        return Move(JobSignal.STOP_WANTED, "the node of its batch script is lost")
+    if report is not None and report.wish is Wish.REQUEUE:
+        return Move(JobSignal.STOP_WANTED, f"its supervisor asks for a requeue: {report.why}")
+    if report is not None:
+        return Move(
+            JobSignal.WENT_ON, report.why or f"its supervisor answered with {report.action}"
+        )
+    grace = later(c.rec.since, c.policy.job.supervisor_grace_s)
+    if c.now >= grace:
+        silence = f"no report from its supervisor for {c.policy.job.supervisor_grace_s:g} s"
+        return Move(JobSignal.STOP_WANTED, silence)
+    return Wait(grace, "its supervisor has a moment to restart its step", Look.SLOWLY)
+
+
+def _saving(c: _Case) -> Next:
+    if c.facts.job is None or not c.facts.job.running:
+        return Move(JobSignal.SAVE_OVER, "the job ended while saving")
+    grace = later(c.rec.since, c.policy.job.save_grace_s)
+    if c.now >= grace:
+        return Move(JobSignal.SAVE_OVER, "the grace to save is over")
+    # A signal is felt each time: one in doubt counts as sent.
+    if c.last(StepKind.SIGNAL) is None:
+        return Do(StepKind.SIGNAL, c.rec.save_signal, 1, "save a checkpoint")
+    return Wait(grace, f"the job saves ({c.rec.save_signal})", Look.SOON)
+
+
+def _stopping(c: _Case) -> Next:
+    job = c.facts.job
+    assert job is not None  # _ended has answered for a job that is gone
+    if job.completing:
+        return c.wait("COMPLETING: requeueing now can crash slurmctld", Look.SOON)
+    if job.state == "PENDING":
+        return Move(JobSignal.QUEUED, "the job is back in the queue")
+    if job.running and c.facts.node_stops_it:
+        return c.wait("its node is about to be set DOWN, which requeues it", Look.SOON)
+    goes_on = _goes_on(c.rec, c.facts)
+    if goes_on:
+        return Move(JobSignal.WENT_ON, goes_on)
+    cannot = "slurmctld will not requeue it"
+    return c.take(StepKind.REQUEUE, str(job.id), JobSignal.REFUSED, cannot)
+
+
+def _goes_on(rec: JobRecovery, facts: JobFacts) -> str:
+    """What its supervisor reported since it was given up, or had wished to leave: "" if nothing.
+
+    The requeue may be late: paused, or refused, or in doubt. A mere sign of life takes no wish
+    back, and no report helps a run that has lost its batch script.
+    """
+    job, report = facts.job, facts.report
+    its_own = rec.crippled or rec.trouble is not None
+    if not its_own or facts.headless or job is None or not job.running:
+        return ""
+    if report is None or report.wish is not Wish.NONE or not (report.trouble or report.why):
+        return ""
+    return report.why or f"its supervisor answered with {report.action}"
+
+
+def _released(c: _Case) -> Next:
+    return _holding(c) if c.rec.over_budget else _releasing(c)
+
+
+def _holding(c: _Case) -> Next:
+    """RELEASED with a budget spent: held."""
+    if _accepted(c, StepKind.HOLD):
+        return Move(JobSignal.HELD, c.rec.over_budget)
+    return _order(c, StepKind.HOLD)
+
+
+def _releasing(c: _Case) -> Next:
+    """RELEASED otherwise: started as soon as its last run has cleared."""
+    wait_s = _backoff_s(c.rec, c.facts, c.now)
+    if _accepted(c, StepKind.START_NOW):
+        until = f"it backs off until {c.rec.start_at:%H:%M:%S} UTC" if wait_s > 0 else ""
+        return Move(JobSignal.STARTED, until or "its begin delay is gone, bad nodes are excluded")
+    if c.facts.job is not None and c.facts.job.completing:
+        return c.wait("its last run is completing", Look.SOON)
+    answer = _order(c, StepKind.START_NOW)
+    if not isinstance(answer, Do):
+        return answer
+    # Its nodes kill a job that comes back in the second it was ended in. The order goes out before
+    # that is over: a pass as the next second begins would miss one that waits for it.
+    early_s = (c.facts.ready - c.now).total_seconds()
+    return _start(c, answer.attempt, answer.why, max(wait_s, early_s))
+
+
+def _order(c: _Case, kind: StepKind) -> Next:
+    """The step again, where its last attempt is of a phase before or may be repeated."""
+    last, job = c.last(kind), str(c.rec.attempt.job)
+    if last is not None and last.moves < len(c.rec.trail):
+        return Do(kind, job, last.attempt + 1, c.rec.over_budget)
+    if last is not None and last.outcome is not None and last.outcome.code == "not_pending":
+        return c.wait("no longer pending", Look.SOON)
+    cannot = f"slurmctld will not {kind} it"
+    return c.take(kind, job, JobSignal.REFUSED, cannot, c.rec.over_budget)
+
+
+def _accepted(c: _Case, kind: StepKind) -> bool:
+    """Whether slurmctld has accepted this step in this phase."""
+    last = c.last(kind)
+    return last is not None and last.moves == len(c.rec.trail) and last.accepted
+
+
+def _start(c: _Case, attempt: int, why: str = "", after_s: float = 0.0) -> Do:
+    """A START_NOW with what the facts say of where, and how large."""
+    job, facts = str(c.rec.attempt.job), c.facts
+    return Do(
+        StepKind.START_NOW, job, attempt, why, facts.exclude, facts.forgive, after_s, facts.elastic
+    )
+
+
+def _backoff_s(rec: JobRecovery, facts: JobFacts, now: datetime) -> float:
+    """Seconds that the job has to wait still, from now. None for a fault of the hardware."""
+    if rec.start_at is None or facts.hardware:
+        return 0.0
+    return max((rec.start_at - now).total_seconds(), 0.0)
+
+
+def _starting(c: _Case) -> Next:
+    job = c.facts.job
+    assert job is not None
+    if job.state in ENDED_BADLY and not job.completing:
+        return Move(JobSignal.REFUSED, f"it ended as {job.state} before it was seen running")
+    if job.completing:
+        # It ran unseen, and was requeued again: slurmctld takes no start before that has cleared.
+        return c.wait("its last run is completing", Look.SOON)
+    backoff = _backing_off(c)
+    if backoff is not None:
+        return backoff
+    last = c.last(StepKind.START_NOW)
+    # Not by the Reason: until the scheduler has looked, that says None, or why the last run ended.
+    begin_delayed = job.eligible is not None and job.eligible > c.now
+    if (
+        begin_delayed
+        and last is not None
+        and c.now >= later(last.started, c.policy.job.step_retry_s)
+    ):
+        # The delay came back: the update reached slurmctld before COMPLETING had cleared.
+        if last.attempt < c.policy.job.step_attempts:
+            return _start(c, last.attempt + 1, "the delay came back")
+        return c.wait("Slurm keeps its begin delay; the job starts by itself", Look.SOON)
+    if job.eligible and last is not None and last.started < min(job.eligible, c.rec.since):
+        missed = later(job.eligible, c.facts.pass_s)
+        if c.now < missed:
+            return Wait(min(missed, c.deadline), "it starts with its begin time", Look.SOON)
+        # A pass that looked at the job before it was due called for no other.
+        return _start(c, last.attempt + 1, "no scheduling pass came with its begin time")
+    healed = set(job.excluded).intersection(c.facts.forgive)
+    if healed and last is not None and last.attempt < c.policy.job.step_attempts:
+        # A job that needs every node, or this very one, would wait for ever without it.
+        ready = later(last.started, c.policy.job.step_retry_s)
+        if c.now < ready:
+            return Wait(ready, "its excluded node is back", Look.SOON)
+        return _start(c, last.attempt + 1, f"{','.join(sorted(healed))} has healed")
+    waits = job.reason or job.state
+    return c.wait(f"in the queue ({waits})", look=_in_queue(job))
+
+
+def _backing_off(c: _Case) -> Next | None:
+    """Wait for the backoff's end, and have slurmctld look at the job then: by itself it would do
+    so at its next pass, up to half a minute later. None where there is no backoff (any more)."""
+    job, last = c.facts.job, c.last(StepKind.START_NOW)
+    assert job is not None
+    if c.rec.start_at is None or last is None or last.started >= c.rec.start_at:
+        return None
+    if _backoff_s(c.rec, c.facts, c.now) > 0:
+        return Wait(min(c.rec.start_at, c.deadline), f"backs off until {c.rec.start_at:%H:%M:%S}")
+    early = c.facts.hardware and c.now < c.rec.start_at
+    over = job.eligible is not None and job.eligible <= c.now
+    if (early and over) or last.attempt >= c.policy.job.step_attempts:
+        return None
+    ready = later(last.started, c.policy.job.step_retry_s)
+    if early and c.now < ready:
+        return Wait(ready, "a node that it ran on is faulty: no backoff is called for")
+    why = "no backoff for a fault of the hardware" if early else "its backoff is over"
+    return _start(c, last.attempt + 1, why)
+
+
+def _in_queue(job: SlurmJob) -> Look:
+    """A job that waits for nodes may wait for hours; one that waits for the pass, not long."""
+    return Look.SOON if job.reason in ("", "None", "BeginTime") else Look.SLOWLY
+
+
+def _proving(c: _Case) -> Next:
+    job = c.facts.job
+    assert job is not None
+    if job.state in ENDED_BADLY:
+        return Move(
+            JobSignal.FAILED_AGAIN, f"{job.state} with exit code {job.exit_code} after restart"
+        )
+    proved = later(c.rec.since, c.policy.job.prove_s)
+    if job.restarts > c.rec.attempt.restarts + 1:
+        return Move(JobSignal.FAILED_AGAIN, "requeued once more before it had proved itself")
+    if c.facts.asks:
+        return Move(JobSignal.FAILED_AGAIN, c.facts.asks)
+    if job.running and c.now >= proved:
+        return Move(JobSignal.PROVED, f"ran {c.policy.job.prove_s:g} s on {','.join(job.nodes)}")
+    return Wait(proved if c.now < proved else c.deadline, "running again; proving itself")
+
+
+_PHASES: Final = {
+    JobPhase.HIT: _hit,
+    JobPhase.EXCISING: _excising,
+    JobPhase.WATCHING: _watching,
+    JobPhase.SAVING: _saving,
+    JobPhase.STOPPING: _stopping,
+    JobPhase.RELEASED: _released,
+    JobPhase.STARTING: _starting,
+    JobPhase.PROVING: _proving,
+}

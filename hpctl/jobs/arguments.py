@@ -1,0 +1,23 @@
+"""Shell completion of log rules."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import CompletionItem
+
+from hpctl.toolkit.arguments import complete_file
+
+
+def complete_preset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
+    """Names of presets of log rules."""
+    from hpctl.vocabulary.log_presets import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def complete_rules(
+    ctx: click.Context, param: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Presets of log rules; where none begins so, files. (bash drops names beside files.)"""
+    presets = [CompletionItem(name) for name in complete_preset(ctx, param, incomplete)]
+    return presets or complete_file(ctx, param, incomplete)

@@ -1,0 +1,341 @@
+"""What is done about a run's trouble: one pure function for supervisor, daemon and `policy test`.
+
+DEFAULTS has what each kind of trouble gets where no policy says otherwise, with the reason. The
+policy of one job stands in its Comment (`hpctl:{...}`), where `hpctl sbatch` writes it.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import (
+    CERTAIN,
+    JITTER,
+    LEAVES_ALIVE,
+    RESTARTS,
+    UNPLANNED,
+    WHY_CHARS,
+    Action,
+    RunDecision,
+    RunPolicy,
+    Treatment,
+)
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+
+class Past(Struct, frozen=True):
+    """One trouble of the same job that was treated before, oldest first in a history."""
+
+    trouble: Trouble
+    action: Action
+
+
+class Means(Struct, frozen=True):
+    """What is possible here and now.
+
+    `process`: a launcher inside the step can restart its ranks, and all its nodes live. `step`:
+    there is an allocation to launch in. `nodes`: healthy nodes in that allocation, those that
+    would be excluded still counted; `names` are those very nodes, and whoever can should give
+    them: without names, every excluded node is taken to be one of the counted. `wanted`: how many
+    the step needs. `requeue`: Slurm would take the job back. `pool`: how many healthy nodes a
+    requeued job could get, excluded ones counted; 0 where nobody knows. `healed`: nodes that were
+    replaced or repaired since their trouble, so that it no longer counts against them. `alive`:
+    whether the ranks still run and could save; None lets the kind of trouble tell.
+    """
+
+    process: bool = False
+    step: bool = False
+    nodes: int = 0
+    wanted: int = 0
+    requeue: bool = True
+    names: tuple[NodeName, ...] = ()
+    pool: int = 0
+    healed: tuple[NodeName, ...] = ()
+    alive: bool | None = None
+
+
+def decide(
+    policy: RunPolicy, past: Sequence[Past], trouble: Trouble, means: Means, now: datetime
+) -> RunDecision:
+    """The answer to one trouble, given what was done before. Total; time and history are values.
+
+    A HOLD in the past starts the count afresh: somebody has looked, and let the job go again.
+    """
+    treatment = policy.treatment(trouble.kind)
+    fruitless = since_progress(policy, past, trouble)
+    rungs = _rungs(treatment, fruitless, trouble)
+    if rungs[0] in (Action.NONE, Action.NOTIFY):
+        return RunDecision(rungs[0], _line(trouble.why))
+    lives = means.alive if means.alive is not None else trouble.kind in LEAVES_ALIVE
+    save_s = policy.save_grace_s if treatment.save_first and lives else 0.0
+    over = _over_budget(policy, past, fruitless, trouble, now)
+    if over or rungs[0] is Action.HOLD:
+        reason = over or f"{trouble.kind} {len(_restarts(fruitless)) + 1} times without progress"
+        return RunDecision(
+            Action.HOLD, _line(f"hpctl: {reason}: {trouble.why}"), save_first_s=save_s
+        )
+    for leave in _leaves(policy, past, trouble, means, now):
+        for action in rungs:
+            if not _possible(action, policy, trouble, means, leave):
+                continue
+            if action in (Action.NONE, Action.NOTIFY):
+                return RunDecision(action, _line(trouble.why))
+            return RunDecision(
+                action,
+                _line(f"{trouble.why} ({_spent(policy, past, fruitless, trouble, now)})"),
+                after_s=_wait(policy, treatment, fruitless, trouble),
+                exclude=leave.nodes,
+                size=_size(policy, means, leave) if action is Action.STEP else 0,
+                save_first_s=save_s,
+            )
+    short = Action.STEP in rungs and means.step
+    why = "too few healthy nodes, and no requeue" if short else "no further restart is possible"
+    return RunDecision(Action.HOLD, _line(f"hpctl: {why}: {trouble.why}"), save_first_s=save_s)
+
+
+def worth_growing(
+    policy: RunPolicy, have: int, could: int, remaining_s: float, restart_cost_s: float
+) -> bool:
+    """Whether a smaller run should start again on more nodes, at its next checkpoint.
+
+    `remaining_s` is how long it still has to run on the `have` nodes, `restart_cost_s` what one
+    restart takes from fault to first new step. The work is taken to divide evenly by nodes; that
+    `grow_gain` is over 1 pays for where it does not.
+    """
+    if policy.nodes is None:
+        return False
+    could = min(could, policy.nodes[1])
+    if not 0 < have < could:
+        return False
+    saved_s = remaining_s * (1 - have / could)
+    return saved_s > 0 and saved_s >= policy.grow_gain * restart_cost_s
+
+
+def since_progress(policy: RunPolicy, past: Sequence[Past], trouble: Trouble) -> tuple[Past, ...]:
+    """What was done since the run last got on, or since it was let go again after a HOLD.
+
+    A newer checkpoint is progress; where no checkpoint is known, a later training step; where
+    neither is known, `proven_s` without trouble. The end of a time limit proves nothing: a run
+    that saves nothing would be repeated for ever.
+    """
+    checkpoint = step = -1
+    since, ran_from = 0, None
+    for index, one in enumerate((*(p.trouble for p in past), trouble)):
+        if index and past[index - 1].action is Action.HOLD:
+            since, ran_from = index, None
+        if one.progress is not None:
+            on = one.progress > checkpoint
+        elif one.step is not None:
+            on = one.step > step
+        else:
+            quiet = one.at - ran_from if ran_from else timedelta(0)
+            on = quiet.total_seconds() >= policy.proven_s and one.kind is not Kind.TIME_LIMIT
+        if on and one.kind is not Kind.NO_PROGRESS:
+            since = index
+        checkpoint = max(checkpoint, -1 if one.progress is None else one.progress)
+        step = max(step, -1 if one.step is None else one.step)
+        if index < len(past) and past[index].action in RESTARTS:
+            ran_from = one.at
+    return tuple(past[since:])
+
+
+class _Leave(Struct, frozen=True):
+    """Nodes to stay off: those proven bad, and those suspected, longest ago first."""
+
+    certain: tuple[NodeName, ...]
+    suspected: tuple[NodeName, ...]
+
+    @property
+    def nodes(self) -> tuple[NodeName, ...]:
+        return tuple(sorted((*self.certain, *self.suspected)))
+
+
+def _restarts(past: Sequence[Past]) -> list[Past]:
+    return [p for p in past if p.action in RESTARTS]
+
+
+def _rungs(treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble) -> tuple[Action, ...]:
+    """What is left of the ladder, at least its last rung; then, without HOLD, what was tried."""
+    ladder, at = treatment.ladder, 0
+    for before in fruitless:
+        other_node = None not in (before.trouble.node, trouble.node) and (
+            before.trouble.node != trouble.node
+        )
+        # Where the node leaves at once, trouble on another one is not the same trouble again.
+        if before.trouble.kind is not trouble.kind or (treatment.exclude == 1 and other_node):
+            continue
+        if before.action in ladder[at:]:
+            at = ladder.index(before.action, at) + 1
+    if trouble.kind is Kind.FINAL:
+        ladder = tuple(a for a in ladder if a not in RESTARTS) or (Action.NONE,)
+    at = min(at, len(ladder) - 1)
+    return ladder[at:] if Action.HOLD in ladder else (*ladder[at:], *reversed(ladder[:at]))
+
+
+def _over_budget(
+    policy: RunPolicy,
+    past: Sequence[Past],
+    fruitless: Sequence[Past],
+    trouble: Trouble,
+    now: datetime,
+) -> str:
+    """Which budget forbids another restart, in words; empty for none."""
+    lately = _lately(policy, past, now)
+    if trouble.kind in UNPLANNED and lately >= policy.restarts:
+        return f"{lately} restarts in {_span(policy.window_s)}"
+    again = _restarts(fruitless)
+    if policy.treatment(trouble.kind).hold_same:
+        key = (trouble.kind, trouble.signature)
+        same = 1 + sum((p.trouble.kind, p.trouble.signature) == key for p in again)
+        if same >= policy.same_signature:
+            return f"the same {trouble.kind} {same} times without progress"
+    most = policy.treatment(trouble.kind).max
+    mine = sum(p.trouble.kind is trouble.kind for p in again)
+    if most and mine >= most:
+        return f"{mine} restarts for {trouble.kind} without progress (max: {most})"
+    if len(again) >= policy.without_progress:
+        return f"{len(again)} restarts without progress"
+    return ""
+
+
+def unreachable(policy: RunPolicy) -> list[str]:
+    """What the treatments promise and the budgets never let happen, one line each."""
+    found = []
+    for kind, treatment in sorted(policy.treatments.items()):
+        rungs = [rung for rung in treatment.ladder if rung in RESTARTS]
+        most = min(policy.without_progress, treatment.max or policy.without_progress)
+        what = "without_progress" if most == policy.without_progress else f"on.{kind}.max"
+        if len(rungs) > most:
+            left = ", ".join(rungs[most:])
+            found.append(f"on.{kind}.ladder: {left} is never reached: {what}: {most} holds the job")
+        elif treatment.hold_same and len(rungs) >= policy.same_signature:
+            left = ", ".join(rungs[policy.same_signature - 1 :])
+            found.append(
+                f"on.{kind}.ladder: {left} is reached only when the signature changes: hold_same"
+                f" with same_signature: {policy.same_signature} holds the job before; for a number"
+                " of restarts set hold_same: false and max"
+            )
+    return found
+
+
+def _lately(policy: RunPolicy, past: Sequence[Past], now: datetime) -> int:
+    """Restarts in the window since the last HOLD, planned ones not counted."""
+    count = 0
+    for p in past:
+        if p.action is Action.HOLD:
+            count = 0
+        elif p.action in RESTARTS and p.trouble.kind in UNPLANNED:
+            count += (now - p.trouble.at).total_seconds() < policy.window_s
+    return count
+
+
+def _leaves(
+    policy: RunPolicy, past: Sequence[Past], trouble: Trouble, means: Means, now: datetime
+) -> Iterator[_Leave]:
+    """The nodes to stay off; then, for a run that could not go on so, always one fewer.
+
+    Who is proven bad is always among them. A suspicion ends with the window, or when the node
+    was replaced or repaired.
+    """
+    named: list[tuple[NodeName, Kind]] = []
+    for p in past:
+        old = (now - p.trouble.at).total_seconds() >= policy.window_s
+        if p.trouble.node is not None and not old and p.trouble.node not in means.healed:
+            named.append((p.trouble.node, p.trouble.kind))
+    if trouble.node is not None:
+        named.append((trouble.node, trouble.kind))
+    counting = [(node, kind) for node, kind in named if policy.treatment(kind).exclude]
+    times = Counter(node for node, _ in counting)
+    out = {n: None for n, k in counting if times[n] >= policy.treatment(k).exclude}
+    certain = tuple(n for n in out if any(n == node and k in CERTAIN for node, k in counting))
+    last = {node: place for place, (node, _) in enumerate(counting)}
+    suspected = sorted((n for n in out if n not in certain), key=last.__getitem__)
+    suspected = suspected[max(0, len(suspected) - policy.most_excluded) :]
+    for dropped in range(len(suspected) + 1):
+        yield _Leave(certain, tuple(suspected[dropped:]))
+
+
+def _possible(
+    action: Action, policy: RunPolicy, trouble: Trouble, means: Means, leave: _Leave
+) -> bool:
+    match action:
+        case Action.PROCESS:
+            return means.process and trouble.node not in leave.nodes
+        case Action.STEP:
+            return means.step and _room(means, leave) >= _need(policy, means)
+        case Action.REQUEUE:
+            left = means.pool - len(leave.nodes)
+            enough = not means.pool or not leave.suspected or left >= _need(policy, means)
+            return means.requeue and enough
+        case Action.HOLD:
+            return False  # only by climbing there, or when nothing else is possible at all
+    return True
+
+
+def _room(means: Means, leave: _Leave) -> int:
+    """Healthy nodes of the allocation that are not left out."""
+    if means.names:
+        return len(set(means.names) - set(leave.nodes))
+    return means.nodes - len(leave.nodes)
+
+
+def _need(policy: RunPolicy, means: Means) -> int:
+    least = means.wanted if policy.nodes is None else min(means.wanted, policy.nodes[0])
+    return max(1, least)
+
+
+def _size(policy: RunPolicy, means: Means, leave: _Leave) -> int:
+    room = _room(means, leave)
+    most = means.wanted or room
+    return min(room, most if policy.nodes is None else min(most, policy.nodes[1]))
+
+
+def _wait(
+    policy: RunPolicy, treatment: Treatment, fruitless: Sequence[Past], trouble: Trouble
+) -> float:
+    """Seconds before the restart. The jitter comes from the values, so replays agree."""
+    again = sum(policy.treatment(p.trouble.kind).backoff for p in _restarts(fruitless))
+    if not treatment.backoff or not again:
+        return 0.0
+    wait = policy.backoff.first_s
+    for _ in range(again - 1):
+        if wait >= policy.backoff.cap_s:
+            break
+        wait *= policy.backoff.factor
+    seed = f"{trouble.at.isoformat()} {trouble.kind} {trouble.signature} {trouble.node} {again}"
+    share = zlib.crc32(seed.encode()) / 2**32
+    return min(policy.backoff.cap_s, wait * (1 + JITTER * share))
+
+
+def _spent(
+    policy: RunPolicy,
+    past: Sequence[Past],
+    fruitless: Sequence[Past],
+    trouble: Trouble,
+    now: datetime,
+) -> str:
+    """How much of the budgets this restart uses up."""
+    again = len(_restarts(fruitless)) + 1
+    reason = f"restart {again} of {policy.without_progress} without progress"
+    if trouble.kind not in UNPLANNED:
+        return reason
+    lately = _lately(policy, past, now) + 1
+    return f"{reason}, {lately} of {policy.restarts} in {_span(policy.window_s)}"
+
+
+def _span(seconds: float) -> str:
+    """A length of time for a person: `24 h`."""
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
+
+
+def _line(text: str) -> str:
+    """One line that squeue can show."""
+    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return flat if len(flat) <= WHY_CHARS else flat[: WHY_CHARS - 3] + "..."

@@ -1,0 +1,176 @@
+"""What the view says of one job under treatment: the facts that its recovery advances on."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hpctl.engine.view import View, headless, jobs_on, last_report, script_first, urgent
+from hpctl.faults.hma_marks import mark_of
+from hpctl.jobs.advance import CLOCK_MARGIN_S, JobFacts
+from hpctl.toolkit.bounds import EARLIEST, later
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, JobReport, Wish
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
+from hpctl.vocabulary.outcome import OutcomeKind
+from hpctl.vocabulary.policy import Policy, Unrecoverable
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import StepKind, last_step
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+RUNS_APART_SINCE = "25.11"
+"""Since this release each run of a job has an id of its own (SLUID), by which a slurmd remembers
+the credentials that it has revoked."""
+
+
+SCHEDULES_ON_THE_SECOND_SINCE = "23.11"
+"""Since this release slurmctld's background loop, which schedules, wakes as a second begins
+(`_slurmctld_background`); before, a second after its last turn, whenever that was."""
+
+
+PASS_S = 0.5
+"""So long after a second began that turn has come."""
+
+
+def job_facts(rec: JobRecovery, view: View, policy: Policy) -> JobFacts:
+    """What is known now of the job that a recovery treats."""
+    cause = view.state.nodes.get(rec.cause)
+    bad = [view.scheduler.nodes.get(n) for n in rec.bad_nodes]
+    kept = any(n is not None and n.closed and (reason_owner(n.reason) or mark_of(n)) for n in bad)
+    job = view.scheduler.jobs.get(rec.attempt.job)
+    # Closed by anybody, it is safe to requeue; a job that runs is disturbed only where we, or
+    # HyperPod's health agent, closed it.
+    ours_to_stop = kept or job is None or not job.running
+    cordoned = ours_to_stop and all(n is None or n.closed for n in bad)
+    stops = cause is not None and not cause.ended and _node_will_go_down(cause, view, policy)
+    stops = stops and not script_first(rec, view)
+    under_treatment = {n for n in rec.bad_nodes if n in view.state.open_nodes}
+    return JobFacts(
+        job=job,
+        cordoned=cordoned or cause is None or cause.ended,
+        node_stops_it=stops,
+        called_off=cause is not None and cause.ended and not kept,
+        exclude=tuple(sorted(under_treatment.union(rec.exclude))),
+        forgive=_healed(rec, view, policy),
+        gone=job is not None and not set(rec.bad_nodes).intersection(job.nodes),
+        headless=job is not None and (job.batch_host in rec.bad_nodes or headless(job, view)),
+        report=_report(rec, view),
+        asks=_asks(rec, job, view),
+        hardware=any(n in view.state.open_nodes for n in rec.ran_on),
+        elastic=_elastic(rec, view),
+        able_since=view.able_since,
+        hangs=rec.attempt.job in view.hangs,
+        works=view.worked.get(rec.attempt.job, EARLIEST) > rec.opened,
+        ready=restart_at(rec, view) if rec.phase is JobPhase.RELEASED else EARLIEST,
+        pass_s=PASS_S if _oldest_slurmd(view) >= SCHEDULES_ON_THE_SECOND_SINCE else CLOCK_MARGIN_S,
+    )
+
+
+def restart_at(rec: JobRecovery, view: View) -> datetime:
+    """When slurmds take the credential of a released job's next run: see `hpctl.slurm.rules`.
+
+    From 25.11 on at once. Before, once the second is over in which slurmctld told them to end its
+    last run: that of the order which ended it, where hpctl gave it, else that in which the run
+    was seen to have ended. A second order to end it, after KillWait, leaves that time as it was
+    (cred_revoke in slurmd). The margin: slurmctld's clock is this host's, or NTP keeps it so.
+    """
+    if _oldest_slurmd(view) >= RUNS_APART_SINCE:
+        return EARLIEST
+    ended = min(max(_orders_that_ended(rec, view), default=rec.since), rec.since)
+    return later(later(ended, CLOCK_MARGIN_S).replace(microsecond=0), 1)
+
+
+def _oldest_slurmd(view: View) -> str:
+    """Its release, "" where none is known. slurmctld is never older than a slurmd."""
+    return min((n.version for n in view.scheduler.nodes.values() if n.version), default="")
+
+
+def _orders_that_ended(rec: JobRecovery, view: View) -> Iterator[datetime]:
+    """When slurmctld had answered the orders of which one ended the run, the last one counts.
+
+    A run that may outlive its node has ended whenever its supervisor ended it.
+    """
+    if rec.supervised or rec.crippled:
+        return
+    cause = view.state.nodes.get(rec.cause)
+    down = last_step(cause.steps, StepKind.DOWN) if cause else None
+    for step in (down, last_step(rec.steps, StepKind.REQUEUE)):
+        if step is None or step.outcome is None or step.resolved is None:
+            continue
+        if step.outcome.kind is OutcomeKind.ACCEPTED and step.started >= rec.opened:
+            yield step.resolved
+
+
+def _elastic(rec: JobRecovery, view: View) -> bool:
+    ruled = view.ruled.get(rec.attempt.job)
+    return ruled is not None and ruled.policy.nodes is not None
+
+
+def _report(rec: JobRecovery, view: View) -> JobReport | None:
+    """The newest that the supervisor of this very run told since the recovery opened."""
+    for event in reversed(view.state.reports.get(rec.attempt.job, ())):
+        if event.at < rec.opened:
+            return None
+        if event.report.restarts == rec.attempt.restarts:
+            return event.report
+    return None
+
+
+def _asks(rec: JobRecovery, job: SlurmJob | None, view: View) -> str:
+    """What the supervisor of the run that follows the treated one wishes; "": nothing."""
+    if job is None or job.restarts <= rec.attempt.restarts:
+        return ""
+    event = last_report(job.id, job.restarts, view)
+    if event is None or event.report.wish is Wish.NONE:
+        return ""
+    report = event.report
+    why = report.trouble.why if report.trouble else report.why
+    return f"its supervisor asks for a {report.wish}: {why}"
+
+
+def _node_will_go_down(cause: NodeRecovery, view: View, policy: Policy) -> bool:
+    """Whether the cause's node will be set DOWN: not while a job there cannot be requeued."""
+    if not urgent(cause, view) or cause.phase not in (NodePhase.OPEN, NodePhase.CORDONED):
+        return False
+    node = view.scheduler.nodes.get(cause.node)
+    if policy.node.unrecoverable_jobs is Unrecoverable.KILL or node is None:
+        return True
+    if node.down or not node.responding:
+        return True
+    here = jobs_on([cause.node], view.scheduler.jobs)[cause.node]
+    return all(j.recoverable for j in here if j.running)
+
+
+def _healed(rec: JobRecovery, view: View, policy: Policy) -> tuple[NodeName, ...]:
+    """Nodes that we excluded for this job earlier and that are back in service.
+
+    Without this a job that runs for weeks would end up excluding every node that was ever
+    repaired under it, and never start again. A node that nobody treats, and that the job left
+    because it went wrong there again and again, is kept out for as long as its budgets look back.
+    slurmctld gives a node work only once its slurmd has answered a ping since RESUME, some 0.5 s
+    later, and it starts no scheduling pass then: a job that is let back too soon waits for the
+    next one, up to a minute.
+    """
+    mine = [r for r in view.state.jobs.values() if r.attempt.job == rec.attempt.job]
+    left = {n for r in mine for n in (*r.bad_nodes, *r.exclude)}
+    window, now = policy.job.restart_window_s, view.scheduler.as_of
+    kept = {
+        n
+        for r in mine
+        if now < later(r.opened, window)
+        for n in r.exclude
+        if not _another_since(n, r.opened, view)
+    }
+    return tuple(sorted(n for n in left - kept if _in_service(n, view)))
+
+
+def _another_since(node: NodeName, at: datetime, view: View) -> bool:
+    """Whether a node was treated to the end since, or has booted: nothing old runs there."""
+    rid = view.state.last_of_node.get(node)
+    treated = rid is not None and view.state.nodes[rid].ended
+    slurm = view.scheduler.nodes.get(node)
+    booted = slurm is not None and slurm.boot_time is not None and slurm.boot_time > at
+    return booted or (treated and rid is not None and view.state.nodes[rid].opened > at)
+
+
+def _in_service(node: NodeName, view: View) -> bool:
+    slurm = view.scheduler.nodes.get(node)
+    return node not in view.state.open_nodes and (slurm is None or slurm.responding)

@@ -1,0 +1,143 @@
+"""`hpctl stacks`: what each rank of a running job does now, and whom the others wait for."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.jobs.hangs.stack_groups import StackGroup, Suspect
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import BAD, DIM, GOOD, HEAD, heading, indented, styled
+from hpctl.toolkit.view_copy import copied
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class StacksView(Struct, frozen=True):
+    """What `hpctl stacks` shows."""
+
+    as_of: datetime
+    job: int
+    user: str
+    nodes: tuple[str, ...]
+    text: str
+    suspects: tuple[Suspect, ...]
+    groups: tuple[StackGroup, ...]
+    missing: tuple[int, ...]
+    silent: tuple[str, ...]
+    errors: tuple[str, ...]
+    idle: tuple[str, ...]
+    ras: str
+
+
+class RunningJob(Struct, frozen=True):
+    """A running job, as squeue tells it. `working`: nodes on which a step of it runs, None where
+    it has no step or squeue does not say. `spares`: it keeps nodes idle on purpose."""
+
+    id: int
+    uid: int
+    user: str
+    nodes: tuple[str, ...]
+    working: tuple[str, ...] | None = None
+    spares: bool = False
+
+
+@click.command(short_help="Show each rank's stack, and which ranks the others wait for.")
+@click.argument("job", metavar="JOB")
+@output.json_option
+def stacks(job: str, as_json: bool) -> None:
+    """Read the stacks of a running job's Python ranks, and name those that the others wait for.
+
+    For the job's owner and root. A step is added to the job, and each rank stands still for a
+    second or so. Exit code: 0 no rank stands out, 1 ranks are named, 3 no stack could be read.
+    """
+    from hpctl.jobs.hangs.stack_groups import aggregate
+    from hpctl.jobs.hangs.stacks import collect
+
+    found = running_job(job)
+    output.echo(f"hpctl: asking {len(found.nodes)} nodes of job {found.id}", err=True)
+    dumps = collect(found.id, found.nodes, uid=found.uid)
+    verdict = aggregate(dumps, found.nodes, found.working, spares=found.spares)
+    ras = next((one.ras for one in dumps if one.ras), "")
+    own = (output.now(), found.id, found.user, found.nodes)
+    view = copied(StacksView, verdict, as_of=own[0], job=own[1], user=own[2], nodes=own[3], ras=ras)
+    output.show("stacks", view, as_json, draw)
+    if not view.groups:
+        output.leave(Exit.CANNOT_TELL)
+    output.leave(Exit.PROBLEM if view.suspects else Exit.FINE)
+
+
+def running_job(job: str) -> RunningJob:
+    """The job of that id (of an array: 12_3). Raises HpctlError, Unavailable."""
+    from hpctl.slurm.run import Runner
+    from hpctl.toolkit.hostlist import expand
+
+    if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", job):
+        raise HpctlError(f"{job!r} is no job id", "`squeue -t RUNNING` lists running jobs.")
+    ran = Runner().run(
+        "squeue", "--noheader", f"--jobs={job}", "--states=all", "--format=%A %T %U %u %N"
+    )
+    if not ran.ok and "Invalid job id" not in ran.message:
+        raise Unavailable(f"Slurm does not answer: {ran.message}", "Try again.")
+    rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
+    if len(rows) != 1 or len(rows[0]) != 5 or rows[0][1] != "RUNNING":
+        state = rows[0][1] if len(rows) == 1 and len(rows[0]) > 1 else "not known to Slurm"
+        hint = "Name one job that runs; `squeue -t RUNNING` lists them, array tasks as 12_3."
+        raise HpctlError(f"job {job} does not run: it is {state}", hint)
+    number, _, uid, user, nodes = rows[0]
+    return RunningJob(
+        id=int(number),
+        uid=int(uid),
+        user=user,
+        nodes=tuple(expand(nodes)),
+        working=_working(number),
+        spares=_has_spares(number),
+    )
+
+
+def _has_spares(job: str) -> bool:
+    """Whether the job is registered with spares. Its comment is the user's text and may have
+    several lines, so it is asked for alone."""
+    from hpctl.checkpoints.job_comment import decode
+    from hpctl.slurm.run import Runner
+
+    ran = Runner().run("squeue", "--noheader", f"--jobs={job}", "--format=%k")
+    registered = decode(ran.text.strip()) if ran.ok else None
+    return registered is not None and registered.spares > 0
+
+
+def _working(job: str) -> tuple[str, ...] | None:
+    """The nodes on which a step of the job runs; None where there is no step, as in a script that
+    starts its ranks without srun, or where squeue does not say."""
+    from hpctl.slurm.run import Runner
+    from hpctl.toolkit.hostlist import expand
+
+    ran = Runner().run("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %N")
+    rows = [line.split() for line in ran.text.splitlines()] if ran.ok else []
+    # Not the steps `batch`, `extern` and `interactive`, which run no ranks of their own.
+    found = [row[1] for row in rows if len(row) == 2 and re.search(r"\.[0-9]+$", row[0])]
+    return tuple({node for nodes in found for node in expand(nodes)}) or None
+
+
+def draw(out: Console, view: StacksView) -> None:
+    """The verdict, then each group of ranks with its stack."""
+    out.print(styled(f"{view.text}.", BAD if view.suspects else HEAD))
+    for error in view.errors:
+        out.print(styled(f"not read: {error}", BAD))
+    suspects = {one.rank for one in view.suspects}
+    for group in view.groups:
+        named = ", ".join(map(str, group.ranks[:16])) + (", ..." if len(group.ranks) > 16 else "")
+        heading(out, f"{len(group.ranks)} of the ranks: {named}")
+        for frame in group.frames:
+            style = BAD if suspects.intersection(group.ranks) else GOOD if group.waits else DIM
+            out.print(indented(styled(frame, style if frame == group.place else DIM)))
+    if view.ras:
+        heading(out, "NCCL's RAS service")
+        out.print(indented(styled(view.ras, DIM)))

@@ -1,0 +1,176 @@
+"""Running jobs that stand still, and the stacks of their ranks, which tell whom they wait for.
+
+What the agents say of the jobs is looked at every few seconds, and kept in memory only: after a
+restart a run is watched anew, and its pauses are learned again. That it hung, the journal says.
+
+Stacks are read by the agents of the job's nodes when the daemon asks, and what they say is kept
+with the recovery (docs/adr/0073). The daemon itself may not read them: Slurm lets only a job's
+owner add a step to it, and the daemon is SlurmUser without a capability. An ask goes out with the
+answers to the agents' own words, and comes back as findings of the check `job.stacks`, proved as
+all of theirs.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpctl.engine.journal.state import State
+from hpctl.engine.kinds import Due
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.jobs.hangs.decide import Track, judge, of_node
+from hpctl.jobs.hangs.stack_groups import NodeStacks, aggregate, read
+from hpctl.jobs.plan import found_hanging
+from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw, each, walled
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.wire.stack_request import CHECK, StackAsk
+
+log = logging.getLogger(__name__)
+
+LOOK_SHARE = 12.0
+"""Looks in `floor_s`: one each 10 s by default, as often as agents count."""
+MOST_SAMPLES = 16
+"""Of one node between two looks; later ones are left out."""
+
+
+class HangWatch:
+    """Gauges in, hangs out. `hear` runs on the intake's threads, `look` on the loop's."""
+
+    def __init__(self, policy: HangPolicy | None = None) -> None:
+        self.policy = policy or HangPolicy()
+        self.flaws: tuple[Flaw, ...] = ()
+        self._lock = threading.Lock()
+        self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
+        self._tracks: dict[JobId, Track] = {}
+        self._looked: datetime | None = None
+
+    def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
+        """Take in what an agent sent."""
+        with self._lock:
+            heard = self._heard.setdefault(node, [])
+            if len(heard) < MOST_SAMPLES:
+                heard.append(gauges)
+
+    def look(
+        self, slurm: SchedulerView, now: datetime, state: State | None = None
+    ) -> Mapping[JobId, Hang]:
+        """The jobs that hang. Judges anew where the last time is long enough ago."""
+        passed_s = (now - self._looked).total_seconds() if self._looked else None
+        if passed_s is None or not 0 <= passed_s < self.policy.floor_s / LOOK_SHARE:
+            self._looked = now
+            self._judge(slurm, now, state or State())
+        return {job: track.hang for job, track in self._tracks.items() if track.hang}
+
+    @property
+    def worked(self) -> Mapping[JobId, datetime]:
+        """When each job was last seen at work."""
+        return {job: track.worked for job, track in self._tracks.items() if track.worked}
+
+    def _judge(self, slurm: SchedulerView, now: datetime, state: State) -> None:
+        with self._lock:
+            heard, self._heard = self._heard, {}
+        answers = {node: of_node(samples) for node, samples in heard.items()}
+
+        def one(job: SlurmJob) -> tuple[JobId, Track]:
+            # A node says what it likes, but only of the jobs that Slurm has put there.
+            pairs = ((n, answers[n].get(job.id)) for n in job.nodes if n in answers)
+            mine = {n: activity for n, activity in pairs if activity is not None}
+            known, found = self._tracks.get(job.id), found_hanging(job, state)
+            return job.id, judge(job, mine, known, self.policy, now, found)
+
+        running = [job for job in slurm.jobs.values() if job.running]
+        tracks, flaws = each("hangs", running, lambda job: job.id, one)
+        self._tracks, self.flaws = dict(tracks), tuple(flaws)
+
+
+ANSWER_S, LOOK_S = 45.0, 0.25
+"""How long the agents are waited for, which hear of it with their next heartbeat; and how often
+their answers are looked for. In seconds."""
+KEPT, VERDICT = 32, 600
+"""Dumps that are kept, the newest; characters of a verdict in the journal."""
+
+
+class StackDesk:
+    """Asks, waits on a thread of its own, judges, keeps. `begin` and `done` are for the loop."""
+
+    def __init__(
+        self,
+        health: NodeHealthStore,
+        slurm: Callable[[], SchedulerView],
+        folder: Path,
+        poke: Callable[[], None],
+    ) -> None:
+        """`folder`: where the dumps are kept, one file for each recovery. `poke` wakes the loop."""
+        self._health, self._slurm, self._folder, self._poke = health, slurm, folder, poke
+        self._done: queue.SimpleQueue[tuple[Due, Outcome]] = queue.SimpleQueue()
+        self._asks: dict[NodeName, StackAsk] = {}
+        self.tell: Callable[[Mapping[NodeName, StackAsk]], None] = lambda _: None
+        """Takes what each node is to be asked, whenever that changes."""
+
+    def begin(self, due: Due) -> None:
+        """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
+        job = self._slurm().jobs.get(due.attempt.job) if due.attempt else None
+        if job is None or not job.running or job.uid is None:
+            self._done.put((due, Outcome.rejected("not_running", "the job does not run")))
+            self._poke()
+            return
+        ask = StackAsk(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
+        # One ask of a node at a time: a job that shares it is asked after, or not at all.
+        nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
+        self.tell(dict(self._asks))
+        threading.Thread(target=self._wait, args=(due, ask, nodes), daemon=True).start()
+
+    def done(self) -> list[tuple[Due, Outcome]]:
+        """What has come of earlier ones since the last time."""
+        return [self._done.get() for _ in range(self._done.qsize())]
+
+    def _wait(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> None:
+        found = walled("stacks", ask.job, lambda asked: self._asked(due, asked, nodes), ask)
+        if isinstance(found, Flaw):
+            log.error("flaw=%s", found)
+            found = Outcome.ambiguous("internal_error", found.error)
+        for node in nodes:
+            self._asks.pop(node, None)
+        self.tell(dict(self._asks))
+        self._done.put((due, found))
+        self._poke()
+
+    def _asked(self, due: Due, ask: StackAsk, nodes: tuple[NodeName, ...]) -> Outcome:
+        until = time.monotonic() + ANSWER_S
+        answers: dict[NodeName, NodeStacks] = {}
+        while len(answers) < len(nodes) and time.monotonic() < until:
+            time.sleep(LOOK_S)
+            for node in nodes:
+                if node not in answers and (one := self._answer(node, ask)) is not None:
+                    answers[node] = one
+        verdict = aggregate(answers.values(), nodes)
+        self._keep(due, {"job": ask.job, "verdict": verdict, "nodes": [*answers.values()]})
+        if not verdict.groups:
+            return Outcome.rejected("no_stacks", verdict.text[:VERDICT])
+        return Outcome.accepted(verdict.text[:VERDICT])
+
+    def _answer(self, node: NodeName, ask: StackAsk) -> NodeStacks | None:
+        """What a node's agent has answered: never of another node, whatever it says."""
+        parts = [f for f in self._health.findings_of(node) if (f.check, f.code) == (CHECK, ask.id)]
+        found = read(line for f in parts for line in f.evidence.splitlines())
+        return next((one for one in found if one.node == node), None)
+
+    def _keep(self, due: Due, dump: dict[str, Any]) -> None:
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            (self._folder / f"{due.recovery}.json").write_bytes(msgspec.json.encode(dump))
+            by_age = sorted(self._folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for old in by_age[:-KEPT]:
+                old.unlink()
+        except OSError as error:
+            log.warning("the stacks of job %s are not kept: %s", dump["job"], error)

@@ -1,0 +1,209 @@
+"""Hangs of jobs that nobody wrapped, from what the agents count of each job's processes and GPUs.
+
+A run stands still while on no node a process of it works (`agent.checks.check_job_activity`) nor
+a GPU draws WORKS of the power that the run's GPUs have drawn, and somebody waits as in a
+collective: a CPU rank on a futex, a GPU busy for (nearly) all of the time, or a process in D.
+Without such a sign it is idle: a notebook, a server without requests. Traffic of the node may be
+anybody's: once it is nothing, and where it lasts the run stands still no more, but that is no pause
+that ended by itself before a rank works again.
+
+It hangs when it has stood still for longer than `factor` times its own longest pause that ended by
+itself (an evaluation, a checkpoint, a data stall), at least `floor_s`, at most `cap_s`; the cap
+never falls below what this run has already survived. A run that has not worked for half of
+`floor_s` yet is given `start_s`: nobody knows its pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.toolkit.bounds import later, natural
+from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.policy import HangPolicy
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+PREFIX, COUNT = "job.", "jobs"
+
+
+WORKS = 0.6
+"""Training draws 60 to 100 % of a GPU's limit; ranks that poll in NCCL draw 20 to 40 %."""
+
+
+POLLS = 0.9
+"""So much of the time a GPU is busy whose ranks are in a collective of NCCL."""
+
+
+LEAST_RANKS = 2
+
+
+GAP_SHARE = 0.5
+"""Of `floor_s`: a longer time without a look is not counted, neither as work nor as a pause."""
+
+
+class Activity(Struct, frozen=True):
+    """What the agent of one node counts of one job: processes by what they do, `ranks` in all;
+    `traffic`: 0.5 for one sample, 1 for several in a row that showed some over the node's cards or
+    disks, or processes at work that are no ranks; `gpu_busy` 0 to 1 and `gpu_w` watts, means of its
+    GPUs; `other`: 1 where HyperPod's hung-job agent looks after it."""
+
+    ranks: float = 0.0
+    working: float = 0.0
+    spinning: float = 0.0
+    blocked: float = 0.0
+    waiting: float = 0.0
+    asleep: float = 0.0
+    traffic: float = 0.0
+    gpu_busy: float = 0.0
+    gpu_w: float = 0.0
+    other: float = 0.0
+
+
+_NAMES = frozenset(Activity.__struct_fields__)
+
+
+_WORK = ("working", "traffic", "gpu_w")
+
+
+class OfNode(Struct, frozen=True):
+    """What one node's agent said of its jobs. `whole`: a job that is not there has no process."""
+
+    jobs: Mapping[JobId, Activity]
+    whole: bool = False
+
+    def get(self, job: JobId) -> Activity | None:
+        """Of one job; None where nothing is known."""
+        return self.jobs.get(job) or (Activity() if self.whole else None)
+
+
+def of_node(samples: Iterable[Mapping[str, float]]) -> OfNode:
+    """What an agent said since the last look, oldest first: the newest, but the most of what shows
+    work. Names that are none of a job's are passed over."""
+    whole = False
+    found: dict[JobId, dict[str, float]] = {}
+    for gauges in samples:
+        whole = COUNT in gauges
+        fresh: dict[JobId, dict[str, float]] = {}
+        for gauge, value in gauges.items():
+            _, job, name, *more = (*gauge.split("."), "", "")
+            if gauge.startswith(PREFIX) and name in _NAMES and job.isdecimal() and not any(more):
+                fresh.setdefault(JobId(natural(job)), {})[name] = value
+        for number, now in fresh.items():
+            before = found.get(number, {})
+            most = {n: max(now.get(n, 0.0), before.get(n, 0.0)) for n in _WORK}
+            found[number] = {**now, **most}
+    return OfNode({job: Activity(**values) for job, values in found.items()}, whole)
+
+
+class Track(Struct, frozen=True):
+    """What is remembered of one run. `worked_s`: for how long it was seen at work. `longest_s`:
+    its longest pause so far that ended by itself. `paused_s`: its longest since it last worked.
+    `watts`: the most that its GPUs drew. `still`: since when it stands still. `worked`: when it was
+    last seen at work. `found`: a daemon before this one found it hanging."""
+
+    attempt: Attempt
+    seen: datetime
+    found: bool = False
+    worked: datetime | None = None
+    worked_s: float = 0.0
+    longest_s: float = 0.0
+    watts: float = 0.0
+    paused_s: float = 0.0
+    still: datetime | None = None
+    hang: Hang | None = None
+
+
+def judge(
+    job: SlurmJob,
+    nodes: Mapping[NodeName, Activity],
+    known: Track | None,
+    policy: HangPolicy,
+    now: datetime,
+    found: bool = False,
+) -> Track:
+    """One look at one running job. `nodes`: what their agents said since the last look. `found`:
+    the journal says that it hangs."""
+    if known is None or known.attempt != job.attempt:
+        return Track(job.attempt, now, found)
+    passed_s = (now - known.seen).total_seconds()
+    mine = {name: nodes[name] for name in job.nodes if name in nodes}
+    if passed_s < 0 or passed_s > GAP_SHARE * policy.floor_s or job.state != "RUNNING":
+        return replace(known, seen=now, still=None, hang=None)
+    if len(mine) < len(job.nodes):
+        # A node that is not heard may be at work: the time counts for nothing.
+        still = known.still and later(known.still, passed_s)
+        return replace(known, seen=now, still=still)
+    watts = [a.gpu_w for a in mine.values() if a.gpu_w]
+    drawn = sum(watts) / len(watts) if watts else 0.0
+    busy = max((a.gpu_busy for a in mine.values()), default=0.0)
+    most = max(known.watts, drawn) if busy > 0 else known.watts
+    # It may have begun right after the look before, and ended right before this one.
+    paused_s = (now - known.still).total_seconds() + passed_s if known.still else 0.0
+    paused_s, traffic = (
+        max(known.paused_s, paused_s),
+        max((a.traffic for a in mine.values()), default=0.0),
+    )
+    if any(a.working for a in mine.values()) or (busy > 0 and drawn >= WORKS * most):
+        longest_s, worked_s = max(known.longest_s, paused_s), known.worked_s + passed_s
+        return Track(job.attempt, now, False, now, worked_s, longest_s, most)
+    track = replace(known, seen=now, watts=most)
+    if traffic >= 1:
+        return replace(track, still=None, hang=None, paused_s=paused_s)
+    if sum(a.ranks for a in mine.values()) < LEAST_RANKS or not _someone_waits(mine, busy, watts):
+        return replace(track, still=None, hang=None)
+    track = replace(track, still=known.still or known.seen)
+    # The next look will show whether the traffic lasts.
+    spare_s = passed_s if traffic and not known.hang else 0.0
+    return replace(track, hang=_hang(track, mine, policy, later(now, -spare_s)))
+
+
+def _someone_waits(mine: Mapping[NodeName, Activity], busy: float, watts: list[float]) -> bool:
+    blocked = any(a.blocked for a in mine.values())
+    return blocked or (busy >= POLLS if watts else any(a.waiting for a in mine.values()))
+
+
+def limit_s(track: Track, policy: HangPolicy) -> float:
+    """For how long this run may stand still, in seconds."""
+    if track.worked_s < policy.floor_s / 2:
+        return policy.floor_s if track.found else policy.start_s
+    cap_s = max(policy.cap_s, 1.5 * track.longest_s)
+    return min(max(policy.floor_s, policy.factor * track.longest_s), cap_s)
+
+
+def _hang(
+    track: Track, mine: Mapping[NodeName, Activity], policy: HangPolicy, now: datetime
+) -> Hang | None:
+    since = track.still
+    if since is None or (now - since).total_seconds() < limit_s(track, policy):
+        return None
+    shown = {
+        "waiting in a collective": sum(a.waiting for a in mine.values()),
+        "spinning": sum(a.spinning for a in mine.values()),
+        "blocked in the kernel (D)": sum(a.blocked for a in mine.values()),
+        "asleep": sum(a.asleep for a in mine.values()),
+    }
+    what = ", ".join(f"{count:.0f} {name}" for name, count in shown.items() if count)
+    if any(a.gpu_w for a in mine.values()):
+        what += "; GPUs busy at low power" * any(a.gpu_busy >= POLLS for a in mine.values())
+    node, before = _odd(mine), f"its longest pause before was {track.longest_s:.0f} s"
+    why = (
+        f"no process of it has made progress since {since:%H:%M:%S} UTC ({what}); {before}"
+        f"{f'; {node} is the odd one' if node else ''}"
+    )
+    other = "HyperPod's hung-job agent (HYPERPOD_HANG_RULES)"
+    return Hang(since, why, node, other if any(a.other for a in mine.values()) else "")
+
+
+def _odd(mine: Mapping[NodeName, Activity]) -> NodeName | None:
+    """The one node whose ranks do something else than wait with the others."""
+    if len(mine) < LEAST_RANKS:
+        return None
+    if any(a.gpu_busy >= POLLS for a in mine.values()):
+        odd = [name for name, a in mine.items() if a.gpu_busy < POLLS]
+    else:
+        odd = [name for name, a in mine.items() if a.spinning or a.blocked]
+    return odd[0] if len(odd) == 1 else None

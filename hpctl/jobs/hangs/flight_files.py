@@ -1,0 +1,314 @@
+"""Reads the flight recorder's dumps of one attempt and says who did not come to a collective.
+
+torch writes one file a rank, `PREFIX` followed by the rank: a pickle of plain values, or JSON. The
+ranks are the user's, so a file may hold anything. It is read by a process of its own, as the user,
+with bounds on memory, processor time and size: a hostile file costs that file, at worst this one
+answer. The unpickler permits no global, so a pickle can name no function; the bounds are needed all
+the same, because a few bytes can ask CPython's unpickler for gigabytes of memo.
+
+`read_verdict` starts that process; `python -m hpctl.jobs.hangs.flight_files PREFIX SINCE` is it.
+"""
+
+import contextlib
+import gc
+import io
+import os
+import pickle
+import re
+import resource
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from hpctl.jobs.hangs.flight_recorder import (
+    FlightDump,
+    FlightEntry,
+    FlightGroup,
+    FlightVerdict,
+    align,
+    elements,
+)
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import SAFE_PATH
+
+READ_S: Final = 20.0
+"""Seconds for all dumps of an attempt; what is read by then is judged."""
+MARGIN_S: Final = 10.0
+"""Seconds beyond that after which the process is ended."""
+LARGEST: Final = 32 << 20
+"""Bytes of one dump: 2,000 entries with their stacks take about 1 MB."""
+MEMORY: Final = 2 << 30
+MOST_FILES: Final = 16384
+MOST_ENTRIES: Final = 20_000
+MOST_GROUPS: Final = 4096
+MOST_RANKS: Final = 65_536
+KEPT_COMPLETED: Final = 64
+"""The newest completed entries of each group that are kept."""
+KEPT_OPEN: Final = 256
+"""The oldest entries of a rank that are not completed and that are kept."""
+ANSWER: Final = 1 << 16
+EARLY_S: Final = 5.0
+"""A file server's clock may be so much behind ours."""
+
+_RANK_NUMBER: Final = re.compile(r"\d{1,6}")
+_LIBRARY: Final = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<")
+
+
+class BadDump(ValueError):
+    """A file is no dump of the flight recorder."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds plain values only. Raises UnpicklingError where a pickle names anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module[:40]}.{name[:40]} is not permitted")
+
+
+def read_dump(rank: int, raw: bytes) -> FlightDump:
+    """Read one rank's dump, pickle or JSON. Raises BadDump.
+
+    Call it with bounded memory: CPython's unpickler can be made to allocate without end.
+    """
+    try:
+        document = _document(raw)
+        version = document["version"]
+        if not isinstance(version, str) or not version.startswith("2."):
+            raise BadDump(f"version {str(version)[:20]!r} of the flight recorder is not known")
+        rows = _rows(document.get("entries") or [])
+        entries = tuple(_entry(row, completed) for row, completed in _kept(rows))
+        first = rows[0].get("record_id") if rows else 0
+        groups = _groups(document.get("pg_config"))
+    except BadDump:
+        raise
+    except Exception as error:  # noqa: BLE001 -- a hostile pickle may raise anything
+        raise BadDump(f"no dump of the flight recorder: {error!r:.100}") from None
+    return FlightDump(rank, groups, entries, first == 0)
+
+
+def _document(raw: bytes) -> dict[str, Any]:
+    if raw[:1] == b"{":
+        document = msgspec.json.decode(raw)
+    else:
+        document = _PlainUnpickler(io.BytesIO(raw)).load()
+    if type(document) is not dict:
+        raise BadDump("it holds no table")
+    return document
+
+
+def _rows(listed: object) -> Sequence[Mapping[str, Any]]:
+    """The newest entries, oldest first."""
+    if not isinstance(listed, list) or not all(type(one) is dict for one in listed):
+        raise BadDump("its entries are no list of tables")
+    return listed[-MOST_ENTRIES:]
+
+
+def _completed(rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Whether each entry is completed, by its own state or by what another entry shows.
+
+    torch never updates the state of an operation inside a coalesced one (batch_isend_irecv, an
+    all_gather of unequal sizes): it stays `scheduled`, and the entry of the whole, under the same
+    number, has the state (test_batched_send_recv in test/distributed/test_c10d_nccl.py). The
+    collectives of a group run on one stream, so a later one that is completed says the same.
+    """
+    last: dict[str, int] = {}
+    batches = set[tuple[str, int]]()
+    places = [(_group_name(row), _sequence(row), row.get("is_p2p") is True) for row in rows]
+    for row, (group, number, point_to_point) in zip(rows, places, strict=True):
+        if row.get("state") != "completed":
+            continue
+        if point_to_point:
+            batches.add((group, number))
+        elif number > last.get(group, -1):
+            last[group] = number
+    return [
+        (group, number) in batches if point_to_point else number <= last.get(group, -1)
+        for group, number, point_to_point in places
+    ]
+
+
+def _group_name(row: Mapping[str, Any]) -> str:
+    """The name of an entry's group as the dump has it: to compare, not to show."""
+    name = row["process_group"][0]
+    if not isinstance(name, str):
+        raise BadDump("it has something else where a text should be")
+    return name
+
+
+def _sequence(row: Mapping[str, Any]) -> int:
+    """The number of an operation in its group: the two kinds are counted apart."""
+    kind = "p2p_seq_id" if row.get("is_p2p") is True else "collective_seq_id"
+    return _number(row[kind])
+
+
+def _entry(row: Mapping[str, Any], completed: bool) -> FlightEntry:
+    group = row["process_group"]
+    shapes = row.get("input_sizes") or ()
+    return FlightEntry(
+        group=_text(group[0]),
+        seq=_sequence(row),
+        # Profiling names carry the backend: nccl:all_reduce.
+        op=_text(row["profiling_name"]).rpartition(":")[2],
+        sizes=tuple(elements([_number(n) for n in islice(s, 16)]) for s in islice(shapes, 64)),
+        dtypes=tuple(_text(name) for name in islice(row.get("input_dtypes") or (), 64)),
+        completed=completed,
+        p2p=row.get("is_p2p") is True,
+        place=_place(row.get("frames") or ()),
+    )
+
+
+def _place(frames: Sequence[Mapping[str, Any]]) -> str:
+    """The innermost call in code that is no library's; empty where the dump has no stacks."""
+    for frame in islice(frames, 64):
+        path = _text(frame["filename"])
+        if not _LIBRARY.search(path):
+            name, line = _text(frame["name"]), _number(frame["line"])
+            return f"{name} ({path.rpartition('/')[2]}:{line})"
+    return ""
+
+
+def _groups(listed: object) -> tuple[FlightGroup, ...]:
+    if not isinstance(listed, dict):
+        return ()
+    return tuple(
+        FlightGroup(str(name)[:64], _text(one.get("desc", "")), _ranks_of(one.get("ranks", "")))
+        for name, one in islice(listed.items(), MOST_GROUPS)
+        if isinstance(one, dict)
+    )
+
+
+def _ranks_of(text: object) -> tuple[int, ...]:
+    """The ranks of `[0, 1, 2]`; none where it is no such text."""
+    return _parse_ranks(text) if isinstance(text, str) else ()
+
+
+@lru_cache(4096)
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    numbers = _RANK_NUMBER.findall(text[: 8 * MOST_RANKS])
+    return tuple(int(number) for number in numbers[:MOST_RANKS])
+
+
+def _kept(rows: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], bool]]:
+    """The entries that the alignment needs, and whether each is completed: the oldest that are not
+    and, of each group, the newest that are."""
+    left: dict[str, int] = {}
+    finished = list[tuple[Mapping[str, Any], bool]]()
+    waiting = list[tuple[Mapping[str, Any], bool]]()
+    for row, completed in zip(reversed(rows), reversed(_completed(rows)), strict=True):
+        if not completed:
+            waiting.append((row, False))
+            continue
+        group = _group_name(row)
+        kept = left.get(group, 0)
+        if kept < KEPT_COMPLETED:
+            left[group] = kept + 1
+            finished.append((row, True))
+    return [*reversed(finished), *reversed(waiting[-KEPT_OPEN:])]
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadDump("it has something else where a text should be")
+    return printable(value[-200:])
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise BadDump("it has something else where a number should be")
+    return value
+
+
+def read_files(prefix: str, since: float, deadline: float) -> tuple[list[FlightDump], set[int]]:
+    """Read the dumps `PREFIX0`, `PREFIX1`, ... that were written at or after `since` (POSIX time).
+
+    `deadline` is a time of the monotonic clock at which reading stops. Also returns the ranks whose
+    files were not read: files that are no dumps, that are too large, or another user's, and those
+    that the deadline cut off. Raises OSError where the folder cannot be listed.
+    """
+    names = _names_of(prefix)
+    unread = {int(name) for name in names}
+    dumps = []
+    for name in sorted(names, key=int)[:MOST_FILES]:
+        if time.monotonic() >= deadline:
+            break
+        with contextlib.suppress(OSError, BadDump, MemoryError):
+            raw = _bytes_of(prefix + name, since)
+            dumps.append(read_dump(int(name), raw))
+            unread.discard(int(name))
+    return dumps, unread
+
+
+def _names_of(prefix: str) -> list[str]:
+    """The numbers that stand behind a prefix in the names of files. Raises OSError."""
+    folder, _, start = prefix.rpartition("/")
+    return [
+        name[len(start) :]
+        for name in os.listdir(folder or "/")
+        if name.startswith(start) and _RANK_NUMBER.fullmatch(name[len(start) :])
+    ]
+
+
+def _bytes_of(path: str, since: float) -> bytes:
+    """The bytes of a plain file of ours. Raises OSError."""
+    # A FIFO in its place must not hold us up, and a link leads elsewhere.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+        if not ours or found.st_size > LARGEST or found.st_mtime < since:
+            raise OSError(f"{path} is no dump of this attempt")
+        return file.read(LARGEST)
+
+
+def read_verdict(prefix: str, since: float, *, read_s: float = READ_S) -> FlightVerdict:
+    """Read and align an attempt's dumps in a process of its own. Raises nothing.
+
+    `since` is the POSIX time in seconds at which the attempt began. A verdict without dumps means
+    that there are none, or that they could not be read. Where there is no file, no process is
+    started: a run whose network broke goes on without waiting for one.
+    """
+    command = [
+        sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.flight_files", prefix, str(since), str(read_s)
+    ]  # fmt: skip
+    try:
+        if not _names_of(prefix):
+            return FlightVerdict()
+        with tempfile.TemporaryFile() as out:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.DEVNULL,
+                    timeout=read_s + MARGIN_S,
+                    check=False,
+                )
+            out.seek(0)
+            return msgspec.json.decode(out.read(ANSWER), type=FlightVerdict)
+    # ValueError: a prefix that holds a null byte. A full disk has no temporary file either.
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return FlightVerdict()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the verdict on the dumps of PREFIX as JSON. Bounds itself first."""
+    prefix, since, read_s = arguments[0], float(arguments[1]), float(arguments[2])
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (int(read_s + MARGIN_S), int(read_s + MARGIN_S) + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A third of the time of reading a large dump; what leaks by cycles is bounded by MEMORY.
+    gc.disable()
+    dumps, unread = read_files(prefix, since - EARLY_S, time.monotonic() + read_s)
+    print(printable(msgspec.json.encode(align(dumps, unread)).decode()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,306 @@
+"""Who did not come to a collective, by the dumps of PyTorch's flight recorder.
+
+Each rank numbers the collectives of each process group. The collective at which a group stands is
+the oldest one that some rank has begun and not completed; a member that never issued it did not
+come. A rank that waits itself, in whatever group, is a victim or may be one, and is not named.
+Point-to-point operations have numbers of their own on each side and are not aligned: a rank that
+waits in one is not named either.
+
+The functions are pure and take parsed entries; `hpctl.jobs.hangs.flight_files` reads the files. Fields:
+torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10, torch 2.11).
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import prod
+from typing import Final
+
+from msgspec import Struct, field
+
+from hpctl.toolkit.compat import StrEnum
+
+MOST_NAMED: Final = 8
+"""Ranks that a sentence names."""
+_SAME_SIZES: Final = frozenset(
+    {"all_reduce", "broadcast", "reduce", "barrier", "_all_gather_base", "_reduce_scatter_base"}
+    | {"allreduce_coalesced", "all_gather_into_tensor", "reduce_scatter_tensor"}
+)
+"""Collectives whose tensors have the same size on every rank. Others may differ by rank."""
+
+
+class FlightEntry(Struct, frozen=True):
+    """One collective or point-to-point operation of one rank.
+
+    `group` is the process group's name, `seq` its number there. `sizes` are the input tensors'
+    numbers of elements. `place` is the call in the job's own code, `function (file:line)`.
+    """
+
+    group: str
+    seq: int
+    op: str
+    sizes: tuple[int, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    completed: bool = False
+    p2p: bool = False
+    place: str = ""
+
+    @property
+    def what(self) -> str:
+        """The operation for a person: `all_reduce of 65536 Float`."""
+        if not self.sizes:
+            return self.op
+        return f"{self.op} of {sum(self.sizes)} {'/'.join(dict.fromkeys(self.dtypes))}".rstrip()
+
+    @property
+    def call(self) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+        """What must be the same on all ranks of the group."""
+        if self.op not in _SAME_SIZES:
+            return self.op, (), ()
+        return self.op, self.sizes, self.dtypes
+
+
+class FlightGroup(Struct, frozen=True):
+    """A process group: its name, its description and its global ranks."""
+
+    name: str
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+class FlightDump(Struct, frozen=True):
+    """What one rank dumped. `whole`: no entry was overwritten in the recorder's ring buffer."""
+
+    rank: int
+    groups: tuple[FlightGroup, ...] = ()
+    entries: tuple[FlightEntry, ...] = ()
+    whole: bool = False
+
+
+class FlightCause(StrEnum):
+    """What the dumps show."""
+
+    ABSENT = "absent"
+    """Ranks did not come to a collective that others wait in."""
+    DIFFERENT = "different"
+    """Ranks issued different collectives under one number: the program's branches differ."""
+    SILENT = "silent"
+    """Ranks wrote no dump, while those that did wait in a collective."""
+    TOGETHER = "together"
+    """All ranks came to the collective, and it does not end."""
+    NOTHING = "nothing"
+    """No rank waits in a collective, or nobody can be named."""
+
+
+class FlightVerdict(Struct, frozen=True):
+    """Who it is. `ranks` are global ranks; `world` is the size of the largest group; `text` is a
+    sentence for a person; `dumps` is how many ranks' dumps were read."""
+
+    cause: FlightCause = FlightCause.NOTHING
+    text: str = ""
+    ranks: tuple[int, ...] = ()
+    world: int = 0
+    dumps: int = 0
+
+
+class _Stop(Struct, frozen=True):
+    """A group that stands: the entries of the ranks that wait at `seq`, and who did not come.
+    `silent` wrote no dump; `unread` wrote one that is not known."""
+
+    group: FlightGroup
+    seq: int
+    waiting: Mapping[int, FlightEntry]
+    absent: tuple[int, ...]
+    silent: tuple[int, ...]
+    unread: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return self.group.description or f"process group {self.group.name}"
+
+
+_GroupKey = tuple[str, tuple[int, ...]]
+"""A group's name and ranks: up to torch 2.7, the groups of one split_group share their name."""
+
+
+class _Ranks(Struct):
+    """The entries of all ranks, by group, rank and number."""
+
+    by_group: dict[_GroupKey, dict[int, dict[int, FlightEntry]]] = field(default_factory=dict)
+    groups: dict[_GroupKey, FlightGroup] = field(default_factory=dict)
+    whole: dict[int, bool] = field(default_factory=dict)
+    in_p2p: set[int] = field(default_factory=set)
+    unread: frozenset[int] = frozenset()
+
+    def add(self, dump: FlightDump) -> None:
+        self.whole[dump.rank] = dump.whole
+        keys: dict[str, _GroupKey] = {}
+        for group in dump.groups:
+            key = (group.name, group.ranks)
+            keys[group.name] = key
+            self.groups.setdefault(key, group)
+        for entry in dump.entries:
+            if entry.p2p:
+                self.in_p2p |= set() if entry.completed else {dump.rank}
+                continue
+            ranks = self.by_group.setdefault(keys.get(entry.group, (entry.group, ())), {})
+            # Coalesced collectives share one number: the first of them is the one that is compared.
+            ranks.setdefault(dump.rank, {}).setdefault(entry.seq, entry)
+
+
+def align(dumps: Iterable[FlightDump], unread: Collection[int] = ()) -> FlightVerdict:
+    """Align the ranks' collectives by their numbers, and name the ranks that the others wait for.
+
+    `unread` are ranks that wrote a dump which could not be read. Dumps may be missing, and ring
+    buffers may have dropped old entries; what is not known names nobody.
+    """
+    known = _Ranks(unread=frozenset(unread))
+    for dump in dumps:
+        known.add(dump)
+    world = max((len(group.ranks) for group in known.groups.values()), default=0)
+    found = [_stop(key, known) for key in known.groups]
+    stops = [stop for stop in found if stop is not None]
+    stops.sort(key=lambda stop: (-len(stop.waiting), stop.group.name))
+    verdict = (
+        _different(stops)
+        or _absent(stops, known)
+        or _silent(stops)
+        or _together(stops)
+        or FlightVerdict(text=_nobody(stops))
+    )
+    return FlightVerdict(verdict.cause, verdict.text, verdict.ranks, world, len(known.whole))
+
+
+def _stop(key: _GroupKey, known: _Ranks) -> _Stop | None:
+    """Return the collective at which a group stands; None where it stands at none."""
+    group = known.groups[key]
+    issued = known.by_group.get(key, {})
+    every = [entry for entries in issued.values() for entry in entries.values()]
+    seq = min((entry.seq for entry in every if not entry.completed), default=None)
+    if seq is None:
+        return None
+    waiting = {
+        rank: entries[seq]
+        for rank, entries in sorted(issued.items())
+        if seq in entries and not entries[seq].completed
+    }
+    members = [rank for rank in group.ranks if rank in known.whole]
+    absent = tuple(rank for rank in members if _did_not_issue(issued.get(rank), seq, known, rank))
+    others = [rank for rank in group.ranks if rank not in known.whole]
+    unread = tuple(rank for rank in others if rank in known.unread)
+    silent = tuple(rank for rank in others if rank not in known.unread)
+    return _Stop(group, seq, waiting, absent, silent, unread)
+
+
+def _did_not_issue(
+    entries: Mapping[int, FlightEntry] | None, seq: int, known: _Ranks, rank: int
+) -> bool:
+    """Whether a rank is known not to have issued a collective yet."""
+    if not entries:
+        return known.whole[rank]
+    return max(entries) < seq
+
+
+def _different(stops: Sequence[_Stop]) -> FlightVerdict | None:
+    """Ranks that wait under the same number in another collective than most others."""
+    for stop in stops:
+        calls: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        for rank, entry in stop.waiting.items():
+            calls[entry.call].append(rank)
+        if len(calls) < 2:
+            continue
+        ordered = sorted(calls.values(), key=lambda ranks: (-len(ranks), ranks[0]))
+        most, others = ordered[0], ordered[1:]
+        odd = tuple(rank for ranks in others for rank in ranks)
+        clear = len(most) > len(odd)
+        parts = [
+            f"{_ranks(ranks)} called {stop.waiting[ranks[0]].what}{_at(stop.waiting[ranks[0]])}"
+            for ranks in (*others, most)[:3]
+        ]
+        text = f"the ranks differ in collective {stop.seq} of {stop.name}: {', '.join(parts)}"
+        return FlightVerdict(FlightCause.DIFFERENT, text, odd if clear else ())
+    return None
+
+
+def _absent(stops: Sequence[_Stop], known: _Ranks) -> FlightVerdict | None:
+    """Ranks that did not come to a collective and wait in no operation themselves."""
+    waiting = {rank for stop in stops for rank in stop.waiting} | known.in_p2p
+    for stop in stops:
+        named = tuple(rank for rank in stop.absent if rank not in waiting)
+        if not named or len(named) > len(stop.waiting):
+            continue
+        last = _last_of(known, stop, named[0]) if len(named) == 1 else ""
+        text = f"{_ranks(named)} did not come to {_where(stop)}{last}"
+        return FlightVerdict(FlightCause.ABSENT, text, named)
+    return None
+
+
+def _silent(stops: Sequence[_Stop]) -> FlightVerdict | None:
+    """Ranks without a dump, where they are clearly fewer than those with one.
+
+    Where half of the dumps or more are missing, the dumps are more likely to be elsewhere.
+    """
+    for stop in stops:
+        unknown = len(stop.silent) + len(stop.unread)
+        if not stop.silent or stop.absent or 2 * unknown >= len(stop.group.ranks):
+            continue
+        text = (
+            f"{_ranks(stop.silent)} wrote no flight recorder dump (it had ended, or did not run"
+            f" Python code), and the others stand at {_where(stop)}"
+        )
+        return FlightVerdict(FlightCause.SILENT, text, stop.silent)
+    return None
+
+
+def _together(stops: Sequence[_Stop]) -> FlightVerdict | None:
+    for stop in stops:
+        if stop.group.ranks and len(stop.waiting) == len(stop.group.ranks):
+            text = f"all {len(stop.waiting)} ranks came to {_where(stop)}, and it did not end"
+            return FlightVerdict(FlightCause.TOGETHER, text)
+    return None
+
+
+def _nobody(stops: Sequence[_Stop]) -> str:
+    if not stops:
+        return "no rank waits in a collective"
+    stop = stops[0]
+    silent = f", {_ranks(stop.silent)} wrote no dump" if stop.silent else ""
+    return f"the ranks stand at {_where(stop)}{silent}; the dumps name nobody"
+
+
+def _where(stop: _Stop) -> str:
+    """`collective 5 of default_pg (all_reduce of 65536 Float), where rank 0 waits in ...`."""
+    first = next(iter(stop.waiting.values()))
+    ranks = tuple(stop.waiting)
+    many = "waits" if len(ranks) == 1 else "wait"
+    return f"collective {stop.seq} of {stop.name} ({first.what}), where {_ranks(ranks)} {many}" + (
+        f" in {first.place}" if first.place else ""
+    )
+
+
+def _last_of(known: _Ranks, stop: _Stop, rank: int) -> str:
+    """The last collective of a rank that did not come."""
+    key = (stop.group.name, stop.group.ranks)
+    entries = known.by_group.get(key, {}).get(rank)
+    if not entries:
+        return f"; rank {rank} issued none there"
+    last = entries[max(entries)]
+    return f"; its last is {last.seq} ({last.op}){_at(last)}"
+
+
+def _at(entry: FlightEntry) -> str:
+    return f" in {entry.place}" if entry.place else ""
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:MOST_NAMED]))
+    more = len(ranks) - MOST_NAMED
+    return (
+        f"rank {named}"
+        if len(ranks) == 1
+        else f"ranks {named}" + (f" and {more} more" if more > 0 else "")
+    )
+
+
+def elements(shape: Sequence[int]) -> int:
+    """The number of elements of a tensor, bounded."""
+    return min(prod(shape[:16]), 2**62)

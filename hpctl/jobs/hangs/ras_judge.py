@@ -1,0 +1,452 @@
+"""Two answers of the RAS service, some time apart: whom do the ranks wait for? `culprits` is pure.
+
+The culprit of a synchronous program is the one who is not waiting. A process that is behind in one
+communicator and ahead in another waits itself, and is a victim. Point-to-point operations are not
+counted by RAS (as of 2.30): a pipeline stage that waits for its predecessor looks behind.
+
+`Inquiry` explains so the hang that the ranks' notes show. Its first look is taken when half of the
+explained silence is over: at the verdict the two are far enough apart, and nobody waits for them.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.jobs.hangs.ras_report import (
+    RUNNING,
+    Absence,
+    Address,
+    Communicator,
+    RankError,
+    RasError,
+    RasMember,
+    RasReport,
+    query,
+)
+from hpctl.jobs.run.progress import Rank, RunProgress
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
+
+APART_S = 30.0
+"""Counts that did not change for so long stand still; in less time a slow step may lie."""
+MOST_NAMED = 8
+_GONE = (Absence.DEAD, Absence.UNRESPONSIVE)
+
+
+class HangCause(StrEnum):
+    """What two answers show."""
+
+    MOVING = "moving"
+    """Collectives are launched: whatever is slow, it is no hang."""
+    MISSING = "missing"
+    """Processes do not answer: dead, stopped, or cut off."""
+    FAILED = "failed"
+    """Ranks have an error that is their own."""
+    BEHIND = "behind"
+    """Ranks have launched fewer collectives than others, who wait for them."""
+    DIVERGED = "diverged"
+    """Ranks launched as many, but not the same: the program's branches differ."""
+    EQUAL = "equal"
+    """All have launched the same, and none since: nobody to name."""
+    NOTHING = "nothing"
+    """The answer has no communicator."""
+
+
+class RasSample(Struct, frozen=True):
+    """An answer and when it came: seconds of a monotonic clock."""
+
+    report: RasReport
+    at: float
+
+
+class RasFinding(Struct, frozen=True):
+    """Who it is. `members` are ranks of `communicator`, which may be one of many.
+
+    `sure`: the answers are far enough apart to say that nothing moves.
+    """
+
+    cause: HangCause
+    why: str
+    members: tuple[RasMember, ...] = ()
+    communicator: Communicator | None = None
+    sure: bool = True
+
+
+class _Lag(Struct, frozen=True):
+    """A communicator whose ranks have launched different numbers of collectives."""
+
+    communicator: Communicator
+    operation: str
+    behind: tuple[RasMember, ...]
+    ahead: tuple[RasMember, ...]
+    counts: tuple[int, int]
+    sizes: tuple[int, int]
+
+
+Name = Callable[[RasMember, Communicator | None], str]
+_Names = Callable[[Iterable[RasMember], Communicator | None], str]
+"""How a member of a communicator is called."""
+
+
+def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> RasFinding:
+    """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
+    names = _names(name or (lambda member, _: nccl_name(member)))
+    sure = second.at - first.at >= APART_S
+    if not second.report.communicators and not second.report.dead:
+        return RasFinding(HangCause.NOTHING, "NCCL reports no communicator", sure=sure)
+    twice = _absent(first.report) & _absent(second.report)
+    return (
+        _missing(second.report, twice, sure, names)
+        or _failed(second.report, names)
+        or _moving(first.report, second.report)
+        or _missing(second.report, _absent(second.report), False, names)
+        or _behind(second.report, sure, names)
+        or _diverged(second.report, sure, names)
+        or RasFinding(
+            HangCause.EQUAL,
+            "all ranks launched the same collectives: no data, or one that does not end",
+            sure=sure,
+        )
+    )
+
+
+def _absent(report: RasReport) -> set[tuple[str, int]]:
+    """The ranks that did not answer, by their communicator's name."""
+    return {
+        (communicator.name, missing.member.rank)
+        for communicator in report.communicators
+        for missing in communicator.missing
+        if missing.absence in _GONE
+    }
+
+
+def _missing(
+    report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
+) -> RasFinding | None:
+    """Who of those absent is still not there, and who is given up for dead anyway."""
+    dead = {(member.host, member.pid) for member in report.dead}
+    for communicator in _largest_first(report):
+        gone = tuple(
+            missing.member
+            for missing in communicator.missing
+            if missing.absence is Absence.DEAD
+            or (missing.member.host, missing.member.pid) in dead
+            or (communicator.name, missing.member.rank) in absent
+        )
+        if gone:
+            why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
+            return RasFinding(HangCause.MISSING, why, gone, communicator, sure)
+    if report.dead:
+        why = f"NCCL's RAS considers dead: {names(report.dead, None)}"
+        return RasFinding(HangCause.MISSING, why, report.dead, None, sure)
+    return None
+
+
+def _failed(report: RasReport, names: _Names) -> RasFinding | None:
+    for communicator in _largest_first(report):
+        own: list[RankError] = [one for one in communicator.failures if not one.remote]
+        if own:
+            members = tuple(one.member for one in own)
+            why = f"{names(members, communicator)} reported: {own[0].error}"
+            return RasFinding(HangCause.FAILED, why, members, communicator)
+    return None
+
+
+def _moving(first: RasReport, second: RasReport) -> RasFinding | None:
+    """Whether any rank that reported its counts twice has launched more since.
+
+    Ranks and communicators that are in one answer alone prove nothing: a process that
+    was late with its answer looks the same.
+    """
+    after = {one.name: one for one in second.communicators}
+    grew = any(_grew(one, after.get(one.name)) for one in first.communicators)
+    return (
+        RasFinding(HangCause.MOVING, "NCCL launches collectives: the run goes on") if grew else None
+    )
+
+
+def _grew(before: Communicator, now: Communicator | None) -> bool:
+    if before.whole:
+        known = _by_member(before)
+        after = _by_member(now) if now else {}
+        return any(count > known.get(key, count) for key, count in after.items())
+    if now is None:
+        # The text has only communicators with a difference or a rank missing: it is gone.
+        return bool(before.counts)
+    return any(
+        groups[-1].count > before.counts[operation][-1].count
+        for operation, groups in now.counts.items()
+        if operation in before.counts
+    )
+
+
+def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
+    return {
+        (operation, member.rank): group.count
+        for operation, groups in communicator.counts.items()
+        for group in groups
+        for member in group.members
+    }
+
+
+def _behind(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+    """The ranks behind others, and ahead of none in any other communicator."""
+    lags = [lag for one in _largest_first(report) if (lag := _lag(one))]
+    if not lags:
+        return None
+    waiting = {member.process for lag in lags for member in lag.ahead if member.process}
+    lag = next(
+        (lag for lag in lags if any(m.process and m.process not in waiting for m in lag.behind)),
+        lags[0],
+    )
+    own = tuple(member for member in lag.behind if member.process not in waiting) or lag.behind
+    count, front = lag.counts
+    others = f"{lag.sizes[1]} other{'s' if lag.sizes[1] > 1 else ''}"
+    who = names(own, lag.communicator) if own else f"{lag.sizes[0]} ranks"
+    why = f"{who} launched {_operations(lag.operation, count)}, {others} {front}"
+    return RasFinding(HangCause.BEHIND, why, own, lag.communicator, sure)
+
+
+def _lag(communicator: Communicator) -> _Lag | None:
+    """By the sum over all operations where it is known; else by the first that differs."""
+    if communicator.status != RUNNING:
+        return None
+    if communicator.whole:
+        return _whole_lag(communicator)
+    for operation, groups in communicator.counts.items():
+        low, high = groups[0], groups[-1]
+        if low.count < high.count:
+            ahead = tuple(member for group in groups[1:] for member in group.members)
+            rest = sum(group.size for group in groups[1:])
+            counts, sizes = (low.count, high.count), (low.size, rest)
+            return _Lag(communicator, operation, low.members, ahead, counts, sizes)
+    return None
+
+
+def _whole_lag(communicator: Communicator) -> _Lag | None:
+    sums: dict[RasMember, int] = {}
+    for groups in communicator.counts.values():
+        for group in groups:
+            for member in group.members:
+                sums[member] = sums.get(member, 0) + group.count
+    if not sums or min(sums.values()) == max(sums.values()):
+        return None
+    low = min(sums.values())
+    behind = tuple(sorted(member for member, count in sums.items() if count == low))
+    ahead = tuple(sorted(member for member, count in sums.items() if count > low))
+    late = set(behind)
+    # Its name is that of the operation in which those behind are behind furthest.
+    operation, counts = "", (0, 0)
+    for name, groups in communicator.counts.items():
+        mine = [g.count for g in groups if late.intersection(g.members)]
+        if mine and groups[-1].count - min(mine) > counts[1] - counts[0]:
+            operation, counts = name, (min(mine), groups[-1].count)
+    return _Lag(communicator, operation, behind, ahead, counts, (len(behind), len(ahead)))
+
+
+def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
+    for communicator in _largest_first(report):
+        if communicator.status != RUNNING:
+            continue
+        for operation, groups in communicator.counts.items():
+            if len(groups) > 1:
+                odd = min(groups, key=lambda group: group.size)
+                who = names(odd.members, communicator) if odd.members else f"{odd.size} ranks"
+                others = next(group.count for group in groups if group is not odd)
+                why = (
+                    f"{who} launched {_operations(operation, odd.count)}, others {others}, and as"
+                    " many collectives in all: the ranks run different branches of the program"
+                )
+                return RasFinding(HangCause.DIVERGED, why, odd.members, communicator, sure)
+    return None
+
+
+def _largest_first(report: RasReport) -> list[Communicator]:
+    return sorted(report.communicators, key=lambda one: -(one.size or 0))
+
+
+def _operations(operation: str, count: int) -> str:
+    return f"{count} {operation}" if operation else f"{count} operations"
+
+
+def _names(name: Name) -> _Names:
+    def names(members: Iterable[RasMember], communicator: Communicator | None) -> str:
+        found = sorted(members)
+        text = ", ".join(name(member, communicator) for member in found[:MOST_NAMED])
+        more = len(found) - MOST_NAMED
+        return f"{text} and {more} more" if more > 0 else text
+
+    return names
+
+
+def nccl_name(member: RasMember) -> str:
+    """`rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
+    place = " of ".join(part for part in (device(member), member.host) if part)
+    place += f", process {member.pid}" if member.pid is not None else ""
+    rank = f"rank {member.rank}" if member.rank >= 0 else "a rank"
+    return f"{rank} ({place})" if place else rank
+
+
+def device(member: RasMember) -> str:
+    """`GPU 1`, as nvidia-smi counts; empty where it is not given."""
+    gpu = member.cuda_dev if member.nvml_dev is None else member.nvml_dev
+    return f"GPU {gpu}" if gpu is not None else ""
+
+
+class RankNames(Struct, frozen=True):
+    """Finds the job's own rank and node of a process that NCCL names.
+
+    `ranks` are those that reported themselves. `hosts` maps addresses, as digits, to nodes. `world`
+    is the number of ranks of the job, 0 where nobody knows: a communicator of that size numbers
+    its ranks as the job does.
+    """
+
+    ranks: Mapping[int, Rank]
+    hosts: Mapping[str, NodeName]
+    world: int = 0
+
+    def rank(self, member: RasMember, communicator: Communicator | None) -> Rank | None:
+        """The rank by which the job itself knows this process; None where it is not known."""
+        same = [rank for rank in self.ranks.values() if rank.pid and rank.pid == member.pid]
+        node = self.hosts.get(member.host)
+        if len(same) > 1 and node:
+            same = [rank for rank in same if rank.node == node]
+        if len(same) == 1:
+            return same[0]
+        size = communicator.size if communicator else None
+        if size and size == self.world and member.rank >= 0:
+            return self.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
+        return None
+
+    def node(self, member: RasMember, rank: Rank | None) -> NodeName | None:
+        """The node of a process; None where it is not known."""
+        return (rank.node if rank else None) or self.hosts.get(member.host)
+
+    def name(self, member: RasMember, communicator: Communicator | None) -> str:
+        """Name a process as the job does, where the job knows it."""
+        rank = self.rank(member, communicator)
+        node = self.node(member, rank)
+        if rank is None:
+            own = nccl_name(member)
+            return f"{own} on {node}" if node else own
+        gpu = f" ({device(member)})" if device(member) else ""
+        return f"rank {rank.rank}{f' on {node}' if node else ''}{gpu}"
+
+
+LAST_LOOK_S = 12.0
+"""What the look at the verdict may take: RAS itself ends a query after 10 s."""
+
+
+class Inquiry:
+    """Looks at one job's RAS service while its ranks are silent. No method raises."""
+
+    def __init__(
+        self,
+        where: Address,
+        hosts: Mapping[str, NodeName] | None = None,
+        *,
+        apart_s: float = APART_S,
+    ) -> None:
+        """`where`: on this node. `hosts`: addresses, as digits, to node names."""
+        self._where, self._hosts, self._apart = where, dict(hosts or {}), apart_s
+        self._moved: float | None = None
+        self._first: RasSample | None = None
+        self._second: RasSample | None = None
+        self._error = ""
+        self._thread: threading.Thread | None = None
+
+    def watch(self, progress: RunProgress, now: float) -> None:
+        """Call it every second or so. Returns at once: a look is taken in a thread of its own."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        self._begin(progress)
+        if not progress.suspect(now) or self._error:
+            return
+        newest = self._second or self._first
+        if newest is None or now - newest.at >= self._apart:
+            self._thread = threading.Thread(target=self._look, name="ras", daemon=True)
+            self._thread.start()
+
+    def explain(self, progress: RunProgress, trouble: Trouble) -> Trouble | None:
+        """The hang `trouble` of `progress` with a name to it, None where NCCL shows there is none.
+
+        Waits until the two looks are `APART_S` apart, but never longer than half of the silence
+        that the policy calls a hang: who asks for a short one gets a less certain answer. Without
+        a RAS service it answers at once, with the trouble as it is.
+        """
+        if self._thread is not None:
+            self._thread.join(timeout=LAST_LOOK_S)
+        self._begin(progress)
+        if self._first is None and not self._error:
+            self._look()
+        if self._first is not None and self._second is None:
+            apart = min(self._apart, progress.bound(time.monotonic()) / 2)
+            time.sleep(max(0.0, self._first.at + apart - time.monotonic()))
+            self._look()
+        if self._first is None or self._second is None:
+            return replace(trouble, evidence=_evidence(trouble, f"NCCL RAS: {self._error}"))
+        finding = culprits(self._first, self._second, self._names(progress).name)
+        if finding.cause is HangCause.MOVING:
+            return self._moving(progress, trouble, finding)
+        return self._named(progress, trouble, finding, self._second.report)
+
+    def _names(self, progress: RunProgress) -> RankNames:
+        return RankNames(progress.ranks, self._hosts, len(progress.ranks))
+
+    def _begin(self, progress: RunProgress) -> None:
+        """Forget the looks at a silence that is over."""
+        if self._moved != progress.moved:
+            self._moved, self._first, self._second, self._error = progress.moved, None, None, ""
+
+    def _look(self) -> None:
+        try:
+            sample = RasSample(query(self._where, LAST_LOOK_S), time.monotonic())
+        except RasError as error:
+            self._error = str(error)
+            return
+        if self._first is None:
+            self._first = sample
+        else:
+            self._second = sample
+
+    def _moving(
+        self, progress: RunProgress, trouble: Trouble, finding: RasFinding
+    ) -> Trouble | None:
+        """No hang, unless the run has not made a step for as long as its start may take."""
+        now = time.monotonic()
+        if now - progress.stepped_at > progress.policy.hang_start_s:
+            why = f"{trouble.why}; {finding.why}, but without steps"
+            return replace(trouble, why=why, signature="hang: collectives without steps")
+        progress.alive(now)
+        return None
+
+    def _named(
+        self, progress: RunProgress, trouble: Trouble, finding: RasFinding, report: RasReport
+    ) -> Trouble:
+        answer = f"NCCL {report.nccl_version} RAS:\n{report.text}"
+        if finding.cause in (HangCause.NOTHING, HangCause.EQUAL):
+            # NCCL has nobody to name; the ranks' own notes may.
+            why = f"{trouble.why}; {finding.why}"
+            return replace(trouble, why=why, evidence=_evidence(trouble, answer))
+        names = self._names(progress)
+        found = [(m, names.rank(m, finding.communicator)) for m in finding.members]
+        nodes = {names.node(member, rank) for member, rank in found} - {None}
+        only = found[0] if len(found) == 1 else None
+        unsure = "" if finding.sure else " (two looks only a short time apart)"
+        return replace(
+            trouble,
+            why=f"{finding.why}{unsure}; {progress.silence(time.monotonic())}",
+            signature=f"hang: {finding.cause}",
+            node=nodes.pop() if len(nodes) == 1 else None,
+            rank=only[1].rank if only and only[1] else None,
+            device=device(only[0]) if only else "",
+            evidence=_evidence(trouble, answer),
+        )
+
+
+def _evidence(trouble: Trouble, more: str) -> str:
+    return "\n".join(part for part in (trouble.evidence, more) if part)[:EVIDENCE_CHARS]

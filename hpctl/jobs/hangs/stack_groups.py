@@ -1,0 +1,361 @@
+"""Stacks of a job's ranks, grouped by likeness: whoever stands elsewhere than the others is named.
+
+Ranks of a synchronous program that hangs wait for each other in a collective, all but the one that
+never came to it. Two stacks are alike when the same functions called each other: lines are kept for
+display, and what happens below the entrance of a collective does not count. What a job's processes
+say of themselves names ranks of that job and decides about no node.
+"""
+
+import base64
+import re
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.toolkit import bounds
+from hpctl.toolkit.hostlist import fold
+
+MOST_FRAMES, MOST_RANKS, MOST_NAMED = 64, 64, 4
+"""Frames of a stack and ranks of a node that are kept; ranks that a sentence names."""
+
+
+MAX_WORLD = 2**16
+
+
+LINE = 900
+"""Characters of a line: srun mixes those of several nodes where one is over 1,024 bytes long."""
+
+
+MAX_NODE = 1 << 20
+"""Bytes of what one node says, unpacked."""
+
+
+_WAITS: Final = re.compile(
+    r"torch/distributed/(distributed_c10d|_functional_collectives|rendezvous)\.py"
+    r"|(torch_xla|deepspeed|horovod|jax)/.*(comm|collective|mpi_ops|multihost_utils)\w*\.py"
+    r"|megatron/core/.*p2p_communication\.py"
+)
+
+
+_WAITS_NATIVE: Final = re.compile(
+    r"(c10d|gloo)::|_?p?nccl[A-Z]|P?MPI_|u[cv][pt]_|nrt_|(cuda|cu|hip)\w*Synchronize"
+)
+
+
+_LIBRARY: Final = re.compile(r"(torch|torch_xla|deepspeed|horovod|jax|megatron)/")
+
+
+_NO_WAIT: Final = re.compile(r"torch/(utils/data|distributed/checkpoint)/")
+
+
+_NUMBERS: Final = re.compile(r"\d+|0x[0-9a-f]+")
+
+
+_STATES: Final = {
+    "D": "in the kernel, where no signal reaches it",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "dead, and not yet waited for",
+}
+
+
+class Frame(Struct, frozen=True, array_like=True):
+    """One call, as py-spy tells it. `line` 0: native code. `own`: no library's."""
+
+    function: str
+    file: str = ""
+    line: int = 0
+    own: bool = False
+
+    def __post_init__(self) -> None:
+        bounds.clean(self, "function", "file")
+
+    def __str__(self) -> str:
+        place = self.file.rpartition("/")[2]
+        return f"{self.function} ({place}:{self.line})" if self.line else self.function
+
+
+class RankStack(Struct, frozen=True, omit_defaults=True):
+    """What one rank does: its frames, innermost first; or why nobody can tell (`error`).
+
+    `state` is the kernel's letter for the process, `wchan` the kernel's function that it sleeps in.
+    `children` are processes of its own that do not live: `123 Z`. `flight` is the path of its NCCL
+    flight recorder's dump.
+    """
+
+    rank: int
+    pid: int = 0
+    step: str = ""
+    state: str = ""
+    wchan: str = ""
+    frames: tuple[Frame, ...] = ()
+    error: str = ""
+    children: tuple[str, ...] = ()
+    flight: str = ""
+
+    def __post_init__(self) -> None:
+        bounds.clean(self, "error", "wchan", "state", "step", "flight")
+
+
+class NodeStacks(Struct, frozen=True, omit_defaults=True):
+    """What one node's collector says. `world`: ranks of the job, 0 where nothing tells.
+    `ras`: the beginning of what NCCL's RAS service said. `error`: why it cannot say more. With
+    neither ranks nor an error, no Python process of the job runs there."""
+
+    node: str
+    world: int = 0
+    ranks: tuple[RankStack, ...] = ()
+    error: str = ""
+    ras: str = ""
+
+    def __post_init__(self) -> None:
+        bounds.clean(self, "node", "error", "ras")
+
+
+class StackGroup(Struct, frozen=True):
+    """Ranks whose stacks are alike, and the stack of the first of them."""
+
+    ranks: tuple[int, ...]
+    waits: bool
+    place: str
+    frames: tuple[str, ...]
+
+
+class Suspect(Struct, frozen=True):
+    """One rank that the others wait for. `function`, `file` and `line` are the call in the job's
+    own code, or the innermost one where none is; empty where no stack was read."""
+
+    rank: int
+    node: str
+    why: str
+    function: str = ""
+    file: str = ""
+    line: int = 0
+
+
+class StackVerdict(Struct, frozen=True):
+    """Who stands elsewhere. `silent`: nodes that did not answer; `missing`: ranks without a
+    process on those that did. `idle`: nodes without a rank where none is expected. `errors`: why
+    stacks were not read, each once."""
+
+    text: str
+    suspects: tuple[Suspect, ...] = ()
+    groups: tuple[StackGroup, ...] = ()
+    missing: tuple[int, ...] = ()
+    silent: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the suspects."""
+        return tuple(sorted({one.node for one in self.suspects if one.node}))
+
+
+def lines(dump: NodeStacks) -> Iterator[str]:
+    """What a node says as lines of text that may be mixed with other nodes'."""
+    packed = base64.b64encode(zlib.compress(msgspec.json.encode(dump))).decode()
+    parts = [packed[at : at + LINE - 100] for at in range(0, len(packed), LINE - 100)]
+    for number, part in enumerate(parts):
+        yield f"stacks {dump.node} {number} {len(parts)} {part}"
+
+
+def read(text: Iterable[str]) -> list[NodeStacks]:
+    """What nodes said, from lines in any order. What is torn or no such line is left out."""
+    parts: dict[str, dict[int, str]] = defaultdict(dict)
+    whole: dict[str, int] = {}
+    for fields in (line.split() for line in text):
+        if len(fields) == 5 and fields[0] == "stacks" and fields[2].isdecimal():
+            parts[fields[1]][bounds.natural(fields[2])] = fields[4]
+            whole[fields[1]] = bounds.natural(fields[3])
+    found = []
+    for node, pieces in parts.items():
+        try:
+            packed = "".join(pieces[number] for number in range(min(whole[node], len(pieces) + 1)))
+            raw = zlib.decompressobj().decompress(base64.b64decode(packed), MAX_NODE)
+            dump = msgspec.json.decode(raw, type=NodeStacks)
+        except (KeyError, ValueError, zlib.error, msgspec.MsgspecError, RecursionError):
+            continue
+        if dump.node == node:
+            found.append(dump)
+    return found
+
+
+def waits(frames: Sequence[Frame]) -> bool:
+    """Whether a stack ends in a collective, or in waiting for the GPU to have done one."""
+    return _entrance(frames) is not None
+
+
+def _entrance(frames: Sequence[Frame]) -> int | None:
+    """Where a stack enters the collective that it waits in; None where it waits in none."""
+    found: int | None = None
+    for number, frame in enumerate(frames):
+        if frame.line == 0:
+            if found is None and _WAITS_NATIVE.match(frame.function):
+                found = number
+        elif _WAITS.search(frame.file):
+            found = number
+        elif not _LIBRARY.match(frame.file) or _NO_WAIT.match(frame.file):
+            break
+    return found
+
+
+@lru_cache(4096)
+def _named(file: str, function: str) -> tuple[str, str]:
+    return _NUMBERS.sub("#", file.rpartition("/")[2]), _NUMBERS.sub("#", function)
+
+
+_Key = tuple[bool, tuple[tuple[str, str], ...]]
+
+
+def _key(rank: RankStack) -> _Key:
+    """What is the same for stacks that are alike: names of files and functions, without numbers
+    that a compiler or a path puts in; recursion counts once."""
+    at = _entrance(rank.frames)
+    kept: list[tuple[str, str]] = []
+    for frame in rank.frames[at or 0 :]:
+        name = _named(frame.file, frame.function)
+        if frame.line and (not kept or kept[-1] != name):
+            kept.append(name)
+    return at is not None, tuple(kept)
+
+
+def aggregate(
+    dumps: Iterable[NodeStacks],
+    asked: Iterable[str] = (),
+    expected: Collection[str] | None = None,
+    *,
+    spares: bool = False,
+) -> StackVerdict:
+    """Judge who of a job's ranks stands elsewhere than the others, by what its nodes say.
+
+    `asked`: the nodes that were to answer. `expected`: those on which a step of the job runs, None
+    where nobody knows. `spares`: the job keeps nodes idle on purpose.
+    """
+    answers = list(dumps)
+    step = _largest_step(answers)
+    node_of: dict[int, str] = {}
+    by_rank: dict[int, RankStack] = {}
+    for answer in answers:
+        for one in answer.ranks[:MOST_RANKS]:
+            if one.step == step and 0 <= one.rank < MAX_WORLD:
+                node_of[one.rank], by_rank[one.rank] = answer.node, one
+    errors = {one.error for one in answers} | {one.error for one in by_rank.values()}
+    errors.discard("")
+    empty = sorted(one.node for one in answers if not one.ranks and not one.error)
+    lost = empty if not by_rank else [node for node in empty if node in (expected or ())]
+    idle = tuple(node for node in empty if node not in lost)
+    if lost:
+        errors.add(f"no Python process of the job runs on {fold(lost)[:200]}")
+    silent = tuple(sorted(set(asked) - {answer.node for answer in answers}))
+    # Ranks of nodes that did not answer are not known to be missing.
+    world = min(max((answer.world for answer in answers), default=0), MAX_WORLD)
+    missing = () if silent else tuple(rank for rank in range(world) if rank not in by_rank)
+    by_key: dict[_Key, list[RankStack]] = defaultdict(list)
+    for _, one in sorted(by_rank.items()):
+        if one.frames:
+            by_key[_key(one)].append(one)
+    ordered = sorted(by_key.items(), key=lambda item: (-len(item[1]), item[1][0].rank))
+    groups = tuple(_group(key, members) for key, members in ordered)
+    suspects = _suspects(by_rank, [members for _, members in ordered], groups, node_of)
+    gone = tuple(Suspect(rank, "", "has no process") for rank in missing[:MOST_RANKS])
+    suspects = (*gone, *suspects)
+    text = _text(suspects, groups, len(by_rank), silent, sorted(errors))
+    if idle:
+        told = fold(idle)[:200]
+        text += f"; {told}: spare, idle" if spares else f"; no process of the job runs on {told}"
+    return StackVerdict(text, suspects, groups, missing, silent, tuple(sorted(errors)), idle)
+
+
+def _largest_step(answers: Sequence[NodeStacks]) -> str:
+    """The step with the most ranks: a job may run a monitor in a step beside its training."""
+    sizes = Counter(one.step for answer in answers for one in answer.ranks[:MOST_RANKS])
+    return max(sizes, key=lambda step: (sizes[step], step), default="")
+
+
+def _group(key: _Key, members: Sequence[RankStack]) -> StackGroup:
+    frames = members[0].frames
+    place = frames[_entrance(frames) or 0]
+    ranks = tuple(one.rank for one in members)
+    return StackGroup(ranks, key[0], str(place), tuple(map(str, frames[:MOST_FRAMES])))
+
+
+def _suspects(
+    by_rank: dict[int, RankStack],
+    ordered: Sequence[Sequence[RankStack]],
+    groups: Sequence[StackGroup],
+    node_of: dict[int, str],
+) -> tuple[Suspect, ...]:
+    """Those that do not live, then those that stand neither in a collective nor with most others.
+
+    Where all wait, the fewer wait for the more: their program took another branch. Where more than
+    half would be suspect, nobody is.
+    """
+    found = {
+        rank: f"is {_STATES[one.state]}"
+        for rank, one in by_rank.items()
+        if one.state in ("T", "t", "Z")
+    }
+    read_ = sum(len(members) for members in ordered)
+    for rank, one in by_rank.items():
+        if not one.frames and 2 * read_ > len(by_rank):
+            found.setdefault(rank, f"could not be read: {one.error}")
+    odd = [g for n, g in enumerate(groups) if not g.waits and not (n == 0 and _most(g, read_))]
+    if not odd and not found:
+        odd = list(groups[1:]) if groups and _most(groups[0], read_) else []
+    for rank in (rank for group in odd for rank in group.ranks):
+        why = f"is {_STATES['D']} ({by_rank[rank].wchan})" if by_rank[rank].state == "D" else ""
+        found.setdefault(rank, why)
+    if 2 * len(found) > len(by_rank):
+        return ()
+    return tuple(_suspect(by_rank[rank], node_of[rank], why) for rank, why in found.items())
+
+
+def _most(group: StackGroup, of: int) -> bool:
+    return 2 * len(group.ranks) > of
+
+
+def _suspect(rank: RankStack, node: str, why: str) -> Suspect:
+    if not rank.frames:
+        return Suspect(rank.rank, node, why)
+    inner = next((frame for frame in rank.frames if frame.line), rank.frames[0])
+    own = next((frame for frame in rank.frames if frame.own), inner)
+    stands = f"stands in {own}" + (f", in {rank.frames[0]}" if rank.frames[0] != own else "")
+    dead = f", its processes {', '.join(rank.children[:3])}" if rank.children else ""
+    place = own.file.rpartition("/")[2]
+    text = "; ".join(filter(None, (why, stands + dead)))
+    return Suspect(rank.rank, node, text, own.function, place, own.line)
+
+
+def _text(
+    suspects: Sequence[Suspect],
+    groups: Sequence[StackGroup],
+    ranks: int,
+    silent: Sequence[str],
+    errors: Sequence[str],
+) -> str:
+    """The verdict as a sentence of bounded length."""
+    named = [
+        f"rank {one.rank}{f' on {one.node}' if one.node else ''} {one.why[:200]}"
+        for one in suspects[:MOST_NAMED]
+    ]
+    more = len(suspects) - MOST_NAMED
+    named += [f"{more} more ranks"] if more > 0 else []
+    if groups:
+        first = groups[0]
+        does = "wait" if first.waits else "stand"
+        many = f"{len(first.ranks)} of {ranks} ranks {does} in {first.place[:200]}"
+        if not suspects:
+            others = f", the others in {len(groups) - 1} other places" if len(groups) > 1 else ""
+            many = f"no rank stands out: {many}{others}"
+        named.append(many)
+    elif not ranks:
+        named.append("no rank of the job was found")
+    named += [f"no stack was read: {errors[0][:200]}"] if errors and not groups else []
+    named += [f"no answer from {fold(silent)[:200]}"] if silent else []
+    return "; ".join(named)

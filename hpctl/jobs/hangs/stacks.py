@@ -1,0 +1,344 @@
+"""The stacks of a job's ranks: read on each node by py-spy, gathered by one srun.
+
+`python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and owner,
+reads each within bounds, and prints what it saw in lines (`hpctl.jobs.hangs.stack_groups.lines`). A first look
+reads a rank's memory and stops nobody; a second one, for the C++ calls below Python's, stops it for
+as long as unwinding takes, and is left out where it cannot end well.
+
+`collect` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
+"""
+
+import argparse
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints.fast.spec import HELPER
+from hpctl.jobs.hangs.ras_report import address, query
+from hpctl.jobs.hangs.stack_groups import (
+    MOST_FRAMES,
+    MOST_RANKS,
+    Frame,
+    NodeStacks,
+    RankStack,
+    StackVerdict,
+    aggregate,
+    lines,
+    read,
+)
+from hpctl.slurm.run import End, Runner
+from hpctl.toolkit.bounds import natural, printable
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Trouble
+
+DUMP_S, NATIVE_S, RAS_S = 5.0, 10.0, 12.0
+"""How long a look at one rank, one at its native calls, and NCCL's answer may take, in seconds."""
+NODE_S, EXPLAIN_S = 60.0, 30.0
+"""How long all nodes together may take, by hand and while a run waits to be restarted, in s."""
+LARGEST_DUMP = 8 << 20
+AT_ONCE = 4
+_PROC = Path("/proc")
+_PTRACE = re.compile(r"(?i)permission denied|operation not permitted|EPERM")
+_HOW_TO_PERMIT = (
+    "not permitted to read the ranks' memory: as root on each node,"
+    " `sysctl kernel.yama.ptrace_scope=0` (in a container: the capability SYS_PTRACE)"
+)
+_NO_PY_SPY = "py-spy is not installed on the node: pip install 'hpctl[stacks]' beside hpctl there"
+
+
+class _Process(Struct, frozen=True):
+    pid: int
+    parent: int
+    state: str
+    env: Mapping[str, str]
+    python: bool
+
+
+def _process(pid: int, uid: int | None, job: str) -> _Process | None:
+    """A process of the job; None for any other, and for one that has ended."""
+    place = _PROC / str(pid)
+    try:
+        if uid is not None and place.stat().st_uid != uid:
+            return None
+        with (place / "environ").open("rb") as file:
+            fields = file.read(1 << 20).decode(errors="replace").split("\0")
+        env = dict(word.split("=", 1) for word in fields if "=" in word)
+        stat = (place / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        python = "python" in (place / "exe").readlink().name
+    except (OSError, ValueError):
+        return None
+    if env.get("SLURM_JOB_ID") != job:
+        return None
+    return _Process(pid, int(stat[1]), stat[0], env, python)
+
+
+def _cluster(env: Mapping[str, str]) -> str:
+    """Slurm's name of it: in a batch script's environment and, with its port, in that of a step."""
+    return env.get("SLURM_CLUSTER_NAME") or env.get("SLURM_WORKING_CLUSTER", "").partition(":")[0]
+
+
+def ranks(job: str, uid: int | None, node: str, own_step: str) -> dict[tuple[str, int], _Process]:
+    """The process of each rank on this node, by its step and number: the first Python of its line
+    of descent, so that neither a shell around it nor its own workers are taken for it."""
+    pids = sorted(int(name) for name in os.listdir(_PROC) if name.isdecimal())
+    processes = [one for pid in pids if (one := _process(pid, uid, job)) and one.python]
+    # Two clusters, each with a job of this number, may share a node; an agent is of no cluster.
+    cluster = _cluster(os.environ)
+    mine = [
+        one
+        for one in processes
+        if HELPER not in one.env
+        if not cluster or _cluster(one.env) in (cluster, "")
+        if one.env.get("SLURM_STEP_ID", "") != own_step or not own_step
+        if one.env.get("SLURMD_NODENAME", node) == node and one.pid != os.getpid()
+    ]
+    # A launcher inside a step numbers its ranks by RANK, and is itself none.
+    name = "RANK" if any("RANK" in one.env for one in mine) else "SLURM_PROCID"
+    if name != "RANK" and any("SLURM_STEP_ID" in one.env for one in mine):
+        mine = [one for one in mine if "SLURM_STEP_ID" in one.env]
+    key_of = {
+        one.pid: (one.env.get("SLURM_STEP_ID", ""), int(one.env[name]))
+        for one in mine
+        if one.env.get(name, "").isascii() and 0 < len(one.env.get(name, "")) < 7
+        if one.env[name].isdecimal()
+    }
+    found: dict[tuple[str, int], _Process] = {}
+    for one in mine:
+        key = key_of.get(one.pid)
+        if key is not None and key_of.get(one.parent) != key and key not in found:
+            found[key] = one
+    return dict(list(found.items())[:MOST_RANKS])
+
+
+def _dump(pid: int, limit_s: float, *how: str) -> tuple[list[Frame], str]:
+    """The frames of a process's main thread; or none, and why."""
+    program = Path(sys.executable).with_name("py-spy")
+    spy = str(program) if program.exists() else shutil.which("py-spy")
+    if spy is None:
+        return [], _NO_PY_SPY
+    command = ["prlimit", f"--fsize={LARGEST_DUMP}", spy, "dump", "--json", *how, f"--pid={pid}"]
+    with tempfile.TemporaryFile() as out:
+        try:
+            done = subprocess.run(
+                command, stdout=out, stderr=subprocess.PIPE, timeout=limit_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return [], f"py-spy did not end within {limit_s:g} s"
+        except OSError as error:
+            return [], f"cannot start {error.filename}: {error.strerror}"
+        if done.returncode:
+            text = done.stderr.decode(errors="replace").strip()
+            return [], _HOW_TO_PERMIT if _PTRACE.search(text) else f"py-spy: {text[-200:]}"
+        out.seek(0)
+        try:
+            return _frames(json.loads(out.read())), ""
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return [], "py-spy's answer cannot be read"
+
+
+def _frames(threads: list[dict[str, object]]) -> list[Frame]:
+    """The main thread's; what it has autograd's threads do for it goes before."""
+    main = next((t for t in threads if t["os_thread_id"] == t["pid"]), threads[0])
+    stack = _thread(main)
+    inner = next((frame for frame in stack if frame.line), None)
+    if inner is not None and inner.function == "_engine_run_backward":
+        others = [t for t in threads if not str(t["thread_name"] or "Dummy").find("Dummy")]
+        stack = max(map(_thread, others), key=len, default=[]) + stack
+    return stack[:MOST_FRAMES]
+
+
+def _thread(thread: dict[str, object]) -> list[Frame]:
+    frames = thread["frames"]
+    assert isinstance(frames, list)
+    return [
+        Frame(
+            str(f["name"])[:120],
+            str(f["short_filename"] or f["filename"])[-160:],
+            int(f["line"]),
+            bool(f["line"])
+            and not re.search(r"/(site|dist)-packages/|/lib/python3|^<", f["filename"]),
+        )
+        for f in frames[: 2 * MOST_FRAMES]
+        if not str(f["name"]).startswith(("0x", "pybind11::"))
+    ]
+
+
+def _rank(native: bool, item: tuple[tuple[str, int], _Process]) -> RankStack:
+    """One rank, read twice where that does no harm: a process that the kernel holds, or that is
+    stopped already, would take the signal that stops it later, and nobody would wake it."""
+    (step, rank), process = item
+    frames, error = _dump(process.pid, DUMP_S, "--nonblocking")
+    if frames and native and process.state in "RS":
+        more, why = _dump(process.pid, NATIVE_S, "--native")
+        if "did not end" in why:
+            os.kill(process.pid, signal.SIGCONT)
+        # Where it went on meanwhile, the first look tells what it did without us.
+        same = [f for f in more if f.line] and [f for f in more if f.line][-1] == frames[-1]
+        frames = more[:MOST_FRAMES] if same else frames
+    return RankStack(
+        rank, process.pid, step, process.state, _wchan(process.pid), tuple(frames), error[:300],
+        _dead_children(process.pid), _flight(process, rank),
+    )  # fmt: skip
+
+
+def _wchan(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "wchan").read_text(errors="replace")[:60]
+    except OSError:
+        return ""
+
+
+def _dead_children(pid: int) -> tuple[str, ...]:
+    """A rank's own processes that do nothing, as its data loader's: `12345 (stopped)`."""
+    found = []
+    try:
+        children = (_PROC / f"{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    for child in children[:256]:
+        try:
+            state = (_PROC / child / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if state[0] in "ZTt":
+            found.append(f"{child} ({'dead' if state[0] == 'Z' else 'stopped'})")
+    return tuple(found[:8])
+
+
+def _flight(process: _Process, rank: int) -> str:
+    """The dump of torch's flight recorder, asked for where the job set a pipe for that."""
+    env = process.env
+    pipe = env.get("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "")
+    if pipe:
+        try:
+            fd = os.open(f"{pipe}{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                os.write(fd, b"1\n")
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
+    new, old = env.get("TORCH_FR_DUMP_TEMP_FILE"), env.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    dump = (new or old or "/tmp/nccl_trace_rank_") + str(rank)  # noqa: S108
+    return dump[:200] if Path(dump).is_file() else ""
+
+
+def _ras(found: Mapping[tuple[str, int], _Process]) -> str:
+    """What NCCL's RAS service says, on the node of the lowest rank alone: one answer is all's."""
+    first = next((one for (_, rank), one in found.items() if rank == 0), None)
+    if first is None:
+        return ""
+    try:
+        return query(address(first.env.get("NCCL_RAS_ADDR", "")), RAS_S).text[:2000]
+    except HpctlError:
+        return ""
+
+
+def look(job: str, uid: int | None, node: str, own_step: str, *, native: bool) -> NodeStacks:
+    """What this node's ranks of the job do now. `uid`: of the job's owner, None: anybody's.
+    `native`: with the native calls too, and with what NCCL says. Raises nothing."""
+    found = ranks(job, uid, node, own_step)
+    world = "WORLD_SIZE" if any("RANK" in one.env for one in found.values()) else "SLURM_NTASKS"
+    sizes = [natural(one.env.get(world, "")) for one in found.values()]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        ras = pool.submit(_ras, found) if native else None
+        stacks = tuple(pool.map(partial(_rank, native), found.items()))
+        text = ras.result() if ras else ""
+    return NodeStacks(node, max(sizes, default=0), stacks, ras=text)
+
+
+def read_stacks(job: int, nodes: Sequence[str], bin_dir: Path | None) -> StackVerdict:
+    """Read the stacks of a step's ranks on these nodes and judge them. Takes EXPLAIN_S at most.
+    Raises HpctlError."""
+    return aggregate(collect(job, nodes, bin_dir=bin_dir, within_s=EXPLAIN_S), nodes, nodes)
+
+
+def explain(trouble: Trouble, job: int, nodes: Sequence[str], bin_dir: Path | None) -> Trouble:
+    """The hang of a step on these nodes with what its ranks' stacks say, and with whom they name
+    where nobody was named yet. Takes EXPLAIN_S at most. Raises nothing."""
+    try:
+        verdict = read_stacks(job, nodes, bin_dir)
+    except HpctlError as error:
+        verdict = StackVerdict(str(error))
+    evidence = f"stacks: {verdict.text}\n{trouble.evidence}"[:EVIDENCE_CHARS]
+    if len(verdict.suspects) != 1 or trouble.rank is not None or trouble.node is not None:
+        return replace(trouble, evidence=evidence)
+    (only,) = verdict.suspects
+    node = NodeName(only.node) if only.node else None
+    why = f"{trouble.why}; {verdict.text}"
+    return replace(trouble, why=why, evidence=evidence, rank=only.rank, node=node)
+
+
+def collect(
+    job: int,
+    nodes: Sequence[str],
+    *,
+    uid: int | None = None,
+    bin_dir: Path | None = None,
+    within_s: float = NODE_S,
+) -> list[NodeStacks]:
+    """What the job's ranks on these nodes do now; nodes that did not answer in time are not in it.
+
+    Slurm lets nobody but the job's owner add a step to it: root becomes `uid`. Raises HpctlError.
+    """
+    runner = Runner(bin_dir=bin_dir)
+    srun = str(bin_dir / "srun") if bin_dir else "srun"
+    options = [
+        f"--jobid={job}", "--overlap", "--gres=none", "--cpu-bind=none", "--mem-bind=none",
+        "--input=none", "--kill-on-bad-exit=0", "--job-name=hpctl-stacks", "--chdir=/",
+        f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1",
+        f"--nodelist={fold(nodes)}",
+    ]  # fmt: skip
+    command = [srun, *options, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks"]
+    if uid is not None and os.geteuid() == 0 and uid != 0:
+        owner = pwd.getpwuid(uid)
+        become = [f"--reuid={uid}", f"--regid={owner.pw_gid}", "--init-groups"]
+        command = ["setpriv", *become, *command]
+    done = Runner(environ=runner.env()).run(*command, timeout=within_s)
+    answers = read(done.text.splitlines())
+    if not answers and done.end is not End.TIMED_OUT:
+        raise HpctlError(
+            f"the job's nodes were not asked: {done.message[-300:]}", _refused(done.err)
+        )
+    return answers
+
+
+def _refused(text: str) -> str:
+    if "ccess" in text and "denied" in text:
+        return "Ask as the job's owner or as root."
+    if "No module named" in text or "No such file" in text:
+        return f"hpctl must be installed on the nodes at the same place: {sys.executable}"
+    return "Does the job run? `squeue -j JOB` says."
+
+
+def main() -> None:
+    """On a node: as a task of srun (no arguments), or the agent's (`--job`, `--uid`, `--node`)."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--job", default=os.environ.get("SLURM_JOB_ID", ""))
+    parser.add_argument("--uid", type=int, default=os.geteuid())
+    parser.add_argument("--node", default=os.environ.get("SLURMD_NODENAME", os.uname().nodename))
+    parser.add_argument("--no-native", action="store_true")
+    asked = parser.parse_args()
+    own_step = os.environ.get("SLURM_STEP_ID", "")
+    found = look(asked.job, asked.uid, asked.node, own_step, native=not asked.no_native)
+    print(printable("\n".join(lines(found)), lines=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""`hpctl logs test`: what a file of log rules would have fired on a job's log, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.jobs.arguments import complete_preset
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import moment, table, wrapped
+from hpctl.toolkit.view_copy import copied
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.jobs.logs.engine import Replay, RuleWatch
+    from hpctl.jobs.logs.rules import RuleSet
+
+
+class RuleRow(Struct, frozen=True):
+    """One rule over the whole log."""
+
+    name: str
+    judges: str
+    matched: int
+    unread: int
+    fired: int
+    due: datetime | None
+
+
+class VerdictRow(Struct, frozen=True):
+    """One time that a rule fired."""
+
+    at: datetime | None
+    rule: str
+    what: str
+    why: str
+    line_number: int
+    value: str
+    line: str
+
+
+class LogsTestView(Struct, frozen=True):
+    """What `hpctl logs test` shows."""
+
+    as_of: datetime
+    file: str
+    lines: int
+    bytes: int
+    first: datetime | None
+    last: datetime | None
+    rules: tuple[RuleRow, ...]
+    verdicts: tuple[VerdictRow, ...]
+    notes: tuple[str, ...]
+
+
+@click.group(short_help="Try log rules on a job's log.")
+def logs() -> None:
+    """Try log rules on a job's log (docs/logs.md)."""
+
+
+@logs.command(short_help="Show which rules would have fired, and where.")
+@click.argument(
+    "paths", nargs=-1, required=True, metavar="[RULES] FILE", type=click.Path(readable=False)
+)
+@click.option(
+    "--preset",
+    "presets",
+    multiple=True,
+    metavar="NAME",
+    help="Use a preset's rules.",
+    shell_complete=complete_preset,
+)
+@output.json_option
+def test(paths: tuple[str, ...], presets: tuple[str, ...], as_json: bool) -> None:
+    """Show which of RULES would have fired on FILE, on which line, and when.
+
+    RULES may be left out where --preset names rules; the option may be repeated. Reads FILE and
+    does nothing else. Exit code: 0 nothing fired, 1 something did, 2 RULES are wrong, 3 FILE
+    cannot be read.
+    """
+    from hpctl.jobs.logs.engine import NotALog, replay
+    from hpctl.toolkit.errors import Unavailable
+
+    if len(paths) > 2 or (len(paths) == 1 and not presets):
+        raise click.UsageError("give a file of rules and one log, or --preset and one log")
+    rules = _rules(paths[:-1], presets)
+    try:
+        played = replay(rules, Path(paths[-1]))
+    except NotALog as error:
+        raise Unavailable(str(error), error.hint) from error
+    view = _view(played, paths[-1])
+    output.show("logs-test", view, as_json, draw)
+    output.leave(Exit.PROBLEM if view.verdicts else Exit.FINE)
+
+
+@logs.command(short_help="Print a preset's rules, to copy and change.")
+@click.argument("name", required=False, shell_complete=complete_preset)
+def preset(name: str | None) -> None:
+    """Print a preset's rules, to be copied and changed; without NAME, the names."""
+    from hpctl.jobs.logs import rules as logs_rules
+    from hpctl.vocabulary import log_presets
+
+    if name is None:
+        output.echo("\n".join(log_presets.PRESETS))
+        return
+    _rules((), (name,))
+    output.echo(logs_rules.preset_text(name), nl=False)
+
+
+def _rules(files: tuple[str, ...], names: tuple[str, ...]) -> RuleSet:
+    """All rules that were named. What is wrong with them is a usage error, exit code 2."""
+    from hpctl.jobs.logs.rules import RuleSet, load, preset
+
+    with as_typed():
+        sets = [preset(name) for name in names] + [load(Path(path)) for path in files]
+    return RuleSet(tuple(rule for one in sets for rule in one.rules))
+
+
+def _view(played: Replay, file: str) -> LogsTestView:
+    timed = played.first is not None
+    rules = tuple(_row(watch, timed) for watch in played.engine.watches)
+    verdicts = tuple(
+        copied(VerdictRow, v, at=_time(v.at) if timed else None) for v in played.verdicts
+    )
+    limits = ("expectedStartCutOffInSeconds", "expectedRecurringFrequencyInSeconds")
+    rules_ = [watch.rule for watch in played.engine.watches]
+    hangs = sum(any(getattr(rule, limit) is not None for limit in limits) for rule in rules_)
+    notes = [f"rule {row.name!r} matched no line" for row in rules if not row.matched]
+    notes += [
+        f"rule {row.name!r} captured {row.unread} times what is no number"
+        for row in rules
+        if row.unread
+    ]
+    if hangs and not timed:
+        notes.append(f"no line near the beginning tells a time: {hangs} rules judged no hang")
+    span = (_time(played.first), _time(played.last))
+    read = (file, played.engine.lines, played.size, *span)
+    return LogsTestView(output.now(), *read, rules, verdicts, tuple(notes))
+
+
+def _row(watch: RuleWatch, timed: bool) -> RuleRow:
+    due = watch.due if timed else None
+    kind = watch.rule.judges or "hang"
+    return RuleRow(watch.rule.name, kind, watch.matched, watch.unread, watch.fired, _time(due))
+
+
+def _time(at: float | None) -> datetime | None:
+    return None if at is None else datetime.fromtimestamp(at, UTC)
+
+
+def draw(out: Console, view: LogsTestView) -> None:
+    """The verdicts in their order, then what became of each rule."""
+    if view.verdicts:
+        rows = ((moment(v.at), v.line_number or None, v.what, v.rule, v.why) for v in view.verdicts)
+        table(out, ("TIME", "LINE", "WHAT", "RULE", wrapped("WHY")), rows)
+    else:
+        out.print("nothing would have fired")
+    out.print()
+    rules = ((r.name, r.judges, r.matched, r.fired, moment(r.due)) for r in view.rules)
+    table(out, ("RULE", "JUDGES", "MATCHED", "FIRED", "HANG DUE"), rules)
+    for note in view.notes:
+        out.print(f"note: {note}")
+    span = f", {moment(view.first)} to {moment(view.last)}" if view.first else ""
+    out.print(f"{view.lines} lines, {view.bytes} bytes{span}")

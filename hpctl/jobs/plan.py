@@ -1,0 +1,286 @@
+"""Which jobs a node under treatment has hit, which runs have gone wrong by themselves, and what
+their policy answers: the daemon's half.
+
+A node's fault comes first. Of the other runs only jobs that registered with hpctl
+(`run_policy.registration`) are looked at, and those whose node booted under them. Level-triggered
+like all planning: a run that wants something is seen wanting it in every cycle until its attempt
+has been treated. Between a run that went wrong and its recovery stand RUN_GATES, as `gates.GATES`
+stand before a node's; the last speaks for all the others, as there.
+
+| what is seen | the trouble |
+|---|---|
+| its supervisor wishes a requeue or a hold | the one that it told |
+| FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | read from state and exit code |
+| RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
+| back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
+| RUNNING, wrapped by nobody, and standing still (`core.hangs`) | HANG, answered by `hangs` |
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.journal.state import State
+from hpctl.engine.view import View
+from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.run_cases import _BOOTED, _NODES, _action, _Case, _case, _trouble
+from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES, Run
+from hpctl.toolkit.bounds import later, natural
+from hpctl.vocabulary.hang import Hang
+from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.job_recovery import JobPhase, JobRecovery, Wish
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.registration import Registration, Ruled, registration
+from hpctl.vocabulary.run_policy import Action, RunDecision, RunPolicy
+from hpctl.vocabulary.slurm_facts import SlurmJob
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+
+def history(
+    state: State, job: JobId, *, before: datetime | None = None, now: Trouble | None = None
+) -> tuple[Past, ...]:
+    """The troubles of a job that were treated, oldest first; of those told, the ones before
+    `before`. A wish counts once, as the recovery that granted it, and what was told twice, because
+    the answer was lost, counts once. `now`: the trouble that is decided on, which is not past."""
+    recoveries = [
+        r
+        for r in state.jobs.values()
+        if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
+    ]
+    counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
+    found = [Past(_trouble(r), _action(r)) for r in recoveries]
+    for event in state.reports.get(job, ()):
+        trouble = event.report.trouble
+        if trouble is None or trouble in counted or (before is not None and event.at >= before):
+            continue
+        counted.add(trouble)
+        found.append(Past(trouble, event.report.action))
+    return tuple(sorted(found, key=lambda p: p.trouble.at))
+
+
+def run_decisions(
+    view: View, policy: Policy, taken: Collection[JobId], now: datetime
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+    """What becomes of every run that went wrong. `taken`: jobs that a node's fault explains."""
+
+    def one(job: SlurmJob) -> JobRecoveryOpened | HoldNoted | None:
+        if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
+            return None
+        registered = registration(job.comment)
+        case = _case(job, view, now)
+        hang = view.hangs.get(job.id)
+        if case is None and hang is not None:
+            return _hung(job, hang, view, policy, now)
+        if case is None or _treated(case, view):
+            return None
+        if registered is None and (case.reported or case.trouble.signature != _BOOTED):
+            return None
+        return _decision(job, registered or Registration(), case, view, policy, now)
+
+    found, flaws = each("plan", view.scheduler.jobs.values(), lambda job: job.id, one)
+    return sorted((one for one in found if one is not None), key=job_of), flaws
+
+
+def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
+    """The job that a decision about a run is about."""
+    if isinstance(decision, HoldNoted):
+        return JobId(natural(decision.target))
+    return decision.attempt.job
+
+
+def _treated(case: _Case, view: View) -> bool:
+    """Whether this attempt, or a later one of the same submission, was treated before.
+
+    Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
+    round again, but not within a day of when the former job was last looked after. How long ago
+    that was submitted says nothing: it may have run for weeks. One trouble is one case, however
+    late the submit time was set: a node may have kept the requeued job COMPLETING for days.
+    """
+    attempt = case.attempt
+    return any(
+        r.attempt.job == attempt.job
+        and r.attempt.restarts >= attempt.restarts
+        and (r.since > later(attempt.submit, -86400) or r.trouble == case.trouble)
+        and not r.let_run
+        for r in view.state.jobs.values()
+    )
+
+
+def _decision(
+    job: SlurmJob, registered: Registration, case: _Case, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted:
+    ruled = view.ruled.get(job.id, Ruled())
+    notes = "; ".join(n for n in (registered.flaw, ruled.note) if n)
+    rule = RuleId(f"run-{case.trouble.kind}")
+
+    def hold(gate: str, why: str) -> HoldNoted:
+        return HoldNoted(now, str(job.id), gate, f"{why} ({notes})" if notes else why, rule)
+
+    code = case.trouble.exit_code
+    if code is not None and code in {*ruled.policy.final_exit_codes, *policy.job.final_exit_codes}:
+        return hold("asked_not_to", f"exit code {code}: it asked not to be run again")
+    if not job.recoverable:
+        reason = "Requeue=0" if job.batch else "not a batch job"
+        return hold("not_recoverable", f"Slurm cannot start it again ({reason})")
+    answer = _settled(_answer(job, case, ruled.policy, view, now), case, policy, now)
+    if answer.action not in (Action.REQUEUE, Action.HOLD):
+        return hold("run_policy", f"{case.trouble.why}: {answer.why or answer.action}")
+    for gate in RUN_GATES:
+        why = gate.gate(Run(job, answer), view, policy, now)
+        if why is not None:
+            return hold(gate.name, why)
+    return _opened(job, case, answer, view, now, notes)
+
+
+def _opened(
+    job: SlurmJob, case: _Case, answer: RunDecision, view: View, now: datetime, notes: str = ""
+) -> JobRecoveryOpened:
+    # The policy's answer says what went wrong as well; a supervisor's own may not.
+    reasons = (case.trouble.why, answer.why)
+    why = answer.why if reasons[0] in reasons[1] else "; ".join(text for text in reasons if text)
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id(
+            "j", job.id, case.attempt, "run", len(view.state.jobs), known=view.state
+        ),
+        attempt=case.attempt,
+        cause=RecoveryId(""),
+        bad_nodes=(),
+        why=f"{why} ({notes})" if notes else why,
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        over_budget=_owner_comment(job, answer) if answer.action is Action.HOLD else "",
+        trouble=case.trouble,
+        action=answer.action,
+        exclude=_affordable(job, answer.exclude, view),
+        start_at=later(now, answer.after_s) if answer.after_s > 0 else None,
+        ran_on=job.nodes,
+        nodes=len(job.nodes),
+    )
+
+
+def _settled(answer: RunDecision, case: _Case, policy: Policy, now: datetime) -> RunDecision:
+    """Not so soon that a faulty node is met again before anybody could report its fault."""
+    if case.reported is not None or case.queued or case.trouble.kind in _NODES:
+        return answer
+    settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
+    return replace(answer, after_s=max(answer.after_s, settle))
+
+
+HUNG: Final = RuleId("run-hang")
+
+
+def found_hanging(job: SlurmJob, state: State) -> bool:
+    """Whether this run hung when a daemon last looked: it is treated for that, or held."""
+    rec, held = state.job_recovery(job.id), state.holds.get(str(job.id))
+    if rec is not None and rec.hang and rec.attempt == job.attempt:
+        return True
+    return held is not None and held.rule == HUNG and job.start is not None and job.start < held.at
+
+
+def _hung(
+    job: SlurmJob, hang: Hang, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    """A run that stands still: one doctor at a time, then what `hangs` says of its partition."""
+
+    def hold(gate: str, why: str) -> HoldNoted:
+        return HoldNoted(now, str(job.id), gate, f"it hangs: {hang.why}; {why}", HUNG)
+
+    registered, hangs = registration(job.comment), policy.hangs
+    own = "its own supervisor (hpctl run)" if registered and registered.supervised else ""
+    if other := own or hang.other:
+        return hold(OTHERS_GATE, f"left to {other}")
+    action = hangs.partitions.get(job.partition, hangs.action)
+    mine = [r for r in view.state.jobs.values() if r.attempt == job.attempt and _tried(r)]
+    if action == "notify" or mine:
+        did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
+        return hold(HANG_GATE, f"{did}: it is left as it is")
+    trouble = Trouble(Kind.HANG, hang.since, hang.why, "stands still", node=hang.node)
+    case = _Case(job.attempt, trouble)
+    if action == "requeue":
+        decided = _decision(job, registered or Registration(), case, view, policy, now)
+        return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
+    answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
+    for gate in RUN_GATES:
+        if why := gate.gate(Run(job, answer), view, policy, now):
+            return hold(gate.name, why)
+    return replace(_opened(job, case, answer, view, now), hang=action)
+
+
+def _tried(rec: JobRecovery) -> bool:
+    """Whether it did what `hangs` says: one that was called off did nothing, but a dump ends so."""
+    return bool(rec.hang) and (not rec.let_run or (rec.hang == "dump" and bool(rec.steps)))
+
+
+def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
+    """What the owner of a held job reads in its Comment (`squeue -o %k`)."""
+    why = answer.why.removeprefix("hpctl: ")
+    return f"hpctl: {why}; held for you to look (scontrol release {job.id} lets it go on)"
+
+
+def _answer(
+    job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: datetime
+) -> RunDecision:
+    """The supervisor's own answer, less the time that has passed; else the policy's.
+
+    The budgets hold for both: a supervisor has forgotten what came before its own start.
+    """
+    past = history(
+        view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
+    )
+    answer = decide(policy, past, case.trouble, _means(job, past, view), now)
+    if case.queued and case.reported is None and case.trouble.kind in _NODES:
+        answer = replace(answer, after_s=0.0)
+    if case.reported is None or answer.action is Action.HOLD:
+        return answer
+    report = case.reported.report
+    if report.wish is Wish.HOLD or report.action is Action.HOLD:
+        return RunDecision(Action.HOLD, report.why or "its supervisor asked for a hold")
+    left = (later(case.reported.at, report.after_s) - now).total_seconds()
+    why = report.why or "its supervisor asked for a requeue"
+    return RunDecision(Action.REQUEUE, why, max(left, 0.0), report.exclude)
+
+
+def _usable(job: SlurmJob, view: View) -> frozenset[NodeName]:
+    """The nodes of its partition that Slurm gives away now, to this job or another."""
+    return frozenset(
+        node.name
+        for node in view.scheduler.nodes.values()
+        if job.partition in node.partitions and node.in_service
+    )
+
+
+def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
+    """What a requeue could get. A node that was lost, or treated, and serves again has healed."""
+    usable = _usable(job, view)
+    healed = {
+        p.trouble.node
+        for p in past
+        if p.trouble.node in usable
+        and (p.trouble.kind in _NODES or _returned(p.trouble.node, p.trouble.at, view))
+    }
+    names = tuple(sorted(name for name in healed if name is not None))
+    return Means(wanted=len(job.nodes), pool=len(usable), healed=names)
+
+
+def _returned(node: NodeName | None, since: datetime, view: View) -> bool:
+    rid = view.state.last_of_node.get(node) if node is not None else None
+    return rid is not None and view.state.nodes[rid].ended and view.state.nodes[rid].opened > since
+
+
+def _affordable(job: SlurmJob, exclude: Sequence[NodeName], view: View) -> tuple[NodeName, ...]:
+    """The nodes to leave; none where it could not start then.
+
+    A job that waits for ever is worse off than one that meets a doubtful node again. One that is
+    DOWN now is left as well: 22.05 does not end the batch script of a --no-kill job on the host
+    that it lost, and a job that comes back there is a duplicate, which drains the node.
+    """
+    usable = _usable(job, view)
+    enough = len(usable.difference(exclude, job.excluded)) >= max(len(job.nodes), 1)
+    return tuple(sorted(exclude)) if enough else ()

@@ -1,0 +1,151 @@
+"""Which jobs a node under treatment has hit, and what is decided about each."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
+from hpctl.engine.test_reservation import is_test
+from hpctl.engine.view import View, urgent
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Urgency
+from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, goes_anyway
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob
+
+SLURMS_DELAY: Final = timedelta(minutes=15)
+"""A begin delay that Slurm itself sets is `cred_expire` long: two minutes, ten with long prologs.
+A job that is to begin later than that was put off by a person, and is left to wait."""
+
+
+def put_off(job: SlurmJob) -> bool:
+    """Whether a person has set when the job may begin."""
+    return job.eligible is not None and job.eligible > job.submit + SLURMS_DELAY
+
+
+def job_decisions(
+    view: View, policy: Policy, here: Mapping[NodeName, Sequence[SlurmJob]], now: datetime
+) -> tuple[list[JobRecoveryOpened | HoldNoted], list[Flaw]]:
+    """The jobs hit by a node under treatment: recovered, or held because Slurm cannot."""
+    decisions: dict[int, JobRecoveryOpened | HoldNoted] = {}
+    flaws: dict[int, Flaw] = {}
+    for node in sorted(here):
+        cause = view.state.node_recovery(node)
+        if cause is None:
+            continue
+        for job in here[node]:
+            if job.id in decisions or job.id in view.state.open_jobs or view.aside(job.id):
+                continue
+            decide = partial(_job_decision, cause=cause, view=view, policy=policy, now=now)
+            decision = walled("plan", job.id, decide, job)
+            if isinstance(decision, Flaw):
+                flaws[job.id] = decision
+            elif decision is not None:
+                decisions[job.id] = decision
+    return [decisions[i] for i in sorted(decisions)], list(flaws.values())
+
+
+def _job_decision(
+    job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> JobRecoveryOpened | HoldNoted | None:
+    attempt = hit_attempt(job, cause, view, policy)
+    if is_test(cause, job.name):
+        return None
+    if attempt is None or _already(attempt, cause, view, policy, now):
+        return None
+    code = job.exit_code.partition(":")[0]
+    if not job.running and code in {str(c) for c in policy.job.final_exit_codes}:
+        text = f"job {job.id} ended with exit code {code}: it asked not to be run again"
+        return HoldNoted(now, str(job.id), "asked_not_to", text, cause.rule)
+    if not job.recoverable:
+        why = "Requeue=0" if job.batch else "not a batch job"
+        text = f"job {job.id} cannot be started again by Slurm ({why}); submit with --requeue"
+        return HoldNoted(now, str(job.id), "not_recoverable", text, cause.rule)
+    bad = tuple(sorted(n for n in set(job.nodes) if n in view.state.open_nodes))
+    # A notice comes minutes before the instance goes: until then its jobs can save.
+    well = cause.urgency is not Urgency.NOW or goes_anyway(cause.ladder)
+    alive = job.running and (bool(cause.by) or well)
+    registered = registration(job.comment) or Registration()
+    return JobRecoveryOpened(
+        at=now,
+        recovery=recovery_id("j", job.id, attempt, cause.id, known=view.state),
+        attempt=attempt,
+        cause=cause.id,
+        bad_nodes=bad,
+        why=f"its node {cause.node}: {cause.meaning}",
+        name=job.name,
+        user=job.user,
+        partition=job.partition,
+        save_signal=registered.save_signal if alive else "",
+        over_budget=_over_budget(job, view, policy, now),
+        supervised=registered.supervised and job.running,
+        nodes=len(job.nodes),
+    )
+
+
+def _already(
+    attempt: Attempt, cause: NodeRecovery, view: View, policy: Policy, now: datetime
+) -> bool:
+    """Whether this attempt, or a later one of the same job, was treated before.
+
+    Slurm sets the submit time anew when it requeues, so the restart count tells the attempts
+    apart; ids come round again, but not within a day.
+    """
+    window = policy.job.restart_window_s
+    return any(
+        r.attempt.job == attempt.job
+        and (
+            r.attempt == attempt
+            or (
+                r.attempt.restarts >= attempt.restarts
+                and (r.cause == cause.id or now < later(r.opened, window))
+            )
+        )
+        # What its own supervisor fixed was no end of the run: the next node hits it again.
+        and not (r.let_run and r.cause != cause.id)
+        for r in view.state.jobs.values()
+    )
+
+
+def hit_attempt(job: SlurmJob, cause: NodeRecovery, view: View, policy: Policy) -> Attempt | None:
+    """The attempt of a job that a node's fault hit, or None where it hit none."""
+    if job.running:
+        may_run_on = not urgent(cause, view) or cause.phase not in (
+            NodePhase.OPEN,
+            NodePhase.CORDONED,
+        )
+        return None if may_run_on else job.attempt
+    first = min((f.first for f in cause.findings), default=cause.opened)
+    slack = policy.job.ended_before_fault_s
+    if job.state in ENDED_BADLY:
+        hit = job.end is None or later(job.end, slack) >= first
+        return job.attempt if hit else None
+    if (
+        job.state == "PENDING"
+        and job.restarts > 0
+        and job.reason in ("BeginTime", "None", "", "NonZeroExitCode")
+        and not put_off(job)
+    ):
+        # Slurm requeued it before we came: the run that was hit is the one before.
+        return Attempt(job.id, job.submit, job.restarts - 1)
+    return None
+
+
+def _over_budget(job: SlurmJob, view: View, policy: Policy, now: datetime) -> str:
+    limit, window = policy.job.max_restarts, policy.job.restart_window_s
+    recent = sum(
+        1
+        for r in view.state.jobs.values()
+        if r.attempt.job == job.id and not r.let_run and now < later(r.opened, window)
+    )
+    if recent < limit:
+        return ""
+    return (
+        f"hpctl: restarted {recent} times in {window / 3600:g} h, its budget; held for you to look"
+        f" (scontrol release {job.id} lets it go on)"
+    )

@@ -1,0 +1,252 @@
+"""`hpctl policy`: what a recovery policy says, what is wrong with it, and what it would do."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from hpctl.engine import config_loading
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import table, wrapped
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.jobs.rehearsal import Played
+    from hpctl.vocabulary.policy_file import PolicyFile
+
+
+class PolicyTestView(Struct, frozen=True):
+    """What `hpctl policy test` shows."""
+
+    policies: tuple[str, ...]
+    scenario: str
+    events: tuple[Played, ...]
+    restarts: int
+    held: str
+
+
+class CheckedFile(Struct, frozen=True):
+    """One file that was looked at. `notes`: what it says, laid over the defaults, that can never
+    happen."""
+
+    path: str
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+class PolicyCheckView(Struct, frozen=True):
+    """What `hpctl policy check` shows."""
+
+    files: tuple[CheckedFile, ...]
+
+
+class PolicyKey(Struct, frozen=True):
+    """One key, what it is, and which file says so last."""
+
+    key: str
+    value: str
+    source: str
+
+
+class PolicyShowView(Struct, frozen=True):
+    """What `hpctl policy show` shows."""
+
+    partition: str
+    keys: tuple[PolicyKey, ...]
+
+
+@click.group(short_help="Check, try and print recovery policies.")
+def policy() -> None:
+    """Check, try and print recovery policies (docs/policies.md)."""
+
+
+@policy.command()
+@click.argument("policies", nargs=-1, metavar="POLICY...", type=click.Path(readable=False))
+@click.option(
+    "--scenario",
+    required=True,
+    metavar="FILE",
+    type=click.Path(readable=False),
+    help="What happens to the run.",
+)
+@output.json_option
+def test(policies: tuple[str, ...], scenario: str, as_json: bool) -> None:
+    """Show what POLICY would do, event by event, and why.
+
+    Of several files the later ones win; without any, the defaults are tried. Nothing but the files
+    is read. Exit code: 0 the run goes on, 1 it ends held, 2 a file is wrong.
+    """
+    from hpctl.jobs import rehearsal
+    from hpctl.vocabulary.policy_file import merged, read
+
+    with as_typed():
+        files, story = [read(path) for path in policies], rehearsal.read(scenario)
+    played = rehearsal.play(merged(files), story)
+    held = next((p.why for p in reversed(played) if p.action == "hold"), "")
+    held = held if played[-1].nodes == 0 else ""
+    view = PolicyTestView(policies, scenario, played, rehearsal.restarts(played), held)
+    output.show("policy-test", view, as_json, draw_test)
+    output.leave(Exit.PROBLEM if held else Exit.FINE)
+
+
+@policy.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(readable=False)
+)
+@output.json_option
+def check(files: tuple[str, ...], as_json: bool) -> None:
+    """Validate policy files: every problem at once, with its place. Exit code 1 where one is."""
+    from hpctl.jobs.decide import unreachable
+    from hpctl.vocabulary.policy_file import PolicyError, merged, read
+    from hpctl.vocabulary.run_policy import RunPolicy
+
+    usual = unreachable(RunPolicy())
+
+    def checked(path: str) -> CheckedFile:
+        try:
+            found = unreachable(merged([read(path)]))
+        except PolicyError as error:
+            return CheckedFile(path, error.problems)
+        return CheckedFile(path, (), tuple(note for note in found if note not in usual))
+
+    view = PolicyCheckView(tuple(map(checked, files)))
+    output.show("policy-check", view, as_json, draw_check)
+    output.leave(Exit.PROBLEM if any(file.problems for file in view.files) else Exit.FINE)
+
+
+@policy.command(short_help="Print a policy with every key, and the reasons.")
+def example() -> None:
+    """Print a policy with every key at its default, and the reasons for them."""
+    from hpctl.vocabulary.policy_file import example as text
+
+    output.echo(text(), nl=False)
+
+
+@policy.command()
+@click.argument("files", nargs=-1, metavar="[FILE...]", type=click.Path(readable=False))
+@click.option("--partition", default="", metavar="NAME", help="The partition that the job is in.")
+@output.config_option
+@output.json_option
+def show(files: tuple[str, ...], partition: str, config: str, as_json: bool) -> None:
+    """Print what holds for a job, key by key, and which file says so.
+
+    The cluster's policy and the partition's come from the daemon's configuration, a job's own
+    from FILE; the later wins. On a machine without that configuration, such as a login node, it
+    says so and shows what FILE makes of the defaults. Exit code 2: a FILE is wrong.
+    """
+    from hpctl.vocabulary.policy_file import read
+
+    with as_typed():
+        own = [read(path) for path in files]
+    layers = [*_of_the_cluster(config, partition), *own]
+    names = ["cluster", f"partition {partition}"][: len(layers) - len(files)]
+    view = PolicyShowView(partition, _keys(layers, [*names, *files]))
+    output.show("policy-show", view, as_json, draw_show)
+
+
+def _of_the_cluster(config: str, partition: str) -> tuple[PolicyFile, ...]:
+    """The cluster's layers; none where this machine has no configuration and none was named."""
+    if config == output.DEFAULT_CONFIG and not os.path.lexists(config):
+        output.echo(
+            f"hpctl: no {config} on this machine: the cluster's and the partition's policy are not"
+            " counted in (--config names another)",
+            err=True,
+        )
+        return ()
+    return config_loading.load_config(config).run_policy_layers(partition)
+
+
+def _keys(layers: list[PolicyFile], names: list[str]) -> tuple[PolicyKey, ...]:
+    """Every key with its value; a section's keys by their dotted names."""
+    from hpctl.vocabulary.policy_file import BackoffSection, PolicyFile, TreatmentSection, merged
+    from hpctl.vocabulary.trouble import Kind
+
+    whole = merged(layers)
+
+    def source(*path: str) -> str:
+        for layer, name in zip(reversed(layers), reversed(names), strict=True):
+            value: object = layer.compact()
+            for part in path:
+                value = value.get(part) if isinstance(value, dict) else None
+            if value is not None:
+                return name
+        return "default"
+
+    plain = [name for name in PolicyFile.__struct_fields__ if name not in ("backoff", "on")]
+    keys = [PolicyKey(name, _text(getattr(whole, name)), source(name)) for name in plain]
+    for name in BackoffSection.__struct_fields__:
+        value = _text(getattr(whole.backoff, name))
+        keys.append(PolicyKey(f"backoff.{name}", value, source("backoff", name)))
+    for kind in Kind:
+        treatment = asdict(whole.treatment(kind))
+        for name in TreatmentSection.__struct_fields__:
+            where = source("on", kind, name)
+            if name == "ladder" or treatment[name] or where != "default":
+                keys.append(PolicyKey(f"on.{kind}.{name}", _text(treatment[name]), where))
+    return tuple(keys)
+
+
+def _text(value: object) -> str:
+    """A value as a person would write it in the file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    return "-" if value is None else str(value)
+
+
+def draw_test(out: Console, view: PolicyTestView) -> None:
+    """The events in their order, then how it ends."""
+    rows = []
+    for played in view.events:
+        # The same signature again is what holds a job: two that differ must look so.
+        what = " ".join(filter(None, [played.event, played.node, played.signature]))
+        rows.append((_clock(played.at_s), what, played.action, played.nodes, _why(played)))
+    table(out, ("AT", "EVENT", "ACTION", "NODES", wrapped("WHY")), rows)
+    out.print()
+    on = "the run goes on" if view.events[-1].nodes else "nothing runs at the end"
+    end = f"held: {view.held}" if view.held else on
+    out.print(f"{view.restarts} restarts; {end}")
+
+
+def draw_check(out: Console, view: PolicyCheckView) -> None:
+    """One line a file, and below it one for each problem."""
+    for file in view.files:
+        found = "valid, but" if file.notes else "fine"
+        found = f"{len(file.problems)} problem(s)" if file.problems else found
+        out.print(f"{file.path}: {found}")
+        for problem in (*file.problems, *file.notes):
+            out.print(f"  {problem}", soft_wrap=True)
+
+
+def draw_show(out: Console, view: PolicyShowView) -> None:
+    """A table of keys."""
+    rows = ((key.key, key.value, key.source) for key in view.keys)
+    table(out, ("KEY", wrapped("VALUE"), "FROM"), rows)
+
+
+def _why(played: Played) -> str:
+    """The reason, with everything else that the answer says."""
+    parts = [played.why]
+    if played.save_first_s:
+        parts.append(f"saves first, at most {played.save_first_s:g} s")
+    if played.after_s:
+        parts.append(f"waits {played.after_s:.0f} s")
+    if played.exclude:
+        parts.append(f"stays off {','.join(played.exclude)}")
+    return "; ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    """`1:02:03` since the start."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"

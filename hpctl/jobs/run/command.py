@@ -1,0 +1,162 @@
+"""`hpctl run`: supervise the steps of this job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from hpctl.jobs.arguments import complete_rules
+from hpctl.toolkit.arguments import as_typed
+from hpctl.toolkit.bounds import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hpctl.checkpoints.search import Checkpoint, PassedOver, Search
+    from hpctl.jobs.logs.rules import RuleSet
+    from hpctl.vocabulary.policy_file import PolicyFile
+
+_FILE = click.Path(path_type=Path, readable=False)  # who reads it says what is wrong with it
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": False, "allow_interspersed_args": False},
+    options_metavar="[OPTIONS] --",
+    short_help="Run a step that comes back on healthy nodes.",
+)
+@click.option("--spares", type=click.IntRange(0), metavar="K", help="Nodes to keep for later.")
+@click.option("--nodes", default="", metavar="N|MIN-MAX", help="Nodes of a step; elastic range.")
+@click.option("--policy", type=_FILE, metavar="FILE", help="A recovery policy of this job's own.")
+@click.option(
+    "--log-rules",
+    multiple=True,
+    metavar="NAME|FILE",
+    help="Log rules to watch with.",
+    shell_complete=complete_rules,
+)
+@click.option("--log", multiple=True, type=_FILE, metavar="FILE", help="Another file to watch.")
+@click.option("--torch", is_flag=True, help="Restart dead ranks inside the step (PyTorch).")
+@click.option("--nproc", type=int, default=0, metavar="N", help="With --torch: ranks a node.")
+@click.option(
+    "--in-process", is_flag=True, help="With --torch: after an exception keep the processes."
+)
+@click.option("--slurm-bin", type=_FILE, metavar="DIR", help="Where srun is.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="SRUN-ARGS COMMAND")
+def run(
+    spares: int | None,
+    nodes: str,
+    policy: Path | None,
+    log_rules: tuple[str, ...],
+    log: tuple[Path, ...],
+    torch: bool,
+    nproc: int,
+    in_process: bool,
+    slurm_bin: Path | None,
+    arguments: tuple[str, ...],
+) -> None:
+    """Run a step of this job, and run it again where that helps.
+
+    Inside a job: launches `srun SRUN-ARGS COMMAND` on all nodes of the allocation but the
+    spares. When a node is lost, the program crashes or hangs, the next step starts on healthy
+    nodes of the same allocation, from the last complete checkpoint. See docs/run.md.
+    """
+    from hpctl.jobs.crash import classify
+    from hpctl.jobs.run.settings import TorchRanks, settings
+    from hpctl.jobs.run.srun import StepLauncher, parse_srun
+    from hpctl.jobs.run.supervise import StepSupervisor
+    from hpctl.vocabulary.policy_file import merged
+
+    if in_process and not torch:
+        raise click.UsageError("--in-process needs --torch.")
+    with as_typed():
+        asked, own = parse_srun(arguments), _policy(policy)
+        watched = _rules((*merged(own).log_rules, *log_rules))
+    given = settings(
+        asked,
+        os.environ,
+        own,
+        nodes=nodes,
+        spares=spares,
+        rules=watched,
+        logs=log,
+        torch=TorchRanks(nproc or _ranks_a_node(), in_process) if torch else None,
+        search=_search(os.environ),
+    )
+    where = os.environ.get("HPCTL_SLURM_BIN")
+    launcher = StepLauncher(given.job, slurm_bin or (Path(where) if where else None))
+    raise SystemExit(StepSupervisor(given, launcher, classify, _say).run())
+
+
+def _ranks_a_node() -> int:
+    """The batch script's tasks a node are ranks; 0 where it has none."""
+    tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "")
+    return int(tasks) if tasks.isdecimal() and int(tasks) > 1 else 0
+
+
+def _policy(path: Path | None) -> list[PolicyFile]:
+    """The job's policy: what it was submitted with, and the file over it."""
+    from hpctl.toolkit.errors import HpctlError
+    from hpctl.vocabulary.policy_file import from_json, read
+
+    files = []
+    if exported := os.environ.get("HPCTL_POLICY"):
+        try:
+            files.append(from_json(json.loads(exported)))
+        except ValueError as error:
+            raise HpctlError(
+                f"HPCTL_POLICY is no recovery policy: {error}", "It is set by hpctl sbatch alone."
+            ) from error
+    if path is not None:
+        files.append(read(path))
+    return files
+
+
+def _search(environ: Mapping[str, str]) -> Callable[[], Search] | None:
+    """Looks in the job's directory and its tiers; what is in S3 only is brought to the former."""
+    from hpctl.checkpoints.fast.spec import ENVIRONMENT
+    from hpctl.checkpoints.resume import further_places
+
+    directory, tiers = environ.get("HPCTL_CHECKPOINT_DIR"), further_places(environ)
+    if not directory or not (tiers or environ.get(ENVIRONMENT)):
+        return None
+    from hpctl.checkpoints.command import Aws
+    from hpctl.checkpoints.fast import helpers
+    from hpctl.checkpoints.fast.lead import restore
+    from hpctl.checkpoints.fetch import fetch
+    from hpctl.checkpoints.files import Remote
+    from hpctl.checkpoints.search import last_complete, tiers_of
+
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES", "1"))
+    spec = helpers.given(environ)
+    places, unseen = tiers_of([directory, *tiers], Aws(None, None, None).place)
+
+    def bring(found: Checkpoint) -> Checkpoint | PassedOver:
+        return fetch(found, Path(directory)) if isinstance(found.path, Remote) else found
+
+    def look() -> Search:
+        result = last_complete(places, nodes=nodes, bring=bring)
+        result = replace(result, unseen=(*unseen, *result.unseen))
+        return restore(spec, result, helpers.say, helpers.gone) if spec else result
+
+    return look
+
+
+def _rules(names: tuple[str, ...]) -> RuleSet | None:
+    """The log rules of presets and files, None without any. Raises HpctlError."""
+    from hpctl.jobs.logs.rules import RuleSet, load, preset
+    from hpctl.vocabulary.log_presets import PRESETS
+
+    # A preset's name first: those of a policy were settled when the job was submitted, elsewhere.
+    files = {n for n in names if n not in PRESETS and ("/" in n or Path(n).is_file())}
+    found = [load(Path(n)) if n in files else preset(n) for n in names]
+    return RuleSet(tuple(rule for one in found for rule in one.rules)) if found else None
+
+
+def _say(line: str) -> None:
+    print(printable(line, lines=True), file=sys.stderr, flush=True)

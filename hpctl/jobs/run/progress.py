@@ -1,0 +1,509 @@
+"""What all ranks reported, kept in bounded memory, and what is wrong with the run by it.
+
+No clock, no socket: notes and times go in, Troubles come out. Times are seconds of one monotonic
+clock, so that a wall clock which is set does not make a hang. The loss and the throughput are
+judged against the run's own past, by the judges of the log rules. The ranks' side is
+`hpctl.progress`; `progress_notes` hears what they say and parses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from statistics import median
+
+from msgspec import Struct, field
+
+from hpctl.jobs.logs.engine import Baseline
+from hpctl.jobs.logs.rules import LogRule
+from hpctl.jobs.run.progress_notes import Note
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+WINDOW = 64
+FEWEST = 3
+"""Silences between steps that must be known before they explain anything."""
+SAVE_FLOOR_S = START_FLOOR_S = 600.0
+SAVE_FACTOR = 3.0
+PAUSE_FACTOR = 1.5
+MOST_PHASES = 64
+
+
+class RunPace(Struct):
+    """The past that a hang is judged by. Durations in seconds."""
+
+    silences: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    """Between one report of a new step and the next, whatever number of steps lay between."""
+    longest_pause: float = 0.0
+    """The longest such silence that the run came out of by itself."""
+    longest_start: float = 0.0
+    """The longest from a start to its first step."""
+    longest_early: float = 0.0
+    """The longest of the first silences of a start: compiling, allocating, warming up."""
+    longest_save: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    """The longest that each phase without steps has lasted."""
+    past: float | None = None
+    """The median silence of the start before this one."""
+
+    def renewed(self) -> RunPace:
+        """What the next start of the same run may go by."""
+        return RunPace(
+            longest_start=self.longest_start,
+            longest_early=self.longest_early,
+            longest_save=self.longest_save,
+            phases=dict(self.phases),
+            past=self.median() or self.past,
+        )
+
+    def median(self) -> float | None:
+        """The run's own median silence between steps, None while too little is known."""
+        return median(self.silences) if len(self.silences) >= FEWEST else None
+
+    def stepped(self, silence: float, *, excused: bool) -> None:
+        """A new step came after so long; `excused` where a save or another phase lay between."""
+        if len(self.silences) < FEWEST:
+            self.longest_early = max(self.longest_early, silence)
+        elif not excused:
+            self.longest_pause = max(self.longest_pause, silence)
+        self.silences.append(silence)
+
+    def left(self, phase: str, seconds: float) -> None:
+        """A phase without a step in it is over."""
+        if phase in self.phases or len(self.phases) < MOST_PHASES:
+            self.phases[phase] = max(self.phases.get(phase, 0.0), seconds)
+
+    def start_bound(self, policy: RunPolicy) -> float:
+        """Seconds to the first step that are explained, by an earlier start where there was one."""
+        if not self.longest_start:
+            return policy.hang_start_s
+        own = max(START_FLOOR_S, policy.hang_factor * self.longest_start)
+        return min(own, policy.hang_start_s)
+
+    def step_bound(self, policy: RunPolicy) -> float:
+        """Seconds without a step that are still explained."""
+        own = self.median()
+        if own is None:
+            if self.past is None:
+                # The first steps compile, allocate and warm up: they explain nothing yet.
+                return policy.hang_start_s
+            early = policy.hang_factor * max(self.past, self.longest_early)
+            return max(policy.hang_floor_s, min(early, policy.hang_start_s))
+        paused = min(PAUSE_FACTOR * self.longest_pause, policy.hang_start_s)
+        return max(policy.hang_floor_s, policy.hang_factor * own, paused)
+
+    def save_bound(self) -> float:
+        """Seconds that a save may take."""
+        return max(SAVE_FLOOR_S, SAVE_FACTOR * self.longest_save)
+
+    def phase_bound(self, phase: str, policy: RunPolicy) -> float:
+        """Seconds that a phase without steps may take; the start's where it never ended before."""
+        longest = self.phases.get(phase)
+        if longest is None:
+            return policy.hang_start_s
+        return max(self.step_bound(policy), policy.hang_factor * longest)
+
+
+# A pattern is part of every rule; these judge numbers that came without a line.
+_SPIKE = LogRule(name="loss", logPattern="(.)", kind="spike")
+_SLOW = LogRule(name="throughput", logPattern="(.)", kind="slow")
+
+
+class PastJudge:
+    """True once as many values running as the rule wants are far off the run's own past."""
+
+    def __init__(self, rule: LogRule) -> None:
+        self._rule, self._baseline, self._bad = rule, Baseline(rule), 0
+
+    def __call__(self, value: float) -> bool:
+        """Take the next value."""
+        bad = self._baseline(value)
+        if bad is not None:
+            self._bad = self._bad + 1 if bad else 0
+        return bool(bad) and self._bad == self._rule.points
+
+
+MOST_RANKS = 1 << 16
+MOST_NAMED = 8
+"""Ranks that a sentence names one by one."""
+
+
+class Rank(Struct):
+    """One rank as it last reported. Times are `RunProgress`'s seconds."""
+
+    rank: int
+    at: float
+    """When it was last heard."""
+    node: NodeName | None = None
+    pid: int | None = None
+    gpu: str = ""
+    step: int | None = None
+    phase: str = ""
+    phase_at: float = 0.0
+    stepping: bool = False
+    """A step was reported within its phase: the phase is not one without steps."""
+    saving_at: float | None = None
+    """Since when it saves."""
+    stride: int = 0
+    """Steps between its last two reports, where it had to leave some out; 0 where it did not."""
+
+    def hear(self, note: Note, at: float) -> None:
+        """Who it is; what it did is for `RunProgress`."""
+        self.at = at
+        self.node = note.node or self.node
+        self.pid = note.pid or self.pid
+        self.gpu = note.gpu or self.gpu
+
+    def __str__(self) -> str:
+        """`rank 3 on node-2 (GPU 5)`."""
+        node = f" on {self.node}" if self.node else ""
+        gpu = f" (GPU {self.gpu})" if self.gpu else ""
+        return f"rank {self.rank}{node}{gpu}"
+
+
+class Behind(Struct, frozen=True):
+    """The ranks that the others wait for, and how that shows. Empty: the notes do not show it."""
+
+    ranks: tuple[Rank, ...] = ()
+    why: str = ""
+
+
+def behind(ranks: Mapping[int, Rank], since: float) -> Behind:
+    """Who is behind: by step; else in another phase than most; else never heard.
+
+    Only what was reported after `since`, when the run last went back, is compared. A lag that may
+    be a report left out by a rank that steps faster than it may report is none.
+    """
+    fresh = [rank for rank in ranks.values() if rank.at >= since]
+    stepped = [rank for rank in fresh if rank.step is not None]
+    if len(stepped) > 1:
+        front = max(_step(rank) for rank in stepped)
+        lowest = min(stepped, key=_step)
+        slack = max(rank.stride for rank in stepped)
+        if _step(lowest) < front - slack:
+            late = [rank for rank in stepped if rank.step == lowest.step]
+            if 2 * len(late) <= len(stepped):
+                there = f"at step {lowest.step}, the furthest at {front}"
+                return Behind(tuple(late), f"{named(late)} {_is(late)} {there}")
+    return _elsewhere(fresh) or Behind()
+
+
+def _elsewhere(fresh: list[Rank]) -> Behind | None:
+    """Ranks in another phase than most, where few enough are."""
+    phases = Counter(rank.phase for rank in fresh if rank.phase)
+    if len(phases) < 2:
+        return None
+    most, times = phases.most_common(1)[0]
+    others = [rank for rank in fresh if rank.phase and rank.phase != most]
+    if len(others) >= times:
+        return None
+    where = ", ".join(sorted({rank.phase for rank in others})[:MOST_NAMED])
+    return Behind(
+        tuple(others), f"{named(others)} {_is(others)} in {where}, the other {times} in {most}"
+    )
+
+
+def named(ranks: Iterable[Rank]) -> str:
+    """The ranks as text, the first few of many."""
+    found = sorted(ranks, key=lambda rank: rank.rank)
+    text = ", ".join(str(rank) for rank in found[:MOST_NAMED])
+    more = len(found) - MOST_NAMED
+    return f"{text} and {more} more" if more > 0 else text
+
+
+def _is(ranks: list[Rank]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
+def _step(rank: Rank) -> int:
+    assert rank.step is not None
+    return rank.step
+
+
+REORDERED_S, REORDERED_STEPS = 1.0, 8
+"""A report so little older than the last one is a datagram that was overtaken, and no restart."""
+NOBODY = 0
+"""Notes without a rank are taken for this one's: programs that have only one."""
+MOST_PENDING = 16
+KEPT_SAVES = 16
+
+
+class RunProgress:
+    """One start of a run: from the launch of its ranks until they are gone."""
+
+    def __init__(
+        self, policy: RunPolicy, started: float, began: datetime, *, pace: RunPace | None = None
+    ) -> None:
+        """`started` and `began` are the same moment, by the monotonic and by the wall clock.
+
+        `ranks` is how many there are, None where nobody knows. `pace` is what an earlier start of
+        the same run has taught (`pace.renewed()` of its progress).
+        """
+        self.policy, self.started, self._began = policy, started, began
+        self.ranks: dict[int, Rank] = {}
+        self.pace = pace or RunPace()
+        self.step: int | None = None
+        """The furthest step of this start, or since the run last went back."""
+        self.checkpoint: tuple[str, int | None] | None = None
+        self.saves: deque[float] = deque(maxlen=KEPT_SAVES)
+        """What saves took, as the program reported: `saves` of `RankProgress` takes them."""
+        """Path and step of the last save that a rank called finished."""
+        self.done = False
+        """The run reported its end."""
+        self._lowest = MOST_RANKS * MOST_RANKS
+        """The lowest rank heard: its loss stands for the run's."""
+        self._moved = started
+        self._stepped: float | None = None
+        self._stepped_at = started
+        self._start: float | None = started
+        """When a start began that has made no step yet."""
+        self._excused = False
+        self._since = started
+        self._reported_at: float | None = None
+        self._pending: deque[Trouble] = deque(maxlen=MOST_PENDING)
+        self._jumps, self._slows = PastJudge(_SPIKE), PastJudge(_SLOW)
+        self._by_tokens = False
+        self._lost: set[int] = set()
+        """Ranks whose loss is no finite number."""
+
+    def wall(self, at: float) -> datetime:
+        """The monotonic seconds as a date."""
+        return self._began + timedelta(seconds=at - self.started)
+
+    def add(self, note: Note, at: float) -> None:
+        """Take in one note, heard at `at`."""
+        if note.restart:
+            self.restarted(at)
+            return
+        number = NOBODY if note.rank is None else note.rank
+        rank = self.ranks.get(number)
+        if rank is None:
+            if len(self.ranks) >= MOST_RANKS:
+                return
+            rank = self.ranks[number] = Rank(number, at)
+            self._lowest = min(self._lowest, number)
+        if note.pid is not None and rank.pid not in (None, note.pid):
+            # Another process has its place: its ranks were restarted inside the step.
+            self._go_back(at)
+            rank.step, rank.phase, rank.saving_at = None, "", None
+        before = rank.at
+        rank.hear(note, at)
+        if note.phase:
+            self._phase(rank, note.phase, at)
+        if note.saving is not None:
+            self._saving(rank, note.saving, at)
+        if note.checkpoint:
+            self._checkpoint(note, at)
+        elif note.step is not None:
+            self._step(rank, note, note.step, at, at - before)
+        if note.done:
+            self.done, self._moved = True, at
+
+    def restarted(self, at: float) -> None:
+        """All ranks are started anew inside the step: what they last did counts no more."""
+        self._go_back(at)
+        self.ranks.clear()
+        self.done, self.pace, self._start = False, self.pace.renewed(), at
+
+    def trouble(self, now: float) -> Trouble | None:
+        """What is wrong, each thing once; a hang again only after something moved in between."""
+        if self._pending:
+            return self._pending.popleft()
+        hang = self.hang(now)
+        if hang is None or self._reported_at == self._moved:
+            return None
+        self._reported_at = self._moved
+        return hang
+
+    def hang(self, now: float) -> Trouble | None:
+        """The hang as it stands, however often it was reported. Changes nothing."""
+        if now - self._moved <= self.bound(now):
+            return None
+        late = self.behind()
+        only = late.ranks[0] if len(late.ranks) == 1 else None
+        silence = self.silence(now)
+        return Trouble(
+            Kind.HANG,
+            self.wall(now),
+            f"{late.why}; {silence}" if late.why else silence,
+            signature=f"hang: no {self._waiting_for()}",
+            node=self._common_node(late),
+            rank=only.rank if only else None,
+            device=f"GPU {only.gpu}" if only and only.gpu else "",
+            evidence=self.summary(now),
+            step=self.step,
+            progress=self.checkpoint[1] if self.checkpoint else None,
+        )
+
+    def silence(self, now: float) -> str:
+        """As text: `no step for 62 s since step 50 (its median is 1 s, bound 60 s)`."""
+        own = self.pace.median()
+        usual = f"its median is {own:.3g} s, " if own is not None else ""
+        since = f" since step {self.step}" if self.step is not None else ""
+        passed = f"{now - self._moved:.0f} s"
+        bound = f"{self.bound(now):.0f} s"
+        return f"no {self._waiting_for()} for {passed}{since} ({usual}bound {bound})"
+
+    def suspect(self, now: float) -> bool:
+        """Half of the explained silence is over: time for a first look from outside."""
+        return now - self._moved > self.bound(now) / 2
+
+    def behind(self) -> Behind:
+        """The ranks that the others wait for, by their own notes."""
+        return behind(self.ranks, self._since)
+
+    @property
+    def moved(self) -> float:
+        """When anything last went on: a step, a phase, a save."""
+        return self._moved
+
+    @property
+    def stepped_at(self) -> float:
+        """When a step was last reported; the start where none was yet."""
+        return self._stepped_at
+
+    def alive(self, at: float) -> None:
+        """Something outside the notes shows that the run goes on: its silence counts from here."""
+        self._moved, self._excused = at, True
+
+    def bound(self, now: float) -> float:
+        """Seconds of silence, counted from `moved`, that are explained now."""
+        if self.done:
+            bound = self.policy.hang_start_s
+        elif self._start is not None:
+            bound = self.pace.start_bound(self.policy)
+        else:
+            bound = self.pace.step_bound(self.policy)
+        explained = self.pace.save_bound()
+        for rank in self.ranks.values():
+            if rank.saving_at is not None and now - rank.saving_at <= explained:
+                return max(bound, explained)
+            if rank.phase and not rank.stepping and rank.at >= self._since:
+                bound = max(bound, self.pace.phase_bound(rank.phase, self.policy))
+        return bound
+
+    def summary(self, now: float) -> str:
+        """A few lines for a person: what each group of ranks last did."""
+        groups: dict[tuple[int | None, str, bool], list[Rank]] = {}
+        for rank in self.ranks.values():
+            groups.setdefault((rank.step, rank.phase, rank.saving_at is not None), []).append(rank)
+        lines = []
+        for (step, phase, saving), ranks in sorted(groups.items(), key=lambda g: len(g[1]))[:8]:
+            last = max(rank.at for rank in ranks)
+            where = f"step {step}" if step is not None else "no step"
+            doing = f", in {phase}" if phase else ""
+            doing += ", saving" if saving else ""
+            lines.append(f"{where}{doing}, heard {now - last:.0f} s ago: {named(ranks)}")
+        return "\n".join(lines)
+
+    def _step(self, rank: Rank, note: Note, step: int, at: float, since: float) -> None:
+        last = rank.step
+        if last is not None and step < last:
+            if since <= REORDERED_S and last - step <= REORDERED_STEPS:
+                return
+            self._go_back(at)
+        rank.stride = max(step - last, 0) if note.lost and last is not None else 0
+        if rank.phase and not rank.stepping:
+            self.pace.left(rank.phase, at - rank.phase_at)
+        rank.step, rank.stepping = step, True
+        if last != step:
+            self._moved = self._stepped_at = at
+        if self.step is None or step > self.step:
+            self._advance(step, note.tokens, at)
+        if note.loss is not None:
+            self._loss(rank, note.loss, at)
+
+    def _advance(self, step: int, tokens: float | None, at: float) -> None:
+        if self.step is not None and self._stepped is not None:
+            silence = at - self._stepped
+            self.pace.stepped(silence, excused=self._excused)
+            if silence > 0:
+                self._rate(silence, step - self.step, tokens, at)
+        elif self._start is not None:
+            self.pace.longest_start = max(self.pace.longest_start, at - self._start)
+        self._start = None
+        self.step, self._stepped, self._excused = step, at, False
+
+    def _go_back(self, at: float) -> None:
+        """The run was taken up again at an earlier step, or counts its steps anew."""
+        self._since, self.step, self._stepped, self._moved = at, None, None, at
+
+    def _rate(self, silence: float, steps: int, tokens: float | None, at: float) -> None:
+        """So many steps in so many seconds, with the tokens of each where they are reported."""
+        if (tokens is not None) != self._by_tokens:
+            self._slows, self._by_tokens = PastJudge(_SLOW), tokens is not None
+        rate = steps * (1.0 if tokens is None else tokens) / silence
+        if self._slows(rate):
+            unit = "steps/s" if tokens is None else "tokens/s"
+            why = f"{rate:.4g} {unit} is far under the run's own median"
+            signature = "throughput far under the run's own past"
+            self._queue(Kind.SLOW, f"{why}, {_SLOW.points} times running", at, signature)
+
+    def _loss(self, rank: Rank, loss: float, at: float) -> None:
+        """A loss that is no number is reported of the first rank, until all are again."""
+        if not math.isfinite(loss):
+            if not self._lost:
+                why = f"{rank}: the loss is {loss}"
+                self._queue(Kind.NAN, why, at, "loss is no finite number", rank)
+            self._lost.add(rank.rank)
+            return
+        self._lost.discard(rank.rank)
+        if rank.rank == self._lowest and self._jumps(loss):
+            why = f"the loss is {loss:.6g}, far over the run's own median"
+            signature = "loss far over the run's own past"
+            self._queue(Kind.SPIKE, f"{why}, {_SPIKE.points} times running", at, signature)
+
+    def _phase(self, rank: Rank, phase: str, at: float) -> None:
+        if phase == rank.phase:
+            return
+        if rank.phase and not rank.stepping:
+            self.pace.left(rank.phase, at - rank.phase_at)
+        rank.phase, rank.phase_at, rank.stepping = ("" if phase == "-" else phase), at, False
+        self._moved, self._excused = at, True
+
+    def _saving(self, rank: Rank, on: bool, at: float) -> None:
+        if on:
+            rank.saving_at = at if rank.saving_at is None else rank.saving_at
+        elif rank.saving_at is not None:
+            self.pace.longest_save = max(self.pace.longest_save, at - rank.saving_at)
+            rank.saving_at = None
+        self._moved, self._excused = at, True
+
+    def _checkpoint(self, note: Note, at: float) -> None:
+        self.checkpoint = (note.checkpoint, note.step)
+        if note.seconds is not None and 0 <= note.seconds < self.policy.window_s:
+            self.pace.longest_save = max(self.pace.longest_save, note.seconds)
+            self.saves.append(note.seconds)
+        self._moved, self._excused = at, True
+
+    def _queue(
+        self, kind: Kind, why: str, at: float, signature: str, rank: Rank | None = None
+    ) -> None:
+        self._pending.append(
+            Trouble(
+                kind,
+                self.wall(at),
+                f"{why} (step {self.step})",
+                signature=signature,
+                node=rank.node if rank else None,
+                rank=rank.rank if rank else None,
+                device=f"GPU {rank.gpu}" if rank and rank.gpu else "",
+                step=self.step,
+                progress=self.checkpoint[1] if self.checkpoint else None,
+            )
+        )
+
+    def _waiting_for(self) -> str:
+        if self.done:
+            return "end after the run said that it was done"
+        if any(rank.saving_at is not None for rank in self.ranks.values()):
+            return "end of a save"
+        return "first step" if self.step is None else "step"
+
+    @staticmethod
+    def _common_node(late: Behind) -> NodeName | None:
+        nodes = {rank.node for rank in late.ranks}
+        return nodes.pop() if len(nodes) == 1 else None

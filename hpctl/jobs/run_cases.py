@@ -1,0 +1,186 @@
+"""Which runs have gone wrong by themselves, and in what way."""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import JobReported
+from hpctl.engine.view import View, headless, last_report
+from hpctl.jobs.plan_hits import put_off
+from hpctl.toolkit.bounds import later, natural
+from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.job_recovery import JobRecovery, Wish
+from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob, SlurmNode
+from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
+
+
+def _action(rec: JobRecovery) -> Action:
+    if rec.trouble is not None:
+        return rec.action
+    return Action.HOLD if rec.over_budget else Action.REQUEUE
+
+
+def _trouble(rec: JobRecovery) -> Trouble:
+    """What went wrong; for a node's fault, as the run felt it."""
+    if rec.trouble is not None:
+        return rec.trouble
+    node = rec.bad_nodes[0] if rec.bad_nodes else None
+    return Trouble(Kind.NODE, rec.opened, rec.why, f"node {rec.cause}", node=node)
+
+
+_DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
+
+
+_BOOTED: Final = "node booted"
+
+
+_BOOTS_S, _REGISTERS_S = 900.0, 120.0
+"""A boot, and a slurmd's start, are at most so long before the requeue that they cause."""
+
+
+_NODES: Final = (Kind.NODE, Kind.PREEMPTED)
+
+
+_FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
+"""HUP, INT, QUIT, KILL, TERM: a shell ends with 128 more where its last program was so ended. Of
+the others (SEGV, ABRT) a program dies by its own fault."""
+
+
+class _Case(Struct, frozen=True):
+    """A run that went wrong: which one, how, and what its supervisor has answered, if it has."""
+
+    attempt: Attempt
+    trouble: Trouble
+    reported: JobReported | None = None
+    queued: bool = False
+    """It is back in the queue already: it starts by itself, and it is asked only when."""
+
+
+def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+    wish = _wish(job, view)
+    if job.state == "PENDING":
+        return _requeued(job, view, now)
+    if job.running or job.state in ENDED_BADLY:
+        if wish is not None:
+            return _Case(job.attempt, _reported_trouble(wish), wish)
+        if job.state in ENDED_BADLY:
+            return _Case(job.attempt, _ended_badly(job, view, now))
+        if headless(job, view):
+            why = f"the node of its batch script, {job.batch_host}, is lost"
+            trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
+            return _Case(job.attempt, trouble)
+    return None
+
+
+def _wish(job: SlurmJob, view: View) -> JobReported | None:
+    """The newest word of this run, where it is a wish: a later word takes an older wish back."""
+    event = last_report(job.id, job.restarts, view)
+    return event if event is not None and event.report.wish is not Wish.NONE else None
+
+
+def _reported_trouble(event: JobReported) -> Trouble:
+    """What it told of; a wish without a trouble is planned, as growing back is."""
+    report = event.report
+    why = report.why or "its supervisor gives its nodes back"
+    return report.trouble or Trouble(Kind.PREEMPTED, event.at, why, progress=report.progress)
+
+
+def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+    """A job that somebody else put back in the queue, and that sits out Slurm's begin delay."""
+    delayed = job.eligible is not None and now < job.eligible and not put_off(job)
+    if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
+        return None
+    attempt = Attempt(job.id, job.submit, job.restarts - 1)
+    event = last_report(job.id, attempt.restarts, view)
+    if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
+        return _Case(attempt, _reported_trouble(event), event, queued=True)
+    lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
+    booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
+    if lost:
+        why = f"Slurm took it off {','.join(sorted(lost))}, which is DOWN"
+        trouble = Trouble(Kind.NODE, now, why, "node down", node=min(lost))
+    elif booted:
+        why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
+        trouble = Trouble(Kind.NODE, now, why, _BOOTED, node=min(booted))
+    else:
+        why = "somebody put it back in the queue, and told nothing"
+        trouble = Trouble(Kind.KILLED, now, why, "requeued")
+    return _Case(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+
+
+def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:
+    """Whether a node came back without the job before slurmctld had called it DOWN: the slurmd
+    registers after a boot, and slurmctld requeues at once what it no longer runs.
+
+    The requeue sets the submit time anew.
+    """
+    if node is None or node.boot_time is None or node.slurmd_start is None:
+        return False
+    since, till = later(job.submit, -_REGISTERS_S), later(job.submit, 1)
+    booted = later(job.submit, -_BOOTS_S) < node.boot_time <= till
+    return booted and since < node.slurmd_start <= till
+
+
+def _ended_badly(job: SlurmJob, view: View, now: datetime) -> Trouble:
+    """What Slurm's state and exit code say of a run that ended."""
+    policy = view.ruled.get(job.id, Ruled()).policy
+    code, _, number = job.exit_code.partition(":")
+    signalled = natural(number)
+    exit_code = 128 + signalled if signalled else natural(code) if code.isdigit() else None
+    node: NodeName | None = None
+    progress = _progress(job, view)
+    if job.state == "OUT_OF_MEMORY":
+        kind, why = Kind.HOST_MEMORY, "Slurm killed it for its memory"
+    elif job.state in ("NODE_FAIL", "BOOT_FAIL"):
+        kind, why = Kind.NODE, f"Slurm ended it as {job.state}"
+    elif job.reason == "JobLaunchFailure" or _batch_host_lost(job, view, exit_code):
+        kind, why = Kind.NODE, f"the node of its batch script, {job.batch_host}, was lost"
+        node = job.batch_host
+    elif exit_code in policy.corruption_exit_codes:
+        kind, why = Kind.CORRUPTION, f"exit code {exit_code} is evidence of silent corruption"
+    elif signalled:
+        kind, why = Kind.KILLED, f"its script was ended by signal {signalled}"
+    elif exit_code is not None and exit_code - 128 in _FROM_OUTSIDE:
+        why = f"its script ended with exit code {exit_code}: signal {exit_code - 128} from outside"
+        kind = Kind.KILLED
+    elif exit_code is not None and exit_code in UNSTARTED:
+        # bash's own word, too, for the last command of a script that is there.
+        again = job.restarts > 0 or progress is not None
+        kind, why = unstarted(f"{UNSTARTED[exit_code]} (exit code {exit_code})", again)
+    else:
+        kind, why = Kind.CRASH, f"its script ended with exit code {exit_code}"
+    return Trouble(
+        kind,
+        job.end or now,
+        why,
+        signature=f"{job.state} {job.exit_code}".strip(),
+        node=node,
+        exit_code=exit_code,
+        progress=progress,
+    )
+
+
+def _batch_host_lost(job: SlurmJob, view: View, exit_code: int | None) -> bool:
+    """Whether the node of the batch script is DOWN, or was about to be.
+
+    Nodes and jobs are read side by side: a script that was killed on a closed node may be seen
+    before the DOWN that killed it.
+    """
+    host = view.scheduler.nodes.get(job.batch_host) if job.batch_host else None
+    killed = exit_code is not None and exit_code - 128 in _FROM_OUTSIDE
+    return host is not None and (host.down or (host.closed and killed))
+
+
+def _progress(job: SlurmJob, view: View) -> int | None:
+    """The newest checkpoint that anybody told of; None where nobody did."""
+    for event in reversed(view.state.reports.get(job.id, ())):
+        found = event.report.progress
+        if found is None and event.report.trouble is not None:
+            found = event.report.trouble.progress
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,91 @@
+"""The safety checks between a run that went wrong and its recovery, in one ordered tuple."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.engine.view import View, fresh
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+HANG_GATE: Final = "hang"
+
+
+OTHERS_GATE: Final = "hang_of_others"
+
+
+class Run(Struct, frozen=True):
+    """A run that went wrong, and what is to be done about it."""
+
+    job: SlurmJob
+    answer: RunDecision
+
+
+RunGate = Callable[[Run, View, Policy, datetime], str | None]
+
+
+def kill_switch(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+    """The kill-switch file exists."""
+    return view.stopped or None
+
+
+def paused(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+    """An operator has paused hpctl."""
+    return f"paused by {view.state.paused_by}" if view.state.paused_by else None
+
+
+def stale_facts(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+    """Slurm, the cloud or the node's agent has not been read lately."""
+    if view.current and fresh(view.scheduler.as_of, policy.ages.scheduler_s, now):
+        return None
+    return f"Slurm was last read at {view.scheduler.as_of:%H:%M:%S}"
+
+
+def not_allowed(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+    """The job is in none of the partitions where hpctl may act."""
+    return _outside(run.job, policy) or None
+
+
+def observing(run: Run, view: View, policy: Policy, now: datetime) -> str | None:
+    """Mode observe only journals. Last: what passes the others shows here."""
+    if policy.mode is not Mode.OBSERVE:
+        return None
+    answer = run.answer
+    would = {Action.HOLD: "hold", Action.NOTIFY: "treat"}.get(answer.action, "start")
+    after = f" after {answer.after_s:.0f} s" if answer.after_s > 0 else ""
+    without = f" away from {','.join(answer.exclude)}" if answer.exclude else ""
+    return f"mode observe: would {would} job {run.job.id}{after}{without}: {answer.why}"
+
+
+class RunGateRow(Struct, frozen=True):
+    """A gate and its name."""
+
+    name: str
+    gate: RunGate
+
+
+RUN_GATES: Final = (
+    RunGateRow("kill_switch", kill_switch),
+    RunGateRow("paused", paused),
+    RunGateRow("stale_facts", stale_facts),
+    RunGateRow("not_allowed", not_allowed),
+    RunGateRow("observing", observing),
+)
+
+
+def shut_now(job: SlurmJob, policy: Policy, stopped: str, paused_by: str) -> str:
+    """Why hpctl would not act on this job now, as its supervisor is told; empty where it may."""
+    if stopped or paused_by:
+        return stopped or f"paused by {paused_by}"
+    if policy.mode is Mode.OBSERVE:
+        return "mode observe: decisions are written down and nothing is done"
+    return _outside(job, policy)
+
+
+def _outside(job: SlurmJob, policy: Policy) -> str:
+    if not policy.partitions or job.partition in policy.partitions:
+        return ""
+    return f"partition {job.partition} is none that the configuration allows"

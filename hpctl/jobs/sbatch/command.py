@@ -1,0 +1,294 @@
+"""`hpctl sbatch`: sbatch, with a job that resumes."""
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+import hpctl
+from hpctl.jobs.sbatch import context, options
+from hpctl.jobs.sbatch.context import Runtime, SubmitContext
+from hpctl.jobs.sbatch.options import (
+    HPCTL_OPTIONS,
+    CommandLine,
+    HpctlOptions,
+    hpctl_options,
+    parse_command_line,
+)
+from hpctl.jobs.sbatch.submit import Submission, plan
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import complete_file
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.registration import COMMENT_PREFIX
+
+ANSWER_S = 600.0
+"""sbatch itself keeps trying while slurmctld is away; this is only an end to it."""
+
+_SAYS_AND_ENDS = frozenset({"help", "usage", "version"})
+
+
+class Sbatch(click.Command):
+    """A command whose arguments are sbatch's to parse, all but hpctl's own options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Answer --help; hand everything else over unparsed."""
+        if args[:1] in (["--help"], ["-h"]) and not ctx.resilient_parsing:
+            output.echo(ctx.get_help())
+            ctx.exit()
+        ctx.params["arguments"] = tuple(args)
+        return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """hpctl's own options; else files, of which the script is one."""
+        if incomplete.startswith("-"):
+            own = [f"--{name}" for name in (*HPCTL_OPTIONS, "help")]
+            return [CompletionItem(name) for name in own if name.startswith(incomplete)]
+        return complete_file(ctx, None, incomplete)
+
+
+@click.command(
+    cls=Sbatch,
+    options_metavar="[HPCTL OPTIONS] [SBATCH OPTIONS] [SCRIPT [ARGUMENTS]]",
+    short_help="Submit a batch job that resumes from checkpoints.",
+)
+def sbatch(arguments: tuple[str, ...]) -> None:
+    """Submit a batch job that resumes from checkpoints.
+
+    Everything that sbatch takes is passed on; stdout and the exit code are sbatch's. hpctl adds
+    --requeue (expedited where the controller has it) and --open-mode=append unless you set them,
+    and says what in the script or its options would keep the job from resuming.
+
+    \b
+      --checkpoint-dir DIR      where the job saves, on storage that all nodes share
+      --tier PLACE              where else checkpoints may be: DIR, local:DIR on each node's
+                                own disk, or s3://BUCKET/PREFIX; repeatable
+      --fast-dir PLACE          for frequent saves: local:DIR on each node's own disk, or mem:DIR
+                                in its memory, which hpctl copies to other nodes
+      --fast-flush TIME         between their flushes to the checkpoint directory (15m)
+      --fast-replicas N         on how many other nodes, 1 or 2 (1)
+      --fast-size SIZE          what saves and copies may take on each node, 64G say
+      --fast-rate SIZE          what a node fetches a second (1G)
+      --fast-keep               leave it on the nodes when the job ends
+      --no-resume               the program finds its checkpoint itself
+      --policy FILE|NAME        how the job is treated (docs/policies.md)
+      --log-rules PRESET|FILE   what to look for in its log (docs/logs.md); repeatable
+      --spares K                K nodes more than --nodes, for hpctl run to go on with
+      --preflight LEVEL         quick or full: test the nodes first, leave out those that fail
+      --save-signal SIG[@S]     the program saves at this signal; it gets it S seconds
+                                before the time limit, and before it is stopped
+
+    \b
+      --dry-run                 print the script and the command; submit nothing
+      --json                    with --dry-run: print JSON
+      --slurm-bin DIR           where sbatch is (or HPCTL_SLURM_BIN; else PATH)
+
+    The script may say all but the last three, in its leading comments: #HPCTL --spares 1. The
+    command line wins. In directories {job_id} and {array_task_id} are filled in.
+
+    A few shell lines go into the copy that is submitted. At every start they export
+    HPCTL_CHECKPOINT_DIR, HPCTL_RESTART_COUNT and, where a checkpoint is complete,
+    HPCTL_RESUME_FROM. HPCTL_RESUME=scratch begins anew.
+    """
+    line = parse_command_line(arguments)
+    program = found(line)
+    if "json" in line.own and "dry-run" not in line.own:
+        raise HpctlError("--json is for --dry-run", "sbatch has --parsable for scripts.")
+    if _SAYS_AND_ENDS & line.given.keys():
+        raise SystemExit(_run([program, *line.passed], line))
+    script, submission = planned(line, program)
+    if "dry-run" in line.own:
+        _show(program, line, script, submission)
+        return
+    tell(submission, quiet="quiet" in line.given)
+    raise SystemExit(_submit(program, line, script, submission))
+
+
+def planned(line: CommandLine, program: str) -> tuple[options.BatchScript | None, Submission]:
+    """The script, None for --wrap, and what is to be submitted. Raises HpctlError."""
+    script = _script(line)
+    asked = hpctl_options(line.own, script.own if script else {}, os.getcwd())
+    return script, plan(line, script, asked, _around(program, line, asked))
+
+
+def _around(program: str, line: CommandLine, asked: HpctlOptions) -> SubmitContext:
+    """What the submission depends on: policy files, the controller, the mount table."""
+    elsewhere = {"clusters", "requeue", "no-requeue"} & line.given.keys()
+    where = asked.checkpoint_dir
+    return SubmitContext(
+        runtime=_runtime(),
+        environment=os.environ,
+        policy=context.job_policy(asked, os.environ, os.getcwd()),
+        expedite=not elsewhere and context.expedited_requeue(program),
+        filesystem=context.filesystem(where) if where is not None else "",
+        unknown=_unknown(where) if where is not None and asked.resume else "",
+    )
+
+
+def _unknown(directory: str) -> str:
+    """What is there that this job will not resume from, for hpctl knows no format of it."""
+    with contextlib.suppress(OSError):
+        # Of what users own nothing is opened as root.
+        if os.stat(directory).st_uid == 0 or os.geteuid() != 0:
+            from hpctl.checkpoints.search import Search, survey
+
+            candidates, passed = survey(Path(directory))
+            return "" if candidates else Search(None, tuple(passed)).unknown
+    return ""
+
+
+def tell(submission: Submission, *, quiet: bool = False) -> None:
+    """Say on stderr what is to be warned of, and what was added unless sbatch is to be quiet."""
+    for note in () if quiet else submission.notes:
+        output.echo(f"hpctl: {note}", err=True)
+    for warning in submission.warnings:
+        output.echo(f"hpctl: warning: {warning}", err=True)
+
+
+def found(line: CommandLine) -> str:
+    """The sbatch that is to be used. Raises HpctlError."""
+    given = line.own.get("slurm-bin")
+    where = given[-1].value if given else os.environ.get("HPCTL_SLURM_BIN")
+    program = shutil.which("sbatch", path=where or None)
+    if program is None:
+        raise HpctlError(
+            f"no sbatch in {where}" if where else "no sbatch on PATH",
+            "Run this on a login node, or name Slurm's bin directory with --slurm-bin.",
+        )
+    return program
+
+
+def _script(line: CommandLine) -> options.BatchScript | None:
+    """The script, read from its file or from stdin; None for --wrap."""
+    if "wrap" in line.given:
+        return None  # sbatch itself says what it thinks of a script beside it
+    if line.script is None:
+        raw = sys.stdin.buffer.read()
+        return options.read("sbatch", raw.decode("utf-8", "surrogateescape"))
+    path = _find(line)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        # The likeliest reason: the "script" is the value of an option newer than the table.
+        hint = f"If {line.unknown[-1]} takes a value, write it with =." if line.unknown else ""
+        raise HpctlError(f"cannot read the script {line.script}: {error.strerror}", hint) from None
+    return options.read(path.name, raw.decode("utf-8", "surrogateescape"))
+
+
+def _find(line: CommandLine) -> Path:
+    """Where sbatch finds it: a bare name on PATH, then where --chdir says, then here (search_path
+    in src/common/env.c, and seen on 22.05)."""
+    assert line.script is not None
+    if "/" in line.script:
+        return Path(line.script)
+    if on_path := shutil.which(line.script, mode=os.R_OK):
+        return Path(on_path)
+    there = Path(line.given.get("chdir", ""), line.script)
+    return there if os.access(there, os.R_OK) else Path(line.script)
+
+
+def _runtime() -> Runtime:
+    """This interpreter; and PYTHONPATH if hpctl was imported from elsewhere than site-packages."""
+    root = str(Path(hpctl.__file__).resolve().parent.parent)
+    installed = {str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib")}
+    if root in installed:
+        return Runtime(sys.executable)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    absolute = [os.path.abspath(each) for each in inherited if each]
+    return Runtime(
+        sys.executable, os.pathsep.join([root, *(each for each in absolute if each != root)])
+    )
+
+
+def make(base: str) -> None:
+    """Create the directory now, so that its absence on a node means: not mounted there."""
+    try:
+        os.makedirs(base, exist_ok=True)
+    except OSError as error:
+        raise HpctlError(
+            f"cannot create the checkpoint directory {base}: {error.strerror}",
+            "It must be on a file system that this machine and the compute nodes share.",
+        ) from None
+
+
+def _submit(
+    program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
+) -> int:
+    for base in submission.bases:
+        make(base)
+    with tempfile.TemporaryDirectory(prefix="hpctl-sbatch-") as directory:
+        command = [program, *laid_out(line, submission, Path(directory), script)]
+        stdin = script.text if script and not (submission.copy or line.script) else None
+        return _run(command, line, stdin=stdin)
+
+
+def laid_out(
+    line: CommandLine,
+    submission: Submission,
+    directory: Path,
+    read: options.BatchScript | None = None,
+) -> list[str]:
+    """sbatch's arguments, program name excepted; a changed script is written into `directory`, and
+    what was `read` from something that can be read only once (`hpctl sbatch <(...)`).
+
+    The copy keeps its name, because Slurm names the job after it.
+    """
+    script = [line.script] if line.script else []
+    once = read if line.script and not _find(line).is_file() else None
+    if (copied := submission.copy or once) is not None:
+        copy = directory / copied.name
+        copy.write_bytes(copied.text.encode("utf-8", "surrogateescape"))
+        script = [str(copy)]
+    return [*submission.options, *script, *line.arguments]
+
+
+def _run(command: list[str], line: CommandLine, stdin: str | None = None) -> int:
+    """Run sbatch with our stdout and stderr. --wait may last as long as the job."""
+    timeout = None if "wait" in line.given or "SBATCH_WAIT" in os.environ else ANSWER_S
+    data = stdin.encode("utf-8", "surrogateescape") if stdin is not None else None
+    sys.stdout.flush()
+    try:
+        return subprocess.run(command, input=data, timeout=timeout, check=False).returncode
+    except subprocess.TimeoutExpired:
+        raise HpctlError(
+            f"sbatch did not answer within {ANSWER_S:g} s: the job may or may not be submitted",
+            "Look with squeue --me before you repeat it.",
+        ) from None
+
+
+def _show(
+    program: str, line: CommandLine, script: options.BatchScript | None, submission: Submission
+) -> None:
+    """What would be submitted: the script, what is registered, the command."""
+    shown = submission.copy or script
+    text = shown.text if shown is not None else ""
+    tail = [line.script or "<stdin>", *line.arguments] if script is not None else []
+    if script is None and submission.copy is not None:
+        tail = ["<the script above>"]
+    command = [program, *submission.options, *tail]
+    registered = submission.registered.fields() if submission.registered else {}
+    if "json" in line.own:
+        document = {
+            "command": command,
+            "script": text,
+            "registered": registered,
+            "notes": submission.notes,
+            "warnings": submission.warnings,
+        }
+        output.echo(json.dumps(document, indent=1))
+        return
+    tell(submission)
+    if text:
+        output.exact(text, nl=not text.endswith("\n"))
+    if registered:
+        pretty = json.dumps(registered, indent=1).replace("\n", "\n# ")
+        output.echo(f"# registered in the job's Comment:\n# {COMMENT_PREFIX}{pretty}")
+    output.echo(f"# {shlex.join(command)}")

@@ -1,0 +1,179 @@
+"""What a submission depends on and does not itself say: controller, mount table, named policies."""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
+from hpctl.toolkit.errors import HpctlError
+
+
+class Runtime(Struct, frozen=True):
+    """How a job reaches hpctl: the interpreter, and PYTHONPATH where hpctl is not installed."""
+
+    python: str
+    python_path: str = ""
+
+
+class SubmitContext(Struct, frozen=True):
+    """The facts that `submit.plan` needs beside the options and the script.
+
+    `policy` is the job's own, compact. `expedite`: the controller has expedited requeue enabled.
+    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown;
+    `unknown` says what is there in no known format.
+    """
+
+    runtime: Runtime
+    environment: Mapping[str, str] = field(default_factory=dict)
+    policy: Mapping[str, object] = field(default_factory=dict)
+    expedite: bool = False
+    filesystem: str = ""
+    unknown: str = ""
+
+
+ASK_S = 5.0
+"""A controller that is busy must not keep a submission waiting that would itself go through."""
+
+
+def expedited_requeue(sbatch: str) -> bool:
+    """Whether `--requeue=expedite` is enabled (Slurm 25.11 and later). False where unknown.
+
+    It is asked of the scontrol beside that sbatch.
+    """
+    try:
+        done = subprocess.run(
+            [str(Path(sbatch).with_name("scontrol")), "show", "config"],
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return expedite_enabled(done.stdout.decode(errors="replace"))
+
+
+def expedite_enabled(config: str) -> bool:
+    """Whether `scontrol show config` has expedited requeue, and a release that knows it."""
+    version = re.search(r"^SLURM_VERSION\s*=\s*(\d+)\.(\d+)", config, re.MULTILINE)
+    parameters = re.search(r"^SlurmctldParameters\s*=\s*(.*)$", config, re.MULTILINE)
+    if version is None or parameters is None:
+        return False
+    named = {word.strip().lower() for word in parameters[1].split(",")}
+    return (int(version[1]), int(version[2])) >= (25, 11) and "enable_expedited_requeue" in named
+
+
+_SHARED = (
+    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "smbfs", "glusterfs", "9p",
+    "afs", "panfs", "pvfs2", "orangefs", "wekafs", "virtiofs", "ocfs2", "gfs2", "daos", "vastnfs",
+)  # fmt: skip
+_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "overlay", "squashfs", "aufs")
+# /opt/dlami/nvme: where HyperPod's and the deep learning AMIs mount the instance store.
+_LOCAL = re.compile(
+    r"/(tmp|var/tmp|dev/shm|run|proc|sys|root|opt/dlami/nvme|local|local_?scratch|(mnt/)?nvme\d*"
+    r"|(mnt/)?localdisk|raid)(/|$)"
+)
+
+
+def local(directory: str, filesystem: str) -> str:
+    """Why a directory is probably not shared between nodes; "" where nothing says so.
+
+    `filesystem` is its type on the submitting machine, "" where unknown.
+    """
+    if filesystem in _SHARED or filesystem.startswith("fuse"):
+        return ""
+    if filesystem in _MEMORY:
+        return f"is on {filesystem}, which is this machine's alone"
+    if found := _LOCAL.match(directory):
+        return f"is below {found[0].rstrip('/')}, which is this machine's alone"
+    if filesystem:
+        return f"is on {filesystem}, a disk of this machine, unless it is exported"
+    return ""
+
+
+def filesystem(directory: str, table: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that a directory is or would be on, "" where unknown."""
+    try:
+        lines = table.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:  # proc_pid_mountinfo(5): field 5 the mount point, the type after " - "
+        left, _, right = line.partition(" - ")
+        fields, rest = left.split(" "), right.split(" ")
+        if len(fields) < 6:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        inside = os.path.commonpath([point, directory]) == point
+        if inside and len(point) >= len(best):  # of two on one point, the later hides the other
+            best, kind = point, rest[0]
+    return kind
+
+
+NAMED = "/etc/hpctl/policies"
+"""Where a cluster keeps the policies that users may name; $HPCTL_POLICIES says otherwise."""
+
+
+def job_policy(
+    options: HpctlOptions, environment: Mapping[str, str], cwd: str
+) -> dict[str, object]:
+    """The policy that the job brings along (`--policy`, `--log-rules`), read and checked at submit:
+    what goes into its Comment. Raises HpctlError, with the option's place."""
+    policy: dict[str, object] = {}
+    if options.policy is not None:
+        policy |= _policy_file(options.policy, environment, cwd)
+    if options.log_rules:
+        policy["log_rules"] = [_rules(each, cwd) for each in options.log_rules]
+    return policy
+
+
+def _policy_file(
+    policy: OptionValue, environment: Mapping[str, str], cwd: str
+) -> dict[str, object]:
+    from hpctl.vocabulary import policy_file  # pydantic: not for those who bring no policy
+
+    try:
+        return policy_file.read(find_policy(policy.value, environment, cwd)).compact()
+    except HpctlError as error:
+        raise HpctlError(f"{policy.place}: {error}", error.hint) from None
+
+
+def find_policy(policy: str, environment: Mapping[str, str], cwd: str) -> Path:
+    """The file that is meant: a path, or the bare name of a policy of the cluster's.
+
+    Raises HpctlError for a name that nothing has; a path is not looked at further.
+    """
+    path = Path(cwd, os.path.expanduser(policy))
+    if path.is_file() or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", policy):
+        return path
+    named = Path(environment.get("HPCTL_POLICIES") or NAMED)
+    found = sorted(named.glob("*.yaml")) if named.is_dir() else []
+    for candidate in found:
+        if policy in (candidate.stem, candidate.name):
+            return candidate
+    names = ", ".join(each.stem for each in found)
+    raise HpctlError(
+        f"there is no file {policy}, and no policy of that name in {named}",
+        f"There are {names}." if names else "Give the path of a policy file.",
+    )
+
+
+def _rules(rules: OptionValue, cwd: str) -> str:
+    """A preset's name, or the absolute path of a file of rules; both are read to see that they
+    can be."""
+    from hpctl.jobs.logs.rules import load, preset
+
+    path = Path(cwd, os.path.expanduser(rules.value))
+    try:
+        if not path.is_file() and "/" not in rules.value:
+            preset(rules.value)
+            return rules.value
+        load(path)
+    except HpctlError as error:
+        raise HpctlError(f"{rules.place}: {error}", error.hint) from None
+    return os.path.abspath(path)

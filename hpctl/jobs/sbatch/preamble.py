@@ -1,0 +1,145 @@
+"""The shell lines that `hpctl sbatch` puts into a script: find the checkpoint, export it.
+
+The lines themselves are in preamble.sh.
+
+They run as the user, on a compute node, at every start of the job, under whatever options the
+`#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
+
+- hpctl cannot run there (no interpreter, a broken environment, no answer in time): the job must
+  not fail for it. The shell chooses by itself, more crudely: the highest number among the
+  directories that have a manifest. Directories appear under their final name only when whole, so
+  this is the same choice unless a file was damaged later. Where there are only other things, a
+  framework's checkpoints say, it cannot choose, and the job stops as below.
+- No checkpoint at all: a first start. The script begins at the beginning.
+- There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
+  node, say): the job stops with exit code 93 and says why. Starting from scratch would look like
+  success while it throws away the run: hours of GPU time are spent again, and trainers that keep
+  the last k saves by name delete the older ones, which a person could have rescued. A job that
+  cannot read its checkpoint directory could not save there either. 93 is the code that NVIDIA's
+  resiliency extension uses for "do not requeue". HPCTL_RESUME=scratch in the job's environment
+  overrides it.
+"""
+
+import json
+import re
+import shlex
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.jobs.sbatch.context import Runtime
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+PLACEHOLDERS = {
+    # Array tasks have job ids of their own; the array's is what the user calls the job.
+    "job_id": '"${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-0}}"',
+    "array_task_id": '"${SLURM_ARRAY_TASK_ID:-0}"',
+}
+
+LOOK_S = 120
+"""How long a look at directories may take before the shell chooses by itself."""
+FETCH_S = 3600
+"""The same where the newest may be in S3, and is then copied into the checkpoint directory."""
+
+_EXPORTED = "    : exports\n"
+_NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
+"""With these a job is ended, or does not end: the shell keeps its own way with them."""
+
+
+def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> str:
+    """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
+    itself."""
+    root = base(job.ckpt) if job.ckpt else ""
+    sections = _sections()
+    text = sections["begin"]
+    if job.preflight:
+        text += sections["preflight"]
+    if job.fast:
+        text += sections["fast"]
+    if job.ckpt:
+        text += sections["resume" if resume else "make"]
+    signals = ["USR1"]
+    if job.save_signal and job.save_signal not in (*_NOT_TRAPPED, "USR1"):
+        signals.append(job.save_signal)
+    # `VAR=x $limit cmd` sets VAR for cmd even where $limit is empty: assignments are recognised
+    # before expansion, in every POSIX shell.
+    path = f"PYTHONPATH={shlex.quote(runtime.python_path)} " if runtime.python_path else ""
+    values = {
+        "PYTHON": shlex.quote(runtime.python),
+        "SAFE_PATH": shlex.join(SAFE_PATH),
+        "SEARCH": "".join(f" {shell_word(tier)}" for tier in job.tiers),
+        "LIMIT": str(FETCH_S if job.fast or _in_s3(job) else LOOK_S),
+        "BASE": shlex.quote(root),
+        "BASE_TEXT": re.sub(r'(["\\$`])', r"\\\1", root),
+        "ENVIRONMENT": path,
+        "STOP": str(STOP_EXIT_CODE),
+        "LEVEL": job.preflight,
+        "SIGNALS": " ".join(signals),
+    }
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text + sections["end"])
+    return text.replace(_EXPORTED, _exports(job))
+
+
+@cache
+def _sections() -> dict[str, str]:
+    text = files(__package__).joinpath("preamble.sh").read_text(encoding="utf-8")
+    named = re.split(r"^#@ (\w+)\n", text, flags=re.MULTILINE)
+    return dict(zip(named[1::2], named[2::2], strict=True))
+
+
+def _exports(job: JobRegistration) -> str:
+    """What the job's processes find in their environment, only where it was asked for."""
+    values = {
+        "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
+        "HPCTL_TIERS": shell_word(compact(list(job.tiers))) if job.tiers else "",
+        "HPCTL_FAST_DIR": shell_word(job.fast.dir) if job.fast else "",
+        "HPCTL_FAST_OPTIONS": shlex.quote(compact(msgspec.to_builtins(job.fast)))
+        if job.fast
+        else "",
+        "HPCTL_POLICY": shlex.quote(compact(dict(job.policy))) if job.policy else "",
+        "HPCTL_SPARES": str(job.spares) if job.spares else "",
+        "HPCTL_SAVE_SIGNAL": job.save_signal,
+    }
+    exports = "".join(f"    export {name}={word}\n" for name, word in values.items() if word)
+    # Only below what is there: a directory that is made where a mount is missing would hide that.
+    made = "".join(
+        f"    if [ -d {shlex.quote(base(tier))} ]; then mkdir -p {shell_word(tier)} || :; fi\n"
+        for tier in job.tiers
+        if tier.startswith("/")
+    )
+    return exports + made
+
+
+def _in_s3(job: JobRegistration) -> bool:
+    return any(tier.startswith("s3://") for tier in job.tiers)
+
+
+def compact(value: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def base(directory: str) -> str:
+    """The part before the first component with a placeholder: what must exist on every node."""
+    parts = directory.split("/")
+    kept = next((i for i, part in enumerate(parts) if placeholders(part)), len(parts))
+    return "/".join(parts[:kept]) or "/"
+
+
+def shell_word(directory: str) -> str:
+    """A directory with placeholders as one word of shell."""
+    word, at = "", 0
+    for match in _PLACEHOLDER.finditer(directory):
+        word += shlex.quote(directory[at : match.start()]) + PLACEHOLDERS[match[1]]
+        at = match.end()
+    rest = directory[at:]
+    return word + (shlex.quote(rest) if rest or not word else "")
+
+
+def placeholders(directory: str) -> list[str]:
+    """The names in braces, known or not."""
+    return _PLACEHOLDER.findall(directory)

@@ -1,0 +1,101 @@
+# What hpctl/jobs/sbatch/preamble.py puts into a script: sections between lines of `#@ NAME`, and @WORDS@ to
+# fill in. `exports` stands for the lines that export what was asked for.
+#@ begin
+# --- begin: put in by hpctl sbatch, see `hpctl sbatch --help` ---
+hpctl_preamble() {
+    # Not those of another job, in which this one was submitted.
+    unset HPCTL_RESUME_FROM HPCTL_CHECKPOINT_DIR HPCTL_TIERS HPCTL_POLICY HPCTL_SPARES \
+        HPCTL_SAVE_SIGNAL HPCTL_SUSPECTS HPCTL_FAST_DIR HPCTL_FAST_SPEC HPCTL_FAST_OPTIONS
+    export HPCTL_PYTHON=@PYTHON@
+    export HPCTL_RESTART_COUNT="${SLURM_RESTART_COUNT:-0}"
+    # A rank that ends badly ends its step: srun would wait for those that hang for it, and the job
+    # with them, until the time limit.
+    export SLURM_KILL_BAD_EXIT="${SLURM_KILL_BAD_EXIT:-1}"
+    # A collective that times out leaves its history of each rank: torch's flight recorder, by the
+    # names of torch 2.11 and of earlier releases.
+    if [ -z "${TORCH_FR_BUFFER_SIZE+set}${TORCH_NCCL_TRACE_BUFFER_SIZE+set}" ]; then
+        export TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000
+    fi
+    export TORCH_NCCL_DUMP_ON_TIMEOUT="${TORCH_NCCL_DUMP_ON_TIMEOUT:-1}"
+    : exports
+#@ preflight
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.jobs.sbatch.preflight @LEVEL@ </dev/null) || :
+    case $hpctl_line in
+    "without "*) export HPCTL_SUSPECTS="${hpctl_line#without }" ;;
+    go) ;;
+    *) echo "hpctl: preflight did not answer ($HPCTL_PYTHON); going ahead" >&2 ;;
+    esac
+#@ fast
+    if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
+    hpctl_line=$(@ENVIRONMENT@"$HPCTL_PYTHON" @SAFE_PATH@ hpctl.checkpoints.fast.helpers start </dev/null) || :
+    case $hpctl_line in
+    /*) export HPCTL_FAST_SPEC="$hpctl_line" ;;
+    stop) return @STOP@ ;;
+    *) echo "hpctl: no helpers for $HPCTL_FAST_DIR: saves there are lost with their node" >&2 ;;
+    esac
+#@ make
+    for hpctl_pause in 2 5 10 0; do
+        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then return 0; fi
+        sleep "$hpctl_pause"
+    done
+    echo "hpctl: @BASE_TEXT@ is not there on this node" >&2
+    return @STOP@
+#@ resume
+    if [ "${HPCTL_RESUME:-}" = scratch ]; then
+        echo "hpctl: HPCTL_RESUME=scratch: starting from the beginning" >&2
+        if [ -d @BASE@ ]; then mkdir -p "$HPCTL_CHECKPOINT_DIR" || :; fi
+        return 0
+    fi
+    hpctl_limit=
+    if command -v timeout >/dev/null 2>&1; then hpctl_limit="timeout @LIMIT@"; fi
+    for hpctl_pause in 2 5 10 0; do
+        hpctl_line="unreadable @BASE_TEXT@ is not there on this node"
+        if [ -d @BASE@ ] && mkdir -p "$HPCTL_CHECKPOINT_DIR"; then
+            hpctl_line=$(@ENVIRONMENT@$hpctl_limit "$HPCTL_PYTHON" @SAFE_PATH@ hpctl \
+                checkpoint last --export --tell "$HPCTL_CHECKPOINT_DIR"@SEARCH@ </dev/null) || :
+        fi
+        case $hpctl_line in unreadable*) sleep "$hpctl_pause" ;; *) break ;; esac
+    done
+    case $hpctl_line in
+    "found /"*|"found s3://"*)
+        export HPCTL_RESUME_FROM="${hpctl_line#found }"
+        echo "hpctl: resuming from $HPCTL_RESUME_FROM" >&2
+        return 0 ;;
+    none)
+        echo "hpctl: no checkpoint in $HPCTL_CHECKPOINT_DIR: starting from the beginning" >&2
+        return 0 ;;
+    incomplete*|unreadable*)
+        echo "hpctl: $hpctl_line" >&2
+        echo "hpctl: not starting from scratch over what is in $HPCTL_CHECKPOINT_DIR. Repair it," \
+            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
+        return @STOP@ ;;
+    esac
+    hpctl_best=-1
+    for hpctl_dir in "$HPCTL_CHECKPOINT_DIR"/*/manifest.json; do
+        [ -s "$hpctl_dir" ] || continue
+        hpctl_dir=${hpctl_dir%/manifest.json}
+        hpctl_step=${hpctl_dir##*/}
+        case $hpctl_step in *.*) continue ;; esac
+        hpctl_step=${hpctl_step##*[!0-9]}
+        if [ -n "$hpctl_step" ] && [ "$hpctl_step" -gt "$hpctl_best" ]; then
+            hpctl_best=$hpctl_step
+            export HPCTL_RESUME_FROM="$hpctl_dir"
+        fi
+    done
+    if [ "$hpctl_best" -lt 0 ] && [ -n "$(ls "$HPCTL_CHECKPOINT_DIR")" ]; then
+        echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON), and only it can tell which" \
+            "checkpoint in $HPCTL_CHECKPOINT_DIR is whole. Repair it," \
+            "or give an empty --checkpoint-dir (or HPCTL_RESUME=scratch, for every start)" >&2
+        return @STOP@
+    fi
+    echo "hpctl: hpctl itself did not answer ($HPCTL_PYTHON); the newest checkpoint by name is:" \
+        "${HPCTL_RESUME_FROM:-none, starting from the beginning}" >&2
+#@ end
+}
+hpctl_preamble || exit $?
+unset -f hpctl_preamble
+unset hpctl_limit hpctl_pause hpctl_line hpctl_best hpctl_dir hpctl_step
+# SIGUSR1 asks for a checkpoint. It reaches this shell as well, which it must not end; the
+# programs that the shell starts still get its default action.
+trap : @SIGNALS@
+# --- end: put in by hpctl sbatch ---

@@ -1,0 +1,125 @@
+"""`hpctl sbatch --preflight quick`: a job's nodes are tested in its own allocation, before a step.
+
+Runs in the batch script (hpctl/jobs/sbatch/preamble.sh), as the job's owner. Prints one line for the
+shell: `go`, `without NODES` (spares take their places), or `leave` (the job is requeued without
+them; this process waits to be ended with it). It fails open: where the tests do not run at all, or
+every node fails, or swapping has not helped, the job goes ahead with a warning.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+
+from hpctl.nodes.acceptance.limits import Measured, limits, slow
+from hpctl.nodes.acceptance.result import Result
+from hpctl.nodes.acceptance.run import QUICK_S, Found, on_nodes, passed_on, shown, worst
+from hpctl.slurm.run import Runner
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.hostlist import expand, fold
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.trouble import Kind, Trouble
+from hpctl.wire.job_report_client import WHOLE_FAILOVER_S, send_report
+
+LIMITS_S = {"quick": QUICK_S, "full": 4 * 3600.0}
+"""By level, how long the tests of one node may take."""
+MOST_SWAPS = 3
+"""Restarts after which a job goes ahead with the nodes that it has."""
+LEAVE_S = 60.0
+"""How long the daemon may take to requeue the job."""
+
+
+def bad_nodes(nodes: tuple[NodeName, ...], found: Found) -> dict[NodeName, str]:
+    """Which nodes of a job must not have a step, and why.
+
+    A node that said nothing while others did is bad, and so is one that is slow beside the others
+    of the job, where they are enough to compare with.
+    """
+    bad = {}
+    runs = [_measured(node, result) for node in nodes for result in found.get(node, ())]
+    known = limits(runs)
+    for node in nodes:
+        if node not in found:
+            bad[node] = "reported no test result"
+        elif why := worst(found[node]):
+            bad[node] = why
+        else:
+            behind = slow([run for run in runs if run.node == node], known)
+            if behind and not behind[0].again:
+                bad[node] = str(behind[0])
+    return bad
+
+
+def _measured(node: NodeName, result: Result) -> Measured:
+    return Measured("", node, result.test, result.figures, result.status == "Passed")
+
+
+def verdict(
+    nodes: tuple[NodeName, ...], bad: Mapping[NodeName, str], spares: int, restart: int
+) -> tuple[str, str]:
+    """The line for the shell, and what to tell the user."""
+    if not bad:
+        return "go", f"preflight: {len(nodes)} node(s) passed"
+    text = f"preflight: {shown(bad)}"
+    if len(bad) == len(nodes) > 1:
+        return "go", f"{text}: every node fails, so the test is in doubt; going ahead"
+    if len(bad) <= spares:
+        return f"without {fold(bad)}", f"{text}: spares take their places"
+    if restart >= MOST_SWAPS:
+        return "go", f"{text}: {restart} restarts have not helped; going ahead"
+    return "leave", f"{text}: asking for other nodes"
+
+
+def leave(
+    job: int, restart: int, bad: Mapping[NodeName, str], runner: Runner, environ: Mapping[str, str]
+) -> str:
+    """Have the job requeued without these nodes. Returns why it still runs."""
+    why = f"preflight: {shown(bad)}"
+    node, reason = next(iter(bad.items()))
+    trouble = Trouble(Kind.NODE, datetime.now(UTC), reason, "preflight", node)
+    report = JobReport(
+        JobId(job), restart, trouble, Action.REQUEUE, why, Wish.REQUEUE, tuple(sorted(bad))
+    )
+    reply = send_report(report, failover_s=WHOLE_FAILOVER_S)
+    if reply is not None and reply.ok and reply.acts:
+        say("preflight: the daemon was asked for a requeue without them")
+        time.sleep(LEAVE_S)
+    else:
+        say("preflight: no daemon acts on this job; Slurm may give it the same nodes again")
+    ran = runner.run("scontrol", "requeue", str(job), environ=environ)
+    if ran.ok:
+        time.sleep(LEAVE_S)
+    return f"it was not requeued: {ran.message if not ran.ok else 'Slurm has not ended it'}"
+
+
+def say(text: str) -> None:
+    """Tell the user, in the job's log."""
+    print(printable(f"hpctl: {text}", lines=True), file=sys.stderr, flush=True)
+
+
+def main(level: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Test the nodes of this job; the line for the shell."""
+    nodes = tuple(NodeName(name) for name in expand(environ.get("SLURM_JOB_NODELIST", "")))
+    job, restart = int(environ["SLURM_JOB_ID"]), int(environ.get("SLURM_RESTART_COUNT", "0"))
+    runner = Runner()
+    inside = passed_on(environ) | {"SLURM_JOB_ID": str(job)}
+    began = time.monotonic()
+    found, error = on_nodes(runner, nodes, level, LIMITS_S[level], ("--overlap",), inside)
+    if not found:
+        say(f"preflight: no test could be run, going ahead: {error or 'srun error nothing'}")
+        return "go"
+    bad = bad_nodes(nodes, found)
+    line, text = verdict(nodes, bad, int(environ.get("HPCTL_SPARES") or 0), restart)
+    say(f"{text} ({time.monotonic() - began:.0f} s)")
+    if line == "leave":
+        say(f"preflight: going ahead with these nodes: {leave(job, restart, bad, runner, inside)}")
+        return "go"
+    return line
+
+
+if __name__ == "__main__":
+    print(printable(main(sys.argv[1])))

@@ -1,0 +1,540 @@
+"""What `hpctl sbatch` submits: decided here from values, without touching the world.
+
+`EffectiveOptions` are sbatch's options from the command line, SBATCH_* variables and #SBATCH lines.
+What in a script or its options keeps a job from resuming is refused, or a warning with the fix. The
+script is read line by line, not parsed as shell: what is found there is worth a look, and what is
+not found proves nothing. So nothing in its text refuses a job.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.checkpoints import job_comment
+from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.jobs.sbatch import preamble
+from hpctl.jobs.sbatch.context import SubmitContext, local
+from hpctl.jobs.sbatch.options import (
+    SAVE_BEFORE_S,
+    SHELLS,
+    BatchScript,
+    CommandLine,
+    HpctlOptions,
+    wrapped,
+)
+from hpctl.toolkit.errors import HpctlError
+
+
+class Submission(Struct, frozen=True):
+    """The outcome: sbatch's options before the script, the script where it is a copy, notes for
+    the user, and the directories that must exist on every node."""
+
+    options: tuple[str, ...]
+    copy: BatchScript | None
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    bases: tuple[str, ...]
+    registered: JobRegistration | None
+
+    @property
+    def text(self) -> str | None:
+        """The changed script."""
+        return None if self.copy is None else self.copy.text
+
+
+def plan(
+    line: CommandLine, script: BatchScript | None, hpctl: HpctlOptions, context: SubmitContext
+) -> Submission:
+    """Decide. `script` is None for `--wrap`. Raises HpctlError for what cannot be made resumable.
+
+    Options that hpctl adds stand before the user's, because of two sbatch obeys the later one;
+    those that replace the user's (nodes, comment) stand after.
+    """
+    options = EffectiveOptions(line, script, context.environment)
+    refuse_heterogeneous(line, script)
+    body = script if script is not None else wrapped(line.given["wrap"])
+    draft = _Draft(options, hpctl, context, body)
+    draft.requeue()
+    if script is None and line.script is not None:
+        return draft.submission(line, None)  # --wrap and a script: sbatch refuses it
+    draft.spare_nodes()
+    draft.signal()
+    draft.examine()
+    if not draft.registration.fields():
+        draft.notes.append("no --checkpoint-dir: a requeued run starts at the script's beginning")
+        return draft.submission(line, None)
+    refuse_non_shell(body)
+    places = [("tier", tier) for tier in hpctl.tiers]
+    if hpctl.checkpoint_dir is not None:
+        places.insert(0, ("checkpoint-dir", hpctl.checkpoint_dir))
+    for option, place in places:
+        check_placeholders(option, place, array=options.has("array"))
+    return draft.submission(line, draft.rewritten())
+
+
+class _Draft:
+    """A submission in the making."""
+
+    def __init__(
+        self,
+        options: EffectiveOptions,
+        hpctl: HpctlOptions,
+        context: SubmitContext,
+        body: BatchScript,
+    ) -> None:
+        self.body = body
+        self.options = options
+        self.hpctl = hpctl
+        self.context = context
+        self.before: list[str] = []
+        self.after: list[str] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self.policy = dict(context.policy)
+        spares = self.policy.get("spares")
+        self.supervised = supervised(body)
+        self.spares = hpctl.spares if hpctl.spares is not None else _number(spares)
+
+    def requeue(self) -> None:
+        """Requeue and open-mode, unless the user spoke."""
+        if not self.options.has("no-requeue") and not self.options.has("requeue"):
+            self.before.append("--requeue=expedite" if self.context.expedite else "--requeue")
+        if not self.options.has("open-mode"):
+            self.before.append("--open-mode=append")
+
+    def spare_nodes(self) -> None:
+        """K nodes more, and a job that outlives the loss of one."""
+        asked = node_range(self.options.value("nodes") or "")
+        if asked is not None and asked[1] is not None and self.registration.fields():
+            # What the job may run on is what it asked of Slurm, unless its policy is narrower.
+            self.policy.setdefault("nodes", f"{asked[0]}-{asked[1]}")
+        if not self.spares:
+            return
+        if asked is None:
+            raise HpctlError(
+                "--spares needs a number of nodes to add to",
+                "Say how many the program itself runs on: --nodes N.",
+            )
+        least, most = asked[0] + self.spares, None if asked[1] is None else asked[1] + self.spares
+        tasks = self.options.value("ntasks")
+        if tasks is not None and tasks.isdigit() and int(tasks) < least:
+            raise HpctlError(
+                f"--ntasks={tasks} on {least} nodes: sbatch would take the spares away again",
+                "Say --ntasks-per-node instead of --ntasks.",
+            )
+        if totals := [name for name in ("ntasks", "gpus") if self.options.has(name)]:
+            self.warnings.append(
+                f"--{totals[0]} is a total: it does not say what a spare node must have room for;"
+                f" say --{totals[0]}-per-node"
+            )
+        if self.options.value("no-kill") == "off":
+            raise HpctlError(
+                "--spares with --no-kill=off: the first lost node would end the job",
+                "Leave --no-kill out; hpctl sets it.",
+            )
+        self.after.append(f"--nodes={least}" + (f"-{most}" if most is not None else ""))
+        if not self.options.has("no-kill"):
+            self.after.append("--no-kill")
+
+    def signal(self) -> None:
+        """A request to save before the time limit, to whoever can do something with it.
+
+        `hpctl run` gets it in the batch shell and passes it on (B:). Without it the steps get it
+        from slurmstepd, because a shell that waits for srun does nothing with a signal; a program
+        that the script itself becomes (exec) gets it as the batch shell.
+        """
+        save = self.hpctl.save_signal
+        if self.options.has("signal"):
+            if save is not None:
+                raise HpctlError(
+                    "--save-signal and --signal both ask for a signal before the time limit",
+                    "Leave --signal out.",
+                )
+            return
+        if self.supervised:
+            seconds = save.seconds if save else SAVE_BEFORE_S
+            if save is not None or self.options.has("time"):
+                self.before.append(f"--signal=B:USR1@{seconds}")
+        elif save is not None:
+            shell = "" if launches(self.body) else "B:"
+            self.before.append(f"--signal={shell}{save.name}@{save.seconds}")
+        elif self.options.has("time") and self.hpctl.checkpoint_dir is not None:
+            self.notes.append(
+                "nobody asks for a save before the time limit: if your program saves at a signal,"
+                f" say --save-signal USR1@{SAVE_BEFORE_S}"
+            )
+
+    def examine(self) -> None:
+        """Warnings about the options, the script and the checkpoint directory."""
+        directory = self.hpctl.checkpoint_dir
+        self.warnings += option_warnings(self.options, self.spares, resumes=directory is not None)
+        self.warnings += script_warnings(self.body)
+        self.warnings += [
+            f"{self.body.name}:{number}: #HPCTL after the first command is not read: move it up"
+            for number in self.body.late
+        ]
+        export = self.options.value("export")
+        self.warnings += hang_rule_warnings(export, self.context.environment)
+        if directory is not None:
+            self.warnings += scratch_warnings(export, self.context.environment)
+            self.warnings += storage_warnings(directory, self.context.filesystem, self.hpctl.tiers)
+            self.warnings += [self.context.unknown] if self.context.unknown else []
+        elif self.hpctl.tiers:
+            raise HpctlError(
+                "--tier names further places beside the checkpoint directory, and there is none",
+                "Add --checkpoint-dir DIR, on storage that the nodes share.",
+            )
+        if self.spares and not self.supervised:
+            self.warnings.append(
+                f"srun takes all nodes, the {self.spares} spare too, and one lost node ends the"
+                f" step: start the program with `hpctl run --spares {self.spares} -- ...`"
+            )
+
+    @property
+    def registration(self) -> JobRegistration:
+        """What is registered; without any field the job is one of plain sbatch's."""
+        save = self.hpctl.save_signal
+        return JobRegistration(
+            ckpt=self.hpctl.checkpoint_dir or "",
+            tiers=self.hpctl.tiers,
+            policy=self.policy,
+            spares=self.spares,
+            save_signal=save.name if save else "",
+            supervised=self.supervised,
+            preflight=self.hpctl.preflight,
+            fast=self.hpctl.fast,
+        )
+
+    def rewritten(self) -> BatchScript:
+        """The script with the preamble in it."""
+        text = preamble.render(self.context.runtime, self.registration, resume=self.hpctl.resume)
+        lines = tuple(self.body.with_inserted(text).splitlines(keepends=True))
+        return replace(self.body, lines=lines)
+
+    def submission(self, line: CommandLine, copy: BatchScript | None) -> Submission:
+        """What comes out of it all."""
+        added = [*self.before, *self.after]
+        registered = self.registration if copy is not None else None
+        if registered is not None:
+            self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
+            comment = self.options.value("comment") or ""
+            self.after.append(f"--comment={job_comment.encode(registered, comment)}")
+            if comment:
+                self.notes.append("your --comment stands after what hpctl registers there")
+        wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []
+        notes = [f"added {' '.join(added)}", *self.notes] if added else self.notes
+        directory, tiers = self.hpctl.checkpoint_dir, self.hpctl.tiers
+        shared = [place for place in (directory, *tiers) if place and place.startswith("/")]
+        if directory and self.hpctl.resume:
+            also = f" or {', '.join(tiers)}" if tiers else ""
+            notes.append(f"resumes from the last complete checkpoint in {directory}{also}")
+        return Submission(
+            options=(*self.before, *line.passed, *self.after, *wrap),
+            copy=copy,
+            notes=tuple(notes),
+            warnings=tuple(self.warnings),
+            bases=tuple(preamble.base(place) for place in shared),
+            registered=registered,
+        )
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int else 0
+
+
+# The names that do not follow from the option's (sbatch(1), INPUT ENVIRONMENT VARIABLES).
+_VARIABLES = {"array": "SBATCH_ARRAY_INX", "time": "SBATCH_TIMELIMIT"}
+# Options that sbatch reads from no variable, whatever its name would be.
+_NO_VARIABLE = frozenset({"comment", "nodes", "nodelist", "ntasks", "ntasks-per-node"})
+_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+
+
+class EffectiveOptions:
+    """sbatch's options from all three places, in sbatch's own order of precedence."""
+
+    def __init__(
+        self, line: CommandLine, script: BatchScript | None, environment: Mapping[str, str]
+    ) -> None:
+        self._line = line
+        self._script = script
+        self._environment = environment
+
+    def value(self, option: str) -> str | None:
+        """The value of an option (long name) that is obeyed, "" for a flag; None if not given."""
+        if option in self._line.given:
+            return self._line.given[option]
+        variable = _VARIABLES.get(option, "SBATCH_" + option.upper().replace("-", "_"))
+        if option not in _NO_VARIABLE and variable in self._environment:
+            return self._environment[variable]
+        return self._script.given.get(option) if self._script is not None else None
+
+    def has(self, option: str) -> bool:
+        """Whether an option (long name) is given anywhere."""
+        return self.value(option) is not None
+
+
+def node_range(text: str) -> tuple[int, int | None] | None:
+    """`--nodes`: least and most (None where only one number stands); None if it is neither."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text.strip())
+    if found is None:
+        return None
+    return int(found[1]), int(found[2]) if found[2] else None
+
+
+def time_limit_s(text: str) -> float | None:
+    """`--time` in seconds; infinity for no limit, None for what is no time."""
+    if text.strip().upper() in ("UNLIMITED", "INFINITE", "-1"):
+        return float("inf")
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        return None
+    days, first, second, third = (int(part) if part else 0 for part in found.groups())
+    if found[1] is not None:  # days-hours[:minutes[:seconds]]
+        return days * 86400.0 + first * 3600.0 + second * 60.0 + third
+    if found[4] is not None:  # hours:minutes:seconds
+        return first * 3600.0 + second * 60.0 + third
+    return first * 60.0 + second  # minutes[:seconds]
+
+
+def refuse_heterogeneous(line: CommandLine, script: BatchScript | None) -> None:
+    """Refuse a heterogeneous job."""
+    if line.het or (script is not None and script.het):
+        raise HpctlError(
+            "a heterogeneous job: --requeue and --comment would reach its first component only",
+            "Submit it with plain sbatch and --requeue in every component, or as one component.",
+        )
+
+
+def refuse_non_shell(script: BatchScript) -> None:
+    """Refuse a script that shell lines cannot go into."""
+    if script.shell in SHELLS:
+        return
+    if not script.shell:
+        raise HpctlError(f"{script.name} has no #! line, which sbatch refuses", "Add #!/bin/sh.")
+    raise HpctlError(
+        f"{script.name} is a {script.shell} script: the lines that find the checkpoint are sh",
+        f"Submit a #!/bin/sh script whose last line runs {script.name}.",
+    )
+
+
+def check_placeholders(option: str, directory: str, *, array: bool) -> None:
+    """Refuse placeholders that nothing fills in, and array tasks that would share a place."""
+    used = preamble.placeholders(directory)
+    for name in used:
+        if name not in preamble.PLACEHOLDERS:
+            near = difflib.get_close_matches(name, preamble.PLACEHOLDERS, n=1, cutoff=0.4)
+            known = " and ".join(f"{{{each}}}" for each in preamble.PLACEHOLDERS)
+            raise HpctlError(
+                f"unknown placeholder {{{name}}} in {directory}",
+                f"Did you mean {{{near[0]}}}?" if near else f"There are {known}.",
+            )
+    if array and "array_task_id" not in used:
+        raise HpctlError(
+            f"the tasks of this array would share one checkpoint directory, {directory}",
+            f"Give each its own: --{option} {directory}/{{array_task_id}}",
+        )
+    if not array and "array_task_id" in used:
+        raise HpctlError(
+            f"{{array_task_id}} in {directory}, but this is no job array",
+            "Submit with --array, or leave the placeholder out.",
+        )
+
+
+REPLACEMENT_S = 30 * 60.0
+"""A HyperPod node is replaced in 20 to 30 minutes."""
+
+_SUPERVISED = re.compile(r"\bhpctl['\"]?\s+run\b|\bsrun\b.*\s--resilient\b")
+_LAUNCH = re.compile(r"(^|[\s;&|(])(srun|mpirun|mpiexec|torchrun|deepspeed|accelerate\s+launch)\s")
+_RDZV = re.compile(
+    r"(?:\b(?:MASTER_ADDR|head_node_ip|MASTER_HOST)=|--(?:rdzv[_-]endpoint|master[_-]addr)[=\s]\s*)"
+    r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s;&|]+)"
+)
+_SRUN_NODES = re.compile(
+    r"\bsrun\b.*\s(?:-w\s*|--nodelist[=\s]\s*)(?P<value>[\"']?[A-Za-z0-9][^\s]*)"
+)
+_AUTO_RESUME = re.compile(r"--auto-resume(?:[=\s]\s*)[\"']?1\b")
+HANG_RULES = "HYPERPOD_HANG_RULES"
+"""Names the rules of HyperPod's hung-job agent, which watches a job that has it."""
+_HANG_RULES = re.compile(rf"\b{HANG_RULES}=[\"']?[^\s\"';]")
+_HANG_AGENT = (
+    f"{HANG_RULES} is set: HyperPod's hung-job agent may cancel this job, and a job that was"
+    " cancelled is not run again; leave it out (`hpctl run` finds hangs, names the rank and"
+    " restarts), or have its rules notify only"
+)
+_HIDDEN = re.compile(r"\|\|\s*(true|:|exit\s+0|echo\b[^;&|]*)\s*$")
+_INSIDE = re.compile(r"\$\([^()]*\)|`[^`]*`|'[^']*'|\"[^\"$`]*\"")
+"""What is a word to the shell, or runs apart: it has no say in the line's exit code."""
+_PIPED = re.compile(r"[^|]\|&?\s*[^|\s]")
+_ENDS_WELL = re.compile(
+    r"(exit\s+0|true|:|(echo|printf|date|sleep|rm|cp|mv|ls|cat|sync|touch|mkdir|hostname)(\s.*)?)$"
+)
+_STRICT = re.compile(r"^\s*set\s+(-[a-z]*e|-o\s+errexit|.*\s-o\s+errexit)", re.MULTILINE)
+_PIPEFAIL = re.compile(r"^\s*set\s+.*\bpipefail\b", re.MULTILINE)
+
+
+def supervised(script: BatchScript | None) -> bool:
+    """Whether the script starts its program with `hpctl run`."""
+    return script is not None and any(_SUPERVISED.search(text) for _, text in commands(script))
+
+
+def launches(script: BatchScript | None) -> bool:
+    """Whether the script starts job steps (or something else that does)."""
+    return script is not None and any(_LAUNCH.search(text) for _, text in commands(script))
+
+
+def commands(script: BatchScript) -> Iterator[tuple[int, str]]:
+    """The lines with commands in them, after the leading comments: number and text, continuations
+    joined, comments left out."""
+    held, start = "", 0
+    for number, raw in enumerate(script.lines[script.block :], start=script.block + 1):
+        text = raw.strip()
+        if not held:
+            start = number
+        if text.endswith("\\"):
+            held += text[:-1] + " "
+            continue
+        text, held = (held + text).strip(), ""
+        if text and not text.startswith("#"):
+            yield start, text
+    if held.strip():
+        yield start, held.strip()
+
+
+def script_warnings(script: BatchScript) -> list[str]:
+    """What the script's own lines would break."""
+    lines = list(commands(script))
+    found = [(number, why) for number, text in lines for why in _line_warnings(text, script)]
+    return [f"{script.name}:{n}: {why}" for n, why in [*found, *_end_warnings(lines, script)]]
+
+
+def _line_warnings(text: str, script: BatchScript) -> Iterator[str]:
+    pinned = _RDZV.search(text)
+    if pinned and (host := _literal(pinned["value"])):
+        yield (
+            f"the rendezvous is pinned to {host}, which may be the node that is lost; take the"
+            " first of the nodes that the job has: $(scontrol show hostnames | head -n 1)"
+        )
+    if (pinned := _SRUN_NODES.search(text)) and (host := _literal(pinned["value"])):
+        yield f"this step is pinned to {host}, which may be the node that is lost; leave -w out"
+    if _AUTO_RESUME.search(text):
+        yield (
+            "--auto-resume=1 is HyperPod's own: it would replace nodes and requeue the job while"
+            " hpctl does the same; leave it out"
+        )
+    if _HANG_RULES.search(text):
+        yield _HANG_AGENT
+    text = _INSIDE.sub("_", text)
+    if not (_LAUNCH.search(text) or _SUPERVISED.search(text)):
+        return
+    if _HIDDEN.search(text):
+        yield "hides the exit code of what it starts: a crash would look like success"
+    elif _PIPED.search(text) and not _PIPEFAIL.search(script.text):
+        yield (
+            "of a pipe the shell keeps the last command's exit code: a crash would look like"
+            " success; add `set -o pipefail` or use --output"
+        )
+
+
+def _literal(value: str) -> str:
+    """The host that a value names, "" where it is computed or this very machine."""
+    host = value.strip("\"'").partition(":")[0]
+    if re.search(r"[$`(]", value) or host in ("", "localhost", "127.0.0.1", "0.0.0.0"):  # noqa: S104
+        return ""
+    return host
+
+
+def _end_warnings(lines: list[tuple[int, str]], script: BatchScript) -> Iterator[tuple[int, str]]:
+    """An ending that turns every failure before it into exit code 0."""
+    if not any(_LAUNCH.search(text) or _SUPERVISED.search(text) for _, text in lines):
+        return
+    number, last = lines[-1]
+    background = any(re.search(r"[^&]&\s*$", text) for _, text in lines)
+    if last == "wait" and background:
+        yield number, "`wait` alone ends with 0 whatever it waited for; write `wait $pid`"
+    strict = _STRICT.search(script.text) or re.search(r"^#!.*\s-[a-z]*e", script.lines[0])
+    if _ENDS_WELL.match(last) and not strict and not _LAUNCH.search(last):
+        yield (
+            number,
+            f"the script ends with `{last[:40]}`, which hides the exit code of what it"
+            " started: a crash would look like success; add `set -e` at the top",
+        )
+
+
+def option_warnings(options: EffectiveOptions, spares: int, *, resumes: bool) -> list[str]:
+    """What the options to sbatch would break."""
+    found: list[str] = []
+    if options.has("no-requeue"):
+        found.append(
+            "--no-requeue is set: neither Slurm nor hpctl can run this job again; leave it out"
+        )
+    if (options.value("open-mode") or "").startswith("t"):
+        found.append(
+            "--open-mode=truncate: each start wipes the log of the run that was lost;"
+            " leave it out (hpctl adds append)"
+        )
+    if options.has("no-kill") and options.value("no-kill") != "off" and not spares:
+        found.append(
+            "--no-kill without --spares: Slurm no longer requeues this job when a node fails;"
+            " leave it out, or add --spares K"
+        )
+    if pinned := options.value("nodelist") or options.value("nodefile"):
+        found.append(
+            f"the job is pinned to {pinned}: without one of them it cannot start again;"
+            " leave --nodelist out, or use --constraint or --partition"
+        )
+    limit = time_limit_s(options.value("time") or "")
+    if resumes and limit is not None and limit < REPLACEMENT_S and not spares:
+        found.append(
+            f"--time={options.value('time')} is shorter than a node's replacement"
+            f" ({REPLACEMENT_S / 60:g} min): where no spare node is idle, the job may end before"
+            " a replacement arrives; allow more, or add --spares K"
+        )
+    return found
+
+
+def scratch_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+    """HPCTL_RESUME=scratch, which stays in the job's environment. `export` is sbatch's."""
+    if _exported("HPCTL_RESUME", export, environment) != "scratch":
+        return []
+    return [
+        "HPCTL_RESUME=scratch holds for every start of this job: after a fault it begins anew too,"
+        " whatever it has saved by then; give an empty --checkpoint-dir instead"
+    ]
+
+
+def hang_rule_warnings(export: str | None, environment: Mapping[str, str]) -> list[str]:
+    """Rules for HyperPod's hung-job agent in the job's environment. `export` is sbatch's."""
+    return [_HANG_AGENT] if _exported(HANG_RULES, export, environment) else []
+
+
+def _exported(name: str, export: str | None, environment: Mapping[str, str]) -> str:
+    """What a variable is in the job's environment; "" where it has none."""
+    entries = (export or "ALL").split(",")
+    values = [entry.partition("=")[2] for entry in entries if entry.startswith(f"{name}=")]
+    if {"ALL", name} & set(entries):
+        values.append(environment.get(name, ""))
+    return values[0] if values else ""
+
+
+def storage_warnings(directory: str, filesystem: str, tiers: tuple[str, ...]) -> list[str]:
+    """Places for checkpoints that other nodes cannot read.
+
+    `filesystem` is the type of the one that the checkpoint directory is on, "" where unknown.
+    """
+    found: list[str] = []
+    if f"local:{directory}" not in tiers and (why := local(directory, filesystem)):
+        found.append(
+            f"{directory} {why}: other nodes would find no checkpoint there;"
+            " share it, or name it with --tier local:DIR beside a shared one"
+        )
+    found += [
+        f"--tier {tier} {why}: say --tier local:{tier}"
+        for tier in tiers
+        if tier.startswith("/") and (why := local(tier, ""))
+    ]
+    return found

@@ -1,0 +1,67 @@
+"""What the SPANK plugin asks: `python ... hpctl.jobs.spank sbatch|srun DIRECTORY POLICY WORDS...`
+
+Not a command for people. It writes into DIRECTORY the command to run instead of `sbatch WORDS` or
+`srun WORDS`, its words NUL-terminated, and the files that they name, and exits with 0; or says on
+stderr why not, and exits otherwise. It submits and starts nothing: until the plugin has the whole
+answer it can go on plainly.
+"""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from hpctl.jobs.sbatch import context
+from hpctl.jobs.sbatch.options import HpctlOptions, OptionValue
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
+
+ANSWER = ".hpctl-command"
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one question. Exit code 0 where the answer is there."""
+    try:
+        kind, directory, policy, *text = arguments
+        answer = {"sbatch": _sbatch, "srun": _srun}[kind](Path(directory), policy, text)
+    except HpctlError as error:
+        print(printable(f"hpctl: {error}\n  {error.hint}".rstrip(), lines=True), file=sys.stderr)
+        return 1
+    part = Path(directory) / f"{ANSWER}.part"
+    part.write_bytes(b"".join(os.fsencode(word) + b"\0" for word in answer))
+    part.rename(part.with_name(ANSWER))
+    return 0
+
+
+def _sbatch(directory: Path, policy: str, args: list[str]) -> list[str]:
+    """The same sbatch, with a job that resumes."""
+    from hpctl.jobs.sbatch import command
+    from hpctl.jobs.sbatch.options import parse_command_line
+
+    line = parse_command_line([*([f"--policy={policy}"] if policy else []), *args])
+    _, submission = command.planned(line, command.found(line))
+    command.tell(submission, quiet="quiet" in line.given)
+    for base in submission.bases:
+        command.make(base)
+    return ["sbatch", *command.laid_out(line, submission, directory)]
+
+
+def _srun(_directory: Path, policy: str, args: list[str]) -> list[str]:
+    """The step under a supervisor. What would only come out when that starts comes out now."""
+    for name in ("hpctl.jobs.run.command", "hpctl.jobs.run.supervise", "hpctl.jobs.crash"):
+        importlib.import_module(name)  # it imports them when it runs; a broken one shows here
+    from hpctl.jobs.run.settings import settings
+    from hpctl.jobs.run.srun import parse_srun
+
+    settings(parse_srun(args), os.environ)
+    options: list[str] = []
+    if policy:
+        asked = HpctlOptions(policy=OptionValue(policy, f"--resilient={policy}"))
+        context.job_policy(asked, os.environ, os.getcwd())
+        options = ["--policy", str(context.find_policy(policy, os.environ, os.getcwd()))]
+    return [sys.executable, *SAFE_PATH, "hpctl", "run", *options, "--", *args]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

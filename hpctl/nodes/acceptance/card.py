@@ -1,0 +1,82 @@
+"""Which GPUs this node has, and their power limits, by `nvidia-smi -q -x`.
+
+It asks nvidia-smi, because only the agent's NVML child loads NVML (ADR 0016). The time limit is
+long, because to kill a process inside the driver can cost the GPU.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+from hpctl.detection.check import CannotTell
+from hpctl.detection.machine import PRODUCT_NAME
+from hpctl.detection.outside.plugin_child import Child
+from hpctl.nodes.acceptance.cards import Card
+from hpctl.toolkit.bounds import printable
+
+COMMAND: Final = ("nvidia-smi", "-q", "-x")
+TIMEOUT_S: Final = 30.0
+MAX_OUTPUT: Final = 4 << 20
+"""Bytes; one GPU takes about 20 kB."""
+MAX_NAME: Final = 96
+DRIVER: Final = Path("/dev/nvidiactl")
+
+_GPU = re.compile(r"<gpu id=")
+_NAME = re.compile(r"<product_name>([^<]+)</product_name>")
+_MIG = re.compile(r"<current_mig>Enabled</current_mig>")
+# Drivers before R535 call the limit that counts `enforced`.
+_LIMIT = re.compile(r"<(?:current|enforced)_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
+_DEFAULT = re.compile(r"<default_power_limit>([0-9]{1,5}(?:\.[0-9]{1,3})?) W<")
+
+
+def read_card(driver: Path = DRIVER, root: Path = Path("/")) -> Card:
+    """Return the GPUs of this node; without a name where nvidia-smi does not tell in time.
+
+    Never raises: without a card the tests still count, and their figures are judged by the instance
+    type.
+    """
+    if not driver.exists():
+        return Card()
+    machine = _read_product_name(root)
+    try:
+        ended = Child(COMMAND, TIMEOUT_S, {**os.environ, "LC_ALL": "C"}, MAX_OUTPUT).run()
+    except CannotTell:
+        return Card(machine=machine)
+    return parse_card(ended.output.decode(errors="replace"), machine)
+
+
+def parse_card(text: str, machine: str = "") -> Card:
+    """Return what the XML of nvidia-smi says of all GPUs; without a name where it names none.
+
+    GPUs of several kinds, and those with MIG slices, get a name that no figure is known for: a
+    slice gives less than its card.
+    """
+    gpus = _GPU.split(text)[1:]
+    matches = [_NAME.search(gpu) for gpu in gpus]
+    names = {match[1].strip() for match in matches if match is not None}
+    name = ", ".join(sorted(names))
+    if any(_MIG.search(gpu) for gpu in gpus):
+        name = f"MIG of {name}"
+    return Card(
+        name=printable(name)[:MAX_NAME],
+        power_limit_w=_lowest(_LIMIT, gpus),
+        default_power_limit_w=_lowest(_DEFAULT, gpus),
+        machine=machine,
+    )
+
+
+def _lowest(pattern: re.Pattern[str], gpus: list[str]) -> float:
+    """The lowest of the GPUs' limits, in watts; 0 where one does not tell its own."""
+    found = [pattern.search(gpu) for gpu in gpus]
+    limits = [float(match[1]) for match in found if match is not None]
+    return min(limits) if limits and len(limits) == len(gpus) else 0.0
+
+
+def _read_product_name(root: Path) -> str:
+    """The product name in the firmware's tables; on a Nitro instance its type."""
+    with contextlib.suppress(OSError):
+        text = (root / PRODUCT_NAME.lstrip("/")).read_text(errors="replace").strip()
+        return printable(text)[:MAX_NAME]
+    return ""

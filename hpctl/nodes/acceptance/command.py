@@ -1,0 +1,275 @@
+"""`hpctl accept`: test nodes now, look at what tests have found, and search for the culprit."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_node
+from hpctl.engine.world import World, gather
+from hpctl.toolkit import output
+from hpctl.toolkit.lazy_commands import LazyGroup
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.tables import BAD, GOOD, ago, heading, styled, table, wrapped
+from hpctl.vocabulary.identity import NodeName, RecoveryId
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Verdict
+from hpctl.vocabulary.node_recovery import MARKS, TEST_ASKS, NodePhase, NodeRecovery, NodeSignal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from hpctl.engine.config import Config
+    from hpctl.engine.request_client import RequestsView
+    from hpctl.vocabulary.recovery import Trail
+
+
+LOOK_S = 1.0
+
+
+_RESULTS = {
+    NodeSignal.TEST_PASSED: "passed",
+    NodeSignal.UNTESTED: "untested",
+    **dict.fromkeys((NodeSignal.TEST_FAILED, NodeSignal.FAULT_AGAIN, *TEST_ASKS), "failed"),
+}
+
+
+_WORDS = {Verdict.OK: "passed", Verdict.FAIL: "failed", Verdict.UNKNOWN: "skipped"}
+
+
+class AcceptGroup(LazyGroup):
+    """What is no command is a node: `hpctl accept gpu-7` is `hpctl accept nodes gpu-7`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Before click looks for a command."""
+        if args and args[0] not in {*self.table, *ctx.help_option_names}:
+            args = ["nodes", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=AcceptGroup,
+    table={
+        "nodes": (
+            "hpctl.nodes.acceptance.command:nodes",
+            "Test idle nodes now; `nodes` may be left out.",
+        ),
+        "show": (
+            "hpctl.nodes.acceptance.command:show",
+            "What the newest test of a node has found.",
+        ),
+        "history": (
+            "hpctl.nodes.acceptance.command:history",
+            "Which nodes were tested, and how it ended.",
+        ),
+        "baseline": (
+            "hpctl.nodes.acceptance.baseline_command:baseline",
+            "What a healthy node must measure.",
+        ),
+        "culprit": (
+            "hpctl.nodes.acceptance.culprit_command:culprit",
+            "Name the node of a group that is slow or hangs.",
+        ),
+    },
+)
+def accept() -> None:
+    """Test nodes, and see what tests have found (docs/acceptance.md)."""
+
+
+@click.command()
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+@click.option(
+    "--level", type=click.Choice(["quick", "full"]), default="quick", show_default=True,
+    help="Which tests.",
+)  # fmt: skip
+@click.option("--wait", is_flag=True, help="Wait until every test has ended: exit 1 if one failed.")
+@output.json_option
+@output.config_option
+def nodes(names: tuple[str, ...], level: str, wait: bool, config: str, as_json: bool) -> None:
+    """Test idle nodes now.
+
+    NODE may be a hostlist. A node on which a job runs is refused: ask again when it has ended. The
+    node is drained for a moment and then tested in a reservation; one that fails stays drained.
+    """
+    from hpctl.engine.request_client import ANSWER_S, ask, hosts, report
+
+    loaded = config_loading.load_config(config)
+    wanted = dict.fromkeys(name for target in names for name in hosts(target))
+    view = ask(loaded, f"accept-{level}", list(wanted), wait_s=ANSWER_S)
+    if not wait:
+        report(view, as_json, waited=True)
+        return
+    for row in view.requests:
+        output.echo(f"hpctl: {row.target}: {row.answer or 'queued'}", err=True)
+    ended = _ended(loaded, view)
+    output.show("accept", AcceptancesView(output.now(), ended), as_json, draw_history)
+    taken = all(row.ok for row in view.requests)
+    passed = len(ended) == len(view.requests) and all(t.result == "passed" for t in ended)
+    output.leave(Exit.FINE if taken and passed else Exit.PROBLEM)
+
+
+def _ended(config: Config, view: RequestsView) -> tuple[AcceptanceView, ...]:
+    """The tests that were begun, once all of them have ended."""
+    begun = {NodeName(row.target): RecoveryId(row.answer.split()[1]) for row in view.requests
+             if row.ok and len(row.answer.split()) > 1}  # fmt: skip
+    while True:
+        state = gather(config, output.now()).state
+        recs = [state.nodes[rid] for rid in begun.values() if rid in state.nodes]
+        if all(rec.ended for rec in recs):
+            return tuple(t for rec in recs for t in tests_of(rec)[-1:])
+        time.sleep(LOOK_S)
+
+
+class MeasuredView(Struct, frozen=True):
+    """One test. `result`: passed, failed or skipped; `remedy`: what a failure asks for."""
+
+    test: str
+    result: str
+    remedy: str
+    reason: str
+    figures: dict[str, float]
+
+
+class AcceptanceView(Struct, frozen=True):
+    """One acceptance test of a node. `result`: passed, failed, untested, cancelled, or empty while
+    it goes on. `measured`: what the newest of its recovery found."""
+
+    id: str
+    recovery: str
+    node: str
+    after: str
+    begun: datetime
+    ended: datetime | None
+    result: str
+    why: str
+    measured: tuple[MeasuredView, ...] = ()
+
+
+class AcceptancesView(Struct, frozen=True):
+    """What `hpctl accept show` and `hpctl accept history` print, the newest last."""
+
+    as_of: datetime
+    tests: tuple[AcceptanceView, ...]
+
+
+def tests_of(rec: NodeRecovery) -> tuple[AcceptanceView, ...]:
+    """The tests of one recovery, oldest first."""
+    begun = [i for i, move in enumerate(rec.trail) if move.signal == NodeSignal.ACCEPTANCE_DUE]
+    found = []
+    for number, i in enumerate(begun, 1):
+        newest = number == len(begun)
+        moves = rec.trail[i + 1 : None if newest else begun[number]]
+        ends = [m for m in moves if m.phase == NodePhase.UNRESERVING and m.signal not in MARKS]
+        end = ends[-1] if ends else None
+        found.append(_test(rec, f"{rec.id}-{number}", rec.trail[i], end, newest))
+    return tuple(found)
+
+
+def _test(
+    rec: NodeRecovery, name: str, due: Trail, end: Trail | None, newest: bool
+) -> AcceptanceView:
+    result = "" if end is None else _RESULTS.get(NodeSignal(end.signal), "cancelled")
+    return AcceptanceView(
+        id=name,
+        recovery=rec.id,
+        node=rec.node,
+        after=rec.rule,
+        begun=due.at,
+        ended=end.at if end else None,
+        result=result,
+        why=end.why if end else due.why,
+        measured=_measured(rec, name) if newest else (),
+    )
+
+
+def _measured(rec: NodeRecovery, name: str) -> tuple[MeasuredView, ...]:
+    rows = (f for f in rec.tests if f.device == name and f.check != TEST_SUMMARY)
+    return tuple(
+        MeasuredView(
+            f.check.removeprefix(TEST),
+            _WORDS.get(f.verdict, ""),
+            f.code,
+            f.detail,
+            _figures(f.evidence),
+        )
+        for f in rows
+    )
+
+
+def _figures(evidence: str) -> dict[str, float]:
+    """The numbers of a finding's JSON; none where a report was cut short."""
+    try:
+        found = json.loads(evidence or "{}")
+    except ValueError:
+        return {}
+    return {k: v for k, v in found.items() if isinstance(v, int | float)} if found else {}
+
+
+def tests_view(w: World, wanted: str) -> AcceptancesView:
+    """The tests of a node, of a recovery or with an id; of all where nothing is wanted."""
+    found = [t for rec in w.state.nodes.values() for t in tests_of(rec)]
+    names = {name for t in found for name in (t.node, t.recovery, t.id)}
+    if wanted and wanted not in names:
+        raise output.no_such("accept history", wanted, sorted(names))
+    chosen = (t for t in found if wanted in ("", t.node, t.recovery, t.id))
+    return AcceptancesView(w.now, tuple(sorted(chosen, key=lambda t: t.begun)))
+
+
+@click.command()
+@click.argument("target", metavar="NODE|ID", shell_complete=complete_node)
+@output.json_option
+@output.config_option
+def show(target: str, config: str, as_json: bool) -> None:
+    """What the newest test of a node has found.
+
+    Exit code 1 where it failed or came to no result.
+    """
+    found = tests_view(gather(config_loading.load_config(config), output.now()), target)
+    view = AcceptancesView(found.as_of, found.tests[-1:])
+    output.show("accept", view, as_json, draw_show)
+    output.leave(Exit.FINE if view.tests[0].result in ("passed", "") else Exit.PROBLEM)
+
+
+@click.command()
+@click.argument("node", metavar="[NODE]", default="", shell_complete=complete_node)
+@output.json_option
+@output.config_option
+def history(node: str, config: str, as_json: bool) -> None:
+    """Which nodes were tested, and how it ended."""
+    view = tests_view(gather(config_loading.load_config(config), output.now()), node)
+    output.show("accept", view, as_json, draw_history)
+
+
+def draw_history(out: Console, view: AcceptancesView) -> None:
+    """One line a test."""
+    if not view.tests:
+        out.print("No node was tested.")
+        return
+    heads = ("TEST", "NODE", "AFTER", "BEGUN", "RESULT", wrapped("WHY"))
+    rows = [
+        (t.id, t.node, t.after, ago(t.begun, view.as_of), _colored(t.result or "running"), t.why)
+        for t in view.tests
+    ]
+    table(out, heads, rows)
+
+
+def draw_show(out: Console, view: AcceptancesView) -> None:
+    """One test, and what each part of it measured."""
+    draw_history(out, view)
+    rows = []
+    for m in (m for t in view.tests for m in t.measured):
+        figures = " ".join(f"{name}={value:g}" for name, value in m.figures.items())
+        rows.append((m.test, _colored(m.result), m.remedy, figures, m.reason))
+    if rows:
+        heading(out, "Measured")
+        table(out, ("TEST", "RESULT", "REMEDY", wrapped("FIGURES"), wrapped("REASON")), rows)
+
+
+def _colored(result: str) -> Text:
+    return styled(result, {"passed": GOOD, "failed": BAD, "untested": BAD}.get(result, ""))

@@ -1,0 +1,209 @@
+"""`hpctl accept culprit`: search a group for the node that is slow or hangs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_node
+from hpctl.nodes.culprit import Group, NextRound, Round, failed, most_rounds, search
+from hpctl.nodes.culprit import SearchResult as Found
+from hpctl.toolkit import output
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.toolkit.hostlist import HostlistError, expand, fold
+from hpctl.toolkit.output import Exit
+from hpctl.vocabulary.identity import NodeName
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hpctl.nodes.acceptance.result import Result
+    from hpctl.slurm.cli import CliScheduler
+
+
+PORTS = range(29500, 31500)
+
+
+LIMIT_S = 120.0
+
+
+LEVEL = "group"
+
+
+class GroupTestView(Struct, frozen=True):
+    """One group test: `round` from 1, `figure` in the test's own unit, None where it failed."""
+
+    round: int
+    nodes: str
+    failed: bool
+    figure: float | None
+    why: str
+
+
+class CulpritView(Struct, frozen=True):
+    """A search. `beliefs`: how likely each of the nodes is bad, by all tests."""
+
+    culprits: tuple[str, ...]
+    rounds: int
+    beliefs: dict[str, float]
+    tests: tuple[GroupTestView, ...]
+
+
+@click.command()
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+@click.option(
+    "--healthy", "partners", multiple=True, metavar="NODE", shell_complete=complete_node,
+    help="A partner that is not suspected; repeatable.",
+)  # fmt: skip
+@click.option("--reservation", metavar="NAME", help="Slurm reservation to run in.")
+@click.option("--partition", metavar="NAME", help="Slurm partition to run in.")
+@click.option("--srun-option", multiple=True, metavar="OPTION", help="A further option of srun.")
+@click.option(
+    "--timeout", type=click.FloatRange(10, 3600), default=LIMIT_S, metavar="SECONDS",
+    show_default=True, help="How long a round may take: what takes longer hangs.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the groups of the first round; run nothing.")
+@output.json_option
+@output.config_option
+def culprit(
+    names: tuple[str, ...],
+    partners: tuple[str, ...],
+    reservation: str | None,
+    partition: str | None,
+    srun_option: tuple[str, ...],
+    timeout: float,
+    dry_run: bool,
+    config: str,
+    as_json: bool,
+) -> None:
+    """Name the node of a group that is slow or hangs.
+
+    Runs the tests of level `group` on pairs of the nodes, then on halves, each as a Slurm job of
+    its own that needs whole nodes: at most log2(n) + 2 rounds. NODE may be a hostlist. It drains
+    nothing. Exit code: 0 nobody is named, 1 a culprit is, 3 the tests cannot run.
+    """
+    from hpctl.engine.adapters import make_scheduler
+
+    suspects, healthy = _nodes(names), _nodes(partners)
+    if len({*suspects, *healthy}) < 2:
+        raise click.UsageError("one node is not enough: add partners with --healthy")
+    places = {"reservation": reservation, "partition": partition}
+    options = [f"--{name}={value}" for name, value in places.items() if value]
+    tester = _Tester(
+        make_scheduler(config_loading.load_config(config)), (*options, *srun_option), timeout,
+        (*suspects, *healthy),
+    )  # fmt: skip
+    done: list[Round] = []
+    tests: list[GroupTestView] = []
+    while not isinstance(step := search(suspects, done, healthy), Found):
+        most = most_rounds(len({*suspects, *healthy}))
+        groups = ", ".join(fold(group) for group in step.groups)
+        output.echo(f"round {step.number} of at most {most}: {groups}", err=True)
+        if dry_run:
+            return
+        round_, views = tester.round(step)
+        done.append(round_)
+        tests += views
+        for view in views:
+            if view.failed:
+                output.echo(f"  {view.nodes}: {view.why or f'slow: {view.figure:.4g}'}", err=True)
+    beliefs = {str(node): round(p, 6) for node, p in step.beliefs.items()}
+    found = CulpritView(tuple(map(str, step.culprits)), step.rounds, beliefs, tuple(tests))
+    output.show("accept-culprit", found, as_json, draw_culprit)
+    output.leave(Exit.PROBLEM if found.culprits else Exit.FINE)
+
+
+def _nodes(names: Sequence[str]) -> tuple[NodeName, ...]:
+    try:
+        return tuple(dict.fromkeys(NodeName(n) for text in names for n in expand(text)))
+    except HostlistError as error:
+        raise HpctlError(str(error), "Write gpu-1 gpu-2, or gpu-[1-32].") from error
+
+
+class _Tester:
+    """Runs the groups of a round side by side."""
+
+    def __init__(
+        self,
+        scheduler: CliScheduler,
+        options: Sequence[str],
+        limit_s: float,
+        nodes: Sequence[NodeName],
+    ) -> None:
+        from hpctl.slurm.read import Reader
+
+        self._runner, self._options, self._limit_s = scheduler.runner, tuple(options), limit_s
+        known = Reader(scheduler.runner, output.now).nodes(nodes)
+        for node in nodes:
+            if node not in known:
+                raise HpctlError(f"Slurm has no node {node}", "`hpctl nodes` lists what there is.")
+        self._addresses = {name: node.address or str(name) for name, node in known.items()}
+
+    def round(self, asked: NextRound) -> tuple[Round, list[GroupTestView]]:
+        """Every group's result. Raises Unavailable where no group can be tested at all."""
+        with ThreadPoolExecutor(len(asked.groups)) as pool:
+            measured = dict(zip(asked.groups, pool.map(self._test, asked.groups), strict=True))
+        reasons = {why for _, why, ran in measured.values() if not ran}
+        if not any(ran for _, _, ran in measured.values()):
+            raise Unavailable(
+                f"no group could be tested: {'; '.join(sorted(reasons))[:300]}",
+                "The nodes must be idle, and HPCTL_TEST_PYTHON have torch (docs/acceptance.md).",
+            )
+        results = failed({group: figure for group, (figure, _, _) in measured.items()})
+        views = [
+            GroupTestView(
+                asked.number, fold(r.nodes), r.failed, measured[r.nodes][0], measured[r.nodes][1]
+            )
+            for r in results
+        ]
+        return results, views
+
+    def _test(self, group: Group) -> tuple[float | None, str, bool]:
+        """Its figure, why it has none, and whether it was tested at all."""
+        from hpctl.nodes.acceptance.run import on_nodes, passed_on, worst
+
+        digest = hashlib.blake2b(",".join(group).encode(), digest_size=4).digest()
+        port = PORTS[int.from_bytes(digest, "big") % len(PORTS)]
+        environ = passed_on() | {
+            "HPCTL_GROUP_HEAD": self._addresses[group[0]],
+            "HPCTL_GROUP_PORT": str(port),
+        }
+        seconds = int(self._limit_s)
+        limits = (f"--immediate={seconds}", "--exclusive", "--job-name=hpctl-culprit")
+        found, error = on_nodes(
+            self._runner, group, LEVEL, self._limit_s, (*limits, *self._options), environ
+        )
+        results = [each for node in group for each in found.get(node, ())]
+        if why := worst(results):
+            return None, why, True
+        if all(each.status == "Skipped" for each in results) and (results or error):
+            return None, results[0].reason if results else error, False
+        if silent := [node for node in group if node not in found]:
+            return None, f"no result of {fold(silent)}: {error or 'its test ended without'}", True
+        return _slowest(results), "", True
+
+
+def _slowest(results: Sequence[Result]) -> float:
+    """The first figure of the first test that has one, of the node where it is the least."""
+    figures: dict[tuple[str, str], list[float]] = {}
+    for result in results:
+        for name, value in result.figures.items():
+            figures.setdefault((result.test, name), []).append(value)
+    return min(next(iter(figures.values()), [1.0]))
+
+
+def draw_culprit(out: Console, view: CulpritView) -> None:
+    """The verdict, and who else is not cleared."""
+    if view.culprits:
+        out.print(f"culprit: {', '.join(view.culprits)} ({view.rounds} rounds)")
+    else:
+        out.print(f"no culprit: the tests name no node ({view.rounds} rounds)")
+    rest = {n: p for n, p in view.beliefs.items() if p > 0.1 and n not in view.culprits}
+    for node, likely in sorted(rest.items(), key=lambda pair: -pair[1]):
+        out.print(f"not cleared: {node} ({likely:.0%})")

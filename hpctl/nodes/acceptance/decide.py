@@ -1,0 +1,241 @@
+"""The test of a node before it serves again, as phases of its recovery. Pure."""
+
+from hpctl.engine.node_history import let_go, since_drain
+from hpctl.engine.test_reservation import level_of, name_of
+from hpctl.faults.reachability import closed_by_slurm
+from hpctl.nodes.acceptance.limits import _FAILED, _PATIENCE_S, _REMEDIES, _SHOWN, job_of
+from hpctl.nodes.actors import NodeCase, attempt, moved
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary.assessment import Assessment, Condition
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
+from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.recovery import (
+    Do,
+    Look,
+    Move,
+    Next,
+    StepKind,
+    answer_text,
+    last_step,
+    taken_over,
+)
+from hpctl.vocabulary.slurm_facts import ENDED
+
+
+def accepting(c: NodeCase) -> Next:
+    """Reserve the node, resume it inside, submit the job, wait for the result."""
+    ended = _lost(c) or _failed(c) or _taken(c) or _results(c) or _silent(c)
+    if ended is not None:
+        return ended
+    node, name, opened = c.facts.slurm, name_of(c.rec), _since_drain(c.rec, StepKind.RESUME)
+    if node is None:
+        return c.wait("slurmctld does not list the node", Look.SLOWLY)
+    if not c.facts.held:
+        cannot = "it cannot be reserved for its test"
+        return c.take(StepKind.ISOLATE, name, NodeSignal.UNTESTED, cannot, nodes=(node.name,))
+    if not node.in_service:
+        answer = c.attempt(StepKind.RESUME, c.rec.node)
+        last = c.last(StepKind.RESUME)
+        if not opened and last is not None:  # of an earlier test
+            answer = Do(StepKind.RESUME, c.rec.node, last.attempt + 1)
+        return moved(answer, "resume the node", "no longer ours to resume")
+    if c.facts.test is None and job_of(c.rec) is None:
+        if node.state != "IDLE" or not node.responding:
+            return c.wait("its slurmd has not answered since it was resumed", Look.SOON)
+        return _submit(c, name)
+    state = c.facts.test.state if c.facts.test else "not known"
+    return c.wait(f"test {c.rec.test}, job {job_of(c.rec)} ({state})", Look.SLOWLY)
+
+
+def _submit(c: NodeCase, name: str) -> Next:
+    level, wanted, node = level_of(c.rec, c.policy) or "quick", c.policy.acceptance, c.facts.slurm
+    return c.take(
+        StepKind.TEST,
+        name,
+        NodeSignal.UNTESTED,
+        "slurmctld does not take its test",
+        f"{level} test",
+        nodes=(c.rec.node,),
+        partition=node.partitions[0] if node and node.partitions else "",
+        command=f"{wanted.command} --level {level} --id {c.rec.test}",
+        limit_s=wanted.limit_s(level),
+    )
+
+
+def _since_drain(rec: NodeRecovery, kind: StepKind) -> bool:
+    """Whether a step was begun since the node was last drained."""
+    return last_step(since_drain(rec), kind) is not None
+
+
+def _lost(c: NodeCase) -> Move | None:
+    """The node failed under its test, whatever the test would have said."""
+    judged, node = c.facts.assessment, c.facts.slurm
+    if c.facts.heard is not None and c.facts.heard != c.rec.generation:
+        return Move(NodeSignal.TEST_FAILED, "it booted during its test")
+    if judged is not None and judged.condition is Condition.FAULTY and since_opening(judged, c.rec):
+        return Move(NodeSignal.FAULT_AGAIN, f"faulty under its test: {judged.why}")
+    if node is not None and node.down and _since_drain(c.rec, StepKind.RESUME):
+        return Move(NodeSignal.TEST_FAILED, "its slurmd was lost during its test")
+    return None
+
+
+def _taken(c: NodeCase) -> Move | None:
+    """An operator who resumes the node before we do, or gives it another Reason, wins."""
+    node, how = c.facts.slurm, ""
+    if node is not None and node.in_service:
+        ours = c.facts.held or _since_drain(c.rec, StepKind.RESUME)
+        how = "" if ours else "somebody resumed the node"
+    elif node is not None and closed_by_slurm(node):
+        return Move(NodeSignal.TEST_FAILED, f"slurmctld drained it during its test: {node.reason}")
+    elif node is not None:
+        how = taken_over(node, c.rec.id)
+    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
+
+
+def since_opening(judged: Assessment, rec: NodeRecovery) -> bool:
+    """Whether an assessment rests on anything newer than the recovery's own opening.
+
+    A node returned by hand on the same boot still carries the findings it was drained for.
+    """
+    if judged.generation != rec.opened_for or rec.remedied:
+        return True
+    return any(f.last > rec.opened for f in judged.findings)
+
+
+def _failed(c: NodeCase) -> Move | None:
+    """The tests that failed, by the word of the node's agent."""
+    failed = [f for f in c.facts.results if f.verdict is Verdict.FAIL and f.check != TEST_SUMMARY]
+    if not failed:
+        return None
+    asked = {f.code for f in failed}
+    signal = next((s for word, s in _REMEDIES.items() if word in asked), NodeSignal.TEST_FAILED)
+    return Move(signal, _listed(failed), c.facts.results)
+
+
+def _results(c: NodeCase) -> Next | None:
+    """What the node's agent told, where nothing failed; None while it has told nothing."""
+    found = c.facts.results
+    tests = [f for f in found if f.check != TEST_SUMMARY]
+    if not found:
+        return None
+    if c.facts.test is not None and c.facts.test.running:
+        return c.wait("it passed; its job is about to end", Look.SOON)
+    judged = c.facts.assessment
+    if judged and judged.condition is not Condition.HEALTHY and since_opening(judged, c.rec):
+        return c.wait(f"its test is over; {judged.condition}: {judged.why}", Look.SLOWLY)
+    passed = [f for f in tests if f.verdict is Verdict.OK]
+    if not passed:
+        return Move(NodeSignal.UNTESTED, f"all of {len(tests)} tests were skipped", found)
+    skipped = f", {len(tests) - len(passed)} skipped" if len(tests) > len(passed) else ""
+    return Move(NodeSignal.TEST_PASSED, f"{len(passed)} passed{skipped}", found)
+
+
+def _listed(failed: list[Finding]) -> str:
+    texts = [f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN]]
+    more = [f"{len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+    return "; ".join((*texts, *more))
+
+
+def _silent(c: NodeCase) -> Move | None:
+    """A job that ended, or never began, and no result: what that says of the node."""
+    submitted, job = c.last(StepKind.TEST), c.facts.test
+    known, wanted = job_of(c.rec), c.policy.acceptance
+    if known is None or submitted is None or submitted.resolved is None:
+        return None
+    if job is not None and job.state == "PENDING":
+        late = c.now >= later(submitted.resolved, wanted.start_s)
+        why = f"job {known} has not started for {wanted.start_s:g} s ({job.reason})"
+        return Move(NodeSignal.UNTESTED, why) if late else None
+    ended = job is None or job.state in ENDED
+    since = job.end if job is not None and job.end is not None else submitted.resolved
+    if not ended or c.now < later(max(since, submitted.resolved), wanted.result_s):
+        return None
+    state = job.state if job is not None else "gone"
+    if state in ("TIMEOUT", "NODE_FAIL"):
+        return Move(NodeSignal.TEST_FAILED, f"job {known} ended as {state} without a result")
+    return Move(
+        NodeSignal.UNTESTED, f"job {known} ({state}) ended and its node's agent told no result"
+    )
+
+
+def unreserving(c: NodeCase) -> Next:
+    """Drain the node unless it passed, end its job, delete its reservation, and move on."""
+    verdict, why = c.rec.verdict
+    node, serves = c.facts.slurm, let_go(c.rec, c.policy)
+    if serves and (ill := _ill_after_all(c)):
+        return Move(NodeSignal.FAULT_AGAIN, ill)
+    taken = verdict is NodeSignal.OPERATOR_TOOK_OVER
+    if node is not None and not (serves or taken) and (not node.closed or closed_by_slurm(node)):
+        return _drain(c, why)
+    if serves and c.facts.held and c.now >= c.deadline and node is not None and node.in_service:
+        # A person is called: without a drain the node would be lost there, as healthy as it looks.
+        return _drain(c, "its test is over, and its reservation does not go")
+    if _may_run(c):
+        return _settled(c, StepKind.END_TEST, name_of(c.rec), "the job of its test")
+    if c.facts.held:
+        return _settled(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
+    if serves:
+        if node is not None and node.in_service:
+            return Move(NodeSignal.RETURN_SEEN, why)
+        if node is not None and node.closed:
+            if how := taken_over(node, c.rec.id):
+                return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
+            return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+        return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
+    if verdict in _FAILED:
+        return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
+    if verdict is NodeSignal.UNTESTED:
+        return Move(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
+    return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
+
+
+def _ill_after_all(c: NodeCase) -> str:
+    """Why a node that was to serve must not, as long as its reservation keeps others off it."""
+    judged, node = c.facts.assessment, c.facts.slurm
+    if not c.facts.held:
+        return ""
+    if node is not None and closed_by_slurm(node):
+        return f"slurmctld drained it after its test: {node.reason}"
+    if judged is None:
+        return ""
+    faulty = judged.condition is Condition.FAULTY and since_opening(judged, c.rec)
+    return f"faulty after its test: {judged.why}" if faulty else ""
+
+
+def _may_run(c: NodeCase) -> bool:
+    """Whether the job of the test is there, or may be: one in doubt is ended by its name."""
+    if c.facts.test is not None:
+        return c.facts.test.state not in ENDED
+    submitted, ended = c.last(StepKind.TEST), c.last(StepKind.END_TEST)
+    doubt = submitted is not None and submitted.target == name_of(c.rec) and submitted.in_doubt
+    return doubt and not (ended and ended.accepted and ended.target == name_of(c.rec))
+
+
+def _drain(c: NodeCase, why: str) -> Next:
+    """A drain of the node, anew since it was resumed."""
+    last = c.last(StepKind.DRAIN)
+    if last is not None and _since_drain(c.rec, StepKind.RESUME):
+        return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
+    answer = c.attempt(StepKind.DRAIN, c.rec.node, why)
+    if isinstance(answer, Outcome):
+        return c.wait(f"slurmctld will not drain the node: {answer_text(answer)}", Look.SLOWLY)
+    return answer
+
+
+def let_out(c: NodeCase) -> Next:
+    """Delete the reservation that an earlier recovery could not delete."""
+    return _settled(c, StepKind.UNRESERVE, c.facts.left_in, "the reservation of an earlier test")
+
+
+def _settled(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
+    """A step that must take effect, however long: the phase's deadline calls a person."""
+    last = c.last(kind)
+    if last is not None and last.target == name and last.resolved is not None:
+        refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
+        pause = min(last.attempt, _PATIENCE_S) if refused else c.policy.node.step_retry_s
+        if c.now < later(last.resolved, pause):
+            text = answer_text(last.outcome) if last.outcome else ""
+            return c.wait(f"waiting for {what} to go: {text}".removesuffix(": "), Look.SOON)
+    number = last.attempt + 1 if last is not None and last.target == name else 1
+    return Do(kind, name, number, nodes=(c.rec.node,))

@@ -1,0 +1,299 @@
+"""The result of tests on a node: one line of text each, one file, and the agent's inbox of files.
+
+A test is a command. It may print the line `HEALTH_CHECK_RESULT:host:status:remedy:reason`, which is
+awsome-distributed-ai's, and beside it one line of JSON, `{"figures": {name: number}}`. Whatever it
+prints is bounded here, and so is a file that claims to hold results.
+
+The inbox gives the results that a job has left on this node as findings. The job runs as the
+daemon's user, root or SlurmUser: theirs alone are believed, and each file is bounded before it is
+read. What a file says goes to the head node for a while and is then deleted; one that is no result
+is deleted at once.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import pwd
+import re
+import stat
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from hpctl.nodes.acceptance.cards import Card
+from hpctl.toolkit.bounds import EARLIEST, at_stamp, printable
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Clears, Finding, Verdict
+from hpctl.wire.heads import trusted_uids
+
+log = logging.getLogger(__name__)
+
+MARK: Final = "HEALTH_CHECK_RESULT:"
+MAX_REASON: Final = 256
+"""Characters of a reason, as of a finding's detail."""
+MAX_FIGURES: Final = 24
+MAX_RESULTS: Final = 64
+MAX_FILE: Final = 256 * 1024
+"""Bytes of a result file."""
+
+Status = Literal["Passed", "Failed", "Skipped"]
+Cure = Literal["none", "reset", "reboot", "replace"]
+"""What a failure asks for, in the words of the line."""
+
+TestName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.]{0,47}\Z")]
+"""The agent's check is `acceptance.<test>`."""
+FigureName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,47}\Z")]
+RunId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+_Time = Annotated[float, Meta(ge=0, le=2**53)]
+
+_LINE = re.compile(
+    MARK + r"[^:\n]{0,255}:(Passed|Failed|Skipped):(none|reset|reboot|replace):([^\n]*)"
+)
+_FIGURE = re.compile(r"[a-z][a-z0-9_]{0,47}")
+
+
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
+    """One test on one node. `figures`: what it measured; the unit ends the name (`_gbs`, `_us`)."""
+
+    test: TestName
+    status: Status
+    remedy: Cure = "none"
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] = ""
+    figures: Annotated[dict[FigureName, float], Meta(max_length=MAX_FIGURES)] = {}
+
+    def line(self, host: str) -> str:
+        """The contract's line."""
+        return f"{MARK}{host}:{self.status}:{self.remedy}:{self.reason}"
+
+
+class Results(Struct, frozen=True, forbid_unknown_fields=True):
+    """One run of tests on one node: the file that the agent picks up. Times in Unix seconds.
+
+    `card` are the node's GPUs, by which figures have their floors.
+    """
+
+    id: RunId
+    level: Annotated[str, Meta(pattern=r"^[a-z]{1,16}\Z")]
+    started: _Time
+    finished: _Time
+    results: Annotated[tuple[Result, ...], Meta(max_length=MAX_RESULTS)] = ()
+    card: Card = Card()
+
+    @property
+    def failed(self) -> tuple[Result, ...]:
+        """The tests that did not pass and were not skipped."""
+        return tuple(result for result in self.results if result.status == "Failed")
+
+
+class TestLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """One result in the JSON line that stands beside the contract's: whose it is, and all of it."""
+
+    __test__ = False
+
+    host: Annotated[str, Meta(max_length=256)]
+    result: Result
+
+
+def to_line(host: str, result: Result) -> dict[str, object]:
+    """A TestLine as what JSON is made of."""
+    return {"host": host, "result": msgspec.to_builtins(result)}
+
+
+class NotResults(ValueError):
+    """Bytes that are no result file; the message names the place."""
+
+
+_decoder = msgspec.json.Decoder(Results)
+
+
+def encode(results: Results) -> bytes:
+    """The bytes of a result file."""
+    return msgspec.json.encode(results)
+
+
+def decode(raw: bytes) -> Results:
+    """The results of a file. Raises NotResults."""
+    if len(raw) > MAX_FILE:
+        raise NotResults(f"is over {MAX_FILE} bytes")
+    try:
+        found = _decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotResults(f"holds no results: {error}") from error
+    checked = tuple(
+        msgspec.structs.replace(result, reason=one_line(result.reason)) for result in found.results
+    )
+    return msgspec.structs.replace(found, results=checked)
+
+
+def one_line(text: str) -> str:
+    """A reason: what a terminal obeys is replaced, and the rest is cut."""
+    return printable(" ".join(text.split()))[:MAX_REASON]
+
+
+def parse(test: str, output: str) -> Result | None:
+    """What a test says of itself in its last line of the contract; None where it has none."""
+    lines = list(_LINE.finditer(output))
+    if not lines:
+        return None
+    status, remedy, reason = lines[-1].groups()
+    return msgspec.convert(
+        {"test": test, "status": status, "remedy": remedy, "reason": one_line(reason)}, Result
+    )
+
+
+def figures(output: str) -> dict[str, float]:
+    """The figures of the last line of JSON that has some; what is no finite number is left out."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{") and '"figures"' in line:
+            try:
+                found = json.loads(line)["figures"]
+                return bounded(dict(found))
+            except (ValueError, TypeError, KeyError, RecursionError):
+                continue
+    return {}
+
+
+def bounded(found: dict[str, object]) -> dict[str, float]:
+    """The first MAX_FIGURES figures whose names are names and whose values are finite."""
+    kept = {
+        name: float(value)
+        for name, value in found.items()
+        if _FIGURE.fullmatch(name)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < 1e18
+        and math.isfinite(value)
+    }
+    return dict(list(kept.items())[:MAX_FIGURES])
+
+
+FOLDER: Final = "acceptance"
+"""In the agent's spool."""
+KEPT: Final = timedelta(minutes=30)
+"""For so long a result is told, and longer than the daemon waits for one."""
+MAX_FILES: Final = 4
+"""Results told at once, the newest."""
+MAX_LISTED: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.json")
+_VERDICTS: Final = {"Passed": Verdict.OK, "Failed": Verdict.FAIL, "Skipped": Verdict.UNKNOWN}
+
+
+class Inbox:
+    """The folder. `look` from one thread, `findings` from any."""
+
+    def __init__(
+        self, spool: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._folder, self._now = spool / FOLDER, now
+        self._seen: tuple[object, ...] = ()
+        self._findings: tuple[Finding, ...] = ()
+
+    def prepare(self) -> None:
+        """Let the daemon's user write here, and nobody else. What fails costs the results."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            writers = trusted_uids() - {0, os.geteuid()}
+            if os.geteuid() == 0 and writers:
+                user = pwd.getpwuid(writers.pop())
+                os.chown(self._folder, user.pw_uid, 0, follow_symlinks=False)
+                os.chown(self._folder.parent, -1, user.pw_gid)
+                self._folder.parent.chmod(0o710)
+        except (OSError, KeyError) as error:
+            log.warning("%s cannot be made for results of tests: %s", self._folder, error)
+
+    def look(self) -> bool:
+        """Read what is new. Whether the findings have changed."""
+        try:
+            with os.scandir(self._folder) as entries:
+                listed = [entry for entry, _ in zip(entries, range(MAX_LISTED), strict=False)]
+                seen = tuple(
+                    sorted((e.name, e.stat(follow_symlinks=False).st_mtime_ns) for e in listed)
+                )
+        except OSError:
+            return False
+        old = bool(self._findings) and self._now() - self._findings[0].last > KEPT
+        if seen == self._seen and not old:
+            return False
+        before, self._findings = self._findings, self._read([name for name, _ in seen])
+        self._seen = seen
+        return before != self._findings
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the newest tests found."""
+        return self._findings
+
+    def _read(self, names: list[str]) -> tuple[Finding, ...]:
+        found: list[Results] = []
+        for name in names:
+            # One that is being written is renamed when it is whole.
+            if _NAME.fullmatch(name) and (results := self._results(name)) is not None:
+                found.append(results)
+        found.sort(key=lambda results: results.finished, reverse=True)
+        for results in found[MAX_FILES:]:
+            self._delete(f"{results.id}.json")
+        return tuple(f for results in found[:MAX_FILES] for f in findings_of(results))
+
+    def _results(self, name: str) -> Results | None:
+        try:
+            results = decode(read_bounded(self._folder / name))
+        except (OSError, NotResults) as error:
+            log.warning("%s is no result of a test: %s", self._folder / name, error)
+        else:
+            young = abs(self._now() - (at_stamp(results.finished) or EARLIEST)) <= KEPT
+            if f"{results.id}.json" == name and young:
+                return results
+        self._delete(name)
+        return None
+
+    def _delete(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / name).unlink()
+
+
+def read_bounded(path: Path) -> bytes:
+    """A plain file of a trusted user that nobody else may write. Raises OSError, NotResults."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+            raise NotResults("is no plain file")
+        if about.st_uid not in trusted_uids() or about.st_mode & 0o022:
+            raise NotResults(f"uid {about.st_uid} may have written it, or others may")
+        return file.read(MAX_FILE + 1)
+
+
+def findings_of(results: Results) -> tuple[Finding, ...]:
+    """A finding for each test, and the one that closes them."""
+    ended = at_stamp(results.finished) or EARLIEST
+    began = at_stamp(results.started) or ended
+
+    def one(check: str, verdict: Verdict, code: str, detail: str, evidence: str) -> Finding:
+        return Finding(
+            check, verdict, began, ended, results.id, code, detail, evidence, clears=Clears.GONE
+        )
+
+    return (
+        *(
+            one(
+                TEST + r.test,
+                _VERDICTS[r.status],
+                "" if r.remedy == "none" else r.remedy,
+                r.reason,
+                msgspec.json.encode(r.figures).decode() if r.figures else "",
+            )
+            for r in results.results
+        ),
+        one(
+            TEST_SUMMARY,
+            Verdict.OK,
+            results.level,
+            f"{len(results.results)} tests",
+            msgspec.json.encode(results.card).decode() if results.card != Card() else "",
+        ),
+    )

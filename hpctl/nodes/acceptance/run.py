@@ -1,0 +1,387 @@
+"""Runs the tests of a level on this node: `python -m hpctl.nodes.acceptance.run --level quick`.
+
+Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py), and ends
+with 1 where one failed, 2 where there was none to run. With `--id` the results are also written
+for the agent, which reports them. It imports nothing of the daemon and runs as whoever starts it.
+`on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or as jobs of their
+own.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import re2
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from hpctl.detection.check import CannotTell
+from hpctl.detection.outside.plugin_child import Child
+from hpctl.detection.outside.trust import why_not, why_not_directory
+from hpctl.nodes.acceptance import result
+from hpctl.nodes.acceptance.card import read_card
+from hpctl.nodes.acceptance.result import (
+    Cure,
+    FigureName,
+    Result,
+    Results,
+    RunId,
+    TestLine,
+    TestName,
+    one_line,
+)
+from hpctl.slurm.run import Runner
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
+from hpctl.toolkit.hostlist import fold
+from hpctl.vocabulary.identity import NodeName
+
+HERE = Path(__file__).parent
+SITE = Path("/etc/hpctl/tests.d")
+SPOOL = "/var/lib/hpctl/agent"
+"""The agent's own, or what HPCTL_AGENT_SPOOL says for both."""
+FOLDER = "acceptance"
+MAX_OUTPUT = 1024 * 1024
+MAX_WAITING = 64
+"""Result files that wait for an agent which does not come: no more are written."""
+QUICK_S = 90.0
+LEVELS = ("quick", "full", "group")
+
+_Level = Literal["quick", "full", "group"]
+_Word = Annotated[str, Meta(max_length=256)]
+
+
+class Needs(Struct, frozen=True):
+    """What must be there: programs on PATH, paths, mount points."""
+
+    programs: tuple[_Word, ...] = ()
+    paths: tuple[_Word, ...] = ()
+    mounts: tuple[_Word, ...] = ()
+
+    def missing(self) -> str:
+        """The first that is absent, in words; empty where all is there."""
+        for program in self.programs:
+            if shutil.which(program) is None:
+                return f"no {program} on PATH"
+        for path in self.paths:
+            if not os.path.exists(path):
+                return f"no {path} on this node"
+        for mount in self.mounts:
+            if not os.path.ismount(mount):
+                return f"{mount} is not mounted"
+        return ""
+
+
+class Figure(Struct, frozen=True):
+    """How one figure is read: the group of a regular expression, times `scale`."""
+
+    match: str
+    scale: float = 1.0
+    of: Literal["last", "min", "max"] = "last"
+
+    def __post_init__(self) -> None:
+        if _compiled(self.match).groups != 1:
+            raise ValueError("match needs exactly one group, around the number")
+
+    def read(self, output: str) -> float | None:
+        """The figure in an output; None where it is not there."""
+        found = []
+        for text in _compiled(self.match).findall(output):
+            with contextlib.suppress(ValueError):
+                found.append(float(text) * self.scale)
+        if not found:
+            return None
+        return found[-1] if self.of == "last" else min(found) if self.of == "min" else max(found)
+
+
+class Asked(Struct, frozen=True):
+    """The remedy that a piece of the output asks for."""
+
+    match: str
+    remedy: Cure
+
+    def __post_init__(self) -> None:
+        _compiled(self.match)
+
+
+class Test(Struct, frozen=True):
+    """One row of tests.yaml, whose head says what each key means. Times in seconds."""
+
+    __test__ = False
+
+    name: TestName
+    what: _Word
+    command: Annotated[tuple[str, ...], Meta(min_length=1, max_length=64)]
+    levels: Annotated[tuple[_Level, ...], Meta(min_length=1)]
+    timeout_s: Annotated[float, Meta(gt=0, le=14400)]
+    needs: Needs = Needs()
+    figures: Annotated[dict[FigureName, Figure], Meta(max_length=result.MAX_FIGURES)] = {}
+    failed: str = ""
+    remedy: Cure = "none"
+    remedies: Annotated[tuple[Asked, ...], Meta(max_length=16)] = ()
+
+    def __post_init__(self) -> None:
+        _compiled(self.failed)
+
+    def judged(self, status: int, output: str, complaint: str) -> Result:
+        """What an ended command amounts to. Its own line of the contract goes before the rest."""
+        figures: dict[str, object] = {**result.figures(output)}
+        read = {name: figure.read(output) for name, figure in self.figures.items()}
+        figures |= {name: value for name, value in read.items() if value is not None}
+        parsed = result.parse(self.name, output)
+        if parsed is not None:
+            if parsed.status != "Failed" and status != 0:
+                parsed = self.failure(f"says {parsed.status} and ends with exit code {status}")
+            return replace(parsed, figures=result.bounded(figures))
+        failed = _compiled(self.failed).search(output) if self.failed else None
+        if status == 0 and failed is None:
+            return Result(self.name, "Passed", figures=result.bounded(figures))
+        why = output[max(0, failed.start() - 120) : failed.end() + 80] if failed else ""
+        last = (complaint or output).strip().splitlines()[-1:]
+        why = why or f"exit code {status}{': ' if last else ''}{''.join(last)}"
+        return replace(self.failure(why, output), figures=result.bounded(figures))
+
+    def failure(self, why: str, output: str = "") -> Result:
+        """The test has failed, with the remedy that its output asks for."""
+        asked = (each.remedy for each in self.remedies if _compiled(each.match).search(output))
+        return Result(self.name, "Failed", next(asked, self.remedy), result.one_line(why))
+
+
+class Tests(Struct, frozen=True):
+    """A file of tests."""
+
+    __test__ = False
+
+    tests: Annotated[tuple[Test, ...], Meta(max_length=result.MAX_RESULTS)] = ()
+
+
+class TestFileProblems(yaml_files.FileProblems):
+    """A file of tests that cannot be used."""
+
+    __test__ = False
+    hint_text = f"{HERE}/tests.yaml says at its head what a row may hold."
+
+
+def _compiled(pattern: str) -> "re2._Regexp":
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        raise ValueError(f"no regular expression (RE2): {pattern!r:.80}: {error}") from error
+
+
+def known_tests(site: Path = SITE) -> dict[str, Test]:
+    """All tests by name, hpctl's own first, then the site's by file. Raises HpctlError.
+
+    A site's row replaces the one of its name. Its files are root's, as the agent's plugins are.
+    """
+    found = {test.name: test for test in _file(HERE / "tests.yaml")}
+    if not site.is_dir():
+        return found
+    paths = sorted(path for path in site.glob("*.yaml") if not path.name.startswith("."))
+    for place in (site, *paths):
+        trouble = why_not_directory(place) if place == site else why_not(place, place.lstat())
+        if trouble:
+            raise HpctlError(f"tests of this site: {trouble}", "chown root and chmod go-w it.")
+    for path in paths:
+        found |= {test.name: test for test in _file(path)}
+    return found
+
+
+def _file(path: Path) -> tuple[Test, ...]:
+    text = yaml_files.read(path, TestFileProblems)
+    return yaml_files.struct_of(Tests, text, str(path), TestFileProblems).tests
+
+
+def chosen(known: Mapping[str, Test], level: str, names: Sequence[str]) -> list[Test]:
+    """The tests of a level, or those of these names. Raises HpctlError for a name that is none."""
+    for name in names:
+        if name not in known:
+            hint = f"The tests are {', '.join(known)}."
+            raise HpctlError(f"no such test: {name}{yaml_files.near(name, list(known))}", hint)
+    return [t for t in known.values() if (t.name in names if names else level in t.levels)]
+
+
+def run(test: Test, left_s: float, host: str) -> Result:
+    """One test, to its end or its time-out. Raises nothing."""
+    if missing := test.needs.missing():
+        return Result(test.name, "Skipped", reason=result.one_line(missing))
+    if left_s < 1.0:
+        return Result(test.name, "Skipped", reason="no time is left for it at this level")
+    values = {
+        "here": str(HERE),
+        "host": host,
+        "python": os.environ.get("HPCTL_TEST_PYTHON") or sys.executable,
+        "gpus": str(len(list(Path("/dev").glob("nvidia[0-9]*")))),
+    }
+    command = list(test.command)
+    for name, value in values.items():
+        command = [word.replace(f"{{{name}}}", value) for word in command]
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        ended = Child(command, min(test.timeout_s, left_s), environment, MAX_OUTPUT).run()
+    except CannotTell as error:
+        cut = left_s < test.timeout_s and "not done" in str(error)
+        return (
+            Result(test.name, "Skipped", reason="no time was left to finish it at this level")
+            if cut
+            else test.failure(str(error))
+        )
+    return test.judged(ended.status, ended.output.decode(errors="replace"), ended.complaint)
+
+
+def write(results: Results, spool: Path) -> Path:
+    """The file for the agent, whole or not at all. Raises HpctlError."""
+    folder = spool / FOLDER
+    try:
+        folder.mkdir(mode=0o755, exist_ok=True)
+        if len(list(folder.iterdir())) >= MAX_WAITING:
+            raise HpctlError(
+                f"{MAX_WAITING} result files wait in {folder}: the agent takes none",
+                "See `systemctl status hpctl-agent` on this node.",
+            )
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
+            file.write(result.encode(results))
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(file.name, 0o644)
+        path = folder / f"{results.id}.json"
+        os.replace(file.name, path)
+    except OSError as error:
+        hint = "The agent's directory is root's: run the tests as root, or without --id."
+        raise HpctlError(f"{folder}: {error.strerror}", hint) from error
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tests that were asked for; the exit code."""
+    given = _parser().parse_args(arguments)
+    # Children are in sessions of their own: to end is to kill the one that runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        todo = chosen(known_tests(given.tests), given.level, given.test)
+        results = _run_all(todo, given.level, given.id or "none")
+        if given.id:
+            write(replace(results, card=read_card()), given.spool)
+    except HpctlError as error:
+        for text in (f"hpctl: {error}", error.hint):
+            print(printable(text, lines=True), file=sys.stderr)
+        return 2
+    if all(each.status == "Skipped" for each in results.results):
+        print("hpctl: no test of this level can run on this node", file=sys.stderr)
+        return 2
+    return 1 if results.failed else 0
+
+
+def _run_all(todo: Sequence[Test], level: str, run_id: str) -> Results:
+    """The tests one after another, each told as it ends."""
+    host = os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    started = time.time()
+    end = time.monotonic() + (QUICK_S if level == "quick" else math.inf)
+    done = []
+    for test in todo:
+        found = run(test, end - time.monotonic(), host)
+        done.append(found)
+        print(printable(found.line(host)), flush=True)
+        print(json.dumps(result.to_line(host, found)), flush=True)
+    return Results(run_id, level, started, time.time(), tuple(done))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("hpctl.nodes.acceptance.run", description="Test this node.")
+    parser.add_argument("--level", choices=LEVELS, default="quick", help="which tests")
+    parser.add_argument("--test", action="append", default=[], help="these instead, by name")
+    parser.add_argument("--id", type=_id, help="write the results for the agent under this id")
+    spool = os.environ.get("HPCTL_AGENT_SPOOL") or SPOOL
+    parser.add_argument("--spool", type=Path, default=Path(spool), help="the agent's directory")
+    site = os.environ.get("HPCTL_TESTS_D") or SITE
+    parser.add_argument("--tests", type=Path, default=Path(site), help="the site's own tests")
+    return parser
+
+
+def _id(text: str) -> str:
+    try:
+        return msgspec.convert(text, RunId)
+    except msgspec.ValidationError as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no id: {error}") from error
+
+
+ANSWER_S = 30.0
+"""How much longer than the tests their step may take."""
+_PASSED_ON = ("HPCTL_", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_line = msgspec.json.Decoder(TestLine)
+
+Found = Mapping[NodeName, tuple[Result, ...]]
+
+
+def on_nodes(
+    runner: Runner,
+    nodes: Collection[NodeName],
+    level: str,
+    limit_s: float,
+    options: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Found, str]:
+    """What each node said of itself, nothing where it said nothing; and srun's own last words.
+
+    `options` are further ones of srun. Never raises; it takes `limit_s` and ANSWER_S at most.
+    """
+    command = [sys.executable, *SAFE_PATH, "hpctl.nodes.acceptance.run", "--level", level]
+    count = str(len(nodes))
+    ran = runner.run(
+        "srun",
+        *("--nodes", count, "--ntasks", count, "--ntasks-per-node=1", "--nodelist", fold(nodes)),
+        *("--kill-on-bad-exit=0", "--quiet", *options, *command),
+        timeout=limit_s + ANSWER_S,
+        environ=environ,
+    )
+    found: dict[NodeName, tuple[Result, ...]] = {}
+    for text in ran.out[: 16 << 20].decode("utf-8", "replace").splitlines():
+        if not text.startswith('{"host"'):
+            continue
+        try:
+            line = _line.decode(text)
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+        name = NodeName(line.host)
+        if name in nodes:
+            cleaned = replace(line.result, reason=one_line(line.result.reason))
+            found[name] = (*found.get(name, ()), cleaned)
+    return found, "" if ran.ok else one_line(ran.message)
+
+
+def passed_on(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that tests on another node need."""
+    return {name: value for name, value in environ.items() if name.startswith(_PASSED_ON)}
+
+
+def worst(results: Sequence[Result]) -> str:
+    """Why a node is bad by its results: the failed tests in one line; empty where none failed."""
+    failed = [f"{r.test}: {r.reason or 'failed'}" for r in results if r.status == "Failed"]
+    return one_line("; ".join(failed))
+
+
+def shown(nodes: Mapping[NodeName, str]) -> str:
+    """Bad nodes with their reasons, the first four."""
+    named = [f"{node} ({why})" for node, why in list(nodes.items())[:4]]
+    more = [f"{len(nodes) - 4} more"] if len(nodes) > 4 else []
+    return ", ".join((*named, *more))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

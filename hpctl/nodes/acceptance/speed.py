@@ -1,0 +1,211 @@
+"""How fast this machine computes, copies and talks: `python speed.py cpu|gpu|group SECONDS`.
+
+Prints figures and a line of the contract (hpctl/nodes/acceptance/result.py). It runs by its path, under
+whatever interpreter has numpy or torch, and imports nothing of hpctl. Of several GPUs the slowest
+counts: a job goes at its speed. GB are 10^9 bytes.
+"""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+GPU_EDGE, CPU_EDGE = 8192, 1024
+"""Rows of the square matrices."""
+COPY = 1 << 30
+SMALL_COPY = 1 << 26
+"""Bytes that one copy moves, of a GPU and of a processor."""
+REDUCED = 1 << 24
+"""Numbers (of four bytes) that one all-reduce adds up."""
+
+
+def say(status: str, remedy: str = "none", reason: str = "") -> NoReturn:
+    """Print the line of the contract and end."""
+    host = socket.gethostname().partition(".")[0]
+    print(f"HEALTH_CHECK_RESULT:{host}:{status}:{remedy}:{reason}", flush=True)
+    sys.exit(1 if status == "Failed" else 0)
+
+
+def library(name: str) -> Any:
+    """numpy or torch; without it the test is skipped."""
+    try:
+        return __import__(name)
+    except ImportError:
+        where = "set HPCTL_TEST_PYTHON to an interpreter that has it"
+        say("Skipped", reason=f"{sys.executable} has no {name}; {where}")
+
+
+def rate(work: Callable[[], object], wait: Callable[[], object], seconds: float) -> float:
+    """How often a second `work` is done, over about so many seconds, after a first time."""
+    work()
+    wait()
+    start, done, spent = time.perf_counter(), 0, 0.0
+    while spent < seconds:
+        work()
+        done += 1
+        if done % 8 == 0 or spent == 0.0:
+            wait()
+        spent = time.perf_counter() - start
+    wait()
+    return done / (time.perf_counter() - start)
+
+
+def cpu(seconds: float) -> dict[str, float]:
+    """GEMM in float64 on all processors that this process may use, and copies by one."""
+    np = library("numpy")
+    a = np.random.default_rng(1).random((CPU_EDGE, CPU_EDGE))
+    out = np.empty_like(a)
+    source, target = np.ones(SMALL_COPY, np.uint8), np.empty(SMALL_COPY, np.uint8)
+    flops = 2.0 * CPU_EDGE**3
+    gemm = rate(lambda: np.matmul(a, a, out=out), lambda: None, seconds / 2)
+    copy = rate(lambda: np.copyto(target, source), lambda: None, seconds / 2)
+    if not np.allclose(out[0], a[0] @ a):
+        say("Failed", "replace", "the processors multiply wrongly")
+    return {"fp64_gflops": gemm * flops / 1e9, "memory_gbs": copy * 2 * SMALL_COPY / 1e9}
+
+
+def gpu(seconds: float) -> dict[str, float]:
+    """Of every GPU: GEMM in bfloat16, copies within it, from and to the host, and to the next.
+
+    All GPUs multiply at the same time, as in a job: power and cooling are shared.
+    """
+    torch = library("torch")
+    if not torch.cuda.is_available():
+        say("Skipped", reason=f"torch {torch.__version__} finds no GPU that it can use")
+    count = torch.cuda.device_count()
+    found = {"bf16_tflops": gemm(torch, count, seconds)}
+    rates: dict[str, list[float]] = {}
+    for one in range(count):
+        for name, value in copies(torch, one, count, seconds / 4 / count).items():
+            rates.setdefault(name, []).append(value)
+        torch.cuda.empty_cache()
+    return found | {name: min(values) for name, values in rates.items()}
+
+
+def gemm(torch: Any, count: int, seconds: float) -> float:
+    """TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
+    work = []
+    for one in range(count):
+        generator = torch.Generator(f"cuda:{one}").manual_seed(1)
+        shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
+        a = torch.randn(shape, generator=generator, **where)
+        first = a @ a
+        work.append((a, first, torch.empty_like(a)))
+    begin = [torch.cuda.Event(enable_timing=True) for _ in work]
+    end = [torch.cuda.Event(enable_timing=True) for _ in work]
+    done, start = 0, time.perf_counter()
+    for one, event in enumerate(begin):
+        event.record(torch.cuda.current_stream(one))
+    while time.perf_counter() - start < seconds:
+        for a, _, out in work:
+            for _ in range(16):
+                torch.matmul(a, a, out=out)
+        done += 16
+        if done % 64 == 0:
+            for one in range(count):
+                torch.cuda.synchronize(one)
+    for one, event in enumerate(end):
+        event.record(torch.cuda.current_stream(one))
+        torch.cuda.synchronize(one)
+    for one, (_, first, out) in enumerate(work):
+        # The same kernel on the same numbers gives the same bits; where not, it computes wrongly.
+        if not torch.equal(first, out):
+            say("Failed", "replace", f"GPU {one} multiplies the same matrices to another product")
+    ms = [b.elapsed_time(e) for b, e in zip(begin, end)]  # noqa: B905 -- an older interpreter
+    return float(done * 2.0 * GPU_EDGE**3 / (max(ms) / 1000) / 1e12)
+
+
+def copies(torch: Any, one: int, count: int, seconds: float) -> dict[str, float]:
+    """GB a second of one GPU: in its memory, over PCIe both ways, and to the next GPU."""
+    here = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{one}")
+    there, host = torch.empty_like(here), host_memory(torch, one)
+
+    def speed(target: Any, source: Any) -> float:
+        work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
+        return rate(work, lambda: torch.cuda.synchronize(one), seconds) * COPY / 1e9
+
+    found = {
+        "hbm_gbs": 2 * speed(there, here),
+        "h2d_gbs": speed(here, host),
+        "d2h_gbs": speed(host, here),
+    }
+    if count > 1:
+        far = torch.empty(COPY, dtype=torch.uint8, device=f"cuda:{(one + 1) % count}")
+        found["p2p_gbs"] = speed(far, here)
+    return found
+
+
+def host_memory(torch: Any, one: int) -> Any:
+    """Pinned memory of the NUMA node that a GPU is at.
+
+    Memory of another node is reached over the link between the processors: that would be measured.
+    """
+    usual = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, usual & near_cpus(torch, one) or usual)
+    try:
+        return torch.empty(COPY, dtype=torch.uint8, pin_memory=True)
+    finally:
+        os.sched_setaffinity(0, usual)
+
+
+def near_cpus(torch: Any, one: int, root: str = "/sys/bus/pci/devices") -> set[int]:
+    """The processors of a GPU's NUMA node, by sysfs; none where torch or sysfs does not say."""
+    gpu = torch.cuda.get_device_properties(one)
+    try:
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        with open(f"{root}/{address}/local_cpulist", encoding="ascii") as file:
+            ranges = [part.split("-") for part in file.read().strip().split(",")]
+        return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
+    except (AttributeError, OSError, ValueError):
+        return set()
+
+
+def group(seconds: float) -> dict[str, float]:
+    """All-reduce among the tasks of this Slurm step: GB a second of this task's bus."""
+    torch, dist = library("torch"), sys.modules["torch.distributed"]
+    env = os.environ
+    rank, size = int(env.get("SLURM_PROCID", "0")), int(env.get("SLURM_NTASKS", "1"))
+    if size < 2 or "HPCTL_GROUP_HEAD" not in env:
+        say("Skipped", reason="a group needs two nodes or more: `hpctl accept culprit`")
+    cuda = torch.cuda.is_available()
+    name = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
+    store = dist.TCPStore(*name, size, rank == 0)
+    dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=size)
+    numbers = torch.ones(
+        REDUCED, device=f"cuda:{rank % torch.cuda.device_count()}" if cuda else "cpu"
+    )
+
+    def wait() -> None:
+        if cuda:
+            torch.cuda.synchronize()
+
+    def reduced() -> None:
+        numbers.fill_(1.0)
+        dist.all_reduce(numbers)
+
+    # The count is agreed: a rank that stopped by its own clock would leave the others waiting.
+    start = time.perf_counter()
+    reduced()
+    wait()
+    each = torch.tensor([time.perf_counter() - start], device=numbers.device)
+    dist.all_reduce(each, dist.ReduceOp.MAX)
+    times = max(1, min(1000, int(seconds / float(each))))
+    start = time.perf_counter()
+    for _ in range(times):
+        reduced()
+    wait()
+    spent = (time.perf_counter() - start) / times
+    if float(numbers[0]) != size or float(numbers[-1]) != size:
+        say("Failed", "none", f"the sum over {size} nodes is wrong")
+    dist.destroy_process_group()
+    return {"busbw_gbs": 2 * (size - 1) / size * numbers.numel() * 4 / spent / 1e9}
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    found = {"cpu": cpu, "gpu": gpu, "group": group}[sys.argv[1]](float(sys.argv[2]))
+    print(json.dumps({"figures": found}))
+    say("Passed")

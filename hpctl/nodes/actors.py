@@ -1,0 +1,239 @@
+"""A node under treatment as others leave it: HyperPod's agent, its service, operators.
+
+HyperPod's health agent marks a node in its own name, the service gives one back that it has
+replaced, and an operator resumes it, or gives it another Reason, and wins.
+"""
+
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from hpctl.engine.node_history import (
+    RESTORED,
+    UNSAVED,
+    _was_marked,
+    let_go,
+    lost,
+    returning,
+    since_drain,
+)
+from hpctl.faults.hma_marks import CHECK, MARKS, mark_in, mark_of, spent
+from hpctl.faults.reachability import RULES as REACH_RULES
+from hpctl.faults.reachability import answers
+from hpctl.vocabulary.assessment import Assessment, Condition, Remedy
+from hpctl.vocabulary.cloud_facts import Instance
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import (
+    Case,
+    Do,
+    Move,
+    Next,
+    Repeat,
+    StepKind,
+    Wait,
+    answer_text,
+    last_step,
+    taken_over,
+)
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+
+
+class NodeFacts(Struct, frozen=True):
+    """What is known now of the node that a recovery treats.
+
+    `instance` is the one that stands for the node now, by the provider; `unjoined` says why none
+    does where several might. `running` and `completing` are the jobs that hold the node.
+    `movable` are the running ones whose own job recovery is ready to let them be stopped.
+    `heard` is the generation the agent speaks for.
+    `correlated` says why its fault is not the node's own: a mass event, or nobody could reach it
+    and now it answers. Empty where it is.
+    `blocked` says why its remedy waits though it stays closed.
+    `taken_away`: the provider takes the instance soon, whatever the recovery was opened for.
+    `able_since`: see `View`. `booted`: when slurmctld started, where that was asked.
+    `reset`: what the agent answered to the recovery's order to reset GPUs.
+    `held`: the reservation of its newest test holds the node. `test`: that test's job, where
+    slurmctld knows it; `results`: what the agent tells of it. `left_in`: the reservation of an
+    earlier recovery's test, which holds the node still.
+    """
+
+    slurm: SlurmNode | None = None
+    instance: Instance | None = None
+    unjoined: str = ""
+    provider_fresh: bool = False
+    provider_present: bool = False
+    assessment: Assessment | None = None
+    heard: Generation | None = None
+    running: tuple[SlurmJob, ...] = ()
+    completing: tuple[SlurmJob, ...] = ()
+    movable: frozenset[int] = frozenset()
+    correlated: str = ""
+    blocked: str = ""
+    taken_away: bool = False
+    able_since: datetime | None = None
+    booted: datetime | None = None
+    reset: Finding | None = None
+    held: bool = False
+    test: SlurmJob | None = None
+    results: tuple[Finding, ...] = ()
+    left_in: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What HyperPod's health agent asks for: the Reason, which is not ours then."""
+        return mark_of(self.slurm)
+
+
+NodeCase = Case[NodeRecovery, NodeFacts]
+
+
+def marked(c: NodeCase) -> Next | None:
+    """HyperPod's health agent closed the node in its own name: evidence, and no operator's word.
+
+    Its FAIL has cleared our DRAIN and its Reason replaced ours. Mode own closes the node in our
+    name again; in mode assist the service reads that Reason, so it stays.
+    """
+    rec, node, mark = c.rec, c.facts.slurm, c.facts.mark
+    lost = node is not None and "FAIL" in node.flags and reason_owner(node.reason) == rec.id
+    if node is None or not (mark or lost):
+        return None
+    if mark and rec.phase in (NodePhase.VERIFYING, NodePhase.ACCEPTING) and not spent(node):
+        return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent marked it: {mark}")
+    if mark and rec.phase is NodePhase.UNRESERVING and let_go(rec, c.policy) and not spent(node):
+        # In its reservation it has failed after all; out of it, it serves, and is treated anew.
+        signal = NodeSignal.FAULT_AGAIN if c.facts.held else NodeSignal.RETURN_SEEN
+        return Move(signal, f"HyperPod's health agent marked it after its test: {mark}")
+    drain = c.last(StepKind.DRAIN)
+    if mark and not _noted(rec):
+        return Move(_asks(rec, mark), f"{node.state}+{'+'.join(sorted(node.flags))}: {node.reason}")
+    if c.policy.mode is not Mode.OWN or drain is None:
+        return None
+    if drain.attempt >= _most(c):
+        return Move(NodeSignal.NEEDS_HUMAN, f"it is marked {mark} again and again")
+    if drain.accepted:
+        return Do(StepKind.DRAIN, rec.node, drain.attempt + 1, rec.meaning)
+    return moved(c.attempt(StepKind.DRAIN, rec.node, rec.meaning), "drain the node")
+
+
+def moved(answer: Do | Wait | Outcome, to_do: str, not_ours: str = "") -> Next:
+    """A step's answer; a move where trying again is not for us to decide. `not_ours`: what it
+    means that the node is somebody else's by now."""
+    if not isinstance(answer, Outcome):
+        return answer
+    if not_ours and answer.code in ("foreign_drain", "not_ours"):
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{not_ours}: {answer.detail}")
+    return Move(NodeSignal.NEEDS_HUMAN, f"slurmctld will not {to_do}: {answer_text(answer)}")
+
+
+def _noted(rec: NodeRecovery) -> bool:
+    """Whether the mark that the node bears is written down: none came since we closed it.
+
+    By count and not by time: clocks are set back.
+    """
+    opened_for_it = not rec.drains and any(f.check == CHECK for f in rec.findings)
+    return opened_for_it or rec.marked_at == rec.drains
+
+
+def _asks(rec: NodeRecovery, mark: str) -> NodeSignal:
+    """A replacement where the reboot that we are about to order would not be enough."""
+    early = (
+        rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED) and not rec.remedied
+    )
+    return NodeSignal.REPLACE_ASKED if early and _asks_for_more(rec, mark) else NodeSignal.MARKED
+
+
+def _asks_for_more(rec: NodeRecovery, mark: str) -> bool:
+    gentler = rec.remedy in (Remedy.RESET_GPU, Remedy.REBOOT)
+    stronger = Remedy.REPLACE in rec.ladder[rec.rung + 1 :]
+    return MARKS.get(mark) == Remedy.REPLACE and gentler and stronger
+
+
+def replacement_asked(rec: NodeRecovery, policy: Policy) -> bool:
+    """Whether a mark that came while we rebooted the node asks for its replacement still.
+
+    Our drain has taken that mark off since, so the node itself does not tell. In mode assist the
+    service acts on its marks.
+    """
+    if policy.mode is not Mode.OWN or rec.generation.instance != rec.opened_for.instance:
+        return False
+    noted = (t.why.partition(": ")[2] for t in rec.trail if t.signal == NodeSignal.MARKED)
+    return any(_asks_for_more(rec, mark_in(reason)) for reason in noted)
+
+
+def forgotten(c: NodeCase) -> Next | None:
+    """slurmctld died before it had saved our drain, and came back without it: no operator's word.
+
+    Only once for a start of slurmctld: who resumes the node after that wins.
+    """
+    facts, drain = c.facts, c.last(StepKind.DRAIN)
+    if facts.booted is None or drain is None or drain.resolved is None:
+        return None
+    # slurmctld tells whole seconds.
+    before = facts.booted - drain.resolved > -timedelta(seconds=1)
+    recent = facts.booted - drain.resolved < UNSAVED and c.now - facts.booted < RESTORED
+    if not (before and recent and lost(c.rec, facts.slurm)) or drain.attempt >= _most(c):
+        return None
+    return Do(StepKind.DRAIN, c.rec.node, drain.attempt + 1, c.rec.meaning)
+
+
+def seized(c: NodeCase) -> Move | None:
+    """An operator who resumes or re-reasons our node wins, at any time after our drain.
+
+    Before it, that is whoever takes a mark off: the mark had closed the node.
+    """
+    ours_to_close = c.rec.phase is NodePhase.OPEN and not _was_marked(c.rec)
+    if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
+        return None
+    how = taken_over(c.facts.slurm, c.rec.id)
+    if how and c.policy.mode is Mode.ASSIST and _service_gave_back(c.rec, c.facts):
+        return None
+    return Move(NodeSignal.OPERATOR_TOOK_OVER, how) if how else None
+
+
+def _service_gave_back(rec: NodeRecovery, facts: NodeFacts) -> bool:
+    """Whether the node serves again as another boot or instance than the one that was treated."""
+    node, instance = facts.slurm, facts.instance
+    left = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING, NodePhase.VERIFYING)
+    if not left or node is None or not node.in_service:
+        return False
+    another = instance is not None and instance.id != rec.opened_for.instance
+    return another or (node.boot_time is not None and node.boot_time > rec.opened)
+
+
+def passed_by_itself(rec: NodeRecovery, facts: NodeFacts) -> str:
+    """Why nothing is left to remedy: whoever could not reach the node does so again."""
+    judged = facts.assessment
+    again = judged is not None and judged.condition is Condition.HEALTHY
+    if rec.rule not in REACH_RULES or rec.by or rec.remedied or not again:
+        return ""
+    if facts.heard != rec.generation or not answers(facts.slurm, facts.instance):
+        return ""
+    return "it answers again, and its checks pass"
+
+
+def attempt(c: NodeCase, kind: StepKind, why: str = "", mark: str = "") -> Do | Wait | Outcome:
+    """A step on the node; anew where it was closed again since the last one.
+
+    Or where the last one was refused because somebody had just marked the node.
+    """
+    last = c.last(kind)
+    refused = last is not None and last.outcome is not None and last.outcome.code == "not_ours"
+    outrun = bool(mark) and refused and last is not None and last.attempt < _most(c)
+    if last is not None and (outrun or last_step(since_drain(c.rec), kind) is None):
+        return Do(kind, c.rec.node, last.attempt + 1, why)
+    return c.attempt(kind, c.rec.node, why)
+
+
+def _most(c: NodeCase) -> int:
+    """So often a node is closed anew, or set DOWN, for the marks that it gets."""
+    return 2 * c.repeat.attempts
+
+
+def repeat(policy: Policy) -> Repeat:
+    """How a step of a node recovery is repeated."""
+    node = policy.node
+    return Repeat(node.step_retry_s, node.step_attempts, node.doubt_window_s)

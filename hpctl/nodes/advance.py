@@ -1,0 +1,307 @@
+"""What moves a node recovery: one pure function, one small one for each phase.
+
+Looking comes before doing: a phase first asks whether its effect is already there to be seen,
+and only then for the step. So a repeat, a restart and a second actor need no code of their own.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from hpctl.engine import test_reservation
+from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.node_history import returning, unasked
+from hpctl.faults import health
+from hpctl.nodes.acceptance import decide
+from hpctl.nodes.actors import (
+    NodeCase,
+    NodeFacts,
+    attempt,
+    forgotten,
+    marked,
+    moved,
+    repeat,
+    replacement_asked,
+    seized,
+)
+from hpctl.toolkit.bounds import later
+from hpctl.vocabulary import reset_order
+from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
+from hpctl.vocabulary.cloud_facts import InstanceStatus
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode, Policy, Unrecoverable
+from hpctl.vocabulary.reason import reason_owner
+from hpctl.vocabulary.recovery import (
+    Case,
+    Do,
+    Look,
+    Move,
+    Next,
+    StepKind,
+    Wait,
+    answer_text,
+    in_time,
+    last_step,
+    taken_over,
+)
+
+
+def advance(rec: NodeRecovery, facts: NodeFacts, policy: Policy, now: datetime) -> Next:
+    """What the facts make of a recovery: a move, a step, or waiting. Total over open phases."""
+    deadline = in_time(deadline_of(rec, policy), facts.able_since, policy.ages.silent_s)
+    c = Case(rec, facts, policy, now, deadline, repeat(policy))
+    answer = marked(c) or forgotten(c) or seized(c) or _withdraw(c) or _PHASES[rec.phase](c)
+    return c.timed(answer, _too_late(rec))
+
+
+def _too_late(rec: NodeRecovery) -> NodeSignal:
+    """What a wait that was too long means: a reset or reboot of ours in vain, where a stronger
+    remedy is left."""
+    waited = rec.phase in (NodePhase.REMEDYING, NodePhase.REJOINING) and rec.rung + 1 < len(
+        rec.ladder
+    )
+    kind, signal = _OURS.get(rec.remedy, (None, NodeSignal.DEADLINE))
+    ours = kind is not None and last_step(rec.steps, kind) is not None
+    return signal if waited and ours else NodeSignal.DEADLINE
+
+
+_OURS: Final = {
+    Remedy.RESET_GPU: (StepKind.RESET, NodeSignal.RESET_IN_VAIN),
+    Remedy.REBOOT: (StepKind.REBOOT, NodeSignal.REBOOT_IN_VAIN),
+}
+
+
+def _withdraw(c: NodeCase) -> Next | None:
+    """Give the node back where its fault is a mass event's and no remedy has begun."""
+    rec, facts, back = c.rec, c.facts, returning(c.rec)
+    early = rec.phase in (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
+    if not early or facts.mark or not (facts.correlated or back):
+        return None
+    if rec.phase is NodePhase.OPEN:
+        started = c.last(StepKind.DRAIN) is not None
+        return None if started else Move(NodeSignal.WITHDRAWN, facts.correlated)
+    node = facts.slurm
+    if back and node is not None and node.in_service:
+        return Move(NodeSignal.WITHDRAWN, facts.correlated or "given back")
+    return moved(attempt(c, StepKind.RETURN), "resume the node")
+
+
+def _open(c: NodeCase) -> Next:
+    node = c.facts.slurm
+    if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
+        return Move(NodeSignal.CORDON_SEEN, "slurmctld shows DRAIN with our Reason")
+    if c.facts.mark and c.policy.mode is Mode.ASSIST:
+        return Move(NodeSignal.CORDON_SEEN, f"{c.facts.mark} closes it, and HyperPod acts on that")
+    last = c.last(StepKind.DRAIN)
+    if last is not None and last.accepted and node is not None:
+        # slurmctld drains before it answers, so this view is of a node that was drained: to
+        # drain it again would be to overrule whoever was as quick as that.
+        how = taken_over(node, c.rec.id)
+        return Move(NodeSignal.OPERATOR_TOOK_OVER, f"{how} at once")
+    answer = c.attempt(StepKind.DRAIN, c.rec.node, c.rec.meaning)
+    if isinstance(answer, Do):
+        return replace(answer, spare_mark=c.policy.mode is Mode.ASSIST)
+    return moved(answer, "drain the node", "drained by somebody else")
+
+
+def _cordoned(c: NodeCase) -> Next:
+    node = c.facts.slurm
+    lost = node is not None and (node.down or not node.responding)
+    if not c.facts.running and not c.facts.completing:
+        return Move(NodeSignal.JOBS_GONE, "no job holds the node")
+    if c.rec.urgency is not Urgency.NOW and not c.facts.taken_away:
+        return c.wait(f"{len(c.facts.running)} job(s) may finish on the node")
+    if node is not None and node.down and not c.facts.running:
+        return c.wait("jobs are completing", Look.SOON)
+    stay = [j for j in c.facts.running if not j.recoverable]
+    if stay and c.policy.node.unrecoverable_jobs is Unrecoverable.WAIT and not lost:
+        return c.wait(f"job {stay[0].id} cannot be requeued (Requeue=0 or not a batch job)")
+    blocked = [j for j in c.facts.running if j.recoverable and j.id not in c.facts.movable]
+    if blocked:
+        return c.wait(f"job {blocked[0].id} is not ready to be stopped", Look.SOON)
+    if not c.facts.running and not lost:
+        return c.wait("jobs are completing", Look.SOON)
+    ripe = later(c.rec.opened, c.policy.node.disturb_after_s)
+    if c.now < ripe and not lost:
+        return Wait(ripe, "a moment for other nodes to report the same", Look.SOON)
+    # DOWN after DRAIN: slurmctld requeues the jobs at once and drops the node from their
+    # completing set; DRAIN keeps it closed when its slurmd registers again (facts/recovery 2.4).
+    # FAIL keeps it closed as well, and its Reason is left to the service that reads it.
+    answer = attempt(c, StepKind.DOWN, c.rec.meaning, c.facts.mark)
+    if isinstance(answer, Do):
+        return replace(answer, reason=c.facts.mark)
+    return moved(answer, "set the node down", "no longer drained by us")
+
+
+def _vacated(c: NodeCase) -> Next:
+    if c.rec.rung >= len(c.rec.ladder):
+        return Move(NodeSignal.NEEDS_HUMAN, "every remedy of the ladder was tried")
+    if c.rec.remedy is Remedy.AWAIT or c.facts.taken_away:
+        return Move(
+            NodeSignal.REMEDY_ACCEPTED, "the provider takes the instance and brings another"
+        )
+    if c.rec.remedy is Remedy.NONE:
+        return Move(NodeSignal.NOTHING_TO_REMEDY, "nothing has to be done to the instance")
+    if c.rec.remedy is Remedy.ASK_HUMAN:
+        return Move(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
+    if c.facts.blocked:
+        return c.wait(c.facts.blocked)
+    if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
+        return _reset(c)
+    if not c.facts.provider_present:
+        return Move(
+            NodeSignal.NEEDS_HUMAN, "no provider: reboot or replace the node, then return it"
+        )
+    if c.policy.mode is Mode.OBSERVE:
+        return c.wait("mode observe: nothing is done", Look.SLOWLY)
+    if c.policy.mode is not Mode.OWN:
+        why = f"mode {c.policy.mode}: left to HyperPod's own recovery"
+        return Move(NodeSignal.REMEDY_ACCEPTED, why)
+    if not c.facts.provider_fresh:
+        return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
+    return _remedy(c)
+
+
+def _reset(c: NodeCase) -> Next:
+    """Have the node's agent reset its GPUs: ordered once, in doubt never again."""
+    rec, facts, last = c.rec, c.facts, c.last(StepKind.RESET)
+    if last is not None and (last.accepted or last.in_doubt):
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the order waits for the node's agent")
+    if new_generation(rec, facts) is not None:
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the node has booted since")
+    if facts.running:
+        return c.wait(f"job {facts.running[0].id} runs on the node's GPUs")
+    ripe = later(rec.opened, c.policy.node.remedy_after_s)
+    if c.now < ripe and not rec.by:
+        return Wait(ripe, "a moment for other nodes to report the same")
+    answer = c.attempt(StepKind.RESET, rec.node, rec.meaning)
+    if isinstance(answer, Outcome):
+        return Move(NodeSignal.RESET_IN_VAIN, f"not ordered: {answer_text(answer)}")
+    if not isinstance(answer, Do):
+        return answer
+    judged = facts.assessment.findings if facts.assessment else ()
+    until = later(c.now, health.ORDER_S).timestamp()
+    gpus = health.gpus_against((*rec.findings, *judged))
+    return replace(answer, order=reset_order.ResetOrder(rec.id, rec.generation, until, gpus))
+
+
+def _remedy(c: NodeCase) -> Next:
+    """Reboot or replace, by instance id: the id is the idempotency token the API lacks."""
+    kind = StepKind.REPLACE if c.rec.remedy is Remedy.REPLACE else StepKind.REBOOT
+    sick, instance, last = c.rec.generation.instance, c.facts.instance, c.last(kind)
+    if instance is not None and instance.id != sick:
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the node is instance {instance.id} already")
+    mine = last if last is not None and last.target == sick else None
+    if mine and mine.accepted:
+        return Move(NodeSignal.REMEDY_ACCEPTED, f"the service accepted to {kind} {sick}")
+    if mine and mine.outcome and not mine.in_doubt and mine.outcome.code == "InstanceIdInUse":
+        return Move(NodeSignal.REMEDY_ACCEPTED, "the service already acts on the instance")
+    if kind is StepKind.REBOOT and mine and _rebooted(c.rec, c.facts):
+        return Move(
+            NodeSignal.REMEDY_ACCEPTED, "the boot id changed since the reboot was asked for"
+        )
+    if instance is None or instance.status not in (InstanceStatus.RUNNING, InstanceStatus.FAILURE):
+        state = instance.status if instance else "not in the cloud's list"
+        return c.wait(c.facts.unjoined or f"instance {sick} is {state}", Look.SLOWLY)
+    ripe = later(c.rec.opened, c.policy.node.remedy_after_s)
+    if c.now < ripe and not c.rec.by:
+        return Wait(ripe, "a moment for other nodes to report the same")
+    answer = c.attempt(kind, sick, c.rec.meaning)
+    if not isinstance(answer, Outcome):
+        return answer
+    if answer.code == "InstanceIdNotFound":
+        return c.wait(f"{sick} is gone; its successor is not listed yet")
+    if answer.transient and last is not None:
+        # Throttling lasts minutes, an update of the cluster longer: the phase's deadline ends it.
+        again = later(last.resolved or last.started, c.policy.node.doubt_window_s)
+        if c.now < again:
+            return Wait(again, f"cannot {kind} it for now: {answer_text(answer)}", Look.SLOWLY)
+        return Do(kind, sick, last.attempt + 1, c.rec.meaning)
+    return Move(NodeSignal.NEEDS_HUMAN, f"cannot {kind} {sick}: {answer_text(answer)}")
+
+
+def _rebooted(rec: NodeRecovery, facts: NodeFacts) -> bool:
+    heard, old = facts.heard, rec.generation
+    return heard is not None and heard.instance == old.instance and heard.boot != old.boot
+
+
+def _remedying(c: NodeCase) -> Next:
+    fresh = new_generation(c.rec, c.facts)
+    if fresh is not None:
+        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {fresh.instance}, boot {fresh.boot}")
+    reset = c.facts.reset
+    if reset is not None and c.rec.remedy is Remedy.RESET_GPU:
+        done = reset.code == health.RESET_DONE
+        why = reset.detail if done else f"{reset.code}: {reset.detail}"
+        return Move(NodeSignal.RESET_SEEN if done else NodeSignal.RESET_IN_VAIN, why)
+    message = (c.facts.instance.message if c.facts.instance else "") or unasked(c.rec, c.policy)
+    return c.wait(f"waiting for the node's new generation. {message}".strip(), Look.SLOWLY)
+
+
+def new_generation(rec: NodeRecovery, facts: NodeFacts) -> Generation | None:
+    """The generation that follows the one treated, if one is there to be seen.
+
+    The agent's own word (new boot id, perhaps new instance id) is the proof, unless the cloud
+    still calls that instance the old one.
+    """
+    heard, old = facts.heard, rec.generation
+    if heard is None or heard == old or heard.boot == old.boot:
+        return None
+    if facts.instance is not None and facts.instance.id != heard.instance:
+        return None
+    if rec.remedy is Remedy.REPLACE and heard.instance == old.instance and facts.provider_present:
+        return None
+    return heard
+
+
+def _rejoining(c: NodeCase) -> Next:
+    again = new_generation(c.rec, c.facts)
+    if again is not None:
+        return Move(NodeSignal.NEW_GENERATION_SEEN, f"instance {again.instance}, boot {again.boot}")
+    node, instance = c.facts.slurm, c.facts.instance
+    state = instance.status if instance else "missing"
+    if c.facts.provider_present and state != InstanceStatus.RUNNING:
+        return c.wait(f"the cloud calls the instance {state}", Look.SLOWLY)
+    if node is None or node.down or not node.responding:
+        return c.wait("its slurmd has not registered yet", Look.SLOWLY)
+    return Move(NodeSignal.REJOINED, "the cloud says Running, the agent reports, slurmd registered")
+
+
+def _verifying(c: NodeCase) -> Next:
+    node, judged = c.facts.slurm, c.facts.assessment
+    if node is not None and node.in_service:
+        return Move(NodeSignal.RETURN_SEEN, "slurmctld shows the node in service")
+    if not returning(c.rec):
+        if c.facts.heard != c.rec.generation or judged is None:
+            return c.wait("waiting for the agent of this generation", Look.SLOWLY)
+        new = not c.facts.mark and decide.since_opening(judged, c.rec)
+        if judged.condition is Condition.FAULTY and new:
+            return Move(NodeSignal.FAULT_AGAIN, f"still faulty: {judged.why}")
+        if judged.condition is not Condition.HEALTHY and new:
+            if replacement_asked(c.rec, c.policy):
+                why = f"asked for a replacement, and it is {judged.condition}: {judged.why}"
+                return Move(NodeSignal.FAULT_AGAIN, f"HyperPod's health agent {why}")
+            return c.wait(f"{judged.condition}: {judged.why}", Look.SLOWLY)
+        healthy = later(c.rec.since, c.policy.node.verify_healthy_s)
+        if c.now < healthy:
+            return Wait(healthy, "healthy so far", Look.SLOWLY)
+        if c.facts.left_in:
+            return decide.let_out(c)
+        if level := test_reservation.level_of(c.rec, c.policy):
+            return Move(NodeSignal.ACCEPTANCE_DUE, f"its {level} test comes before it serves")
+    return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+
+
+_PHASES: Final = {
+    NodePhase.OPEN: _open,
+    NodePhase.CORDONED: _cordoned,
+    NodePhase.VACATED: _vacated,
+    NodePhase.REMEDYING: _remedying,
+    NodePhase.REJOINING: _rejoining,
+    NodePhase.VERIFYING: _verifying,
+    NodePhase.ACCEPTING: decide.accepting,
+    NodePhase.UNRESERVING: decide.unreserving,
+}

@@ -1,0 +1,72 @@
+"""What the view says of one node under treatment: the facts that its recovery advances on."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from hpctl.engine import test_reservation
+from hpctl.engine.view import View, fresh, judged, script_first, taken_away
+from hpctl.faults.health import reset_answer
+from hpctl.nodes.acceptance import limits
+from hpctl.nodes.actors import NodeFacts
+from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.node_recovery import IN_TEST, NodePhase, NodeRecovery
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+_MAY_BE_STOPPED = (
+    JobPhase.EXCISING,
+    JobPhase.WATCHING,
+    JobPhase.STOPPING,
+    JobPhase.RELEASED,
+    JobPhase.STARTING,
+    JobPhase.PROVING,
+)
+"""In these phases a job's own recovery is ready for its node to be set DOWN."""
+
+
+def node_facts(
+    rec: NodeRecovery, view: View, here: Sequence[SlurmJob], policy: Policy, now: datetime
+) -> NodeFacts:
+    """What is known now of the node that a recovery treats. `here`: the jobs on it."""
+    health = view.health.get(rec.node)
+    ready = _MAY_BE_STOPPED
+    movable = set()
+    for job in here:
+        recovery = view.state.job_recovery(job.id)
+        if recovery is not None and recovery.phase in ready and not script_first(recovery, view):
+            movable.add(int(job.id))
+    return NodeFacts(
+        slurm=view.scheduler.nodes.get(rec.node),
+        instance=view.instance(rec.node),
+        unjoined=view.unjoined.get(rec.node, ""),
+        provider_present=view.provider.present,
+        provider_fresh=fresh(view.provider.as_of, policy.ages.provider_s, now),
+        assessment=judged(rec.node, view),
+        heard=health.generation if health else None,
+        running=tuple(j for j in here if j.running),
+        completing=tuple(j for j in here if j.completing and not j.running),
+        movable=frozenset(movable),
+        taken_away=taken_away(rec.node, view),
+        able_since=view.able_since,
+        booted=view.scheduler.booted,
+        reset=reset_answer(rec.id, health.findings) if health else None,
+        held=rec.node in view.reservations.get(test_reservation.name_of(rec), ()),
+        test=_test(rec, view),
+        results=limits.results_of(rec.test, health.findings if health else ()),
+        left_in=_left_in(rec, view),
+    )
+
+
+def _left_in(rec: NodeRecovery, view: View) -> str:
+    """The reservation in which an earlier recovery of the node has left it."""
+    holding = {name for name, nodes in view.reservations.items() if rec.node in nodes}
+    if not holding or rec.phase is not NodePhase.VERIFYING:
+        return ""
+    earlier = (r for r in view.state.nodes.values() if r.node == rec.node)
+    return next((name for r in earlier if (name := test_reservation.left(r)) in holding), "")
+
+
+def _test(rec: NodeRecovery, view: View) -> SlurmJob | None:
+    """The job of its newest test."""
+    job = limits.job_of(rec) if rec.phase in IN_TEST else None
+    return view.scheduler.jobs.get(job) if job is not None else None

@@ -1,0 +1,313 @@
+"""A GPU reset on the node: the programs that are run, in order, and what they answer.
+
+    list the GPUs -> refuse, or -> stop services and persistence -> end what holds a GPU ->
+    nvidia-smi --gpu-reset, with the NVLink peers that the driver names -> start again -> list
+
+Sources: nvidia-smi(1), --gpu-reset (NVIDIA driver R580): nobody may use a GPU that is reset;
+persistence mode counts as a user of it; before Ampere, and on Ampere's NVSwitch systems without
+Fabric Manager, "any GPUs with NVLink connections to a GPU being reset must also be reset in the
+same command", and the error names them; not with MIG. A GPU that cannot be reset is a finding with
+the driver's words: the head node reboots the instance then.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.detection.check import CannotTell, NotHere
+from hpctl.detection.driver_files import SMI, find_smi
+from hpctl.detection.kernel.xid import normalise
+from hpctl.detection.probe import ProbeResult, Probes
+from hpctl.detection.settings import AgentSettings
+from hpctl.detection.slurm_jobs import Jobs
+from hpctl.faults.health import RESET_CHECK, RESET_DONE, RESET_FAILED, RESET_REFUSED
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Finding, Verdict
+from hpctl.vocabulary.reset_order import ResetOrder
+from hpctl.wire import munge
+from hpctl.wire.heads import trusted_uids
+
+log = logging.getLogger(__name__)
+
+SYSTEMCTL = "/usr/bin/systemctl"
+LIST: Final = (
+    "--query-gpu=uuid,pci.bus_id,compute_cap,persistence_mode,mig.mode.current",
+    "--format=csv,noheader",
+)
+PERSISTENCE: Final = ("--persistence-mode={mode}", "--id={uuid}")
+RESET: Final = ("--gpu-reset", "--id={uuids}")
+ACTIVE: Final = (SYSTEMCTL, "is-active")
+UNITS: Final = (
+    *("nvidia-dcgm.service", "dcgm.service", "nvidia-dcgm-exporter.service"),
+    *("dcgm-exporter.service", "nvidia_gpu_exporter.service", "nvidia-persistenced.service"),
+)
+"""What holds GPUs on a node without a job. Those that run are stopped, and started again."""
+FABRIC_MANAGER: Final = "nvidia-fabricmanager.service"
+_KEPT: Final = frozenset({"nv-fabricmanage", "nvlsm"})
+"""Processes that a reset needs, by the kernel's fifteen letters of their names."""
+LIMIT_S, RESET_S = 30.0, 100.0
+"""How long a program may take, and a reset."""
+_END_S: Final = (10.0, 5.0)
+"""How long a process may take to end after SIGTERM, and after SIGKILL."""
+_AMPERE, _HOPPER = 8.0, 9.0
+_BUS_ID = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\b")
+
+
+class Gpu(Struct, frozen=True):
+    """One GPU as nvidia-smi lists it; `pci` as sysfs spells it."""
+
+    uuid: str
+    pci: str
+    capability: float
+    persistent: bool
+    mig: bool
+
+
+class NoReset(Exception):
+    """Nothing was reset; the text says why. `code` is the finding's."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+class Reset:
+    """One reset on the machine below `root`. `hold` keeps the agent itself off the GPUs."""
+
+    def __init__(self, root: Path, hold: Callable[[], AbstractContextManager[None]]) -> None:
+        self._root, self._hold = root, hold
+
+    def carry_out(self, devices: Sequence[str]) -> tuple[Gpu, ...]:
+        """Reset the GPUs at these PCI addresses, all where none is named; answers those that were
+        reset. Raises NoReset."""
+        found = self._gpus()
+        missing = set(devices) - {gpu.pci for gpu in found}
+        if missing or not found:
+            raise NoReset(RESET_FAILED, f"nvidia-smi lists no GPU at {', '.join(sorted(missing))}")
+        chosen = tuple(gpu for gpu in found if not devices or gpu.pci in devices)
+        self._refuse(chosen)
+        with ExitStack() as again:
+            again.enter_context(self._hold())
+            self._stop_services(again)
+            self._stop_persistence(found, again)
+            self._end_holders()
+            done = self._reset(chosen, found)
+        lost = {gpu.uuid for gpu in done} - {gpu.uuid for gpu in self._gpus()}
+        if lost:
+            raise NoReset(RESET_FAILED, f"gone after the reset: {', '.join(sorted(lost))}")
+        return done
+
+    def _refuse(self, chosen: Sequence[Gpu]) -> None:
+        if mig := [gpu.pci for gpu in chosen if gpu.mig]:
+            raise NoReset(RESET_REFUSED, f"MIG is enabled on {', '.join(mig)}")
+        switched = any(self._root.glob("dev/nvidia-nvswitch[0-9]*"))
+        for gpu in chosen if switched else ():
+            if gpu.capability < _AMPERE:
+                raise NoReset(
+                    RESET_REFUSED, f"{gpu.pci} is older than Ampere, on an NVSwitch system"
+                )
+            if gpu.capability < _HOPPER and not self._active([FABRIC_MANAGER]):
+                raise NoReset(
+                    RESET_REFUSED, f"an NVSwitch system, and {FABRIC_MANAGER} does not run"
+                )
+        for pid, name, job in self._holders():
+            if job:
+                raise NoReset(RESET_REFUSED, f"job {job} runs on the node's GPUs: {name}[{pid}]")
+
+    def _stop_services(self, again: ExitStack) -> None:
+        for unit in self._active(UNITS):
+            again.callback(self._try, (SYSTEMCTL, "start", unit))
+            self._try((SYSTEMCTL, "stop", unit))
+
+    def _stop_persistence(self, found: Sequence[Gpu], again: ExitStack) -> None:
+        for uuid in (gpu.uuid for gpu in found if gpu.persistent):
+            off, on = ([w.format(mode=m, uuid=uuid) for w in PERSISTENCE] for m in "01")
+            again.callback(self._try_smi, on)
+            self._try_smi(off)
+
+    def _end_holders(self) -> None:
+        """End the processes that hold a GPU. Raises NoReset where one does not end."""
+        for number, within_s in zip((signal.SIGTERM, signal.SIGKILL), _END_S, strict=True):
+            for pid, name, _ in self._holders():
+                log.warning("%s[%d] holds a GPU that is to be reset: %s", name, pid, number.name)
+                with contextlib.suppress(OSError):
+                    os.kill(pid, number)
+            until = time.monotonic() + within_s
+            while (left := list(self._holders())) and time.monotonic() < until:
+                time.sleep(0.05)
+            if not left:
+                return
+        raise NoReset(RESET_FAILED, f"{left[0][1]}[{left[0][0]}] holds a GPU and does not end")
+
+    def _reset(self, chosen: tuple[Gpu, ...], found: Sequence[Gpu]) -> tuple[Gpu, ...]:
+        answer = self._reset_at_once(chosen)
+        named = {normalise(bus) for bus in _BUS_ID.findall(answer.out + answer.err)}
+        peers = tuple(gpu for gpu in found if gpu.pci in named and gpu not in chosen)
+        if answer.exit_code and peers:
+            self._refuse(peers)
+            chosen += peers
+            answer = self._reset_at_once(chosen)
+        if answer.exit_code:
+            raise NoReset(RESET_FAILED, _message(answer))
+        return chosen
+
+    # --- what is run and read -----------------------------------------------------------------
+
+    def _gpus(self) -> tuple[Gpu, ...]:
+        answer = self._smi(LIST)
+        if answer.exit_code:
+            raise NoReset(RESET_FAILED, _message(answer))
+        found = []
+        for line in answer.out.splitlines():
+            try:
+                uuid, pci, capability, persistence, mig = (word.strip() for word in line.split(","))
+                on = (persistence == "Enabled", mig == "Enabled")
+                found.append(Gpu(uuid, normalise(pci), float(capability), *on))
+            except ValueError as error:
+                raise NoReset(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
+        return tuple(found)
+
+    def _holders(self) -> Iterator[tuple[int, str, str]]:
+        """Yield who has a GPU's device file open: process id, name, and Slurm job if it is of one.
+
+        The job is found by its slurmstepd where the control group names none: in a container, and
+        on a cluster that tracks processes without control groups. Its process must not be ended.
+        """
+        jobs = Jobs(self._root / "proc")
+        for process in self._root.glob("proc/[0-9]*"):
+            with contextlib.suppress(OSError):
+                names = (os.readlink(fd) for fd in (process / "fd").iterdir())
+                if not any(re.fullmatch(r"/dev/nvidia\d+", name) for name in names):
+                    continue
+                comm = (process / "comm").read_text(errors="replace").strip()
+                if comm not in _KEPT:
+                    pid = int(process.name)
+                    yield pid, comm, _job_of(jobs, pid)
+
+    def _active(self, units: Sequence[str]) -> list[str]:
+        answer = self._try((*ACTIVE, *units))
+        states = answer.out.splitlines() if answer else []
+        return [unit for unit, state in zip(units, states, strict=False) if state == "active"]
+
+    def _reset_at_once(self, gpus: Sequence[Gpu]) -> ProbeResult:
+        uuids = ",".join(gpu.uuid for gpu in gpus)
+        return self._smi([word.format(uuids=uuids) for word in RESET], RESET_S)
+
+    def _smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult:
+        answer = self._try_smi(arguments, within_s)
+        if answer is None:
+            raise NoReset(RESET_FAILED, f"{SMI} {arguments[0]} does not answer")
+        return answer
+
+    def _try_smi(self, arguments: Sequence[str], within_s: float = LIMIT_S) -> ProbeResult | None:
+        program = find_smi(self._root)
+        if program is None:
+            log.warning("there is no %s that only root can write", SMI)
+            return None
+        return self._run((str(program.path), *arguments), within_s, program.environment)
+
+    def _try(self, command: Sequence[str]) -> ProbeResult | None:
+        """What a program of the machine answers; None where it is not there, or hangs."""
+        program = str(self._root / command[0].lstrip("/"))
+        return self._run((program, *command[1:]), LIMIT_S, {})
+
+    def _run(
+        self, command: Sequence[str], within_s: float, environment: Mapping[str, str]
+    ) -> ProbeResult | None:
+        program = command[0]
+        try:
+            probes = Probes(within_s, environment=environment)
+            answer = probes.ask({program: command}, within_s)[program]
+        except (NotHere, CannotTell) as error:
+            log.warning("%s", error)
+            return None
+        log.info("ran %s: %s", " ".join(command), answer)
+        return answer if isinstance(answer, ProbeResult) else None
+
+
+def _job_of(jobs: Jobs, pid: int) -> str:
+    """Return the Slurm job of a process; empty for none, and for a process that has gone."""
+    try:
+        return jobs.holder(pid)
+    except (OSError, ValueError, IndexError):
+        return ""
+
+
+def _message(answer: ProbeResult) -> str:
+    """The driver's own words, on one line."""
+    text = " ".join((answer.out + " " + answer.err).split())
+    return text[:240] or f"nvidia-smi ended with {answer.exit_code}"
+
+
+class Resets:
+    """Takes orders of the daemon's and answers each with one finding. For the sender's thread."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        hold: Callable[[], AbstractContextManager[None]],
+        report: Callable[[list[Finding]], None],
+        earlier: Iterable[Finding],
+    ) -> None:
+        """`earlier`: what this boot's former agents found; what they answered is not done again."""
+        self._settings, self._report = settings, report
+        self._reset = Reset(settings.root, hold)
+        self._taken = {f.device for f in earlier if f.check == RESET_CHECK}
+        self._last = ""
+        self._one = threading.Lock()
+
+    def obey(self, credential: str) -> None:
+        """Begin what a credential orders, on a thread; what is no order of ours is logged."""
+        if credential == self._last:
+            return
+        mine = Generation(self._settings.node, self._settings.instance, self._settings.boot)
+        socket = self._settings.munge_socket
+        try:
+            order = munge.opened(credential, mine, trusted_uids(), socket)
+        except munge.MungeUnavailable:
+            return  # it comes again with the next answer
+        except HpctlError as error:
+            self._last = credential
+            log.warning("an order was refused: %s", error)
+            return
+        self._last = credential
+        if order.recovery not in self._taken:
+            self._taken.add(order.recovery)
+            threading.Thread(target=self._obey, args=(order,), name="reset", daemon=True).start()
+
+    def _obey(self, order: ResetOrder) -> None:
+        code, verdict, evidence = RESET_DONE, Verdict.OK, ""
+        with self._one:
+            try:
+                gpus = self._reset.carry_out(order.devices)
+                evidence = " ".join(gpu.pci for gpu in gpus)
+                detail = f"reset {evidence}"[:256]
+            except NoReset as error:
+                code, verdict, detail = error.code, Verdict.WARN, str(error)[:256]
+        log.warning("GPU reset for %s: %s, %s", order.recovery, code, detail)
+        now = datetime.now(UTC)
+        answer = Finding(RESET_CHECK, verdict, now, now, order.recovery, code, detail, evidence)
+        self._report([answer])
+
+
+def make_order_handler(
+    settings: AgentSettings,
+    hold: Callable[[], AbstractContextManager[None]],
+    report: Callable[[list[Finding]], None],
+    earlier: Iterable[Finding],
+) -> Callable[[str], None]:
+    """Return what obeys the daemon's orders, each a credential. Parameters as of `Resets`."""
+    return Resets(settings, hold, report, earlier).obey

@@ -1,0 +1,263 @@
+"""The operator's requests: pause, resume, approve, cancel, replace, reboot, return.
+
+Each is written down for the daemon, which alone acts. Exit code: 0 it agreed, 1 it refused,
+3 nobody answered within five seconds (the request stays queued).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from hpctl.engine import config_loading
+from hpctl.engine.completion import complete_hold, complete_node, complete_open
+from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.request_client import ANSWER_S, JobHere, ask, fate, hosts, invoking_user, report
+from hpctl.engine.requests import NOW, take
+from hpctl.engine.view import Request, View, jobs_on
+from hpctl.engine.world import World, gather, known_nodes
+from hpctl.toolkit import output
+from hpctl.toolkit.arguments import now_option
+from hpctl.toolkit.output import Exit
+from hpctl.toolkit.view_copy import copied
+from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId
+from hpctl.vocabulary.slurm_facts import SlurmJob
+
+
+class PreviewView(Struct, frozen=True):
+    """One node before a reboot or replacement. `answer`: what the daemon would say now. `now`: its
+    jobs are not waited for."""
+
+    node: str
+    verb: str
+    instance: str
+    jobs: tuple[JobHere, ...]
+    open_recovery: str
+    would_open: bool
+    answer: str
+    now: bool = False
+
+
+class PreviewsView(Struct, frozen=True):
+    """What `--dry-run` shows."""
+
+    as_of: datetime
+    previews: tuple[PreviewView, ...]
+
+
+def previews(w: World, verb: str, names: tuple[str, ...], by: str) -> PreviewsView:
+    """Look at each node. Needs Slurm's view; without the cloud's, its gates pass."""
+    view = w.view()
+    here = jobs_on([NodeName(n) for n in names], view.scheduler.jobs)
+    shown = (_preview(w, view, verb, n, here[n], by) for n in map(NodeName, names))
+    return PreviewsView(w.now, tuple(shown))
+
+
+def _preview(
+    w: World, view: View, verb: str, name: NodeName, jobs: list[SlurmJob], by: str
+) -> PreviewView:
+    rec, instance = w.state.node_recovery(name), view.instance(name)
+    health = w.health.get(name)
+    # The daemon's own decision, on what is known here: a preview that cannot disagree with it.
+    *opened, answer = take(Request(0, w.now, verb, name, by, "a preview"), view, w.policy, w.now)
+    assert isinstance(answer, RequestTaken)
+    return PreviewView(
+        node=name,
+        verb=verb.removesuffix(NOW),
+        instance=instance.id if instance else (health.generation.instance if health else ""),
+        jobs=tuple(
+            copied(JobHere, j, nodes=len(j.nodes))
+            for j in sorted(jobs, key=lambda j: j.id)
+            if j.running or j.completing
+        ),
+        open_recovery=rec.id if rec else "",
+        would_open=bool(opened) and answer.ok,
+        answer=answer.answer,
+        now=verb.endswith(NOW),
+    )
+
+
+def preview_lines(view: PreviewsView) -> list[str]:
+    """The same for people: one paragraph a node."""
+    lines = []
+    for p in view.previews:
+        lines.append(f"{p.node}: {p.verb} instance {p.instance or '(unknown)'}")
+        lines += [f"  {fate(job, now=p.now)}" for job in p.jobs]
+        if not p.jobs:
+            lines.append("  no job is on it")
+        if not p.would_open:
+            lines.append(f"  the daemon would refuse now: {p.answer}")
+    return lines
+
+
+request_options = output.together(
+    click.option(
+        "--no-wait", is_flag=True, help="Do not wait for the daemon's answer: queue it and leave."
+    ),
+    output.json_option,
+    output.config_option,
+)
+"""What every request takes."""
+
+
+destroys = output.together(
+    click.argument(
+        "names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node
+    ),
+    click.option("--dry-run", is_flag=True, help="Print what would happen; ask for nothing."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+    now_option,
+    request_options,
+)
+"""What requests that destroy something take."""
+
+
+def _ask(config: str, verb: str, targets: list[str], no_wait: bool, as_json: bool) -> None:
+    view = ask(
+        config_loading.load_config(config), verb, targets, wait_s=0.0 if no_wait else ANSWER_S
+    )
+    report(view, as_json, waited=not no_wait)
+
+
+@click.command()
+@request_options
+def pause(no_wait: bool, config: str, as_json: bool) -> None:
+    """Stop opening recoveries and taking steps."""
+    _ask(config, "pause", [""], no_wait, as_json)
+
+
+@click.command()
+@request_options
+def resume(no_wait: bool, config: str, as_json: bool) -> None:
+    """Lift a pause."""
+    _ask(config, "resume", [""], no_wait, as_json)
+
+
+@click.command()
+@click.argument("targets", metavar="[TARGET]...", nargs=-1, shell_complete=complete_hold)
+@click.option("--rule", help="Everything blocked for this catalogue rule, such as xid-79.")
+@request_options
+def approve(
+    targets: tuple[str, ...], rule: str | None, no_wait: bool, config: str, as_json: bool
+) -> None:
+    """Approve a blocked recovery.
+
+    TARGET is what `hpctl status` lists as held back; nodes may be a hostlist. Only budgets, the
+    correlated-failure gate, the repeat-offender gate and the launch breaker give way to an
+    approval.
+    """
+    world = gather(config_loading.load_config(config), output.now())
+    wanted = [name for target in targets for name in hosts(target)]
+    if rule is not None:
+        of_rule = [h.target for h in world.state.holds.values() if h.rule == rule and h.approvable]
+        if not of_rule:
+            held = sorted({str(h.rule) for h in world.state.holds.values() if h.approvable})
+            raise output.no_such("status", rule, held)
+        wanted += sorted(of_rule)
+    if not wanted:
+        raise click.UsageError("name a TARGET, or --rule: hpctl status lists what is held back")
+    for target in wanted:
+        hold = world.state.holds.get(target)
+        if hold is None:
+            raise output.no_such("status", target, sorted(world.state.holds))
+        if not hold.approvable:
+            output.echo(f"hpctl: no approval lifts the gate {hold.gate}: {hold.why}", err=True)
+            output.leave(Exit.PROBLEM)
+    _ask(config, "approve", list(dict.fromkeys(wanted)), no_wait, as_json)
+
+
+@click.command()
+@click.argument("ids", metavar="ID...", nargs=-1, required=True, shell_complete=complete_open)
+@request_options
+def cancel(ids: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
+    """End a recovery without finishing it.
+
+    ID is an open recovery, or the node or job that it treats. A node stays drained; give it
+    back with `hpctl return` or `scontrol update`.
+    """
+    world = gather(config_loading.load_config(config), output.now())
+    found = [open_recovery(world, name) for name in ids]
+    _ask(config, "cancel", found, no_wait, as_json)
+
+
+def open_recovery(w: World, name: str) -> str:
+    """The id of the open recovery that an id, a node or a job names. Else a usage error."""
+    rid: RecoveryId | None = RecoveryId(name)
+    still_open = {*w.state.open_nodes.values(), *w.state.open_jobs.values()}
+    if rid not in still_open:
+        rid = w.state.open_nodes.get(NodeName(name))
+        if rid is None and name.isdecimal():
+            rid = w.state.open_jobs.get(JobId(int(name)))
+    if rid is not None:
+        return rid
+    ended = w.state.nodes.get(RecoveryId(name)) or w.state.jobs.get(RecoveryId(name))
+    if ended is not None:
+        raise click.UsageError(f"{name} has ended already ({ended.phase}): nothing to cancel")
+    jobs = [str(job) for job in w.state.open_jobs]
+    raise output.no_such("recoveries", name, [*still_open, *w.state.open_nodes, *jobs])
+
+
+def _destroy(
+    order: str, names: tuple[str, ...], *, now: bool, yes: bool, dry_run: bool, no_wait: bool,
+    config: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Show what runs there, be sure, ask."""
+    verb = order + NOW if now else order
+    world = gather(config_loading.load_config(config), output.now(), slurm=True, cloud=True)
+    if world.slurm is None:
+        output.echo(f"hpctl: what runs on the nodes is unknown: {world.slurm_error}", err=True)
+        output.leave(Exit.CANNOT_TELL)
+    known = [str(n) for n in known_nodes(world)]
+    for name in names:
+        if name not in known or NodeName(name) not in (world.slurm.nodes if world.slurm else {}):
+            raise output.no_such("nodes", name, known)
+    view = previews(world, verb, tuple(dict.fromkeys(names)), invoking_user())
+    if dry_run and as_json:
+        output.echo(output.to_json("preview", view))
+    else:
+        for line in preview_lines(view):
+            output.echo(line, err=not dry_run)
+    if dry_run:
+        if not as_json:
+            output.echo(output.DRY_RUN)
+        blocked = any(not p.would_open for p in view.previews)
+        output.leave(Exit.PROBLEM if blocked else Exit.FINE)
+        return
+    if not yes:
+        output.confirm(f"{order} {len(view.previews)} node(s)?", abort=True)
+    _ask(config, verb, [p.node for p in view.previews], no_wait, as_json)
+
+
+@click.command()
+@destroys
+def replace(names: tuple[str, ...], **options: Any) -> None:
+    """Replace a node's instance.
+
+    The node is drained, its jobs end (`--now`: they start elsewhere), and the instance is
+    destroyed; a new one takes its name. Whatever is only on the instance's own disks is lost.
+    """
+    _destroy("replace", names, **options)
+
+
+@click.command()
+@destroys
+def reboot(names: tuple[str, ...], **options: Any) -> None:
+    """Reboot a node's instance.
+
+    The node is drained and its jobs end first (`--now`: they start elsewhere).
+    """
+    _destroy("reboot", names, **options)
+
+
+@click.command("return")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
+@request_options
+def give_back(names: tuple[str, ...], no_wait: bool, config: str, as_json: bool) -> None:
+    """Give a node that hpctl drained back to Slurm.
+
+    Only nodes whose Reason begins with hpctl:. Other drains are not changed.
+    """
+    _ask(config, "return", list(dict.fromkeys(names)), no_wait, as_json)

@@ -1,0 +1,273 @@
+"""What an answer of the SageMaker cluster API means: one table, read at the boundary.
+
+Nobody behind this module parses a code or a message. The rule of the table: Rejected only where
+the order certainly was not taken; where nobody can say, Ambiguous. Sources: botocore's SageMaker
+model (per-node codes), AWS's common errors (whole-call codes), botocore.exceptions (transport).
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    NoRegionError,
+    ParamValidationError,
+    PartialCredentialsError,
+)
+
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import InstanceId
+from hpctl.vocabulary.outcome import Outcome
+
+
+def _codes(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+BUSY = _codes(
+    "InstanceIdInUse InvalidInstanceStatus InvalidInstanceGroupStatus InvalidNodeStatus NodeIdInUse"
+)
+"""Per node or group: somebody is acting on it, or it is between states. The same call may succeed
+later."""
+
+REFUSED = _codes(
+    "IncompatibleAvailabilityZones IncompatibleInstanceTypes InstanceGroupNotFound"
+    " InstanceIdNotFound NodeIdNotFound"
+)
+"""Per node or group: certainly not done, and not to be asked again; an id that is not found was
+replaced or deleted already. With BUSY, all that the model enumerates but InternalServerError, which
+says nothing of whether it was done."""
+
+THROTTLED = _codes(
+    "Throttling ThrottlingException ThrottledException RequestThrottled RequestThrottledException"
+    " TooManyRequestsException RequestLimitExceeded"
+)
+EXPIRED = _codes("ExpiredToken ExpiredTokenException RequestExpired")
+DENIED = _codes(
+    "AccessDenied AccessDeniedException UnauthorizedOperation NotAuthorized OptInRequired"
+)
+UNSIGNED = _codes(
+    "UnrecognizedClientException InvalidClientTokenId InvalidSignatureException"
+    " SignatureDoesNotMatch IncompleteSignature MissingAuthenticationToken"
+    " MissingAuthenticationTokenException"
+)
+MALFORMED = _codes(
+    "ValidationException ValidationError SerializationException UnknownOperationException"
+    " InvalidParameterValue ResourceNotFound"
+)
+EXHAUSTED = _codes("ResourceLimitExceeded")
+"""A quota. The model has it for what adds instances: none was added."""
+NEEDS_UPDATE = {
+    "BatchDeleteClusterNodes": datetime(2024, 6, 20, tzinfo=UTC),
+    "BatchReplaceClusterNodes": datetime(2025, 11, 20, tzinfo=UTC),
+}
+"""Orders that a cluster from before their release takes only after one UpdateClusterSoftware.
+
+That it is needed: the operations' own texts in botocore's model ("on an existing cluster"). The
+days: HyperPod's release notes, by awslabs' page on deleting nodes; botocore's change log.
+"""
+TRANSIENT_CALL = THROTTLED | EXPIRED | {"ConflictException", "ResourceInUse"}
+REFUSED_CALL = TRANSIENT_CALL | DENIED | UNSIGNED | MALFORMED | EXHAUSTED
+
+NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError)
+"""No connection was made, so the service cannot have taken the order."""
+
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What botocore and our own reading raise about an answer that is not the service's: a list where
+an object belongs, a time in the year 10000. An order that is answered so may have been taken."""
+
+NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)
+
+
+def of_batch(asked: Iterable[InstanceId], answer: Mapping[str, Any]) -> dict[InstanceId, Outcome]:
+    """The outcome of every id of BatchReplace-, -Reboot- or -DeleteClusterNodes that answered.
+
+    An id that stands in neither list, or in both, is Ambiguous.
+    """
+    successful = set(answer.get("Successful") or ())
+    failed = {str(f.get("NodeId", "")): f for f in answer.get("Failed") or ()}
+    outcomes = {}
+    for instance in asked:
+        entry = failed.get(instance)
+        if instance in successful and entry is None:
+            outcomes[instance] = Outcome.accepted()
+        elif entry is not None and instance not in successful:
+            outcomes[instance] = of_failed(entry)
+        else:
+            where = "both lists" if entry is not None else "neither list"
+            outcomes[instance] = Outcome.ambiguous("unanswered", f"the id stands in {where}")
+    return outcomes
+
+
+def of_failed(entry: Mapping[str, Any]) -> Outcome:
+    """The outcome of one entry of a batch's Failed list."""
+    # BatchDelete says Code where the others say ErrorCode.
+    code = str(entry.get("ErrorCode") or entry.get("Code") or "")
+    message = str(entry.get("Message", ""))
+    if code in BUSY | REFUSED:
+        return Outcome.rejected(code, message, transient=code in BUSY)
+    return Outcome.ambiguous(code or "unanswered", message)
+
+
+def of_error(error: Exception) -> Outcome:
+    """The outcome of a whole call that raised, the same for each of its ids."""
+    if isinstance(error, ClientError):
+        code, message = code_of(error), str(error.response["Error"].get("Message", ""))
+        if code in REFUSED_CALL:
+            return Outcome.rejected(code, message, transient=code in TRANSIENT_CALL)
+        return Outcome.ambiguous(code, message)
+    name = type(error).__name__
+    if not isinstance(error, BotoCoreError):  # some of which are an OSError too
+        return Outcome.ambiguous("unreadable", f"the answer cannot be read: {name}")
+    if isinstance(error, (*NEVER_SENT, *NO_CREDENTIALS)):
+        return Outcome.rejected(name, str(error), transient=True)
+    if isinstance(error, ParamValidationError | NoRegionError):
+        return Outcome.rejected(name, str(error))
+    return Outcome.ambiguous(name, str(error))
+
+
+def unpatched(
+    cluster: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]
+) -> tuple[str, ...]:
+    """The orders that this cluster refuses until its software was updated once."""
+    # An instance that came after the update shows none of its own: one node speaks for all.
+    times = [one.get("LastSoftwareUpdateTime") for one in summaries]
+    newest = max(filter(None, [cluster.get("CreationTime"), *times]), default=None)
+    if newest is None:
+        return ()
+    return tuple(name for name, since in NEEDS_UPDATE.items() if newest < since)
+
+
+def update_fix(cluster: str) -> str:
+    """What to do about an order that a cluster does not take yet."""
+    return f"update its software once, when no jobs run: `hpctl cluster software-update {cluster}`"
+
+
+def worth_retrying(error: BaseException) -> bool:
+    """Whether a read that failed so may succeed a moment later."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return code_of(error) in THROTTLED or status >= 500
+    if isinstance(error, (ParamValidationError, NoRegionError, PartialCredentialsError)):
+        return False
+    return isinstance(error, BotoCoreError)
+
+
+def never_taken(error: BaseException) -> bool:
+    """Whether an order that failed so certainly was not taken, and may be sent again."""
+    if isinstance(error, ClientError):
+        return code_of(error) in THROTTLED
+    return isinstance(error, NEVER_SENT)
+
+
+def is_absent(error: BaseException) -> bool:
+    """Whether the answer is that what the call names is not there."""
+    # A proxy's page may have any status.
+    if not isinstance(error, ClientError) or _message(error).startswith("<"):
+        return False
+    code = code_of(error)
+    # EC2 says InvalidSubnetID.NotFound, IAM NoSuchEntity, S3 NoSuchBucket and 404 for a HEAD.
+    return (
+        code in ("ResourceNotFound", "404", "NotFound")
+        or code.startswith("NoSuch")
+        or code.endswith((".NotFound", "NotFoundException", "NotFound"))
+    )
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether the answer is no: asked again alike, it would be no again."""
+    if isinstance(error, (*NO_CREDENTIALS, ParamValidationError, NoRegionError)):
+        return True
+    if not isinstance(error, ClientError):
+        return False
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return code_of(error) not in THROTTLED and status < 500
+
+
+def error_text(error: BaseException) -> str:
+    """What an error says, without botocore's frame around the service's own words."""
+    if not isinstance(error, ClientError):
+        # A proxy's whole page may stand in one; what is wrong with parameters takes some lines.
+        return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())[:300]
+    message = _message(error).rstrip(".")
+    if message.startswith("<"):
+        message = "the answer is a web page, not the service's"
+    return f"{message} ({code_of(error)})" if message else code_of(error)
+
+
+def _message(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Message") or "")[:2000].strip()
+
+
+def code_of(error: BaseException) -> str:
+    """The error code of an answer, `Unknown` where it has none; else the error's own name."""
+    if not isinstance(error, ClientError):
+        return type(error).__name__
+    return str(error.response.get("Error", {}).get("Code") or "Unknown")[:200]
+
+
+_RENEW = "the credentials are wrong or have expired: renew them, and check the clock"
+_HINTS = {
+    "no credentials": (
+        "name a profile in --profile or AWS_PROFILE, or sign in (`aws sso login`)",
+        "give the daemon AWS credentials: on HyperPod the execution role of the controller's "
+        "instance group, elsewhere AWS_PROFILE or the usual variables",
+    ),
+    "never sent": (
+        "no connection: check --region, --endpoint-url and the network",
+        "no connection to the SageMaker endpoint: check the region, and that the subnet has "
+        "a NAT gateway or an interface endpoint for sagemaker.api",
+    ),
+    "no answer": ("", "check network and endpoint; `hpctl doctor` tells more"),
+    "denied": (
+        "allow {action} to these credentials; `hpctl iam operator` prints a policy",
+        "allow the IAM action {action} on the cluster to the role that the "
+        "daemon runs with; HyperPod's sample execution role has no sagemaker action at all, "
+        "and `hpctl iam head-node` prints the policy",
+    ),
+    "unsigned": (_RENEW, _RENEW),
+    "throttled": (
+        "other clients use up the API's rate: try again in a minute",
+        "other clients use up the API's rate: raise the daemon's polling interval",
+    ),
+    "": ("", "check the AWS Health Dashboard if it lasts"),
+}
+"""What somebody at a terminal does about a call that failed, and an operator of the daemon."""
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, NO_CREDENTIALS):
+        return "no credentials"
+    if not isinstance(error, ClientError):
+        return "never sent" if isinstance(error, NEVER_SENT) else "no answer"
+    kinds = {"denied": DENIED, "unsigned": UNSIGNED | EXPIRED, "throttled": THROTTLED}
+    return next((kind for kind, codes in kinds.items() if code_of(error) in codes), "")
+
+
+def call_hint(error: BaseException, action: str) -> str:
+    """What somebody at a terminal does about a call that failed; "" where its words say it."""
+    late = code_of(error) == "ValidationException" and action.partition(":")[2] in NEEDS_UPDATE
+    if late:
+        return f"where the cluster is older than this call: {update_fix('CLUSTER')}"
+    return _HINTS[_kind(error)][0].format(action=action)
+
+
+def hint_for(error: BaseException, cluster: str, operation: str) -> str:
+    """What an operator does about a call that failed for good."""
+    if code_of(error) == "ResourceNotFound":
+        return f"no cluster {cluster!r} here: check its name, the region and the account"
+    return _HINTS[_kind(error)][1].format(action=f"sagemaker:{operation}")

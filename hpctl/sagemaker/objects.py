@@ -1,0 +1,225 @@
+"""Objects of an S3 bucket, read only: listings of a thousand, and ranged reads of one version.
+
+Reads are retried by botocore's standard mode, which knows S3's throttling; a body that breaks
+off after its answer began is asked for again here, because botocore leaves that to its caller.
+Errors leave as OSError, in the words of a file system, so that who proves a checkpoint needs to
+know one kind of failure: not there (FileNotFoundError), another object by now (ESTALE), not
+allowed (PermissionError), no answer (EIO).
+"""
+
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple, TypeVar
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    HTTPClientError,
+    IncompleteReadError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from hpctl.sagemaker.aws import client_config, open_session
+from hpctl.sagemaker.classify import DENIED, EXPIRED, NEVER_SENT, NO_CREDENTIALS, UNSIGNED, code_of
+from hpctl.toolkit.errors import HpctlError
+
+CONNECTIONS = 20
+"""More than the requests that are under way at once: an idle one is reused, none is waited for."""
+
+_GONE = frozenset({"NoSuchKey", "404", "NotFound"})
+_CHANGED = frozenset({"PreconditionFailed", "412", "InvalidRange", "416"})
+_NOT_ALLOWED = DENIED | {"403", "AllAccessDisabled", "Forbidden"}
+_NOT_KNOWN = UNSIGNED | EXPIRED | {"InvalidAccessKeyId", "InvalidToken"}
+_BROKEN_BODY = (IncompleteReadError, ReadTimeoutError, ResponseStreamingError)
+_PARTS = re.compile(r'"?[0-9a-f]{32}-(\d+)"?')
+_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+Answer = TypeVar("Answer")
+
+
+class Listed(NamedTuple):
+    """One object as a listing shows it; of a common prefix only the key, which ends in a slash."""
+
+    key: str
+    size: int = 0
+    modified_ns: int = 0
+    etag: str = ""
+
+
+class S3Bucket:
+    """One bucket, for several threads. Raises HpctlError where no client can be made."""
+
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        profile: str | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        read_timeout_s: float = 30.0,
+        attempts: int = 5,
+    ) -> None:
+        self._bucket = bucket
+        session = open_session(region, profile)
+        config = client_config(attempts, read_timeout_s, CONNECTIONS)
+        try:
+            self.client: Any = session.client("s3", endpoint_url=endpoint_url, config=config)
+        except (BotoCoreError, ValueError) as error:
+            raise HpctlError(
+                f"cannot make an S3 client: {error}", "check --region and --endpoint-url"
+            ) from error
+        self._again = Retrying(
+            stop=stop_after_attempt(3),
+            wait=wait_random_exponential(multiplier=0.2, max=2.0),
+            retry=retry_if_exception_type(_BROKEN_BODY),
+            reraise=True,
+        )
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket`."""
+        return f"s3://{self._bucket}"
+
+    def list(self, prefix: str, *, recursive: bool) -> Iterator[Listed]:
+        """Objects whose key begins so; unless `recursive`, keys are cut after the next slash.
+
+        One request for each 1000. Raises OSError.
+        """
+        asked = {"Bucket": self._bucket, "Prefix": prefix}
+        if not recursive:
+            asked["Delimiter"] = "/"
+        while True:
+            page = self._call(prefix, "ListBucket", lambda: self.client.list_objects_v2(**asked))
+            for entry in page.get("CommonPrefixes", ()):
+                yield Listed(entry["Prefix"])
+            for entry in page.get("Contents", ()):
+                modified_ns = int(entry["LastModified"].timestamp() * 1000) * 10**6
+                yield Listed(entry["Key"], int(entry["Size"]), modified_ns, str(entry["ETag"]))
+            if not page.get("IsTruncated"):
+                return
+            asked["ContinuationToken"] = page["NextContinuationToken"]
+
+    def read(self, listed: Any, offset: int, length: int) -> tuple[bytes, int | None]:
+        """At most `length` bytes of that version, and its noted file time. Raises OSError."""
+
+        def get() -> tuple[bytes, int | None]:
+            answer = self.client.get_object(
+                Bucket=self._bucket,
+                Key=listed.key,
+                Range=f"bytes={offset}-{offset + length - 1}",
+                IfMatch=listed.etag,
+            )
+            with answer["Body"] as body:
+                return body.read(), noted(answer.get("Metadata", {}))
+
+        return self._call(listed.key, "GetObject", lambda: self._again(get))
+
+    def noted_ns(self, listed: Any) -> int | None:
+        """The file time that the uploader noted with an object. One HEAD. Raises OSError."""
+
+        def head() -> int | None:
+            answer = self.client.head_object(
+                Bucket=self._bucket, Key=listed.key, IfMatch=listed.etag
+            )
+            return noted(answer.get("Metadata", {}))
+
+        return self._call(listed.key, "GetObject", head)
+
+    def part_bytes(self, listed: Any) -> int:
+        """The size of the parts that an object was uploaded in: its own for a single one.
+
+        A HEAD for an object of several. Raises OSError.
+        """
+        whole: int = max(1, listed.size)
+        if not _PARTS.fullmatch(listed.etag):
+            return whole
+
+        def head() -> int:
+            # The reads that follow ask for this version; here some stores compare the part's tag.
+            answer = self.client.head_object(Bucket=self._bucket, Key=listed.key, PartNumber=1)
+            return int(answer["ContentLength"])
+
+        size: int = self._call(listed.key, "GetObject", head)
+        return min(whole, max(1, size))
+
+    def matches(self, listed: Any, digests: Sequence[bytes]) -> bool | None:
+        """Whether the parts' MD5 digests make up the object's ETag. Raises OSError.
+
+        None where the ETag is no MD5: another number of parts, or encryption with KMS or a key
+        of the customer's (a HEAD, which only a difference costs).
+        """
+        etag = listed.etag.strip('"')
+        if match := _PARTS.fullmatch(listed.etag):
+            if int(match[1]) != len(digests):
+                return None
+            made = hashlib.md5(b"".join(digests), usedforsecurity=False).hexdigest()
+            made = f"{made}-{len(digests)}"
+        else:
+            empty = hashlib.md5(b"", usedforsecurity=False).digest()
+            made = (digests[0] if digests else empty).hex()
+        if made == etag:
+            return True
+
+        def head() -> bool | None:
+            answer = self.client.head_object(
+                Bucket=self._bucket, Key=listed.key, IfMatch=listed.etag
+            )
+            kms = str(answer.get("ServerSideEncryption", "")).startswith("aws:kms")
+            return None if kms or "SSECustomerAlgorithm" in answer else False
+
+        return self._call(listed.key, "GetObject", head)
+
+    def _call(self, key: str, action: str, ask: Callable[[], Answer]) -> Answer:
+        try:
+            return ask()
+        except ClientError as error:
+            raise self._refused(error, key, action) from error
+        except NO_CREDENTIALS as error:
+            why = "no AWS credentials: set AWS_PROFILE or --profile, or use an instance role"
+            raise PermissionError(errno.EACCES, why, key) from error
+        except NEVER_SENT as error:
+            endpoint = self.client.meta.endpoint_url
+            why = f"no connection to {endpoint}: check --region, --endpoint-url and the network"
+            raise OSError(errno.EIO, why, key) from error
+        except (BotoCoreError, HTTPClientError) as error:
+            raise OSError(errno.EIO, f"S3 does not answer: {error}", key) from error
+
+    def _refused(self, error: ClientError, key: str, action: str) -> OSError:
+        code, text = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+        if code == "NoSuchBucket":
+            return OSError(errno.ENXIO, f"there is no bucket {self._bucket}", key)
+        if code in _GONE:
+            return FileNotFoundError(errno.ENOENT, "there is no such object", key)
+        if code in _CHANGED:
+            return OSError(errno.ESTALE, os.strerror(errno.ESTALE), key)
+        if code in _NOT_ALLOWED:
+            on = f"arn:aws:s3:::{self._bucket}" + ("" if action == "ListBucket" else "/*")
+            why = f"access denied: allow s3:{action} on {on} to this role"
+            return PermissionError(errno.EACCES, why, key)
+        if code in _NOT_KNOWN:
+            why = f"the AWS credentials are wrong or have expired ({code})"
+            return PermissionError(errno.EACCES, why, key)
+        if code == "InvalidObjectState":
+            return OSError(errno.EIO, "archived (Glacier): restore the object first", key)
+        return OSError(errno.EIO, f"S3 answers {code}: {text}", key)
+
+
+def noted(metadata: Mapping[str, str]) -> int | None:
+    """A file's modification time as an uploader keeps it in an object's metadata, in ns.
+
+    `file-mtime` is FSx for Lustre's and DataSync's (`1595002920000000000ns`), `mtime` rclone's
+    and s3fs's (`1595002920.123456789`, seconds). None for anything else.
+    """
+    text = metadata.get("file-mtime") or metadata.get("mtime") or ""
+    number = text.rstrip("nums")
+    try:
+        value = Decimal(number) * _UNITS[text[len(number) :] or "s"]
+        return int(value) if value.is_finite() else None
+    except (InvalidOperation, KeyError):
+        return None

@@ -1,0 +1,536 @@
+"""The Provider on SageMaker HyperPod's cluster API. The only place that imports boto3.
+
+Reads are retried here, by tenacity alone; mutations are sent once, with botocore's own retries
+off, and every answer becomes an Outcome by the table of `classify`. Instances are addressed by
+instance id, never by name or logical id: an accepted replacement ends the id, so a repeated
+order cannot hit the fresh machine.
+
+What makes a group larger, and takes instances out of it, is sent once. BatchAddClusterNodes needs
+NodeProvisioningMode=Continuous and takes a client token, so that a repeat is no second order.
+Elsewhere a group grows by UpdateCluster to an absolute size, which is no second order either; it
+restates the group as it is, and is not sent where somebody has made the group as large by now.
+Instances leave by BatchDeleteClusterNodes alone: UpdateCluster would choose them at random.
+
+The addresses that ListClusterNodes does not tell: a head node's file, else DescribeClusterNode.
+
+An instance keeps its address for life, so what is known of an id holds. HyperPod writes all of them
+into resource_config.json on a head node, which costs no call; it may be older than the newest
+instances. Those are asked for, each once, newest first: a replacement is known at once in a cluster
+of ten thousand. Calls are rationed, and end with the first refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import stat
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+from msgspec.structs import replace
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from hpctl.sagemaker.aws import client_config, open_session
+from hpctl.sagemaker.classify import (
+    THROTTLED,
+    UNREADABLE,
+    error_text,
+    hint_for,
+    of_batch,
+    of_error,
+    of_failed,
+    unpatched,
+    update_fix,
+    worth_retrying,
+)
+from hpctl.sagemaker.update_cluster import IMAGES, group_of
+from hpctl.toolkit.bounds import in_utc, printable
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.cloud_facts import Instance, InstanceGroup, InstanceStatus, ProviderView
+from hpctl.vocabulary.identity import InstanceId, LogicalId, NodeName
+from hpctl.vocabulary.instance_join import guessed, is_address, spelled
+from hpctl.vocabulary.isolation import Flaw, each
+from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+
+T = TypeVar("T")
+
+A_SECOND = 10.0
+"""Calls of DescribeClusterNode that are earned in a second; the service publishes no limit."""
+AT_MOST = 100
+"""Calls in one view, and how many are there at the start."""
+AT_ONCE = 8
+RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
+LONGEST = 64 << 20
+"""Bytes of resource_config.json that are read: 10,000 instances with their labels are 3 MB."""
+
+
+class ResourceConfig:
+    """The address of each instance, as resource_config.json has it. For one thread."""
+
+    def __init__(self, cluster: str, path: Path) -> None:
+        self._cluster, self._path = cluster, path
+        self._version: tuple[int, ...] = ()
+        self._addresses: Mapping[InstanceId, str] = {}
+
+    def addresses(self) -> Mapping[InstanceId, str]:
+        """By instance id; none from another cluster's file. Read where it changed. Never raises."""
+        try:
+            at = self._path.stat()
+            version = at.st_mtime_ns, at.st_size, at.st_ino
+            if version != self._version and stat.S_ISREG(at.st_mode) and at.st_size <= LONGEST:
+                self._version = version
+                with self._path.open("rb") as file:
+                    self._addresses = _addresses(json.loads(file.read(LONGEST)), self._cluster)
+        except (OSError, ValueError, RecursionError):
+            pass  # DescribeClusterNode tells what this does not; an address once read stays right
+        return self._addresses
+
+
+def _addresses(answer: Any, cluster: str) -> Mapping[InstanceId, str]:
+    whose = _of(answer, "ClusterConfig", dict)
+    if cluster not in (whose.get("ClusterName"), whose.get("ClusterArn")):
+        return {}
+    found: dict[InstanceId, set[str]] = {}
+    for group in _of(answer, "InstanceGroups", list):
+        for one in _of(group, "Instances", list):
+            key, address = _of(one, "InstanceId", str), _of(one, "CustomerIpAddress", str)
+            if is_address(address):
+                found.setdefault(InstanceId(key), set()).add(address)
+    return {key: those.pop() for key, those in found.items() if len(those) == 1}
+
+
+def _of(answer: Any, key: str, kind: type[T]) -> T:
+    """A value of this kind; an empty one where there is none."""
+    value = answer.get(key) if isinstance(answer, dict) else None
+    return value if isinstance(value, kind) else kind()
+
+
+class Details:
+    """What is known of one cluster's instances beside their list. For one thread."""
+
+    def __init__(
+        self, cluster: str, describe: Callable[..., Mapping[str, Any]], file: Path = RESOURCE_CONFIG
+    ) -> None:
+        self._cluster, self._describe = cluster, describe
+        self._file = ResourceConfig(cluster, file)
+        self._known: dict[InstanceId, tuple[str, str]] = {}
+        self._asked = Counter[InstanceId]()
+        self._left, self._at = float(AT_MOST), time.monotonic()
+        self._refused = False
+
+    def complete(self, listed: Sequence[Instance]) -> list[Instance]:
+        """The instances with their addresses, as far as these may be asked for. Never raises."""
+        ids = {i.id for i in listed}
+        self._known = {key: text for key, text in self._known.items() if key in ids}
+        self._asked = Counter({key: n for key, n in self._asked.items() if key in ids})
+        lacking = [i for i in listed if not i.address and i.id not in self._known]
+        parts = self._file.addresses() if lacking else {}
+        self._known |= {i.id: (parts[i.id], "") for i in lacking if i.id in parts}
+        lacking = [i for i in lacking if i.id not in self._known]
+        lacking.sort(key=lambda i: i.launched.timestamp() if i.launched else 0.0, reverse=True)
+        lacking.sort(key=lambda i: self._asked[i.id])
+        self._ask([i.id for i in lacking[: self._allowance()]])
+        return [self._completed(i) for i in listed]
+
+    def _allowance(self) -> int:
+        now = time.monotonic()
+        self._left = min(AT_MOST, self._left + (now - self._at) * A_SECOND)
+        self._at = now
+        return int(self._left)
+
+    def _ask(self, ids: Sequence[InstanceId]) -> None:
+        if not ids:
+            return
+        self._left -= len(ids)
+        self._asked.update(ids)
+        self._refused = False
+        with ThreadPoolExecutor(min(AT_ONCE, len(ids))) as pool:
+            text = pool.map(self._one, ids)
+        self._known.update({key: one for key, one in zip(ids, text, strict=True) if one[0]})
+
+    def _one(self, instance: InstanceId) -> tuple[str, str]:
+        """Address and DNS name; nothing where it has none yet, is gone, or nobody may ask now."""
+        if self._refused:
+            return "", ""
+        try:
+            node = self._describe(ClusterName=self._cluster, NodeId=instance)["NodeDetails"]
+            address, dns = node.get("PrivatePrimaryIp"), node.get("PrivateDnsHostname")
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
+            gone = isinstance(error, ClientError) and "NotFound" in str(error.response)
+            self._refused |= not gone
+            return "", ""
+        return str(address or ""), str(dns or "")
+
+    def _completed(self, instance: Instance) -> Instance:
+        if instance.id not in self._known:
+            return instance
+        address, dns = self._known[instance.id]
+        dns = instance.dns or dns
+        guess = NodeName(guessed(address, dns))
+        return replace(instance, address=address, dns=dns, node=guess)
+
+
+def of_add(group: str, count: int, answer: Mapping[str, Any]) -> Outcome:
+    """The outcome of a BatchAddClusterNodes call that answered: Accepted for some or all."""
+    made = [n for n in answer.get("Successful") or () if n.get("InstanceGroupName") == group]
+    if made:
+        ids = ",".join(str(n["NodeLogicalId"]) for n in made)
+        return Outcome.accepted(f"{len(made)} of {count}: {ids}")
+    for failed in answer.get("Failed") or ():
+        return of_failed(failed)
+    return Outcome.ambiguous("unanswered", "the group stands in neither list")
+
+
+def add_request(cluster: str, group: str, count: int, token: str) -> dict[str, Any]:
+    """BatchAddClusterNodes."""
+    wanted = {"InstanceGroupName": group, "IncrementTargetCountBy": count}
+    return {"ClusterName": cluster, "ClientToken": token, "NodesToAdd": [wanted]}
+
+
+def update_request(
+    cluster: str, group: str, size: int, answer: Mapping[str, Any]
+) -> dict[str, Any] | Outcome:
+    """UpdateCluster to that size; or what there is to say instead.
+
+    `answer` is DescribeCluster's answer of this moment. A group that somebody has made as large, or
+    larger, is left alone: a smaller size would have the service take nodes at random.
+    """
+    for known in answer.get("InstanceGroups", ()):
+        if known["InstanceGroupName"] != group:
+            continue
+        same = {key: value for key, value in group_of(known).items() if key not in IMAGES}
+        if same["InstanceCount"] >= size:
+            return Outcome.accepted(f"{group} is told to have {same['InstanceCount']} already")
+        return {"ClusterName": cluster, "InstanceGroups": [{**same, "InstanceCount": size}]}
+    return Outcome.rejected("InstanceGroupNotFound", f"no group {group}")
+
+
+MAX_PAGES = 1000
+"""Of a hundred nodes each: a listing that goes on is none of the service's."""
+BATCH = 25
+"""Instance ids that one BatchReplace- or BatchRebootClusterNodes call takes."""
+
+PROTECTED_TYPES = frozenset({"Controller", "Login"})
+"""SlurmConfig.NodeType of the groups whose nodes hpctl never treats."""
+
+Answer = TypeVar("Answer")
+
+
+_NOT_THE_SERVICE = "what answers is not the service: look at cluster.endpoint_url and HTTPS_PROXY"
+
+
+class SageMakerProvider:
+    """One HyperPod cluster, by name or ARN.
+
+    `protected_groups` adds instance groups that are not to be touched; for a cluster without
+    SlurmConfig (provisioning_parameters.json) the controller's group must stand there, as the
+    API does not say which it is. Raises HpctlError where no client can be made.
+    """
+
+    def __init__(
+        self,
+        cluster: str,
+        *,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        profile: str | None = None,
+        protected_groups: Collection[str] = (),
+        read_attempts: int = 5,
+        read_timeout_s: float = 10.0,
+        mutate_timeout_s: float = 30.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._protected_groups = frozenset(protected_groups)
+        self._now = now
+        session = open_session(region, profile, "cluster.profile")
+        self.calls = Counter[tuple[str, str]]()
+        self._read = _client(session, endpoint_url, read_timeout_s, self._called)
+        self._mutate = _client(session, endpoint_url, mutate_timeout_s, self._called)
+        self._details = Details(cluster, self._read.describe_cluster_node)
+        self._retrying = Retrying(
+            stop=stop_after_attempt(read_attempts),
+            wait=wait_random_exponential(multiplier=0.2, max=3.0),
+            retry=retry_if_exception(worth_retrying),
+            sleep=sleep,
+            reraise=True,
+        )
+
+    def _called(self, event_name: str, parsed: Any = None, **_: object) -> None:
+        """Count a call that ended, each attempt by itself."""
+        code = _of(_of({"": parsed}, "", dict).get("Error"), "Code", str)
+        result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
+        self.calls[event_name.rpartition(".")[2], result] += 1
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def view(self) -> ProviderView:
+        """Cluster and instances. Raises Unavailable, with what to do about it.
+
+        `as_of` is the time before the first call: nothing in the view is older. A node that is
+        still waiting for its instance has no id to act on and is left out.
+        """
+        try:
+            return self._view()
+        except UNREADABLE as error:
+            text = f"{type(error).__name__}: {error_text(error)}"
+            raise Unavailable(
+                f"the service's answer cannot be read: {text}", _NOT_THE_SERVICE
+            ) from error
+
+    def _view(self) -> ProviderView:
+        as_of = self._now()
+        cluster = self._describe()
+        protected = self._protected_groups | {
+            group["InstanceGroupName"]
+            for group in cluster.get("InstanceGroups", ())
+            if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
+        }
+        summaries = list(self._summaries(continuous=_continuous(cluster)))
+        listed, flaws = instances_of(summaries, protected)
+        found = self._details.complete(listed)
+        return ProviderView(
+            as_of=as_of,
+            present=True,
+            # Automatic is the service's default; only an explicit None leaves the field to us.
+            automatic=cluster.get("NodeRecovery") != "None",
+            cluster_status=str(cluster.get("ClusterStatus", "")),
+            instances={instance.id: instance for instance in found},
+            continuous=_continuous(cluster),
+            groups=_groups(cluster),
+            unpatched=unpatched(cluster, summaries),
+            flaws=tuple(flaws),
+        )
+
+    def _describe(self) -> Mapping[str, Any]:
+        describe = self._read.describe_cluster
+        answer: Mapping[str, Any] = self._reading(
+            "DescribeCluster", lambda: describe(ClusterName=self._cluster)
+        )
+        return self._whole("DescribeCluster", answer, "ClusterStatus")
+
+    def _summaries(self, *, continuous: bool) -> Iterator[Mapping[str, Any]]:
+        """Every node summary. A cluster that refuses IncludeNodeLogicalIds is listed without."""
+        token = ""
+        for _ in range(MAX_PAGES):
+            page = self._page(token, continuous=continuous)
+            if page is None:
+                continuous = False
+                continue
+            key = "ClusterNodeSummaries"
+            yield from self._whole("ListClusterNodes", page, key)[key]
+            token = page.get("NextToken", "")
+            if not token:
+                return
+        raise Unavailable(
+            f"sagemaker:ListClusterNodes of {self._cluster}: no end after {MAX_PAGES} pages",
+            _NOT_THE_SERVICE,
+        )
+
+    def _page(self, token: str, *, continuous: bool) -> Mapping[str, Any] | None:
+        request: dict[str, Any] = {"ClusterName": self._cluster, "MaxResults": 100}
+        if continuous:
+            request["IncludeNodeLogicalIds"] = True
+        if token:
+            request["NextToken"] = token
+        list_nodes = self._read.list_cluster_nodes
+
+        def call() -> Mapping[str, Any] | None:
+            try:
+                answer: Mapping[str, Any] = list_nodes(**request)
+            except ClientError as error:
+                refused = error.response["Error"].get("Code") == "ValidationException"
+                if refused and continuous and not token:
+                    return None
+                raise
+            return answer
+
+        return self._reading("ListClusterNodes", call)
+
+    def _reading(self, operation: str, call: Callable[[], Answer]) -> Answer:
+        try:
+            return self._retrying(call)
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
+            raise Unavailable(
+                f"sagemaker:{operation} of cluster {self._cluster}: {error_text(error)}",
+                hint_for(error, self._cluster, operation),
+            ) from error
+
+    def _whole(self, operation: str, answer: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+        """The answer, which botocore leaves empty where a proxy's page came with status 200."""
+        if key in answer:
+            return answer
+        raise Unavailable(
+            f"sagemaker:{operation} of cluster {self._cluster}: the answer has no {key}",
+            _NOT_THE_SERVICE,
+        )
+
+    # --- mutations ----------------------------------------------------------------------------
+
+    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchRebootClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_reboot_cluster_nodes, instances)
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchReplaceClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_replace_cluster_nodes, instances)
+
+    def add(self, group: str, count: int, size: int, token: str) -> Outcome:
+        """BatchAddClusterNodes; UpdateCluster where the cluster is not Continuous."""
+        try:
+            fields = self._describe()
+        except Unavailable as error:
+            return Outcome.rejected("unavailable", str(error), transient=True)
+        try:
+            if _continuous(fields):
+                request = add_request(self._cluster, group, count, token)
+                answer = self._mutate.batch_add_cluster_nodes(**request)
+                return of_add(group, count, answer)
+            update = update_request(self._cluster, group, size, fields)
+            if isinstance(update, Outcome):
+                return update
+            self._mutate.update_cluster(**update)
+        except (BotoCoreError, ClientError, *UNREADABLE) as error:
+            return self._reconsidered(of_error(error))
+        return Outcome.accepted()
+
+    def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """BatchDeleteClusterNodes, 25 ids a call, each call once. Answers for every id."""
+        return self._batches(self._mutate.batch_delete_cluster_nodes, instances)
+
+    def _batches(
+        self, call: Callable[..., Mapping[str, Any]], instances: Sequence[InstanceId]
+    ) -> dict[InstanceId, Outcome]:
+        outcomes: dict[InstanceId, Outcome] = {}
+        wanted = list(dict.fromkeys(instances))
+        for at in range(0, len(wanted), BATCH):
+            chunk = wanted[at : at + BATCH]
+            try:
+                outcomes.update(of_batch(chunk, call(ClusterName=self._cluster, NodeIds=chunk)))
+            except (BotoCoreError, ClientError, *UNREADABLE) as error:
+                outcome = self._reconsidered(of_error(error), error)
+                outcomes.update(dict.fromkeys(chunk, outcome))
+        return outcomes
+
+    def _reconsidered(self, outcome: Outcome, error: Exception | None = None) -> Outcome:
+        """A ValidationException while the cluster is not InService is only *not now*.
+
+        The service refuses replace and reboot then, and its model has no code of its own for it.
+        Nor has it for a cluster that is older than the order: the outcome says what is missing.
+        """
+        refused = outcome.kind is OutcomeKind.REJECTED and outcome.code == "ValidationException"
+        if not refused:
+            return outcome
+        try:
+            cluster = self._describe()
+            status = str(cluster.get("ClusterStatus", ""))
+            order = error.operation_name if isinstance(error, ClientError) else ""
+            old = status == "InService" and order in self._unpatched(cluster)
+        except Unavailable:
+            return outcome
+        if old:
+            return Outcome.rejected(outcome.code, f"{outcome.detail} ({update_fix(self._cluster)})")
+        if status == "InService":
+            return outcome
+        detail = f"{outcome.detail} (the cluster is {status})"
+        return Outcome.rejected(outcome.code, detail, transient=True)
+
+    def _unpatched(self, cluster: Mapping[str, Any]) -> tuple[str, ...]:
+        """As `unpatched`; nodes are listed only where the cluster is old enough for it."""
+        if not unpatched(cluster, ()):
+            return ()
+        return unpatched(cluster, self._summaries(continuous=_continuous(cluster)))
+
+
+def _client(
+    session: boto3.session.Session,
+    endpoint_url: str | None,
+    timeout_s: float,
+    called: Callable[..., None],
+) -> Any:
+    config = client_config(1, timeout_s)
+    try:
+        client: Any = session.client("sagemaker", endpoint_url=endpoint_url, config=config)
+    except (BotoCoreError, ValueError) as error:
+        raise HpctlError(
+            f"cannot make a SageMaker client: {error}",
+            "name the region (and profile) in the configuration or in AWS_REGION",
+        ) from error
+    for event in ("after-call", "after-call-error"):
+        client.meta.events.register(event, called)
+    return client
+
+
+def _continuous(cluster: Mapping[str, Any]) -> bool:
+    return cluster.get("NodeProvisioningMode") == "Continuous"
+
+
+def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
+    return {
+        str(group["InstanceGroupName"]): InstanceGroup(
+            name=str(group["InstanceGroupName"]),
+            instance_type=str(group.get("InstanceType", "")),
+            current=int(group.get("CurrentCount", 0)),
+            target=int(group.get("TargetCount", 0)),
+            status=str(group.get("Status", "")),
+        )
+        for group in cluster.get("InstanceGroups", ())
+    }
+
+
+def instances_of(
+    summaries: Iterable[Mapping[str, Any]], protected: Collection[str]
+) -> tuple[list[Instance], list[Flaw]]:
+    """The instances of ListClusterNodes, and those that cannot be read, by their node."""
+    return each(
+        "parse",
+        (summary for summary in summaries if summary.get("InstanceId")),
+        _host,
+        lambda summary: _instance(summary, protected),
+    )
+
+
+def _host(summary: Mapping[str, Any]) -> str:
+    return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
+
+
+def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
+    status, message = _status(summary.get("InstanceStatus", {}))
+    dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
+    logical = summary.get("NodeLogicalId")
+    group = printable(str(summary["InstanceGroupName"]))
+    return Instance(
+        id=InstanceId(printable(str(summary["InstanceId"]))),
+        status=status,
+        group=group,
+        node=NodeName(guessed("", dns)) if dns else None,
+        logical_id=LogicalId(printable(str(logical))) if logical else None,
+        protected=group in protected,
+        message=message,
+        launched=in_utc(launched) if isinstance(launched, datetime) else None,
+        address=spelled(dns),
+        dns=dns,
+    )
+
+
+def _status(status: Mapping[str, Any]) -> tuple[InstanceStatus, str]:
+    """The status and its message. Prose and older answers say Failed where the model says Failure.
+
+    A word that the model does not have yet is taken for an update in progress: something is
+    being done to the instance, so nothing is to be done by us.
+    """
+    word, message = str(status.get("Status", "")), printable(str(status.get("Message", "")))
+    if word == "Failed":
+        return InstanceStatus.FAILURE, message
+    try:
+        return InstanceStatus(word), message
+    except ValueError:
+        return InstanceStatus.SYSTEM_UPDATING, f"status {word!r} is not known to hpctl. {message}"

@@ -1,0 +1,451 @@
+"""`POST /v1/alerts`: what Prometheus finds about a node, by Alertmanager's webhook.
+
+Closed (404) unless the configuration names a file with a bearer token. Answers 200
+`{"taken": n, "resolved": n, "left_out": n}`, or `{"error": code, "message": ..., "hint": ...}`:
+
+| status | code | meaning |
+|---|---|---|
+| 401 | unauthorized | no `Authorization: Bearer`, or another token |
+| 413, 408 | too_large, slow_body | more than MAX_BODY bytes, or not here within 10 s |
+| 400, 422 | malformed, unsupported_version, invalid_alerts | no notification of version 4 |
+| 422 | unknown_node | some alerts name no node of Slurm; the others were taken |
+| 503 | token_unusable, slurm_unavailable, not_stored | not Alertmanager's fault: it retries |
+
+The alerts that fire are kept by node, in memory for the loop, in a file for a restart: Alertmanager
+says again only every few hours that an alert still fires, so a daemon that forgot would be blind
+for as long. It speaks of a name, not of a machine: an alert counts for the generation of the node
+that was there when it was last sent, and no further. A node that was rebooted or replaced starts
+without it, until Alertmanager says it of the new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import re
+import stat
+import threading
+import time
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Counter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.toolkit.bounds import in_utc, span
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.ports import Clock
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from hpctl.wire.authentication import Refusal, read_body
+from hpctl.wire.proved_route import RefusalCounter
+
+if TYPE_CHECKING:  # the intake's process has no observer
+    from hpctl.engine.observe import Observer
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/alerts"
+VERSION = "4"
+MAX_ALERTS = 2000
+"""Alerts of one notification."""
+_FAIL = frozenset({"critical", "error", "page", "fatal", "emergency", "alert"})
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+_NO_CODE = re.compile(r"[^A-Za-z0-9_.:+-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_PORT = re.compile(r"\A(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<host>[^:]*))(?::\d{1,5})?\Z")
+_DEVICE = ("device", "gpu", "disk", "mountpoint")
+"""The labels that say which part of the node it is, in this order."""
+
+_Labels = Annotated[dict[str, str], Meta(max_length=64)]
+
+
+class Notice(Struct, frozen=True):
+    """One alert of a notification. What else Alertmanager says is left unread."""
+
+    status: Literal["firing", "resolved"]
+    labels: _Labels
+    starts_at: Annotated[datetime, Meta(tz=True)] = msgspec.field(name="startsAt")
+    fingerprint: Annotated[str, Meta(min_length=1, max_length=64)]
+    annotations: _Labels = {}
+
+    @property
+    def name(self) -> str:
+        """The alert's name, as its rule has it."""
+        return self.labels.get("alertname", "")
+
+
+class _Version(Struct, frozen=True):
+    version: str
+
+
+class Notification(Struct, frozen=True):
+    """A group of alerts. `truncated` is how many Alertmanager's `max_alerts` left out."""
+
+    alerts: Annotated[tuple[Notice, ...], Meta(max_length=MAX_ALERTS)]
+    truncated: Annotated[int, Meta(ge=0)] = msgspec.field(name="truncatedAlerts", default=0)
+
+
+_version = msgspec.json.Decoder(_Version)
+_notification = msgspec.json.Decoder(Notification)
+
+
+def decode(body: bytes) -> Notification:
+    """The notification in a body. Raises Refusal."""
+    try:
+        version = _version.decode(body).version
+        if version != VERSION:
+            text = f"version {version!r} of Alertmanager's webhook; this daemon reads {VERSION!r}"
+            raise Refusal(400, "unsupported_version", text)
+        return _notification.decode(body)
+    except msgspec.ValidationError as error:
+        hint = "Point a webhook_configs url of Alertmanager 0.16 or later here."
+        text = f"no notification of Alertmanager's: {error}"
+        raise Refusal(422, "invalid_alerts", text, hint) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal(400, "malformed", f"not JSON: {error}") from error
+
+
+class Nodes:
+    """Slurm's nodes, to be found by what monitoring calls them."""
+
+    def __init__(self, addresses: Mapping[NodeName, str], labels: Sequence[str]) -> None:
+        self._names, self._labels = addresses.keys(), tuple(labels)
+        self._by_address: dict[str, NodeName | None] = {}
+        for name, address in addresses.items():
+            known = self._by_address.setdefault(address, name)
+            if known != name:
+                self._by_address[address] = None  # of several: no name for any of them
+
+    def looked_at(self, notice: Notice) -> dict[str, str]:
+        """The labels that can name a node, as this alert has them."""
+        return {label: notice.labels[label] for label in self._labels if label in notice.labels}
+
+    def of(self, notice: Notice) -> NodeName | None:
+        """The node that the first label that names one names; by name, host name or NodeAddr."""
+        for value in self.looked_at(notice).values():
+            match = _PORT.match(value)
+            host = (match["v6"] or match["host"]) if match else value
+            for name in (value, host, host.partition(".")[0]):
+                if name in self._names:
+                    return NodeName(name)
+            if (found := self._by_address.get(host)) is not None:
+                return found
+        return None
+
+
+def alert(notice: Notice, node: NodeName, heard: datetime) -> Alert:
+    """The finding that a firing alert is: `alert.<alertname>`, its severity as the code."""
+    severity = notice.labels.get("severity", "")
+    summary = notice.annotations.get("summary") or notice.annotations.get("description", "")
+    device = next((notice.labels[key] for key in _DEVICE if notice.labels.get(key)), "")
+    finding = Finding(
+        f"alert.{_NO_NAME.sub('_', notice.name)[:100]}",
+        Verdict.FAIL if severity.lower() in _FAIL else Verdict.WARN,
+        min(in_utc(notice.starts_at), heard),
+        heard,
+        device=_plain(device, 256),
+        code=_NO_CODE.sub("_", severity)[:64],
+        detail=_plain(summary, 256),
+        evidence=_plain(" ".join(f"{k}={v}" for k, v in sorted(notice.labels.items())), 1024),
+        clears=Clears.GONE,
+    )
+    return Alert(node, notice.fingerprint, finding, heard)
+
+
+def _plain(text: str, limit: int) -> str:
+    return _CONTROL.sub(" ", text).strip()[:limit]
+
+
+MAX_BODY = 2 * 1024 * 1024
+BODY_TIMEOUT_S = 10.0
+READ_S = 60.0
+"""How often at most a standby reads the nodes' addresses, seconds."""
+MAX_NAMED = 20
+"""Unknown nodes that one answer names."""
+_TOKEN_BYTES = 4096
+
+
+class Webhook:
+    """Takes notifications in. `take` blocks on files: not for an event loop's thread."""
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        alerts: AlertStore,
+        observer: Observer,
+        health: NodeHealthStore,
+        clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+        read: Callable[[], SchedulerView] | None = None,
+    ) -> None:
+        """`leads`: whether this daemon does. A standby has no cycles: it asks Slurm by `read`."""
+        self._labels, self._alerts, self._clock = tuple(labels), alerts, clock
+        self._observer, self._health = observer, health
+        self._leads, self._read, self._lock = leads, read, threading.Lock()
+        self._known: Mapping[NodeName, str] = {}
+        self._known_until = 0.0
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
+        notification = decode(body)
+        try:
+            nodes = Nodes(self._addresses(), self._labels)
+        except Unavailable as error:
+            raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
+        if notification.truncated:
+            log.warning("Alertmanager's max_alerts left out %d alerts", notification.truncated)
+        heard = self._clock.now()
+        firing: list[Alert] = []
+        resolved: list[tuple[NodeName, str]] = []
+        unknown: list[Notice] = []
+        for notice in notification.alerts:
+            node = nodes.of(notice) if notice.name else None
+            if node is None:
+                unknown.append(notice)
+            elif notice.status == "resolved":
+                resolved.append((node, notice.fingerprint))
+            else:
+                firing.append(self._now_there(alert(notice, node, heard)))
+        try:
+            kept, ended = self._alerts.take(firing, resolved)
+        except OSError as error:
+            raise Refusal(503, "not_stored", f"not stored: {error}") from error
+        done = {"taken": kept, "resolved": ended, "left_out": len(firing) - kept}
+        if unknown:
+            raise self._unknown(unknown, nodes, len(notification.alerts), done)
+        return done
+
+    def _addresses(self) -> Mapping[NodeName, str]:
+        if self._leads():
+            return self._observer.addresses()
+        with self._lock:
+            if self._read is not None and time.monotonic() > self._known_until:
+                self._known = {name: node.address for name, node in self._read().nodes.items()}
+                self._known_until = time.monotonic() + READ_S
+            return self._known
+
+    def _now_there(self, alert: Alert) -> Alert:
+        """Of the generation that is there now; of the first to come where there is none yet, or
+        where this daemon does not know: a standby hears no agent."""
+        known = self._health.generation_of(alert.node) if self._leads() else None
+        return alert if known is None else _bound(alert, known)
+
+    def _unknown(
+        self, unknown: Sequence[Notice], nodes: Nodes, all_of_them: int, done: dict[str, int]
+    ) -> Refusal:
+        looked_at = [(notice.name, nodes.looked_at(notice)) for notice in unknown[:MAX_NAMED]]
+        text = "; ".join(
+            f"{name or 'an alert without alertname'}: "
+            + (", ".join(f"{k}={v}" for k, v in labels.items()) or "no such label")
+            for name, labels in looked_at
+        )
+        return Refusal(
+            422,
+            "unknown_node",
+            f"{len(unknown)} of {all_of_them} alerts name no node of Slurm: {text}",
+            f"Give them one of the labels {', '.join(self._labels)} with a NodeName, or route only "
+            "alerts of nodes here (docs/plugins.md).",
+            alerts=[{"alertname": name, "looked_at": labels} for name, labels in looked_at],
+            **done,
+        )
+
+
+def routes(
+    token_file: Path | None, take: Callable[[bytes], dict[str, int]], registry: CollectorRegistry
+) -> list[Route]:
+    """The route for the intake's application; none where no token file is configured.
+
+    `take` is a Webhook's, here or in the daemon.
+    """
+    if token_file is None:
+        return []
+    taken = Counter("hpctl_alerts", "Alert notifications accepted.", registry=registry)
+    refused = RefusalCounter("hpctl_alerts_refused", "Others, by code.", registry)
+
+    async def alerts(request: Request) -> Response:
+        try:
+            authorization = request.headers.get("authorization", "")
+            await asyncio.to_thread(_authorize, authorization, token_file)
+            body = await read_body(
+                request.headers.get("content-length", "0"),
+                request.receive,
+                most=MAX_BODY,
+                within_s=BODY_TIMEOUT_S,
+                too_large=f"a notification has at most {MAX_BODY} bytes",
+                hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+            )
+            answer = await asyncio.to_thread(take, body)
+        except Refusal as error:
+            refused.add(error.code)
+            headers = {"connection": "close"} if error.status in (401, 408, 413) else {}
+            if error.status == 401:
+                headers["www-authenticate"] = "Bearer"
+            return JSONResponse(error.body, error.status, headers)
+        taken.inc()
+        return JSONResponse(answer)
+
+    return [Route(PATH, alerts, methods=["POST"])]
+
+
+def _authorize(authorization: str, token_file: Path) -> None:
+    """Compare with the file's token, read each time: it may be changed while we run."""
+    token = read_token(token_file, "alerts.token_file")
+    scheme, _, given = authorization.partition(" ")
+    same = hmac.compare_digest(given.strip().encode("latin-1", "replace"), token)
+    if scheme.lower() != "bearer" or not same:
+        raise Refusal(
+            401,
+            "unauthorized",
+            "the request carries no bearer token, or another one",
+            "Alertmanager: webhook_configs.http_config.authorization.credentials_file.",
+        )
+
+
+def read_token(path: Path, key: str) -> bytes:
+    """A secret that a key of the configuration names. Raises Refusal, which says the fix."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            token = file.read(_TOKEN_BYTES).strip()
+    except OSError as error:
+        raise Refusal(503, "token_unusable", f"{key} cannot be read: {error.strerror}") from error
+    if status.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+        message = f"{key} is open to other users"
+        raise Refusal(503, "token_unusable", message, f"chmod 0640 {path}")
+    if len(token) < 16:
+        message = f"{key} holds no token of 16 characters or more"
+        raise Refusal(503, "token_unusable", message, f"openssl rand -hex 32 > {path}")
+    return token
+
+
+CHECKS = ("alert.",)
+MAX_A_NODE = 32
+MOST_ALERTS = 5000
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """One alert that fires on one node. `id` is Alertmanager's fingerprint.
+
+    `instance` and `boot` say of which generation; None until the node has one.
+    """
+
+    node: NodeName
+    id: str
+    finding: Finding
+    heard: datetime
+    instance: InstanceId | None = None
+    boot: BootId | None = None
+
+
+_alerts = msgspec.json.Decoder(tuple[Alert, ...])
+_Key = tuple[NodeName, str]
+
+
+class AlertStore:
+    """The alerts. `take` runs on the intake's threads, `add_to` on any."""
+
+    checks: tuple[str, ...] = CHECKS
+
+    def __init__(self, path: Path, keep_s: float, clock: Clock, health: NodeHealthStore) -> None:
+        """Start from what a former daemon knew. What was not repeated for `keep_s` is dropped."""
+        self._path, self._keep = path, span(keep_s)
+        self._clock, self._health = clock, health
+        self._lock = threading.Lock()
+        self._alerts = {(a.node, a.id): a for a in recall(path)}
+
+    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> tuple[int, int]:
+        """Take them in, durably; how many fire and were kept, and how many were ended.
+
+        What is beyond MAX_A_NODE or MOST_ALERTS is left out. Raises OSError where they cannot be
+        stored; nothing has changed then.
+        """
+        with self._lock:
+            fresh = self._still(self._clock.now())
+            ended = sum(fresh.pop(key, None) is not None for key in resolved)
+            kept, held = 0, Counted(node for node, _ in fresh)
+            for alert in firing:
+                old = fresh.get((alert.node, alert.id))
+                if old is None:
+                    if held[alert.node] >= MAX_A_NODE or len(fresh) >= MOST_ALERTS:
+                        continue
+                    held[alert.node] += 1
+                fresh[alert.node, alert.id] = alert if old is None else _again(old, alert)
+                kept += 1
+            if fresh != self._alerts:
+                self._save(fresh.values())
+            news = _named(fresh) ^ _named(self._alerts)
+            self._alerts = fresh
+        if news:
+            self._health.touch({name[0] for name in news}, wake=True)
+        return kept, ended
+
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add the alerts of each node's own generation to its findings, in place.
+
+        A node whose agent was never heard has no generation that could be judged.
+        """
+        now = self._clock.now()
+        with self._lock:
+            if not self._alerts:
+                return
+            self._alerts = self._still(now)
+            for key, alert in self._alerts.items():
+                known = health.get(alert.node)
+                if known is None:
+                    continue
+                generation = known.generation
+                if alert.instance is None:
+                    alert = _bound(alert, generation)
+                    self._alerts[key] = alert
+                if (alert.instance, alert.boot) == (generation.instance, generation.boot):
+                    health[alert.node] = replace(known, findings=(*known.findings, alert.finding))
+
+    def _still(self, now: datetime) -> dict[_Key, Alert]:
+        return {key: a for key, a in self._alerts.items() if now - a.heard < self._keep}
+
+    def _save(self, alerts: Iterable[Alert]) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        with temporary.open("wb") as file:
+            file.write(msgspec.json.encode(tuple(alerts)))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)
+
+
+def recall(path: Path) -> tuple[Alert, ...]:
+    """What the file of a daemon holds; nothing where it cannot be read: they are sent again."""
+    try:
+        return _alerts.decode(path.read_bytes())
+    except FileNotFoundError:
+        return ()
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.warning("%s cannot be read, its alerts are missed: %s", path, error)
+        return ()
+
+
+def _again(old: Alert, new: Alert) -> Alert:
+    """Said again: counted, and of the generation that is there now."""
+    first = min(old.finding.first, new.finding.first)
+    count = old.finding.count + 1
+    return replace(new, finding=replace(new.finding, first=first, count=count))
+
+
+def _bound(alert: Alert, of: Generation) -> Alert:
+    return replace(alert, instance=of.instance, boot=of.boot)
+
+
+def _named(alerts: Mapping[_Key, Alert]) -> set[tuple[NodeName, object]]:
+    return {(key[0], (key[1], a.instance, a.boot, a.finding.verdict)) for key, a in alerts.items()}

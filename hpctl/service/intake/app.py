@@ -1,0 +1,332 @@
+"""The daemon's HTTP intake: reports of agents, and the routes of others.
+
+`POST /v1/reports` answers 200 `{"ack": seq}` after what was sent is stored (a heartbeat: noted), or
+`{"error": code, "message": ..., "hint": ...}`. An answer to a proved sender carries our own proof
+(docs/adr/0042). Every refusal is counted by its code and never reaches the `ReportSink`; the codes
+are in authentication.py. `GET /healthz`, `GET /metrics` and the routes that the daemon adds are
+Starlette's. Reports do not pass through it: ten thousand agents are served on one thread, and half
+of its time would be spent on choosing among three routes.
+
+`proved_route` makes the other routes, whose sender MUNGE proves, and whose answer the daemon proves
+in turn:
+
+| status | code | meaning |
+|---|---|---|
+| 401, 409, 503 | as for `/v1/reports` | the credential, or munged (see authentication.py) |
+| 413, 408 | too_large, slow_body | more bytes than the route takes, or not here within 5 s |
+| 421 | not_leader | as for `/v1/reports` |
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Protocol
+
+from msgspec.structs import replace
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.model import Report
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import (
+    AddressOf,
+    Authenticator,
+    IntakeSettings,
+    Refusal,
+    Session,
+    read_body,
+)
+from hpctl.wire.proved_route import _T, BODY_TIMEOUT_S, RefusalCounter, _answer
+
+log = logging.getLogger(__name__)
+
+
+_SESSION = wire.SESSION_SCHEME + " "
+
+
+WRITERS = 2
+"""Writes at once. The journal takes them in turn, but one that hangs does not stop the others."""
+
+
+MOST = 128
+"""Reports of one write: each may have a quarter of a megabyte."""
+
+
+class ReportSink(Protocol):
+    """Where authenticated reports and heartbeats go."""
+
+    def accept(self, *reports: Report) -> None:
+        """Store them durably, all or none, and wake the loop; no two of one node at a time.
+
+        Called on threads of the intake. Whatever it raises is answered with 503.
+        """
+
+    def heard(self, heartbeat: wire.Heartbeat) -> bool:
+        """Note that a node lives; False where the digest is not that of the findings held of it.
+
+        Called on the event loop: it must not block.
+        """
+
+
+class ReportQueue:
+    """Authenticated reports on their way to the journal: in order for each node, many in one write.
+
+    All of it runs on the event loop, so it needs no locks; only the writing itself happens on
+    threads. What arrives while those are busy waits and is then written together: a thousand nodes
+    that report at once cost a few transactions.
+    """
+
+    def __init__(self, sink: ReportSink) -> None:
+        self._sink = sink
+        self._newest: dict[NodeName, tuple[datetime, int]] = {}
+        self._waiting: list[tuple[Report, asyncio.Future[None]]] = []
+        self._busy: set[NodeName] = set()
+        self._writes = 0
+        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="intake-store")
+
+    def hear(self, heartbeat: wire.Heartbeat) -> None:
+        """Note a heartbeat. Raises Refusal.
+
+        It does not wait for a report of the same node that is being stored: it changes no
+        finding, so a report that ends after it loses nothing.
+        """
+        self._check_newer(heartbeat)
+        if not self._sink.heard(heartbeat):
+            hint = "Send the findings: agents do so at once."
+            raise Refusal(409, "unknown_digest", "these findings are not held here", hint)
+        self._note(heartbeat)
+
+    async def store(self, report: Report) -> None:
+        """Have a report stored after those of its node that came before. Raises Refusal."""
+        stored = asyncio.get_running_loop().create_future()
+        self._waiting.append((report, stored))
+        self._write()
+        await stored
+
+    def _write(self) -> None:
+        """Start writing what may be written now."""
+        if self._writes >= WRITERS:
+            return
+        batch: list[tuple[Report, asyncio.Future[None]]] = []
+        later = []
+        for report, stored in self._waiting:
+            if report.node in self._busy or len(batch) >= MOST:
+                later.append((report, stored))
+                continue
+            try:
+                self._check_newer(report)
+            except Refusal as refusal:
+                _settle(stored, refusal)
+                continue
+            self._busy.add(report.node)
+            batch.append((report, stored))
+        self._waiting = later
+        if batch:
+            self._writes += 1
+            reports = [report for report, _ in batch]
+            writing = asyncio.get_running_loop().run_in_executor(
+                self._pool, self._sink.accept, *reports
+            )
+            writing.add_done_callback(lambda done: self._written(batch, done.exception()))
+
+    def _written(
+        self, batch: list[tuple[Report, asyncio.Future[None]]], error: BaseException | None
+    ) -> None:
+        self._writes -= 1
+        refusal = None
+        if error is not None:
+            # Whatever broke, nothing of it was stored: the agents must hear that.
+            log.error("%d reports could not be stored", len(batch), exc_info=error)
+            text = f"not stored: {error}"
+            refusal = Refusal(503, "journal_unavailable", text, "See the daemon's log.")
+        for report, stored in batch:
+            self._busy.discard(report.node)
+            if refusal is None:
+                self._note(report)
+            _settle(stored, refusal)
+        self._write()
+
+    def _check_newer(self, message: Report | wire.Heartbeat) -> None:
+        newest = self._newest.get(NodeName(message.node))
+        if newest is not None and (message.agent_start, message.seq) <= newest:
+            raise Refusal(
+                409,
+                "stale_report",
+                f"report {message.seq} of the agent started {message.agent_start.isoformat()} is "
+                f"not newer than {newest[1]} of the one started {newest[0].isoformat()}",
+            )
+
+    def _note(self, message: Report | wire.Heartbeat) -> None:
+        """A report may end after a later heartbeat: what was taken never grows older."""
+        node, now = NodeName(message.node), (message.agent_start, message.seq)
+        self._newest[node] = max(now, self._newest.get(node, now))
+
+
+def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
+    """Tell the request that waits, if it still does: a client may have gone."""
+    if stored.cancelled():
+        return
+    if refusal is None:
+        stored.set_result(None)
+    else:
+        stored.set_exception(refusal)
+
+
+def intake_app(
+    settings: IntakeSettings,
+    sink: ReportSink,
+    address_of: AddressOf,
+    registry: CollectorRegistry | None = None,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    scrape: Callable[[], bytes] = bytes,
+    order_for: Callable[[NodeName], str] = lambda _: "",
+) -> ASGIApp:
+    """The ASGI application: POST /v1/reports, GET /healthz, GET /metrics, and `routes`.
+
+    `address_of` is called from the app's own threads and from the event loop, where it must not
+    block. `registry` is what /metrics prints, the intake's counters among it, and
+    after that what `scrape` answers, which may block and is asked once a second at most.
+    `order_for`: the credential that a node's agent gets with the answer.
+    """
+    registry = registry or CollectorRegistry()
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    more = _Scraped(scrape)
+
+    async def metrics(_: Request) -> Response:
+        text = generate_latest(registry) + await more.now()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    others = Starlette(routes=[Route("/healthz", healthz), Route("/metrics", metrics), *routes])
+    # A redirect would name whatever host the client said in its Host header.
+    others.router.redirect_slashes = False
+    reports = _Reports(settings, address_of, ReportQueue(sink), registry, order_for)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        hot = scope["type"] == "http" and scope["path"] == wire.PATH and scope["method"] == "POST"
+        await (reports if hot else others)(scope, receive, send)
+
+    return app
+
+
+def discovery_route(discover: Callable[[], bytes]) -> Route:
+    """GET /sd: https://prometheus.io/docs/prometheus/latest/http_sd. Asked once a second at most;
+    Prometheus keeps what it had where there is no answer."""
+    known = _Scraped(discover)
+
+    async def sd(_: Request) -> Response:
+        try:
+            return Response(await known.now(), media_type="application/json")
+        except Refusal as refusal:
+            return Response(refusal.as_json, refusal.status, media_type="application/json")
+
+    return Route("/sd", sd)
+
+
+class _Scraped:
+    """What somebody else adds to /metrics: whoever may ask for it may ask for it all day."""
+
+    def __init__(self, scrape: Callable[[], bytes]) -> None:
+        self._scrape, self._lock = scrape, asyncio.Lock()
+        self._text, self._until = b"", 0.0
+
+    async def now(self) -> bytes:
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._text = await asyncio.to_thread(self._scrape)
+                self._until = time.monotonic() + 1.0
+            return self._text
+
+
+class _Reports:
+    """POST /v1/reports."""
+
+    def __init__(
+        self,
+        settings: IntakeSettings,
+        address_of: AddressOf,
+        queue: ReportQueue,
+        registry: CollectorRegistry,
+        order_for: Callable[[NodeName], str],
+    ) -> None:
+        self._settings, self._queue, self._order_for = settings, queue, order_for
+        self._authenticator = Authenticator(settings, address_of)
+        self._accepted = Counter(
+            "hpctl_reports", "Reports authenticated and stored.", registry=registry
+        )
+        self._heartbeats = Counter(
+            "hpctl_heartbeats", "Heartbeats authenticated.", registry=registry
+        )
+        self._refused = RefusalCounter("hpctl_reports_refused", "Reports refused.", registry)
+        # munged and the resolver may block: never on the event loop.
+        self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="intake")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
+        session: Session | None = None
+        credential: munge.Credential | None = None
+        status, close = 200, False
+        try:
+            body = await read_body(
+                headers.get(b"content-length", b"0").decode("latin-1"),
+                receive,
+                most=wire.MAX_BODY,
+                within_s=BODY_TIMEOUT_S,
+                too_large=f"a report has at most {wire.MAX_BODY} bytes",
+            )
+            self._settings.leading.check()
+            peer = scope["client"][0] if scope["client"] else ""
+            if authorization.startswith(_SESSION):
+                session = self._authenticator.session(authorization, body, peer)
+                message = self._authenticator.within_session(session, body).content
+                ack = await self._accept_message(message)
+            else:
+                credential = await self._run(self._authenticator.verified, authorization, body)
+                proved = await self._run(self._authenticator.by_credential, credential, body, peer)
+                message = proved.message.content
+                ack = await self._accept_message(message)
+                if proved.message.open_session:
+                    granted = await self._run(self._authenticator.open_session, proved, peer)
+                    ack = replace(ack, session=granted)
+            scope["state"]["node"] = message.node
+            answer = wire.encode_ack(ack)
+        except Refusal as refusal:
+            self._refused.add(refusal.code)
+            # What is left of an unread body must not be taken for the next request, and whoever is
+            # sent to the leader has nothing more to say here.
+            status, close = refusal.status, refusal.status in (408, 413, 421)
+            answer = refusal.as_json
+        answered, proof = wire.answered(authorization, status, answer), ""
+        if session is not None:
+            proof = session.proof(answered)
+        elif credential is not None:
+            proof = await self._run(self._settings.prove, credential.uid, answered)
+        await _answer(send, status, answer, proof, close=close)
+
+    async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
+
+    async def _accept_message(self, message: Report | wire.Heartbeat) -> wire.Ack:
+        if isinstance(message, Report):
+            await self._queue.store(message)
+            self._accepted.inc()
+        else:
+            self._queue.hear(message)
+            self._heartbeats.inc()
+        node = NodeName(message.node)
+        return wire.Ack(
+            message.seq, stacks=self._settings.asks.get(node), order=self._order_for(node)
+        )

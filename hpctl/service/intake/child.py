@@ -1,0 +1,300 @@
+"""The intake's own process (docs/adr/0042), started by intake_process.py.
+
+Whatever strangers can make the intake spend, descriptors, memory, the interpreter's lock, they make
+this process spend, and not the one that heals. It accepts or refuses by itself; what it accepts
+goes to the daemon over the channel, and is acknowledged when the daemon has stored it. It holds
+sessions and digests, all of which agents make anew, and ends with the daemon.
+"""
+
+import logging
+import os
+import queue
+import resource
+import signal
+import socket
+import sys
+import threading
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from prometheus_client import CollectorRegistry, Gauge, disable_created_metrics
+from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.journal.store import Store
+from hpctl.engine.request_intake import route as request_route
+from hpctl.jobs.report_intake import route as job_route
+from hpctl.service.alerts import routes as alert_routes
+from hpctl.service.intake import channel
+from hpctl.service.intake.app import discovery_route, intake_app
+from hpctl.service.intake.server import RESERVED, Bounds, Connections, IntakeServer
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import Generation, NodeName
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.vocabulary.model import Report
+from hpctl.vocabulary.ports import Clock
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import IntakeSettings, Leading, Refusal
+from hpctl.wire.proved_route import proved_route
+from hpctl.wire.stack_request import StackAsk
+
+EVERY_S: Final = 1.0
+SHARE: Final = 20.0
+"""A copy is made at most every EVERY_S, and then in a 20th of the time at most."""
+
+
+class Copies:
+    """Copies of a SQLite journal, made when somebody asks (`POST /v1/copy`). For all threads.
+
+    SQLite's readers lock what they read, and a lock that any user may take on the journal itself
+    keeps the daemon from writing it. So the journal is the daemon's and root's alone, and everybody
+    reads copies, each of which takes the place of the one before (docs/adr/0048).
+    """
+
+    def __init__(self, journal: Path, clock: Clock) -> None:
+        self._journal, self._clock = journal, clock
+        self._lock = threading.Lock()
+        self._next = 0.0
+
+    def make(self) -> None:
+        """See that there is a young copy. Raises Refusal."""
+        with self._lock:
+            begun = self._clock.monotonic()
+            if begun < self._next:
+                return
+            try:
+                with closing(Store(f"sqlite:///{self._journal}", write=False)) as store:
+                    store.copy_to(wire.copy_of(self._journal))
+            except (HpctlError, OSError) as error:
+                raise Refusal(503, "journal_unavailable", f"not copied: {error}") from error
+            finally:
+                ended = self._clock.monotonic()
+                self._next = ended + max(EVERY_S, SHARE * (ended - begun))
+
+
+def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegistry) -> Route:
+    """The route for the intake's application: whoever MUNGE knows may have a copy made.
+
+    Answers 200 `{}`, at once where the newest copy is young enough; 503 journal_unavailable.
+    """
+
+    async def copied(_body: bytes, _who: munge.Credential) -> bytes:
+        await run_in_threadpool(copies.make)
+        return b"{}"
+
+    refusals = ("hpctl_copies_refused", "Requested journal copies refused.")
+    return proved_route(wire.COPY_PATH, 64, settings, copied, refusals, registry)
+
+
+log = logging.getLogger("hpctl.intake")
+
+ANSWER_S = 20.0
+"""How long the daemon may take to answer a question."""
+QUIET_TICKS = 8
+"""Ticks without a heartbeat after which the daemon hears that we live."""
+MEMORY = 1024 * 1024 * 1024
+"""The most that this process may have; within the bounds of connections it needs a tenth."""
+
+
+class DaemonClient:
+    """The daemon as the intake's process reaches it: the `ReportSink` of this process, and more."""
+
+    def __init__(self, line: channel.Channel) -> None:
+        self._line = line
+        self.leading = Leading(until=0.0)
+        self.asks: dict[NodeName, StackAsk] = {}
+        self._open: dict[int, Future[bytes]] = {}
+        self._numbers = iter(range(2**62))
+        self._lock = threading.Lock()
+        self._addresses: dict[NodeName, str] | None = None
+        self.orders: dict[NodeName, str] = {}
+        """What waits for a node's agent."""
+        self._held: dict[NodeName, tuple[Generation, str]] = {}
+        self._beats: dict[str, wire.Heartbeat] = {}
+        self._quiet = QUIET_TICKS
+        self._going: queue.SimpleQueue[tuple[wire.Heartbeat, ...]] = queue.SimpleQueue()
+
+    def ask(self, what: channel.Question) -> bytes:
+        """The answer to a question. Raises Refusal; blocks for ANSWER_S at most."""
+        answer: Future[bytes] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._open[number] = answer
+        try:
+            self._line.send(channel.Ask(number, what))
+            return answer.result(ANSWER_S)
+        except futures.TimeoutError as error:
+            text = f"the daemon did not answer within {ANSWER_S:.0f} s"
+            raise Refusal(503, "daemon_busy", text, "try again") from error
+        finally:
+            self._open.pop(number, None)
+
+    def accept(self, *reports: Report) -> None:
+        """Have reports stored, and keep the digests of their findings."""
+        self.ask(channel.Store(reports))
+        for report in reports:
+            self._held[report.node] = (report.generation, wire.digest(report.findings))
+
+    def heard(self, heartbeat: wire.Heartbeat) -> bool:
+        """Note a heartbeat; False where its findings are not those that were stored."""
+        held = (heartbeat.generation, heartbeat.digest)
+        if self._held.get(NodeName(heartbeat.node)) != held:
+            return False
+        self._beats[heartbeat.node] = heartbeat
+        return True
+
+    def tick(self) -> None:
+        """Send the heartbeats on. On the event loop: the channel may be full."""
+        self._quiet += 1
+        if self._beats or self._quiet >= QUIET_TICKS:
+            self._quiet = 0
+            beats, self._beats = tuple(self._beats.values()), {}
+            # A daemon that takes nothing for a while hears the newest of each node afterwards.
+            if self._going.qsize() < 2:
+                self._going.put(beats)
+            else:
+                self._beats = {beat.node: beat for beat in beats}
+
+    def send_beats(self) -> None:
+        """Forever: what `tick` has put by."""
+        while True:
+            try:
+                self._line.send(channel.Beats(self._going.get()))
+            except (ArithmeticError, TypeError, ValueError):  # no frame: it may cost these alone
+                log.exception("heartbeats were dropped")
+
+    def address_of(self, node: NodeName) -> str | None:
+        """Slurm's address of a node. Raises Unavailable until it is known."""
+        if self._addresses is None:
+            raise Unavailable("Slurm has not answered yet", "the agent will try again")
+        return self._addresses.get(node)
+
+    def take_job_report(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
+        """What the daemon answers to a job's report. Raises Refusal."""
+        return job_wire.decode_taken(self.ask(channel.FromJob(report, uid, asked)))
+
+    def take_request(self, asked: wire.Asked, uid: int, address: str) -> int:
+        """The number of an operator's request. Raises Refusal."""
+        return int(self.ask(channel.Request(asked, uid, address)))
+
+    def take(self, body: bytes) -> dict[str, int]:
+        """What the daemon answers to a notification of alerts. Raises Refusal."""
+        return msgspec.json.decode(self.ask(channel.Alerts(body)), type=dict[str, int])
+
+    def scrape(self) -> bytes:
+        """The daemon's own metrics; nothing while it is busy."""
+        try:
+            return self.ask(channel.Scrape())
+        except Refusal as refusal:
+            log.warning("/metrics without the daemon's own: %s", refusal)
+            return b""
+
+    def discover(self) -> bytes:
+        """The agents for Prometheus. Raises Refusal."""
+        return self.ask(channel.Discover())
+
+    def listen(self) -> None:
+        """Take in what the daemon says, until it is gone."""
+        while True:
+            try:
+                message: channel.ToIntake = self._line.receive()
+            except (EOFError, OSError):
+                return
+            match message:
+                case channel.Nodes(addresses, orders):
+                    self._addresses, self.orders = addresses, orders
+                case channel.Asks(stacks):
+                    self.asks.clear()
+                    self.asks.update(stacks)
+                case channel.Leads(until, leader):
+                    if not self.leading.now:
+                        # Another daemon may have heard other findings since.
+                        self._held = {}
+                    self.leading.until, self.leading.leader = until, leader
+                case channel.ChannelAnswer(number, value):
+                    if waiting := self._open.get(number):
+                        waiting.set_result(value)
+                case channel.ChannelRefusal(number, status, code, text, hint, more):
+                    if waiting := self._open.get(number):
+                        waiting.set_exception(Refusal(status, code, text, hint, **more))
+
+
+def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:
+    """All that the intake answers, with its counters."""
+    munge_socket = Path(setup.munge_socket) if setup.munge_socket else None
+    settings = IntakeSettings(
+        munge_socket, frozenset(setup.allowed_uids), leading=daemon.leading, asks=daemon.asks
+    )
+    token = Path(setup.token_file) if setup.token_file else None
+    clock = SystemClock()
+    routes = [
+        *alert_routes(token, daemon.take, registry),
+        job_route(daemon.take_job_report, settings, clock, registry),
+        request_route(daemon.take_request, settings, registry),
+        discovery_route(daemon.discover),
+    ]
+    if setup.journal:
+        routes.append(copy_route(Copies(Path(setup.journal), clock), settings, registry))
+    where, scrape = daemon.address_of, daemon.scrape
+    return intake_app(
+        settings, daemon, where, registry,
+        routes=routes, scrape=scrape, order_for=lambda node: daemon.orders.get(node, ""),
+    )  # fmt: skip
+
+
+def count(crowd: Connections, registry: CollectorRegistry) -> None:
+    """Show how many connections there are."""
+    Gauge("hpctl_intake_connections", "Open now.", registry=registry).set_function(crowd.__len__)
+    dropped = Gauge("hpctl_intake_dropped", "Closed for lack of space or time.", registry=registry)
+    dropped.set_function(lambda: crowd.dropped)
+
+
+def serve(listener: socket.socket, line: channel.Channel) -> None:
+    """Until the daemon is gone."""
+    setup: channel.Setup = line.receive()
+    daemon, registry = DaemonClient(line), CollectorRegistry()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
+    app = application(setup, daemon, registry)
+    server = IntakeServer(app, bounds=Bounds(in_all=_descriptors() - RESERVED), tick=daemon.tick)
+    count(server.connections, registry)
+    server.start(listener=listener)
+    threading.Thread(target=daemon.send_beats, name="beats", daemon=True).start()
+    daemon.listen()
+    # Nothing of what is under way can be acknowledged any more.
+    os._exit(0)
+
+
+def _descriptors() -> int:
+    """How many descriptors this process may have, after it took all that it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = Bounds().in_all + RESERVED
+    return most if hard == resource.RLIM_INFINITY else min(hard, most)
+
+
+def main() -> None:
+    """As the daemon starts it: LISTENER CHANNEL LEVEL, two descriptors and a level for the log."""
+    listener, ours = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    # A terminal's interrupt is the daemon's to hear; what ends the daemon ends the channel.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Of the 8 MB that each of some sixty threads would have by default, a part would count.
+    threading.stack_size(1024 * 1024)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    logging.basicConfig(
+        level=int(sys.argv[3]), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    serve(listener, channel.Channel.of_intake(ours))
+
+
+if __name__ == "__main__":
+    main()

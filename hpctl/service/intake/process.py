@@ -1,0 +1,301 @@
+"""The daemon's side of its intake: starts the process, answers it, starts it again where it ends.
+
+The daemon keeps the listening socket, so that the port is never anybody else's while the daemon
+runs, and connections wait in the kernel for the moments in which the intake is started again.
+"""
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+from prometheus_client import generate_latest
+
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.insight.grey.daemon import GreyFailures
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.service.alerts import Webhook
+from hpctl.service.intake import channel
+from hpctl.service.intake.server import listen
+from hpctl.service.metrics import Metrics
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import NodeName
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import Leading, Refusal
+from hpctl.wire.stack_request import StackAsk
+
+log = logging.getLogger(__name__)
+
+MODULE = "hpctl.service.intake.child"
+START_S = 30.0
+"""How long the intake may take to start."""
+SILENT_S = 60.0
+"""After how long without a word the intake, which says one every two seconds, is hung."""
+AGAIN_S = (0.1, 5.0)
+"""How soon an intake that ended is started again: at first, and where it goes on ending."""
+LIVED_S = 60.0
+"""An intake that ran for so long was well."""
+
+
+SAY_S: Final = 0.25
+LEADS_S: Final = 2.0
+"""How often the intake hears whether the daemon leads, and how long it believes that."""
+
+
+class Leadership(Protocol):
+    """Which daemon leads, as this one knows it. Asked on several threads; never blocks."""
+
+    @property
+    def serves(self) -> bool:
+        """Whether this daemon takes reports and requests now."""
+
+    @property
+    def leader_address(self) -> str:
+        """HOST:PORT of the leader's intake; empty where none is known."""
+
+
+class Alone:
+    """The leadership of a daemon whose journal no other shares."""
+
+    serves = True
+    leader_address = ""
+
+
+class Backend(Struct, frozen=True):
+    """Who answers what the intake asks, on its threads, and where what it accepts goes."""
+
+    health: NodeHealthStore
+    grey: GreyFailures
+    jobs: JobDesk
+    requests: RequestDesk
+    webhook: Webhook
+    metrics: Metrics
+    leadership: Leadership = Alone()
+
+    def heard(self, heartbeat: wire.Heartbeat) -> None:
+        """Note that a node lives, and take its gauges."""
+        if self.health.heard(heartbeat):
+            self.grey.hear(heartbeat.generation, heartbeat.gauges)
+
+    def answer(self, question: channel.Question) -> bytes:
+        """The answer. Raises Refusal, OSError, HpctlError.
+
+        A standby takes alerts, which are kept on its own disk: Alertmanager sends nothing again
+        after a 421. Everything else is the leader's, whatever the intake still believed.
+        """
+        if not (isinstance(question, channel.Alerts | channel.Scrape) or self.leadership.serves):
+            Leading(0.0, self.leadership.leader_address).check()
+        match question:
+            case channel.Store(reports):
+                self.health.accept(*reports)
+                for report in reports:
+                    self.grey.hear(report.generation, report.gauges)
+                return b""
+            case channel.FromJob(report, uid, asked):
+                return job_wire.encode_taken(self.jobs.take(report, uid, asked))
+            case channel.Request(asked_for, uid, address):
+                return str(self.requests.take(asked_for, uid, address)).encode()
+            case channel.Alerts(body):
+                return msgspec.json.encode(self.webhook.take(body))
+            case channel.Scrape():
+                return generate_latest(self.metrics.registry)
+            case channel.Discover():
+                return msgspec.json.encode(self.metrics.targets())
+
+
+class IntakeProcess:
+    """The intake, as the daemon starts and stops it. `nodes` is for the loop's thread."""
+
+    def __init__(self, setup: channel.Setup, listen_on: tuple[str, int], backend: Backend) -> None:
+        """`backend` is called on threads, of which reports have their own."""
+        self._setup, self._listen_on, self._backend = setup, listen_on, backend
+        # What jobs say must never keep what nodes say waiting.
+        self._reports = ThreadPoolExecutor(2, thread_name_prefix="intake-reports")
+        self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
+        # The loop waits for no intake: frames are sent on a thread.
+        self._sender = ThreadPoolExecutor(1, thread_name_prefix="intake-send")
+        self._listener: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: channel.Channel | None = None
+        self._addresses: Mapping[NodeName, str] | None = None
+        self._orders: Mapping[NodeName, str] = {}
+        self._stopping, self._changed = threading.Event(), threading.Event()
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 while there is none."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def port(self) -> int:
+        """Where it listens, once started."""
+        assert self._listener is not None
+        return int(self._listener.getsockname()[1])
+
+    def start(self) -> None:
+        """Listen and serve. Raises Unavailable where the port cannot be had."""
+        self._listener = listen(*self._listen_on)
+        self._thread.start()
+        threading.Thread(target=self._say_who_leads, name="intake-leads", daemon=True).start()
+        if not self._up.wait(START_S):
+            self.stop()
+            raise Unavailable("the intake's process did not start", "See the lines before this.")
+
+    def keep_listener(self) -> int:
+        """A descriptor of the listening socket that outlives `stop`."""
+        assert self._listener is not None
+        return os.dup(self._listener.fileno())
+
+    def stop(self, *, wait: bool = True) -> None:
+        """End it; without `wait`, and leave what is being answered to itself. What was not
+        acknowledged is sent again by whoever sent it."""
+        self._stopping.set()
+        self._end()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        if self._listener is not None:
+            self._listener.close()
+        for pool in (self._reports, self._others, self._sender):
+            pool.shutdown(wait=wait, cancel_futures=True)
+
+    def nodes(self, addresses: Mapping[NodeName, str]) -> None:
+        """Say which nodes Slurm has where, if that is news."""
+        if addresses is not self._addresses and not self._stopping.is_set():
+            self._addresses = addresses
+            self._sender.submit(self._send_nodes)
+
+    def order(self, orders: Mapping[NodeName, str]) -> None:
+        """Say what waits for the agents of these nodes, if that is news."""
+        if orders != self._orders and not self._stopping.is_set():
+            self._orders = orders
+            self._sender.submit(self._send_nodes)
+
+    def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+        """Have the agents of these nodes asked for stacks, and no others. From any thread.
+
+        An intake that is started anew meanwhile asks nobody: whoever waits gives up in time.
+        """
+        if not self._stopping.is_set():
+            self._sender.submit(self._send, channel.Asks(dict(stacks)))
+
+    def _send(self, message: channel.ToIntake) -> None:
+        if (line := self._line) is not None:
+            with contextlib.suppress(OSError):
+                line.send(message)
+
+    def _keep(self) -> None:
+        soon, latest = AGAIN_S
+        pause = soon
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            try:
+                self._started()
+                self._serve()
+            # This thread is all that starts the intake: nothing may end it.
+            except Exception:
+                log.exception("the intake's process failed")
+            self._end()
+            if self._stopping.is_set():
+                return
+            pause = soon if time.monotonic() - begun > LIVED_S else min(2 * pause, latest)
+            log.error("the intake's process ended; another is started in %.1f s", pause)
+            self._stopping.wait(pause)
+
+    def _started(self) -> None:
+        assert self._listener is not None
+        ours, theirs = socket.socketpair()
+        places = [str(Path(__file__).parents[3]), *os.environ.get("PYTHONPATH", "").split(":")]
+        with theirs:
+            passed = [self._listener.fileno(), theirs.fileno()]
+            level = logging.getLogger().getEffectiveLevel()
+            self._process = subprocess.Popen(
+                [sys.executable, *SAFE_PATH, MODULE, *map(str, [*passed, level])],
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
+            )
+        self._line = channel.Channel.of_daemon(ours)
+        self._line.send(self._setup)
+        self._line.send(self._leads())
+        self._sender.submit(self._send_nodes)
+
+    def _leads(self) -> channel.Leads:
+        leadership = self._backend.leadership
+        # A journal of its own leaves nobody else to lead, however long this process is busy.
+        lasts_s = LEADS_S if self._setup.journal is None else math.inf
+        until = time.monotonic() + lasts_s if leadership.serves else 0.0
+        return channel.Leads(until, leadership.leader_address)
+
+    def say_who_leads(self) -> None:
+        """At once, where that has just changed."""
+        self._changed.set()
+
+    def _say_who_leads(self) -> None:
+        """On a thread of its own: neither the loop nor a journal that hangs may keep it waiting."""
+        while not self._stopping.is_set():
+            self._changed.wait(SAY_S)
+            self._changed.clear()
+            self._send(self._leads())
+
+    def _send_nodes(self) -> None:
+        """While another intake is started there is nobody to send to: it is sent then."""
+        if self._addresses is not None:
+            self._send(channel.Nodes(dict(self._addresses), dict(self._orders)))
+
+    def _serve(self) -> None:
+        """Hear the intake until it ends, or is silent for too long."""
+        line = self._line
+        while line is not None and not self._stopping.is_set():
+            try:
+                message: channel.FromIntake = line.receive(SILENT_S)
+            except (EOFError, OSError):  # TimeoutError is an OSError
+                return
+            self._up.set()
+            match message:
+                case channel.Beats(heartbeats):
+                    for heartbeat in heartbeats:
+                        self._backend.heard(heartbeat)
+                case channel.Ask(number, what):
+                    pool = self._reports if isinstance(what, channel.Store) else self._others
+                    pool.submit(self._answer, line, number, what)
+
+    def _answer(self, line: channel.Channel, number: int, what: channel.Question) -> None:
+        message: channel.ToIntake
+        try:
+            message = channel.ChannelAnswer(number, self._backend.answer(what))
+        except Refusal as refusal:
+            code, text, hint = refusal.code, str(refusal), refusal.hint
+            message = channel.ChannelRefusal(number, refusal.status, code, text, hint, refusal.more)
+        # Whatever broke, the intake must hear that nothing was stored.
+        except Exception as error:
+            if not isinstance(error, (OSError, HpctlError)):
+                log.exception("what the intake asked could not be answered")
+            message = channel.ChannelRefusal(
+                number, 503, "journal_unavailable", f"not stored: {error}", "", {}
+            )
+        with contextlib.suppress(OSError):
+            line.send(message)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if threading.current_thread() is self._thread and self._line is not None:
+            line, self._line = self._line, None
+            line.close()

@@ -1,0 +1,533 @@
+"""What the daemon tells Prometheus, derived from the same state that `explain` reads.
+
+The loop calls `cycle` after each cycle: new moves and steps of recoveries are counted, and every
+SAMPLE_S seconds nodes and jobs. A scrape only prints what was counted, so it costs the same on a
+cluster of ten thousand nodes and never waits for the loop. Counters begin at zero with the
+process, as Prometheus expects. Series are bounded: every label has the values of a table of the
+code, but `partition`, of which MOST_PARTITIONS have series of their own.
+"""
+
+import math
+import pkgutil
+import time
+from collections import Counter as Counted
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from hpctl import __version__
+from hpctl.engine.gates import GATES
+from hpctl.engine.journal.state import State
+from hpctl.engine.plan import ESCALATED, GATE
+from hpctl.engine.view import View
+from hpctl.faults.catalogue import SITE_RULE
+from hpctl.faults.table import ROWS
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary import change, job_recovery, node_recovery
+from hpctl.vocabulary.change import Change
+from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.job_recovery import JobRecovery
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.outcome import OutcomeKind
+from hpctl.vocabulary.policy import Policy
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail
+from hpctl.vocabulary.slurm_facts import ENDED, SlurmJob, SlurmNode
+from hpctl.vocabulary.spares_reservation import RESERVATION
+from hpctl.vocabulary.trouble import Kind
+from hpctl.wire.heads import AGENT_METRICS_PORT
+
+_STEPS: Final = {
+    **{kind: str(kind) for kind in StepKind},
+    **dict.fromkeys((StepKind.ADD, StepKind.REMOVE, StepKind.RESERVE), "capacity"),
+    **dict.fromkeys(
+        (StepKind.ISOLATE, StepKind.RESUME, StepKind.END_TEST, StepKind.UNRESERVE), "test"
+    ),
+}
+"""The label of a step: those of a node's test count as one, and those of a group's size."""
+SAMPLE_S: Final = 10.0
+"""How often nodes and jobs are counted."""
+MOST_PARTITIONS: Final = 100
+OTHER: Final = "other"
+"""The label's value for what has no series of its own."""
+LONGEST: Final = timedelta(hours=1)
+"""A fault's first line is no older than this: the clock of a node may say anything."""
+MISSED_S: Final = 300.0
+"""After a longer gap nobody knows for how long jobs held their nodes."""
+
+_FAULTS: Final = ("xid", "sxid", "gpu", "kernel", "host", "efa", "rdma", "neuron", "hma", "peer")
+_TROUBLES: Final = (
+    *(Kind.CRASH, Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.CUDA, Kind.NETWORK, Kind.HANG),
+    *(Kind.NAN, Kind.STORAGE, Kind.CORRUPTION),
+)
+CLASSES: Final = (*_FAULTS, "slurm", "site", *map(str, _TROUBLES), OTHER)
+"""Why something is recovered: the family of the rule that called the node faulty, or what went
+wrong with the run."""
+OPERATIONS: Final = (
+    *("DescribeCluster", "ListClusterNodes", "DescribeClusterNode", "BatchRebootClusterNodes"),
+    *("BatchReplaceClusterNodes", "BatchAddClusterNodes", "BatchDeleteClusterNodes"),
+    "UpdateCluster",
+)
+RESULTS: Final = ("ok", "throttled", "error")
+_KINDS: Final[Mapping[str, tuple[type[StrEnum], Container[str]]]] = {
+    "node": (node_recovery.NodePhase, node_recovery.ENDS),
+    "job": (job_recovery.JobPhase, job_recovery.ENDS),
+    "change": (change.ChangePhase, change.ENDS),
+}
+
+_FAMILY: Final = {"node": "slurm", "kernel.xid": "xid", "kernel.sxid": "sxid"}
+
+Recovery = NodeRecovery | JobRecovery | Change
+
+
+def family_of(rule: RuleId) -> str:
+    """The family of a rule, one of CLASSES."""
+    row = ROWS.get(rule)
+    if row is None:
+        return "site" if SITE_RULE.match(rule) else OTHER
+    family = _FAMILY.get(row.check, row.check.partition(".")[0])
+    return family if family in CLASSES else OTHER
+
+
+def _series() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """What each series means, and its labels, by the table of metrics.md."""
+    text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| h")]
+    return {name.strip(): (text.strip(), tuple(labels.split())) for name, labels, text in rows}
+
+
+_SERIES: Final = _series()
+
+
+class _Counts:
+    """All series, with the values that their labels can have: each exists from the start, so that
+    a missing one means a dead daemon."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str) -> Counter:
+            return Counter(name, *_SERIES[name], registry=registry)
+
+        def gauge(name: str) -> Gauge:
+            return Gauge(name, *_SERIES[name], registry=registry)
+
+        def histogram(name: str, *buckets: float) -> Histogram:
+            return Histogram(name, *_SERIES[name], registry=registry, buckets=buckets)
+
+        self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
+        self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
+        self.failed = counter("hpctl_cycles_failed")
+        self.journal = histogram("hpctl_journal_append_seconds", 0.003, 0.01, 0.1, 1.0)
+        self.flaws = counter("hpctl_internal_errors")
+        self.paused = gauge("hpctl_paused")
+        self.holds = gauge("hpctl_holds")
+        self.quarantined = gauge("hpctl_quarantined")
+        self.opened = counter("hpctl_recoveries_opened")
+        self.open = gauge("hpctl_recoveries_open")
+        self.ended = counter("hpctl_recoveries_ended")
+        self.steps = counter("hpctl_steps")
+        self.doubt = gauge("hpctl_steps_in_doubt")
+        self.api = counter("hpctl_api_calls")
+        self.stage = histogram("hpctl_recovery_stage_seconds", 1.0, 5.0, 20.0, 120.0)
+        self.recovery = histogram("hpctl_job_recovery_seconds", 1.0, 5.0, 20.0, 120.0)
+        self.repair = histogram("hpctl_node_recovery_seconds", 300, 900, 1800, 3600, 14400, 86400)
+        self.drained = counter("hpctl_drained_node_seconds")
+        self.lost = counter("hpctl_lost_gpu_seconds")
+        self.missed = counter("hpctl_partition_lost_gpu_seconds")
+        self.held = counter("hpctl_job_gpu_seconds")
+        self.ratio = gauge("hpctl_effective_training_time_ratio")
+        self.spares = gauge("hpctl_spares")
+        self.agents = gauge("hpctl_agents")
+        self.notifications = counter("hpctl_notifications")
+        self.nodes = gauge("hpctl_nodes")
+        self.gpus = gauge("hpctl_gpus")
+        self.jobs = gauge("hpctl_jobs")
+        # The training operator's own names, so that dashboards made for it work.
+        operator = "hyperpod_training_operator_jobs"
+        self.created, self.deleted = counter(f"{operator}_created"), counter(f"{operator}_deleted")
+        self.successful = counter(f"{operator}_successful")
+        self.broken = counter(f"{operator}_failed")
+        self.restarted = counter(f"{operator}_restarted")
+        self.restart = gauge(f"{operator}_restart_latency")
+        self.detection = gauge(f"{operator}_fault_detection_latency")
+        self.partitions: dict[str, str] = {OTHER: OTHER}
+        self._start()
+
+    def _start(self) -> None:
+        for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics"):
+            self.flaws.labels(where)
+        for gate in (*(row.name for row in GATES), GATE, OTHER):
+            self.holds.labels(gate)
+        for lasting in ("no", "yes"):
+            self.quarantined.labels(lasting)
+        for name in CLASSES:
+            self.lost.labels(name)
+        for name in (*_FAULTS, "slurm", "site", OTHER):
+            self.opened.labels("node", name)
+        for name in (Kind.NODE, *_TROUBLES, OTHER):
+            self.opened.labels("job", str(name))
+        for kind, (phases, ends) in _KINDS.items():
+            for phase in phases:
+                (self.ended if phase in ends else self.open).labels(kind, str(phase))
+        for step in set(_STEPS.values()):
+            for outcome in OutcomeKind:
+                self.steps.labels(step, str(outcome))
+        for operation in OPERATIONS:
+            for result in RESULTS:
+                self.api.labels(operation, result)
+        for stage in ("opened", "drained", "released", "running"):
+            self.stage.labels(stage)
+        for found in ("healthy", "remedied", "escalated", "cancelled"):
+            self.drained.labels(found)
+        for state in ("configured", "reserved"):
+            self.spares.labels(state)
+        for state in ("heard", "silent", "never"):
+            self.agents.labels(state)
+
+    def partition(self, name: str, *, new: bool = False) -> str:
+        """The label's value for a partition; OTHER for one too many, and for one that no node
+        belongs to: a user may write anything for a job's. With `new`, a node belongs to it."""
+        if name not in self.partitions and new:
+            room = len(self.partitions) < MOST_PARTITIONS
+            self.partitions[name] = printable(name)[:64] if room else OTHER
+        return self.partitions.get(name, OTHER)
+
+    def take_ratio(self, partition: str) -> None:
+        """What of the GPU time of a partition's jobs was not lost."""
+        held = self.held.labels(partition)._value.get()
+        lost = self.missed.labels(partition)._value.get()
+        self.ratio.labels(partition).set(held / (held + lost) if held else 1.0)
+
+
+class Metrics:
+    """One registry, which the intake prints at /metrics beside its own counters. For the loop."""
+
+    def __init__(
+        self,
+        calls: Mapping[tuple[str, str], int] | None = None,
+        agent_port: int = AGENT_METRICS_PORT,
+    ) -> None:
+        """`calls`: how often each operation of the API was called, with which result."""
+        self._view: View | None = None
+        self._agent_port = agent_port
+        # They would be a second series for each counter, which nobody reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._counts = _Counts(self.registry)
+        self.failed, self.journal = self._counts.failed, self._counts.journal
+        self.leader, self.notifications = self._counts.leader, self._counts.notifications
+        self._recoveries = _Recoveries(self._counts)
+        self._sampler = _Sampler(self._counts)
+        # Empty at first, and the same mapping as it fills.
+        self._api_calls = {} if calls is None else calls
+        self._api_counted = Counted[tuple[str, str]]()
+        self._built: tuple[str, ...] = ()
+
+    def begin(self, state: State) -> None:
+        """Count what happens from now on."""
+        self._recoveries.begin(state)
+
+    def targets(self) -> list[dict[str, Any]]:
+        """The agents that were ever heard, for Prometheus' HTTP service discovery. Any thread."""
+        view = self._view
+        if view is None:
+            return []
+        found = []
+        for name, node in view.scheduler.nodes.items():
+            if name not in view.health or not node.address:
+                continue
+            host = f"[{node.address}]" if ":" in node.address else node.address
+            instance = view.instance(name)
+            group = view.provider.groups.get(instance.group) if instance else None
+            labels = {
+                "instance": name,
+                "instance_group": instance.group if instance else "",
+                "instance_type": group.instance_type if group else "",
+                "partition": ",".join(sorted(node.partitions)),
+            }
+            labels = {key: printable(text)[:128] for key, text in labels.items() if text}
+            found.append({"targets": [f"{host}:{self._agent_port}"], "labels": labels})
+        return found
+
+    def cycle(self, seconds: float, view: View, policy: Policy, flaws: Iterable[Flaw] = ()) -> None:
+        """Take one cycle in. Never raises: what cannot be counted is counted as a flaw."""
+        self._view = view
+        self._counts.cycles.observe(seconds)
+        for flaw in flaws:
+            self._counts.flaws.labels(flaw.where).inc()
+        if walled("metrics", "metrics", self._look, (view, policy), shown="") is not None:
+            self._counts.flaws.labels("metrics").inc()
+
+    def _look(self, seen: tuple[View, Policy]) -> None:
+        view, policy = seen
+        state = view.state
+        if self._built != (built := (__version__, str(policy.mode))):
+            self._counts.build.clear()
+            self._counts.build.labels(*built).set(1)
+            self._built = built
+        self._counts.paused.set(bool(state.paused_by))
+        rules = [hold.rule for hold in state.holds.values() if hold.gate == GATE]
+        self._counts.quarantined.labels("no").set(len(rules) - rules.count(ESCALATED))
+        self._counts.quarantined.labels("yes").set(rules.count(ESCALATED))
+        known = [row.name for row in GATES] + [GATE]
+        gates = Counted(h.gate if h.gate in known else OTHER for h in state.holds.values())
+        for gate in (*known, OTHER):
+            self._counts.holds.labels(gate).set(gates[gate])
+        for key, made in list(self._api_calls.items()):
+            if made > self._api_counted[key] and key[0] in OPERATIONS:
+                self._counts.api.labels(*key).inc(made - self._api_counted[key])
+                self._api_counted[key] = made
+        self._recoveries.look(view)
+        self._sampler.look(view, policy)
+
+
+class _Recoveries:
+    """Counts what recoveries and changes did since the last look.
+
+    What had happened when the daemon started is not counted again.
+    """
+
+    def __init__(self, counts: _Counts) -> None:
+        self._counts = counts
+        self._events = -1
+        self._known: set[RecoveryId] = set()
+        self._before: dict[RecoveryId, Recovery] = {}
+        self._gpus: dict[RecoveryId, int] = {}
+
+    def begin(self, state: State) -> None:
+        """What is in it has happened already."""
+        self._before.clear()
+        for _, recs, open_now in _kept(state):
+            self._known.update(recs)
+            self._before |= {rid: recs[rid] for rid in open_now}
+
+    def look(self, view: View) -> None:
+        """Look where the journal has grown: at what is new, and at what was open."""
+        if view.state.events == self._events:
+            return
+        self._events = view.state.events
+        before, self._before = self._before, {}
+        for kind, recs, open_now in _kept(view.state):
+            new = [*takewhile(lambda rid: rid not in self._known, reversed(recs))]
+            self._known.update(new)
+            for rid in (*(rid for rid in before if rid in recs), *reversed(new)):
+                self._moved(kind, before.get(rid), recs[rid], view)
+            phases = Counted(str(recs[rid].phase) for rid in open_now)
+            every, ends = _KINDS[kind]
+            for phase in every:
+                if phase not in ends:
+                    self._counts.open.labels(kind, str(phase)).set(phases[str(phase)])
+            self._before |= {rid: recs[rid] for rid in open_now}
+        self._gpus = {rid: n for rid, n in self._gpus.items() if rid in self._before}
+        doubts = (step.in_doubt for rec in self._before.values() for step in rec.steps)
+        self._counts.doubt.set(sum(doubts))
+
+    def _moved(self, kind: str, before: Recovery | None, rec: Recovery, view: View) -> None:
+        old: tuple[StepRecord, ...] = before.steps if before is not None else ()
+        for number, step in enumerate(rec.steps):
+            news = number >= len(old) or old[number].outcome is None
+            if news and step.outcome is not None:
+                self._counts.steps.labels(_STEPS[step.kind], str(step.outcome.kind)).inc()
+        if before is None and not isinstance(rec, Change):
+            self._counts.opened.labels(kind, _opened_class(rec)).inc()
+        if isinstance(rec, JobRecovery):
+            job = view.scheduler.jobs.get(rec.attempt.job)
+            gpus = gpus_of((job.nodes if job else ()) or rec.ran_on, view.scheduler.nodes)
+            self._gpus[rec.id] = max(gpus, self._gpus.get(rec.id, 0))
+        if not rec.ended or (before is not None and before.ended):
+            return
+        self._counts.ended.labels(kind, str(rec.phase)).inc()
+        if isinstance(rec, NodeRecovery):
+            self._node_ended(rec)
+        elif isinstance(rec, JobRecovery):
+            self._job_ended(rec, view.state)
+
+    def _node_ended(self, rec: NodeRecovery) -> None:
+        drained = _at(rec.trail, node_recovery.NodeSignal.CORDON_SEEN)
+        returned = rec.phase is node_recovery.NodePhase.RETURNED
+        if returned:
+            self._counts.repair.observe(_s(rec.opened, rec.since))
+        if drained is not None:
+            given_back = rec.trail[-1].signal in _GIVEN_BACK
+            found = "healthy" if given_back and not rec.remedied else "remedied"
+            if not returned and not given_back:
+                found = str(rec.phase)
+            self._counts.drained.labels(found).inc(_s(drained, rec.since))
+
+    def _job_ended(self, rec: JobRecovery, state: State) -> None:
+        """Its stages, where it ran again, and what it lost, until then or to its end."""
+        cause = state.nodes.get(rec.cause)
+        opened = cause.opened if cause is not None else rec.opened
+        line = rec.trouble.at if rec.trouble is not None else opened
+        if cause is not None and cause.findings:
+            line = max(finding.first for finding in cause.findings)
+        line = line if timedelta() <= opened - line <= LONGEST else opened
+        running = max((move.at for move in rec.trail if move.signal in _RUNS_AGAIN), default=None)
+        stages = {
+            "opened": opened,
+            "drained": _at(cause.trail, node_recovery.NodeSignal.CORDON_SEEN) if cause else None,
+            "released": next(
+                (m.at for m in rec.trail if m.phase == job_recovery.JobPhase.RELEASED), None
+            ),
+            "running": running,
+        }
+        if running is not None:
+            last = line
+            for stage, at in stages.items():
+                if at is not None:
+                    self._counts.stage.labels(stage).observe(_s(last, at))
+                    last = max(last, at)
+            self._counts.recovery.observe(_s(line, running))
+            self._counts.restarted.inc()
+            self._counts.restart.set(_s(line, running))
+            self._counts.detection.set(_s(line, opened))
+        lost = _s(line, running or rec.since) + _redone_s(rec, line, state)
+        gpu_seconds = lost * self._gpus.get(rec.id, 0)
+        why = family_of(cause.rule) if cause is not None else _opened_class(rec)
+        self._counts.lost.labels(why if why in CLASSES else OTHER).inc(gpu_seconds)
+        self._counts.missed.labels(self._counts.partition(rec.partition)).inc(gpu_seconds)
+
+
+def _kept(state: State) -> Iterator[tuple[str, dict[RecoveryId, Any], Collection[RecoveryId]]]:
+    """The recoveries and changes by kind, and the ids of those that are open."""
+    yield "node", state.nodes, state.open_nodes.values()
+    yield "job", state.jobs, state.open_jobs.values()
+    yield "change", state.changes, state.open_changes.values()
+
+
+_GIVEN_BACK: Final = (
+    node_recovery.NodeSignal.RETURN_SEEN,
+    node_recovery.NodeSignal.WITHDRAWN,
+    node_recovery.NodeSignal.OPERATOR_TOOK_OVER,
+)
+_RUNS_AGAIN: Final = (job_recovery.JobSignal.RUNNING_SEEN, job_recovery.JobSignal.WENT_ON)
+
+
+def _opened_class(rec: NodeRecovery | JobRecovery) -> str:
+    if isinstance(rec, NodeRecovery):
+        return family_of(rec.rule)
+    if rec.trouble is None:
+        return str(Kind.NODE)
+    return str(rec.trouble.kind) if rec.trouble.kind in _TROUBLES else OTHER
+
+
+def gpus_of(names: Iterable[NodeName], nodes: Mapping[NodeName, SlurmNode]) -> int:
+    """How many GPUs these nodes have by Slurm's GRES; 0 where it does not count them."""
+    return sum(dict(nodes[name].has.gres).get("gpu", 0) for name in names if name in nodes)
+
+
+def _s(begin: datetime, end: datetime) -> float:
+    """Seconds; none where a clock was set back."""
+    return max(0.0, (end - begin).total_seconds())
+
+
+def _at(trail: Iterable[Trail], signal: str) -> datetime | None:
+    return next((move.at for move in trail if move.signal == signal), None)
+
+
+def _redone_s(rec: JobRecovery, line: datetime, state: State) -> float:
+    """Seconds of work after the last complete checkpoint that its supervisor told of; 0 where it
+    told of none."""
+    reports = [
+        (e.at, e.report.progress)
+        for e in state.reports.get(rec.attempt.job, ())
+        if e.at <= line
+        and e.report.progress is not None
+        and e.report.restarts == rec.attempt.restarts
+    ]
+    if not reports:
+        return 0.0
+    return _s(min(at for at, progress in reports if progress == reports[-1][1]), line)
+
+
+class _Sampler:
+    """Counts nodes and jobs, every SAMPLE_S seconds."""
+
+    def __init__(self, counts: _Counts) -> None:
+        self._counts = counts
+        self._last = -math.inf
+        self._jobs: dict[tuple[JobId, datetime], bool | None] | None = None
+        """Of each registered job: None while it is not over, False where it was over when it was
+        counted last, True once that is counted."""
+
+    def look(self, view: View, policy: Policy) -> None:
+        """Count where it is due."""
+        now = time.monotonic()
+        passed_s, slurm = now - self._last, view.scheduler
+        if passed_s < SAMPLE_S or not slurm.nodes:
+            return
+        self._last = now
+        spares = sum(len(v) for k, v in view.reservations.items() if k.startswith(RESERVATION))
+        self._counts.spares.labels("reserved").set(spares)
+        self._counts.spares.labels("configured").set(sum(policy.spares.values()))
+        self._agents(view, slurm.as_of, policy.ages.silent_s)
+        gpus = self._nodes(view)
+        self._of_jobs(view, gpus, passed_s if passed_s <= MISSED_S else 0.0)
+        self._registered(view)
+
+    def _agents(self, view: View, now: datetime, silent_s: float) -> None:
+        heard = [h.last_heard for name in view.scheduler.nodes if (h := view.health.get(name))]
+        silent = sum(_s(at, now) > silent_s for at in heard)
+        self._counts.agents.labels("heard").set(len(heard) - silent)
+        self._counts.agents.labels("silent").set(silent)
+        self._counts.agents.labels("never").set(len(view.scheduler.nodes) - len(heard))
+
+    def _nodes(self, view: View) -> dict[NodeName, int]:
+        """Nodes and GPUs by partition; answers the GPUs of each node."""
+        found, gpus, each = Counted[tuple[str, str]](), Counted[str](), dict[NodeName, int]()
+        for name, node in view.scheduler.nodes.items():
+            each[name] = next((n for kind, n in node.has.gres if kind == "gpu"), 0)
+            state = "in_service" if node.in_service else "down" if node.down else "drained"
+            state = "recovering" if name in view.state.open_nodes else state
+            for partition in node.partitions:
+                label = self._counts.partition(partition, new=True)
+                found[label, state] += 1
+                gpus[label] += each[name]
+        for label in self._counts.partitions.values():
+            for state in ("in_service", "recovering", "drained", "down"):
+                self._counts.nodes.labels(label, state).set(found[label, state])
+            self._counts.gpus.labels(label).set(gpus[label])
+        return each
+
+    def _of_jobs(self, view: View, gpus: Mapping[NodeName, int], passed_s: float) -> None:
+        found, held = Counted[tuple[str, str]](), Counted[str]()
+        for job in view.scheduler.jobs.values():
+            label = self._counts.partition(job.partition.partition(",")[0])
+            if job.running:
+                found[label, "running"] += 1
+                held[label] += sum(gpus.get(name, 0) for name in job.nodes)
+            found[label, "pending"] += job.state == "PENDING"
+            found[label, "recovering"] += job.id in view.state.open_jobs
+        for label in self._counts.partitions.values():
+            for state in ("running", "pending", "recovering"):
+                self._counts.jobs.labels(label, state).set(found[label, state])
+            self._counts.held.labels(label).inc(held[label] * passed_s)
+            self._counts.take_ratio(label)
+
+    def _registered(self, view: View) -> None:
+        """The training operator's counters. A job that is over may be started again by hpctl at
+        once: it is counted when it is found over twice."""
+        first, before = self._jobs is None, self._jobs or {}
+        self._jobs = {}
+        for number in view.ruled:
+            job = view.scheduler.jobs[number]
+            key, over = (number, job.submit), job.state in ENDED
+            if key not in before and not first:
+                self._counts.created.inc()
+            counted = before.get(key, first or None) if over else None
+            if over and number not in view.state.open_jobs:
+                if counted is False:
+                    self._over(job)
+                counted = counted is not None
+            self._jobs[key] = counted
+
+    def _over(self, job: SlurmJob) -> None:
+        if job.state == "COMPLETED":
+            self._counts.successful.inc()
+        elif job.state == "CANCELLED":
+            self._counts.deleted.inc()
+        else:
+            self._counts.broken.inc()

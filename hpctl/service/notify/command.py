@@ -1,0 +1,103 @@
+"""`hpctl notify`: who is told what, what waits for each sink, and a test message."""
+
+from __future__ import annotations
+
+from contextlib import closing, suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+from msgspec import Struct
+
+from hpctl.engine import config_loading
+from hpctl.engine.config import MAILPROG, Config
+from hpctl.service.notify import sinks
+from hpctl.service.notify.outbox import Outbox, SinkMessage
+from hpctl.toolkit import output
+from hpctl.toolkit.checks_view import CheckView, DoctorView, draw_checks, verdict
+from hpctl.toolkit.errors import Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class SinkView(Struct, frozen=True):
+    """One sink. `source` has its URL. `waiting`: notices, since `oldest`; `sent`: the last message
+    of this hour."""
+
+    name: str
+    source: str
+    events: str
+    waiting: int
+    oldest: datetime | None
+    sent: datetime | None
+
+
+class NotifyView(Struct, frozen=True):
+    """What `hpctl notify list` shows."""
+
+    sinks: tuple[SinkView, ...]
+
+
+@click.group()
+def notify() -> None:
+    """Which sink receives what, and a test message."""
+
+
+def _outbox(config: Config) -> Outbox:
+    from hpctl.engine.adapters import open_store
+
+    with suppress(Unavailable), closing(open_store(config)) as store:
+        if kept := store.outbox():
+            return msgspec.json.decode(kept, type=Outbox)
+    return Outbox(0)
+
+
+@notify.command("list")
+@output.json_option
+@output.config_option
+def show(config: str, as_json: bool) -> None:
+    """Show the sinks, what they receive, and what waits for each."""
+    loaded = config_loading.load_config(config)
+    settings, posted, rows = loaded.notify, _outbox(loaded).posted, []
+    mail = {MAILPROG: "slurm.conf"} if settings.users == MAILPROG else {}
+    for name, source in {**settings.sinks, **mail}.items():
+        mine = [p for p in posted if p.sink == name]
+        waits = [p.at for p in mine if not p.sent]
+        sent = max((p.sent for p in mine if p.sent), default=None)
+        events = [(*r.kinds, *r.partitions, *r.accounts) for r in settings.routes if name in r.to]
+        text = "; ".join(" ".join(one) or "everything" for one in events)
+        text = text or ("job owners" if name == settings.users else "everything")
+        rows.append(SinkView(name, source, text, len(waits), min(waits, default=None), sent))
+    output.show("notify-list", NotifyView(tuple(rows)), as_json, _draw)
+
+
+def _draw(out: Console, view: NotifyView) -> None:
+    for row in view.sinks:
+        since = f" since {row.oldest:%Y-%m-%d %H:%M} UTC" if row.oldest else ""
+        sent = f", last sent {row.sent:%H:%M} UTC" if row.sent else ""
+        line = f"{row.name} ({row.source}) receives {row.events}: {row.waiting} waiting"
+        out.print(f"{line}{since}{sent}", soft_wrap=True)
+
+
+@notify.command()
+@click.argument("sink", required=False)
+@output.json_option
+@output.config_option
+def test(sink: str | None, config: str, as_json: bool) -> None:
+    """Send a test message to one sink, or to all. Exit code: 1 where one did not take it."""
+    loaded = config_loading.load_config(config)
+    known = loaded.notify.sinks
+    if sink is not None and sink not in known:
+        raise output.no_such("notify list", sink, known)
+    at, found = output.now(), []
+    for name in known if sink is None else [sink]:
+        title = f"[{loaded.cluster.name or 'hpctl'}] test of sink {name}"
+        body = "Sent by hpctl notify test.\nNobody has to do anything.\nNext: hpctl status"
+        why = sinks.deliver(name, known[name], SinkMessage(title, body))
+        found.append(CheckView(name, "fail" if why else "ok", why or "sent", ""))
+    found = found or [CheckView("sinks", "fail", "there is none", "docs/notify.md")]
+    view = DoctorView(at, tuple(found))
+    output.show("notify-test", view, as_json, draw_checks)
+    output.leave(verdict(view))

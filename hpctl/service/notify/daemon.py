@@ -1,0 +1,300 @@
+"""Who is told what: the journal's events to the outbox, and from there to the sinks.
+
+All on threads of its own: the loop only says that there may be news. One thread reads what the
+journal has got. One for each sink sends what is due, tries again with backoff until the sink takes
+it, and strikes it off only then: a sink gets each message at least once, and one that is away or
+hangs keeps no other waiting. The outbox is kept in the journal's database, where whoever leads next
+goes on with it.
+"""
+
+import logging
+import re
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import tenacity
+from msgspec.structs import replace
+
+from hpctl.engine.adapters import make_scheduler
+from hpctl.engine.config import MAILPROG, Config, Route
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.observe import Observer
+from hpctl.service.metrics import Metrics
+from hpctl.service.notify import decide, sinks
+from hpctl.service.notify import outbox as notify_outbox
+from hpctl.service.notify.decide import Notice
+from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, SinkMessage
+from hpctl.toolkit.bounds import later, span
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.ports import Clock
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+"""How often what waits is looked at."""
+AGAIN_S = (1.0, 60.0)
+"""How soon a sink that failed is tried again: at first, and where it goes on failing."""
+TRIES = 5
+"""Of a message to one user, whose address may be wrong for ever."""
+FOLD_S = 60.0
+"""How long an event may be in the journal and not in the state."""
+ASK_S = 600.0
+"""How long an event that cannot be told yet, for Slurm does not say whose job it is, holds up the
+next ones; after that all but the job's owner are told."""
+AT_ONCE = 200
+"""Events read in one go."""
+NAMED = 5
+"""Sinks with series of their own; the others share one."""
+_WANTS = {"job_resumed": "REQUEUE", "job_gave_up": "FAIL"}
+"""The word of Slurm's --mail-type that asks for a notice."""
+_MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
+
+
+class Notifier:
+    """The threads. `look` is for the loop's."""
+
+    def __init__(
+        self, config: Config, store: Store, memory: JournaledState, observer: Observer,
+        metrics: Metrics, clock: Clock,
+    ) -> None:  # fmt: skip
+        """Nothing is read or sent before `start`."""
+        self._config, self._store, self._memory = config, store, memory
+        self._observer, self._metrics, self._clock = observer, metrics, clock
+        self._settings = config.notify
+        self._names = [*self._settings.sinks]
+        if self._settings.users == MAILPROG:
+            self._names.append(MAILPROG)
+        for outcome in ("sent", "failed"):
+            for name in self._names:
+                self._count(name, outcome, 0)
+        self._outbox = Outbox(0)
+        self._change, self._unkept = threading.Lock(), False
+        self._stopping, self._news = threading.Event(), threading.Event()
+        self._trouble: dict[str, str] = {}
+        self._silent, self._lost = frozenset[str](), deque[str]()
+        self._seen = -1
+
+    @property
+    def trouble(self) -> str:
+        """Which sinks cannot be sent to, and why."""
+        return "; ".join(dict(self._trouble).values())
+
+    def start(self) -> None:
+        """Go on where whoever led before has stopped. Returns at once."""
+        if self._names:
+            threading.Thread(target=self._follow, name="notify", daemon=True).start()
+
+    def look(self, silent: frozenset[str] = frozenset()) -> None:
+        """There may be news in the journal; these other heads are silent. Returns at once."""
+        self._lost.extend(silent - self._silent)
+        events = self._memory.state.events
+        if self._lost or self._seen != events:
+            self._news.set()
+        self._silent, self._seen = silent, events
+
+    def stop(self) -> None:
+        """End without waiting: what is being sent is sent again by the next daemon."""
+        self._stopping.set()
+        self._news.set()
+
+    # --- from the journal to the outbox ---
+
+    def _follow(self) -> None:
+        while not self._stopping.is_set() and not self._walled("start", self._begin, None):
+            pass
+        for name in self._names:
+            threading.Thread(
+                target=self._serve, name=f"notify-{name}", args=[name], daemon=True
+            ).start()
+        while not self._stopping.is_set():
+            if self._walled("notify", self._read, self._clock.now()) is False:
+                self._news.wait()
+                self._news.clear()
+
+    def _begin(self, _: None) -> bool:
+        """Read the outbox; the first time, what is past by then is no news."""
+        kept, newest = self._store.outbox(), self._store.newest()
+        try:
+            outbox = msgspec.json.decode(kept or "", type=Outbox)
+        except msgspec.DecodeError as error:  # of another release, or none
+            if kept:
+                log.error(
+                    "notify: what waited to be sent is lost: the outbox is unreadable: %s", error
+                )
+            outbox = Outbox(newest)
+        self._keep(replace(outbox, position=min(outbox.position, newest)))
+        return True
+
+    def _keep(self, outbox: Outbox) -> None:
+        """On disk first. Raises LeaseLost, OSError."""
+        self._store.keep_outbox(msgspec.json.encode(outbox).decode())
+        self._outbox, self._unkept = outbox, False
+
+    def _read(self, now: datetime) -> bool:
+        """One go; whether there may be more."""
+        found = self._store.newer(self._outbox.position, AT_ONCE)
+        position, fresh = self._outbox.position, list[Posted]()
+        for number, event in found:
+            away = abs(now - event.at)  # the clock may have been set back
+            if decide.unfolded(event, self._memory.state) and away < span(FOLD_S):
+                self._stopping.wait(0.05)
+                break
+            if now < later(event.at, KEEP_S):
+                rows = self._walled(f"event {number}", self._posted, event)
+                if rows is None and _young(event.at, now):
+                    break
+                fresh += rows or ()
+            elif notice := self._walled(f"event {number}", self._notice, event):
+                _too_old(notice)
+            position = number
+        lost, person = self._lost.copy(), "somebody to see why, and to start hpctl-daemon there"
+        for host in lost:
+            what = f"The hpctl daemon on {host} is silent."
+            notice = Notice("standby_lost", host, host, now, what, "hpctl status", person)
+            fresh += self._routed(notice, now)
+        if fresh or position != self._outbox.position:
+            with self._change:
+                before = self._outbox.posted
+                self._keep(self._outbox.add(position, fresh, now))
+            left = {p.told for p in self._outbox.posted}
+            for gone in (p for p in before if not p.sent and p.told not in left):
+                _too_old(gone.notice)
+        for _ in lost:  # only now: what could not be kept is told the next time
+            self._lost.popleft()
+        return bool(found)
+
+    def _posted(self, event: Event) -> list[Posted]:
+        notice = self._notice(event)
+        return [] if notice is None else self._routed(notice, self._clock.now())
+
+    def _notice(self, event: Event) -> Notice | None:
+        state, slurm = self._memory.state, self._observer.slurm
+        return decide.notice(event, state, slurm, self._config.policy())
+
+    def _routed(self, notice: Notice, now: datetime) -> list[Posted]:
+        """A notice for each sink that it is for, and for which address there."""
+        settings = self._settings
+        account, mail, kinds = self._of_job(notice, now)
+        routes = settings.routes or (Route(tuple(settings.sinks.keys() - {settings.users})),)
+        to = dict.fromkeys(name for r in routes if _takes(r, notice, account) for name in r.to)
+        rows = [Posted(name, "", notice, now) for name in to]
+        if settings.users and mail and _WANTS.get(notice.kind) in kinds:
+            rows.append(Posted(settings.users, mail, notice, now))
+        return rows
+
+    def _of_job(self, notice: Notice, now: datetime) -> tuple[str, str, Sequence[str]]:
+        """A job's account, whom Slurm mails about it, and about what; empty where Slurm does not
+        say. A user's text can forge nothing here but the user's own address. Raises Unavailable."""
+        if notice.job is None or not (self._settings.users or self._settings.routes):
+            return "", "", ()
+        run, job = make_scheduler(self._config).runner.run, str(notice.job)
+        account = run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%a")
+        shown = run("scontrol", "show", "job", job)
+        for ran in (account, shown):
+            if not ran.ok and "Invalid job id" not in ran.message and _young(notice.at, now):
+                raise Unavailable(f"job {job}: {ran.message}")
+        mails = _MAIL.findall(shown.text)
+        mail, kinds = mails[-1] if mails else ("", "")
+        return account.text.strip(), sinks.address(mail), kinds.split(",")
+
+    # --- from the outbox to a sink ---
+
+    def _serve(self, name: str) -> None:
+        if source := self._settings.sinks.get(name):
+            for error in sinks.unusable({name: source}, reach=True):
+                self._failed(name, f"{error}: {error.hint}")
+        while not self._stopping.wait(LOOK_S):
+            self._walled(name, self._send, name)
+
+    def _send(self, name: str) -> None:
+        """Send each reader of a sink what is due; nothing before all that was sent is noted."""
+        with self._change:
+            if self._unkept:
+                self._keep(self._outbox)
+        now, posted = self._clock.now(), [p for p in self._outbox.posted if p.sink == name]
+        for to in dict.fromkeys(p.to for p in posted if not p.sent):
+            mine = [p for p in posted if p.to == to]
+            quiet = not to and self._settings.quiet_at(now)
+            group = notify_outbox.due(mine, self._settings.per_hour, now, quiet=quiet)
+            if group and self._delivered(name, to, [p.notice for p in group]):
+                with self._change:
+                    marked = self._outbox.mark(group, self._clock.now())
+                    # In memory at once: what cannot be noted is not sent again and again.
+                    self._outbox, self._unkept = marked, True
+                    self._keep(marked)
+
+    def _delivered(self, name: str, to: str, group: Sequence[Notice]) -> bool:
+        """Send a message, with as many tries as it needs; whether it is off the desk."""
+        text = notify_outbox.message(self._config.cluster.name or socket.gethostname(), group)
+        tries = tenacity.stop_after_attempt(TRIES) if to else tenacity.stop_never
+        why = tenacity.Retrying(
+            retry=tenacity.retry_if_result(bool),
+            wait=tenacity.wait_random_exponential(*AGAIN_S),
+            sleep=tenacity.sleep_using_event(self._stopping),
+            stop=tries | tenacity.stop_when_event_set(self._stopping),
+            retry_error_callback=lambda _: "given up",
+        )(self._try, name, to, text)
+        return not why or bool(to and not self._stopping.is_set())
+
+    def _try(self, name: str, to: str, text: SinkMessage) -> str:
+        if name == MAILPROG:
+            program = make_scheduler(self._config).show_config().get("MailProg", "")
+            why = sinks.mail(program, text, to)
+        else:
+            why = sinks.deliver(name, self._settings.sinks[name], text, to)
+        if why:
+            self._failed(name, why)
+        else:
+            self._trouble.pop(name, None)
+            self._count(name, "sent")
+        return why
+
+    def _count(self, name: str, outcome: str, more: int = 1) -> None:
+        label = name if name in self._names[:NAMED] else "other"
+        self._metrics.notifications.labels(label, outcome).inc(more)
+
+    def _failed(self, name: str, why: str) -> None:
+        self._count(name, "failed")
+        if self._trouble.get(name) != why:
+            log.error("notify: %s", why)
+        self._trouble[name] = why
+
+    def _walled(self, what: str, run: Callable[[Any], Any], given: object) -> Any:
+        """What `run` answers; None where it raised, which is logged and costs a second."""
+        done = walled("notify", what, run, given)
+        if isinstance(done, Flaw):
+            log.error("notify: %s: %s", what, done.error)
+            self._stopping.wait(1.0)
+            return None
+        return done
+
+
+def _takes(route: Route, notice: Notice, account: str) -> bool:
+    """Whether a route wants a notice. What is not known of a notice excludes it from no route."""
+    if route.kinds and notice.kind not in route.kinds:
+        return False
+    if (
+        route.partitions
+        and notice.partitions
+        and not set(route.partitions) & set(notice.partitions)
+    ):
+        return False
+    return not route.accounts or (notice.job is not None and account in ("", *route.accounts))
+
+
+def _young(at: datetime, now: datetime) -> bool:
+    """Whether an event may still wait to be told."""
+    return abs(now - at) < span(ASK_S)
+
+
+def _too_old(notice: Notice) -> None:
+    days = notify_outbox.KEEP_S / 86400
+    log.warning("notify: not sent after %g days: %s of %s", days, notice.kind, notice.target)

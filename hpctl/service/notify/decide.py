@@ -1,0 +1,149 @@
+"""What people are told: journal events as notices, an outbox of them, and messages. Pure.
+
+A notice says what happened, what hpctl does, what a person has to do where one is needed, and the
+one command to run next, in the words of `hpctl explain`. What is due goes out in groups: a mass
+event is one message, and what a sink's rate does not allow is summed up in the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+
+from hpctl.engine.journal.events import Event, HoldNoted, SignalSeen
+from hpctl.engine.journal.state import State
+from hpctl.engine.plan import ESCALATED, GATE
+from hpctl.engine.timeline import Subject, awaited, headline, lifted_by, sentence
+from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE
+from hpctl.toolkit.bounds import natural
+from hpctl.vocabulary import change, job_recovery
+from hpctl.vocabulary.change import Change, ChangeOpened
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.node_recovery import NodeRecovery
+from hpctl.vocabulary.policy import NoticeKind, Policy
+from hpctl.vocabulary.slurm_facts import SchedulerView
+
+_ENDS: Final[Mapping[str, NoticeKind]] = {
+    "escalated": "escalated", "returned": "node_back", "resumed": "job_resumed",
+    "held": "job_gave_up", "gave_up": "job_gave_up",
+}  # fmt: skip
+"""The ends of recoveries, by phase."""
+
+
+_BY_GATE: Final[Mapping[str, NoticeKind]] = {
+    "correlated": "mass_event", "budget": "budget", "launch_breaker": "breaker",
+    GATE: "quarantined", HANG_GATE: "job_hung",
+}  # fmt: skip
+
+
+_PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts", OTHERS_GATE})
+"""Gates that pass by themselves within a reading of Slurm or of the cloud; and what others tell."""
+
+
+_DOES: Final[Mapping[NoticeKind, str]] = {
+    "escalated": "takes no further step on this node",
+    "node_back": "has resumed the node; Slurm gives it work again",
+    "job_resumed": "has nothing more to do for this job",
+    "job_gave_up": "leaves the job to its owner",
+    "job_hung": "goes on watching it",
+    "spares_used_up": "keeps the next idle nodes of the group as spares",
+    "standby_lost": "goes on; no other head node can take over",
+    "quarantined": "leaves this one alone and treats all others",
+}
+
+
+_WAITS: Final = "waits, and goes ahead by itself once nothing blocks it"
+
+
+class Notice(Struct, frozen=True):
+    """One thing that happened. `person`: what a person has to do; empty where nobody is needed.
+
+    `key`: what is told once an hour. `partitions`: the node's or the job's, empty where they are
+    not known. `job`: the job that it is about.
+    """
+
+    kind: NoticeKind
+    target: str
+    key: str
+    at: datetime
+    what: str
+    next: str
+    person: str = ""
+    partitions: tuple[str, ...] = ()
+    job: JobId | None = None
+
+    @property
+    def urgent(self) -> bool:
+        """Whether it waits neither for quiet hours to end nor for long."""
+        return bool(self.person) and self.kind != "job_gave_up"
+
+
+def unfolded(event: Event, state: State) -> bool:
+    """Whether a state that another thread folds events into has not got this one yet."""
+    if not isinstance(event, SignalSeen):
+        return False
+    rec = _subject(event, state)
+    return rec is None or (event.at, event.signal) not in {(m.at, m.signal) for m in rec.trail}
+
+
+def notice(event: Event, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
+    """What an event tells people; None for most. `state` has the event folded in."""
+    match event:
+        case SignalSeen():
+            return _of_end(event, state, slurm, policy)
+        case HoldNoted() if event.gate not in _PASSING:
+            return _of_hold(event, slurm)
+        case ChangeOpened(kind=change.Kind.SPARES, nodes=()) if policy.spares.get(event.group):
+            group, show = event.group, "hpctl capacity"
+            what = sentence(f"No spare is left in group {group}", event.why)
+            return Notice("spares_used_up", group, group, event.at, what, show)
+    return None
+
+
+def _subject(event: SignalSeen, state: State) -> Subject | None:
+    rid = event.recovery
+    return state.nodes.get(rid) or state.jobs.get(rid) or state.changes.get(rid)
+
+
+def _of_end(e: SignalSeen, state: State, slurm: SchedulerView, policy: Policy) -> Notice | None:
+    rec = _subject(e, state)
+    if rec is None or isinstance(rec, Change) or (rec.since, rec.ended) != (e.at, True):
+        return None
+    kind = _ENDS.get(rec.phase)
+    if kind is None or e.signal == job_recovery.JobSignal.FAILED_AGAIN:
+        return None  # of a run that failed again, the recovery of that run tells
+    person = awaited(rec, policy).what if kind in ("escalated", "job_gave_up") else ""
+    if isinstance(rec, NodeRecovery):
+        about = _about(rec.node, slurm)
+    else:
+        about = {"partitions": tuple(filter(None, [rec.partition])), "job": rec.key}
+    show = f"hpctl explain {rec.key}"
+    return Notice(kind, str(rec.key), rec.id, e.at, headline(rec), show, person, **about)
+
+
+def _of_hold(e: HoldNoted, slurm: SchedulerView) -> Notice:
+    kind = _BY_GATE.get(e.gate, "held")
+    # A mass event, a spent budget and an open breaker are one thing, however many nodes they hold.
+    key = f"{e.gate} {e.rule}" if kind == "mass_event" else e.gate
+    if kind in ("held", "quarantined", "job_hung"):
+        key = f"{e.gate} {e.rule} {e.target}"
+    person = ""
+    if e.approvable or e.gate == "provider_auto_recovery":
+        person = lifted_by(e).what
+    elif e.rule == ESCALATED:
+        person = "somebody to read the daemon's log, and to report the error"
+    head = f"Job {e.target}" if kind == "job_hung" else f"{e.target} is held back"
+    if kind == "job_hung":
+        person = "the job's owner, to look at it and to cancel or requeue it"
+    what, show = sentence(head, e.why), f"hpctl explain {e.target}"
+    return Notice(kind, e.target, key, e.at, what, show, person, **_about(e.target, slurm))
+
+
+def _about(target: str, slurm: SchedulerView) -> dict[str, Any]:
+    if (job := slurm.jobs.get(JobId(natural(target)))) is not None:
+        return {"partitions": (job.partition,), "job": job.id}
+    node = slurm.nodes.get(NodeName(target))
+    return {"partitions": node.partitions if node else ()}

@@ -1,0 +1,170 @@
+"""The outbox of notices, and the messages that go out. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.service.notify.decide import _DOES, _WAITS, Notice
+from hpctl.toolkit.bounds import later, printable, span
+from hpctl.toolkit.hostlist import HostlistError, fold
+
+HOUR: Final = timedelta(hours=1)
+"""What was sent is not sent again within it, and it is what a sink's rate is counted over."""
+
+
+KEEP_S: Final = 3 * 86400.0
+"""What is older is told nobody any more, in seconds."""
+
+
+GATHER_S: Final = 1.5
+"""How long an urgent notice, or a job's owner, waits for others of its kind, in seconds; other
+notices wait for CALM_S."""
+
+
+CALM_S: Final = 60.0
+
+
+MOST: Final = 2000
+"""Notices in the outbox, beside those that are urgent."""
+
+
+NAMED: Final = 10
+"""Notices of one message that are written out."""
+
+
+MAX_LINE: Final = 500
+"""Characters of a line of a message."""
+
+
+class Posted(Struct, frozen=True):
+    """A notice for a sink, since when, and when it was sent. `to`: whom alone it is for, an
+    address that Slurm has; empty for everybody who reads the sink. `over`: since when it is too
+    old, where it is urgent."""
+
+    sink: str
+    to: str
+    notice: Notice
+    at: datetime
+    sent: datetime | None = None
+    over: datetime | None = None
+
+    @property
+    def told(self) -> tuple[str, str, Notice]:
+        """What, and to whom: the row, whatever became of it."""
+        return self.sink, self.to, self.notice
+
+    def looked_at(self, now: datetime) -> Posted | None:
+        """The row as it stays, None where it leaves. The clock may have been set back: what was
+        sent after now was sent now. Or forward: what is urgent is over for an hour first."""
+        if self.sent:
+            sent = min(self.sent, now)
+            return replace(self, sent=sent) if now < sent + HOUR else None
+        if now < later(self.at, KEEP_S):
+            return replace(self, over=None)
+        since = min(self.over or now, now)
+        leaves = not self.notice.urgent or (self.over and now >= since + HOUR)
+        return None if leaves else replace(self, over=since)
+
+
+class Outbox(Struct, frozen=True):
+    """All that waits and what was sent within the hour; `position`: the journal's event up to which
+    people were told."""
+
+    position: int
+    posted: tuple[Posted, ...] = ()
+
+    def add(self, position: int, fresh: Iterable[Posted], now: datetime) -> Outbox:
+        """With more in it, unless it is there: each key is told a sink once an hour. What is over
+        leaves; so does what is not urgent once there is too much."""
+        kept = [p for row in self.posted if (p := row.looked_at(now))]
+        sent = {_identity(p) for p in kept if p.sent}
+        waits = {(*_identity(p), p.notice.target) for p in kept if not p.sent}
+        for p in fresh:
+            this = (*_identity(p), p.notice.target)
+            if this not in waits and this[:-1] not in sent:
+                waits.add(this)
+                if p.notice.urgent or len(kept) < MOST:
+                    kept.append(p)
+        return Outbox(position, tuple(kept))
+
+    def mark(self, group: Sequence[Posted], sent: datetime) -> Outbox:
+        """With a group sent, as one message."""
+        told = {p.told for p in group}
+        posted = (
+            replace(p, sent=sent) if p.told in told and not p.sent else p for p in self.posted
+        )
+        return Outbox(self.position, tuple(posted))
+
+
+def _identity(posted: Posted) -> tuple[str, ...]:
+    return posted.sink, posted.to, posted.notice.kind, posted.notice.key
+
+
+def due(
+    posted: Sequence[Posted], per_hour: int, now: datetime, *, quiet: bool = False
+) -> tuple[Posted, ...]:
+    """What goes out now as one message to one reader; nothing while all of it waits.
+
+    Half of an hour's messages go out as they come, one a kind. The others are spread over the
+    hour, and each sums up all that waits. While it is `quiet` only what is urgent goes out.
+    What was sent after now, before the clock was set back, counts no more.
+    """
+    waiting = [p for p in posted if not p.sent and (p.notice.urgent or not quiet)]
+    waiting.sort(key=lambda p: not p.notice.urgent)
+    soon = (GATHER_S if p.notice.urgent or p.to else CALM_S for p in waiting)
+    ripe = [p for p, wait_s in zip(waiting, soon, strict=True) if abs(now - p.at) >= span(wait_s)]
+    sent = {p.sent for p in posted if p.sent and p.sent <= now < p.sent + HOUR}
+    burst = per_hour // 2
+    if not ripe or len(sent) >= per_hour:
+        return ()
+    if len(sent) < burst:
+        return tuple(p for p in waiting if p.notice.kind == ripe[0].notice.kind)
+    paced = now - max(sent) >= HOUR / (per_hour - burst)
+    return tuple(waiting) if paced else ()
+
+
+class SinkMessage(Struct, frozen=True):
+    """Plain text for a sink."""
+
+    title: str
+    body: str
+
+
+def message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
+    """One message of one notice or of several, of which the first NAMED are written out."""
+    first, kinds = notices[0], Counter(n.kind.replace("_", " ") for n in notices)
+    one_kind, needed = len(kinds) == 1, [n.person for n in notices if n.person]
+    title = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    lines = [n.what for n in notices[:NAMED]]
+    if one_kind:
+        title = f"{first.kind.replace('_', ' ')}: {_targets(notices)}"
+        lines.append(f"hpctl {_DOES.get(first.kind, _WAITS)}.")
+    if len(notices) > NAMED:
+        lines.insert(NAMED, f"and {len(notices) - NAMED} more: hpctl recoveries --all")
+    lines.append(f"A person is needed: {needed[0]}." if needed else "Nobody has to do anything.")
+    lines.append(f"Next: {first.next if one_kind else 'hpctl status'}")
+    return SinkMessage(_line(f"[{cluster}] {title}", 150), "\n".join(_line(line) for line in lines))
+
+
+def _targets(notices: Sequence[Notice]) -> str:
+    names = list(dict.fromkeys(n.target for n in notices))
+    count = f"{len(names)}, " if len(names) > 1 else ""
+    try:
+        return count + fold(names)
+    except HostlistError:
+        return count + ", ".join(names)
+
+
+_NO_MENTION: Final = str.maketrans({"@": "\uff20", "<": "\u2039", ">": "\u203a"})
+
+
+def _line(text: str, most: int = MAX_LINE) -> str:
+    """One line that no terminal obeys and that calls nobody in a chat: users wrote parts of it."""
+    text = printable(" ".join(text.split())).translate(_NO_MENTION)
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -1,0 +1,91 @@
+"""The map of the page: a cell a node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from hpctl.engine import instance_resolver
+from hpctl.engine.world import World, known_nodes
+from hpctl.vocabulary.assessment import Assessment
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.node_recovery import NodePhase
+
+#
+# The cluster as a map: one cell a node, by instance group and by leaf of the topology.
+
+KINDS = {
+    "person": ("!", "waiting for a person"),
+    "held": ("=", "held back by a gate"),
+    "healing": ("\u21bb", "in treatment"),
+    "faulty": ("\u00d7", "faulty"),
+    "suspect": ("~", "suspect"),
+    "closed": ("\u2013", "DOWN or drained, not by hpctl"),
+    "unknown": ("?", "health unknown"),
+    "busy": ("", "healthy, with jobs"),
+    "idle": ("", "healthy, idle"),
+}
+"""What a cell says: its sign, which tells it without color, and its meaning. The first counts."""
+
+
+class Cell(Struct, frozen=True):
+    """One node, in the instance group (the partition, where the cloud names none) and on the leaf
+    switch or block where it is."""
+
+    group: str
+    leaf: str
+    name: NodeName
+    kind: str
+    says: str
+
+
+def cells(w: World, leaves: Mapping[NodeName, str]) -> list[Cell]:
+    """All nodes, by group, leaf and name."""
+    running = (job for job in (w.slurm.jobs.values() if w.slurm else ()) if job.running)
+    jobs = {node: job.id for job in running for node in job.nodes}
+    found = [_cell(w, name, jobs.get(name), leaves.get(name, "")) for name in known_nodes(w)]
+    # Nodes are in order already.
+    return sorted(
+        found,
+        key=lambda cell: (
+            instance_resolver.natural(cell.group),
+            instance_resolver.natural(cell.leaf),
+        ),
+    )
+
+
+def counted(found: Iterable[Cell]) -> str:
+    """How many cells there are, and of what is not well how many."""
+    of = Counter(cell.kind for cell in found)
+    unwell = [f"{of[k]} {meaning}" for k, (sign, meaning) in KINDS.items() if of[k] and sign]
+    return "; ".join([f"{of.total()} node{'s' * (of.total() != 1)}", *unwell])
+
+
+def _cell(w: World, name: NodeName, job: JobId | None, leaf: str) -> Cell:
+    node, instance = w.slurm.nodes.get(name) if w.slurm else None, w.joined.instances.get(name)
+    judged, hold = w.assessments.get(name), w.state.holds.get(name)
+    rec, last = w.state.node_recovery(name), w.state.last_of_node.get(name)
+    says = [judged.why or str(judged.condition) if judged else "no agent has reported"]
+    says += ["+".join([node.state, *sorted(node.flags)])] if node else []
+    says += [f"{rec.id}, {rec.phase}"] if rec else []
+    says += [f"held: {hold.why}"] if hold else []
+    says += [f"job {job}"] if job else []
+    closed = node is not None and not node.in_service
+    is_so = {
+        "person": closed and last is not None and w.state.nodes[last].phase is NodePhase.ESCALATED,
+        "held": hold is not None,
+        "healing": rec is not None,
+        "closed": closed,
+        "busy": job is not None,
+        "idle": True,
+        **_health(judged),
+    }
+    partition = node.partitions[0] if node and node.partitions else "other nodes"
+    group = instance.group if instance and instance.group else partition
+    return Cell(group, leaf, name, next(k for k in KINDS if is_so.get(k)), "; ".join(says))
+
+
+def _health(judged: Assessment | None) -> dict[str, bool]:
+    return {str(judged.condition) if judged else "unknown": True}

@@ -1,0 +1,130 @@
+"""A group of commands that imports each of them only when it is called for."""
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+INTERRUPTED = 130
+"""The exit code of a command that Ctrl-C has ended."""
+
+
+def by_ctrl_c(abort: click.Abort) -> bool:
+    """Whether a question was answered by Ctrl-C. click says Abort of an input's end as well."""
+    return isinstance(abort.__context__, KeyboardInterrupt)
+
+
+class _Formatter(click.HelpFormatter):
+    """click's, which wraps text by a module that takes a tenth of `hpctl --help`, where every line
+    fits as it is."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """The line of the usage."""
+        line = f"{prefix or 'Usage: '}{prog} {args}"
+        if not self._fit([line]):
+            super().write_usage(prog, args, prefix)
+            return
+        self.write(f"{'':{self.current_indent}}{line}\n")
+
+    def write_text(self, text: str) -> None:
+        """A paragraph."""
+        if not self._fit([text]):
+            super().write_text(text)
+            return
+        self.write(f"{'':{self.current_indent}}{text}\n")
+
+    def write_dl(
+        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        """Names and what they mean."""
+        rows = list(rows)
+        first = max((len(name) for name, _ in rows), default=0) + col_spacing
+        lines = [f"{name:{first}}{text}" for name, text in rows]
+        if first > col_max or not self._fit(lines):
+            super().write_dl(rows, col_max, col_spacing)
+            return
+        self.write("".join(f"{'':{self.current_indent}}{line}\n" for line in lines))
+
+    def _fit(self, lines: Iterable[str]) -> bool:
+        width = self.width - self.current_indent
+        return all(len(line) <= width and line.isprintable() for line in lines)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+class LazyGroup(click.Group):
+    """A group by a table: name to (module:attribute, one-line help), in the help's order.
+
+    Commands may be added as to any group, too. `sections`: the headings of the help, each with its
+    commands' names.
+    """
+
+    context_class = _Context
+
+    def __init__(
+        self,
+        *args: Any,
+        table: Mapping[str, tuple[str, str]] | None = None,
+        sections: Mapping[str, Iterable[str]] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(*args, **more)
+        self.table = table or {}
+        self.sections = sections
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            from hpctl.toolkit.bounds import printable
+
+            # click prints it by itself, and a usage error quotes what was given.
+            vars(error)["message"] = printable(error.message, lines=True)
+            raise
+        except KeyboardInterrupt:
+            click.echo("hpctl: interrupted", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        except click.Abort as abort:
+            if not by_ctrl_c(abort):
+                raise
+            # The cursor stands behind the question still.
+            click.echo("\nhpctl: interrupted, nothing was done", err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The table's order is the order of the help."""
+        return [*self.table, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the one command that was asked for."""
+        if cmd_name not in self.table:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.table[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Answer a mistyped command with the nearest ones."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from hpctl.toolkit.output import nearest
+
+            known = self.list_commands(ctx)
+            hint = nearest(args[0], known, f"see {ctx.command_path} --help", n=2)
+            raise click.UsageError(f"{error.message} {hint[0].upper()}{hint[1:]}", ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the table's own helps: asking each command for its help would import it."""
+        helps = {name: text for name, (_, text) in self.table.items()}
+        helps |= {name: each.get_short_help_str(80) for name, each in sorted(self.commands.items())}
+        for title, names in (self.sections or {"Commands": helps}).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, helps[name]) for name in names])

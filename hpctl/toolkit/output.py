@@ -1,0 +1,223 @@
+"""What every command shares: its options, its exit codes, and how a view becomes output.
+
+A view is a frozen struct whose fields are the stable JSON contract (docs/cli-json.md); the
+human text is made from the same view, so the two cannot tell different stories.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpctl.toolkit.bounds import duration_s, json_safe, printable
+from hpctl.toolkit.compat import UTC, iso_time
+from hpctl.toolkit.errors import HpctlError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+DEFAULT_CONFIG = "/etc/hpctl/hpctl.yaml"
+
+
+DRY_RUN = "Dry run: nothing was done."
+"""The last line of every `--dry-run`."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+V = TypeVar("V")
+
+
+class Exit(IntEnum):
+    """What the exit code of every command means."""
+
+    FINE = 0
+    PROBLEM = 1
+    USAGE = 2
+    CANNOT_TELL = 3
+
+
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order of the help."""
+    return lambda command: functools.reduce(lambda f, option: option(f), reversed(options), command)
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/cli-json.md)."
+)
+
+
+json_anyway_option = click.option(
+    "--json", "as_json", is_flag=True, help="Changes nothing: it prints JSON anyway."
+)
+
+
+config_option = click.option(
+    "--config",
+    "config",
+    metavar="PATH",
+    envvar="HPCTL_CONFIG",
+    default=DEFAULT_CONFIG,
+    show_default=True,
+    show_envvar=True,
+    help="The daemon's configuration file.",
+)
+
+
+def now() -> datetime:
+    """The wall clock; the only one that read commands look at."""
+    return datetime.now(UTC)
+
+
+def to_json(schema: str, view: object) -> str:
+    """A view as the documented JSON object: `schema` first, times ISO 8601 in UTC."""
+    import msgspec
+
+    body = {"schema": f"hpctl.{schema}/1", **msgspec.to_builtins(view, str_keys=True)}
+    return json_safe(msgspec.json.format(msgspec.json.encode(body), indent=2).decode())
+
+
+def show(schema: str, view: V, as_json: bool, draw: Callable[[Console, V], None]) -> None:
+    """Print a view: as JSON, or by `draw` on a console as wide as the terminal."""
+    if as_json:
+        echo(to_json(schema, view))
+    else:
+        _draw(console(), draw, view)
+
+
+def on_stderr(draw: Callable[[Console, V], None], value: V) -> None:
+    """Draw where questions are asked: standard output is for the result."""
+    # As wide as the result, so that both read alike.
+    _draw(console(err=True, width=console().width), draw, value)
+
+
+def _draw(on: Console, draw: Callable[[Console, V], None], value: V) -> None:
+    with on.capture() as drawn:
+        draw(on, value)
+    # rich fills table cells up with blanks: nobody wants them in a log or a mail.
+    lines = [line.rstrip() for line in drawn.get().splitlines()]
+    click.echo("\n".join(lines), err=on.stderr, color=on.is_terminal, nl=bool(lines))
+
+
+def console(*, err: bool = False, width: int | None = None) -> Console:
+    """Standard output, or standard error, for rich: colours on a terminal only, `COLUMNS` respected
+    on standard output. Whatever text is drawn on it is cleaned."""
+    if err:
+        return _clean_console()(stderr=True, width=width)
+    out = sys.stdout
+    wide = os.environ.get("COLUMNS", "")
+    # Where nothing says how wide the reader's screen is, 80 would cut what `grep` looks for.
+    width = int(wide) if wide.isdecimal() else (None if out.isatty() else 200)
+    return _clean_console()(file=out, width=width)
+
+
+@functools.cache
+def _clean_console() -> type[Console]:
+    """A Console that writes its own escape sequences and nobody else's: whatever text is drawn on
+    it, users' words among it, passes through `printable` here."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class CleanConsole(Console):
+        def __init__(self, **how: Any) -> None:
+            # Text is data: brackets and colons in it mean nothing.
+            super().__init__(markup=False, highlight=False, emoji=False, **how)
+
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else printable(text, lines=True), style, control)
+
+    return CleanConsole
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text, cleaned of what a terminal obeys: a part of it may be what others wrote."""
+    click.echo(printable(text, lines=True), err=err, nl=nl)
+
+
+def exact(text: str, *, nl: bool = True) -> None:
+    """Print what a program reads, as a path: to a program byte by byte, to a terminal cleaned."""
+    if sys.stdout.isatty():
+        echo(text, nl=nl)
+    else:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=nl)
+
+
+def confirm(question: str, *, abort: bool = False) -> bool:
+    """Ask yes or no on standard error. Raises click.Abort."""
+    return click.confirm(printable(question, lines=True), abort=abort, err=True)
+
+
+def prompt(question: str, **how: Any) -> Any:
+    """Ask for a word on standard error, see click.prompt. Raises click.Abort."""
+    return click.prompt(printable(question, lines=True), err=True, **how)
+
+
+def folded(text: str, more: int = 0) -> str:
+    """Text broken between words where the reader's screen ends; `more` letters follow its end."""
+    from textwrap import wrap
+
+    return "\n".join(
+        wrap(text + "\0" * more, console().width, break_long_words=False, break_on_hyphens=False)
+    ).rstrip("\0")
+
+
+def worst(verdicts: Iterable[str]) -> Exit:
+    """What failed outweighs what cannot be told; warnings and notes alone are fine."""
+    found = set(verdicts)
+    if "fail" in found:
+        return Exit.PROBLEM
+    return Exit.CANNOT_TELL if "unknown" in found else Exit.FINE
+
+
+def leave(code: Exit) -> None:
+    """End the command with its exit code; plain success just returns."""
+    if code is not Exit.FINE:
+        raise click.exceptions.Exit(code)
+
+
+class SinceType(click.ParamType):  # type: ignore[type-arg]
+    """A time in the past: `30min`, `12h`, `7d`, or ISO 8601 (UTC where no offset is given)."""
+
+    name = "since"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The moment meant. Fails with exit code 2 and examples."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        ago = None if text[-1:].isdecimal() else duration_s(text)
+        if ago is not None:
+            return now() - timedelta(seconds=ago)
+        try:
+            at = iso_time(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is no time: write 30min, 12h, 7d or 2026-01-31T12:00:00Z", param, ctx
+            )
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def nearest(name: str, known: Iterable[str], otherwise: str, *, n: int = 3) -> str:
+    """`did you mean a or b?`, of what there is; `otherwise` where nothing is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [*known], n=n)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def no_such(what: str, name: str, known: Iterable[str]) -> HpctlError:
+    """The error for a name that nothing has, with the nearest ones that something has."""
+    hint = nearest(name, known, f"`hpctl {what}` lists what there is")
+    return HpctlError(f"hpctl does not know {name!r}", hint)

@@ -1,0 +1,171 @@
+"""What the text of every command is made of: tables, colors, times, indents.
+
+A command makes text for people from its view, on the console that `output.show` gives it. rich is
+imported here only when text is made: `--json` never pays for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpctl.toolkit.bounds import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from rich.console import Console, RenderableType
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    Heading = str | tuple[str, dict[str, object]]
+
+WIDE = 120
+"""From so many columns on a table shows what else there is."""
+MANY = 500
+"""Rows from which a table is no longer rich's, which takes seconds for ten thousand."""
+GOOD, BAD, WARN, DIM, HEAD = "green", "red", "yellow", "dim", "bold"
+STYLES = {
+    **dict.fromkeys(("healthy", "IDLE", "returned", "resumed", "ok", "passed", "Running"), GOOD),
+    **dict.fromkeys(("faulty", "DOWN", "escalated", "gave_up", "held", "fail", "Failure"), BAD),
+    **dict.fromkeys(("suspect", "unknown", "UNKNOWN", "warn", "waved", "NOT_FOUND"), WARN),
+    **dict.fromkeys(("cancelled", "not_reached", "absent", "-"), DIM),
+}
+
+
+def styled(value: str, style: str = "") -> Text:
+    """A text in a style; what is appended to it may have another."""
+    from rich.text import Text
+
+    return Text(value, style)
+
+
+def assembled(*parts: str | Text | tuple[str, str]) -> Text:
+    """One text of parts, each a text or a string with its style."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
+def word(value: str, shown: str = "") -> Text:
+    """A word in the color of its meaning; `-` for nothing."""
+    return styled(shown or value or "-", STYLES.get(value or "-", ""))
+
+
+def counted(counts: dict[str, int]) -> Text:
+    """`2 IDLE, 1 DOWN`, each word in the color of its meaning."""
+    parts = [word(name, f"{count} {name}") for name, count in counts.items()]
+    return styled(", ").join(parts) if parts else styled("none", DIM)
+
+
+def indented(what: RenderableType, depth: int = 2) -> Padding:
+    """Something moved to the right, its wrapped lines as well."""
+    from rich.padding import Padding
+
+    return Padding(what, (0, 0, 0, depth))
+
+
+def heading(out: Console, text: str) -> None:
+    """A blank line and a title."""
+    out.print()
+    out.print(text, style=HEAD)
+
+
+def clock(at: datetime) -> str:
+    """The time of day with hundredths of a second, UTC."""
+    return f"{at:%H:%M:%S}.{at.microsecond // 10000:02}"
+
+
+def after(seconds: float) -> str:
+    """How long after the beginning: fine while seconds matter."""
+    from hpctl.toolkit.durations import duration
+
+    return f"+{seconds:.2f} s" if seconds < 10 else f"+{duration(seconds)}"
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago, in two units."""
+    from hpctl.toolkit.durations import duration
+
+    return "never" if at is None else f"{duration((now - at).total_seconds())} ago"
+
+
+def moment(at: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A date and time; `-` for none."""
+    return at.strftime(form) if at else "-"
+
+
+def count(number: int | None) -> str:
+    """A number; `-` where nobody knows it."""
+    return "-" if number is None else str(number)
+
+
+def columns(*names: Heading) -> Table:
+    """A plain table; a column is its heading, or that and rich's options for it."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style=HEAD, padding=(0, 2, 0, 0))
+    for column in names:
+        name, options = (column, {}) if isinstance(column, str) else column
+        table.add_column(name, **{"no_wrap": True, **options})  # type: ignore[arg-type]
+    return table
+
+
+def table(
+    out: Console,
+    headings: Sequence[Heading],
+    rows: Iterable[Sequence[object]],
+    wide: Collection[str] = (),
+) -> None:
+    """Print rows below their headings; a cell of None is unknown (`-`).
+
+    The columns in `wide` are left out where the screen is narrow.
+    """
+    from itertools import compress
+
+    names = [one if isinstance(one, str) else one[0] for one in headings]
+    shown = [out.width >= WIDE or name not in wide for name in names]
+    made = columns(*compress(headings, shown))
+    for row in rows:
+        cells = ("-" if cell is None else cell for cell in compress(row, shown))
+        made.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))  # type: ignore[arg-type]
+    out.print(made)
+
+
+def wrapped(name: str) -> Heading:
+    """A column that takes what room there is, on several lines where need be."""
+    return name, {"no_wrap": False, "overflow": "fold", "ratio": 1}
+
+
+def numbers(*names: str) -> list[Heading]:
+    """Columns of numbers."""
+    return [(name, {"justify": "right"}) for name in names]
+
+
+def grid(*styles: str) -> Table:
+    """Columns without headings, one for each style and one more, which wraps."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for style in styles:
+        table.add_column(style=style, no_wrap=True)
+    table.add_column(overflow="fold")
+    return table
+
+
+def facts(*rows: tuple[str, str | Text]) -> Table:
+    """Name and value, two columns; rows without a value are left out."""
+    table = grid(DIM)
+    for name, value in rows:
+        if value:
+            table.add_row(name, value)
+    return table
+
+
+def plain(rows: Sequence[tuple[str, ...]]) -> str:
+    """Columns without color, and no line of them wrapped."""
+    rows = [tuple(cell or "-" for cell in row) for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    padded = (map(str.ljust, row, widths) for row in rows)
+    return "\n".join(printable("  ".join(cells)).rstrip() for cells in padded)

@@ -1,0 +1,181 @@
+"""A durable change of capacity: its value and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.identity import InstanceId, NodeName, RecoveryId
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
+
+
+class Kind(StrEnum):
+    """What changes."""
+
+    ADD = "add"
+    """A group gets more instances."""
+    REMOVE = "remove"
+    """One idle node's instance leaves its group."""
+    RETURN = "return"
+    """A node name that was closed for a removal stands for another instance by now."""
+    SPARES = "spares"
+    """A reservation holds other nodes than before."""
+    BURN_IN = "burn_in"
+    """An idle node is tested until a user wants it."""
+
+
+class ChangePhase(StrEnum):
+    """Where a change stands. The last three are ends."""
+
+    OPEN = "open"
+    ARRIVING = "arriving"
+    TESTING = "testing"
+    CLOSED = "closed"
+    LEAVING = "leaving"
+    GIVING_BACK = "giving_back"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDS: Final = frozenset({ChangePhase.DONE, ChangePhase.FAILED, ChangePhase.CANCELLED})
+
+
+class ChangeSignal(StrEnum):
+    """An observed fact that moves a change."""
+
+    ORDER_TAKEN = "order_taken"
+    ARRIVED = "arrived"
+    CLOSED_SEEN = "closed_seen"
+    GONE = "gone"
+    SET_SEEN = "set_seen"
+    IN_USE = "in_use"
+    TESTED = "tested"
+    BACK = "back"
+    REFUSED = "refused"
+    DEADLINE = "deadline"
+    OPERATOR_TOOK_OVER = "operator_took_over"
+
+
+TRANSITIONS: Final[Mapping[tuple[Kind, ChangePhase, ChangeSignal], ChangePhase]] = {
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.ARRIVING,
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.ARRIVED): ChangePhase.DONE,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.ADD, ChangePhase.ARRIVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.CANCELLED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.CLOSED_SEEN): ChangePhase.CLOSED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.IN_USE): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.ORDER_TAKEN): ChangePhase.LEAVING,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.REFUSED): ChangePhase.GIVING_BACK,
+    (Kind.REMOVE, ChangePhase.CLOSED, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.BACK): ChangePhase.CANCELLED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.GONE): ChangePhase.DONE,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    # Whoever takes a node over that we have closed keeps it; the instance is not ours any more.
+    **{
+        (Kind.REMOVE, phase, ChangeSignal.OPERATOR_TOOK_OVER): ChangePhase.CANCELLED
+        for phase in (ChangePhase.OPEN, ChangePhase.CLOSED, ChangePhase.GIVING_BACK)
+    },
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.BACK): ChangePhase.DONE,
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.RETURN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.ORDER_TAKEN): ChangePhase.TESTING,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.TESTED): ChangePhase.DONE,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.IN_USE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.TESTING, ChangeSignal.DEADLINE): ChangePhase.LEAVING,
+    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.GONE): ChangePhase.CANCELLED,
+    (Kind.BURN_IN, ChangePhase.LEAVING, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.SET_SEEN): ChangePhase.DONE,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.REFUSED): ChangePhase.FAILED,
+    (Kind.SPARES, ChangePhase.OPEN, ChangeSignal.DEADLINE): ChangePhase.FAILED,
+}
+
+
+class ChangeOpened(Struct, frozen=True):
+    """`plan_capacity` decided on a change.
+
+    ADD: `count` instances more in `group`, which has `size` then. REMOVE: `node` and its
+    `instance` leave. RETURN: `node` is closed with the Reason of the removal `cause`. SPARES:
+    the group's reservation holds `nodes` from now on; `released` is how many of them were given
+    up for the job recovery `cause`. BURN_IN: the idle `node` is tested in partition `group`.
+    """
+
+    at: datetime
+    recovery: RecoveryId
+    kind: Kind
+    group: str
+    why: str
+    count: int = 0
+    size: int = 0
+    node: NodeName | None = None
+    instance: InstanceId | None = None
+    nodes: tuple[NodeName, ...] = ()
+    released: tuple[NodeName, ...] = ()
+    cause: RecoveryId | None = None
+
+
+class Change(Struct, frozen=True):
+    """One change as the journal tells it."""
+
+    opened: ChangeOpened
+    phase: ChangePhase
+    since: datetime
+    steps: tuple[StepRecord, ...] = ()
+    trail: tuple[Trail, ...] = ()
+    tests: tuple[Finding, ...] = ()
+    """What failed in its burn-in."""
+
+    @property
+    def id(self) -> RecoveryId:
+        """Its id, which is the client token of its order too."""
+        return self.opened.recovery
+
+    @property
+    def ended(self) -> bool:
+        """Closed for ever."""
+        return self.phase in ENDS
+
+    @property
+    def key(self) -> str:
+        """What at most one open change may be about."""
+        about = self.opened
+        return f"{about.kind} {about.node or about.group}"
+
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> Change:
+        """The change after a signal. Raises IllegalSignal for what is not in the table."""
+        signal = ChangeSignal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.opened.kind, self.phase, signal)
+        trail = (*self.trail, Trail(at, signal, phase, why))
+        return replace(self, phase=phase, since=at, trail=trail)
+
+
+def ordered(change: Change) -> bool:
+    """Whether its instances may be coming or going: an order was taken, or nobody can say.
+
+    A later refusal takes no doubt away: `NodeIdInUse` is what a deletion under way looks like.
+    """
+    kind = StepKind.ADD if change.opened.kind is Kind.ADD else StepKind.REMOVE
+    return any(s.in_doubt or s.accepted for s in change.steps if s.kind is kind)
+
+
+def open_change(event: ChangeOpened) -> Change:
+    """A change at its beginning."""
+    return Change(event, ChangePhase.OPEN, event.at)

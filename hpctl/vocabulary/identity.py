@@ -1,0 +1,44 @@
+"""What identifies machines, runs and recoveries: names, ids, generation and attempt."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NewType
+
+from msgspec import Struct
+
+NodeName = NewType("NodeName", str)
+
+
+InstanceId = NewType("InstanceId", str)
+
+
+LogicalId = NewType("LogicalId", str)
+
+
+BootId = NewType("BootId", str)
+
+
+JobId = NewType("JobId", int)
+
+
+RecoveryId = NewType("RecoveryId", str)
+
+
+RuleId = NewType("RuleId", str)
+
+
+class Generation(Struct, frozen=True):
+    """The thing that can be sick: one boot of one instance under one node name."""
+
+    node: NodeName
+    instance: InstanceId
+    boot: BootId
+
+
+class Attempt(Struct, frozen=True):
+    """One run of one job. Job ids are reused; with the submit time they are not."""
+
+    job: JobId
+    submit: datetime
+    restarts: int

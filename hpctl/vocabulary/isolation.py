@@ -1,0 +1,68 @@
+"""The wall around each thing: what raises about one node, job or word stops at that one.
+
+At every fan-out (parse, assess, plan, advance, execute, fold) each thing is handled on its own;
+whatever it raises becomes a Flaw, a value that names the thing, and all others go on. Who decides
+next holds what is flawed (`internal_error`) and acts on the rest.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from msgspec import Struct
+
+from hpctl.toolkit.bounds import printable
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+ERROR_CHARS = 200
+
+
+class Flaw(Struct, frozen=True):
+    """One thing that could not be handled. `target`: the node or job id that it is about.
+
+    `where` is the fan-out (`parse`, `plan`, ...), `digest` the first 12 hex digits of the SHA-256
+    of the input's repr: the same input has the same one, and nobody has to print it.
+    """
+
+    target: str
+    where: str
+    error: str
+    digest: str
+
+
+def walled(
+    where: str, target: object, handle: Callable[[T], R], given: T, shown: object = None
+) -> R | Flaw:
+    """What `handle` makes of one thing, or the Flaw that it is. `shown`: what the digest is of,
+    where that is less than what is given."""
+    try:
+        return handle(given)
+    # The one wall: a bug or an input that nobody foresaw costs this thing its turn, and no more.
+    except Exception as error:  # noqa: BLE001 -- that is what a wall is
+        text = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+        digest = hashlib.sha256(_repr(given if shown is None else shown)).hexdigest()[:12]
+        return Flaw(str(target), where, printable(text), digest)
+
+
+def each(
+    where: str, things: Iterable[T], name: Callable[[T], object], handle: Callable[[T], R]
+) -> tuple[list[R], list[Flaw]]:
+    """What `handle` makes of each thing, in order, and the flaws of those that it raised about."""
+    made: list[R] = []
+    flaws: list[Flaw] = []
+    for thing in things:
+        one = walled(where, name(thing), handle, thing)
+        if isinstance(one, Flaw):
+            flaws.append(one)
+        else:
+            made.append(one)
+    return made, flaws
+
+
+def _repr(value: object) -> bytes:
+    try:
+        return repr(value).encode("utf-8", "replace")
+    except Exception:  # noqa: BLE001 -- a value that cannot even be shown is known by its type
+        return type(value).__name__.encode()

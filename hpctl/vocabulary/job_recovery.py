@@ -1,0 +1,214 @@
+"""The durable treatment of one attempt of one job, its table, and what its supervisor reports.
+
+What moves it is in `job_advance`. The order is the whole art (facts/recovery 2.1-2.4): node
+drained, then the job stopped, then COMPLETING waited out, then the requeue where the job ended by
+itself, then the excluded nodes and StartTime=now in one update. Nothing is held on the way, so a
+daemon that dies half-way leaves a job that still starts by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.toolkit import bounds
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.recovery import StepRecord, Trail, next_phase
+from hpctl.vocabulary.run_policy import Action, RunDecision
+from hpctl.vocabulary.trouble import Trouble
+
+
+class JobPhase(StrEnum):
+    """Where a job recovery stands. The last four are ends."""
+
+    HIT = "hit"
+    EXCISING = "excising"
+    WATCHING = "watching"
+    SAVING = "saving"
+    STOPPING = "stopping"
+    RELEASED = "released"
+    STARTING = "starting"
+    PROVING = "proving"
+    RESUMED = "resumed"
+    HELD = "held"
+    GAVE_UP = "gave_up"
+    CANCELLED = "cancelled"
+
+
+ENDS: Final = frozenset({JobPhase.RESUMED, JobPhase.HELD, JobPhase.GAVE_UP, JobPhase.CANCELLED})
+
+
+class JobSignal(StrEnum):
+    """An observed change that moves a job recovery."""
+
+    SUPERVISED = "supervised"
+    EXCISED = "excised"
+    WENT_ON = "went_on"
+    SAVE_WANTED = "save_wanted"
+    STOP_WANTED = "stop_wanted"
+    SAVE_OVER = "save_over"
+    QUEUED = "queued"
+    STARTED = "started"
+    RUNNING_SEEN = "running_seen"
+    PROVED = "proved"
+    FINISHED = "finished"
+    HELD = "held"
+    FAILED_AGAIN = "failed_again"
+    REFUSED = "refused"
+    GONE = "gone"
+    CALLED_OFF = "called_off"
+    ENDED = "ended"
+    DEADLINE = "deadline"
+    OPERATOR_CANCELLED = "operator_cancelled"
+
+
+_WAITING: Final = tuple(p for p in JobPhase if p not in ENDS)
+BEFORE_STOP: Final = (JobPhase.HIT, JobPhase.EXCISING, JobPhase.SAVING, JobPhase.STOPPING)
+_BEFORE_START: Final = (*BEFORE_STOP, JobPhase.WATCHING, JobPhase.RELEASED, JobPhase.STARTING)
+
+TRANSITIONS: Final[Mapping[tuple[JobPhase, JobSignal], JobPhase]] = {
+    # A job whose supervisor restarts its step is only watched: it stops when that does not come.
+    (JobPhase.HIT, JobSignal.SUPERVISED): JobPhase.EXCISING,
+    (JobPhase.EXCISING, JobSignal.EXCISED): JobPhase.WATCHING,
+    (JobPhase.EXCISING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.WATCHING, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.WATCHING, JobSignal.WENT_ON): JobPhase.RESUMED,
+    (JobPhase.HIT, JobSignal.SAVE_WANTED): JobPhase.SAVING,
+    (JobPhase.HIT, JobSignal.STOP_WANTED): JobPhase.STOPPING,
+    (JobPhase.SAVING, JobSignal.SAVE_OVER): JobPhase.STOPPING,
+    # Nothing has stopped it yet, and its supervisor has restarted its step meanwhile.
+    (JobPhase.STOPPING, JobSignal.WENT_ON): JobPhase.RESUMED,
+    (JobPhase.STOPPING, JobSignal.QUEUED): JobPhase.RELEASED,
+    (JobPhase.RELEASED, JobSignal.STARTED): JobPhase.STARTING,
+    # slurmctld died within seconds of the requeue, and knows of none.
+    **{
+        (p, JobSignal.STOP_WANTED): JobPhase.STOPPING
+        for p in (JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING)
+    },
+    (JobPhase.RELEASED, JobSignal.HELD): JobPhase.HELD,
+    (JobPhase.PROVING, JobSignal.PROVED): JobPhase.RESUMED,
+    (JobPhase.PROVING, JobSignal.FAILED_AGAIN): JobPhase.GAVE_UP,
+    # Slurm may be quicker than we are (expedited requeue, an operator): running is running.
+    **{(p, JobSignal.RUNNING_SEEN): JobPhase.PROVING for p in _BEFORE_START},
+    **{(p, JobSignal.FINISHED): JobPhase.RESUMED for p in _WAITING},
+    **{(p, JobSignal.GONE): JobPhase.CANCELLED for p in _WAITING},
+    # What `hangs` of the configuration had ended is its owner's.
+    (JobPhase.HIT, JobSignal.ENDED): JobPhase.GAVE_UP,
+    # A job that nothing has stopped yet is left alone once nobody treats its node any more.
+    **{(p, JobSignal.CALLED_OFF): JobPhase.CANCELLED for p in BEFORE_STOP},
+    **{(p, JobSignal.REFUSED): JobPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobSignal.DEADLINE): JobPhase.GAVE_UP for p in _WAITING},
+    **{(p, JobSignal.OPERATOR_CANCELLED): JobPhase.CANCELLED for p in _WAITING},
+}
+
+
+class JobRecovery(Struct, frozen=True):
+    """One job recovery as the journal tells it. `cause` is the node recovery behind it, empty
+    where the run's own `trouble` is; see `journal.JobRecoveryOpened`."""
+
+    id: RecoveryId
+    attempt: Attempt
+    cause: RecoveryId
+    bad_nodes: tuple[NodeName, ...]
+    opened: datetime
+    phase: JobPhase
+    since: datetime
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    why: str = ""
+    save_signal: str = ""
+    over_budget: str = ""
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    exclude: tuple[NodeName, ...] = ()
+    start_at: datetime | None = None
+    supervised: bool = False
+    ran_on: tuple[NodeName, ...] = ()
+    nodes: int = 0
+    hang: str = ""
+    steps: tuple[StepRecord, ...] = ()
+    trail: tuple[Trail, ...] = ()
+
+    @property
+    def key(self) -> JobId:
+        """What at most one open recovery may be about."""
+        return self.attempt.job
+
+    @property
+    def ended(self) -> bool:
+        """Closed for ever."""
+        return self.phase in ENDS
+
+    @property
+    def crippled(self) -> bool:
+        """Its run has lost a node and goes on only if its own supervisor sees to that."""
+        return any(move.signal == JobSignal.EXCISED for move in self.trail)
+
+    @property
+    def let_run(self) -> bool:
+        """It ended without stopping the run, which may therefore be hit again."""
+        return any(move.signal in (JobSignal.WENT_ON, JobSignal.CALLED_OFF) for move in self.trail)
+
+    def on(self, seen: str, at: datetime, why: str, _: object = None) -> JobRecovery:
+        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        signal = JobSignal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
+        trail = (*self.trail, Trail(at, signal, phase, why))
+        return replace(self, phase=phase, since=at, trail=trail)
+
+
+class Wish(StrEnum):
+    """What a supervisor asks the daemon to do with its job."""
+
+    NONE = ""
+    """Nothing: it goes on by itself."""
+    REQUEUE = "requeue"
+    """Start the job again, elsewhere where `exclude` says so, after `after_s` seconds."""
+    HOLD = "hold"
+    """Put the job back in the queue, held, with the reason where its owner reads it."""
+
+
+_WISHES = {Action.REQUEUE: Wish.REQUEUE, Action.HOLD: Wish.HOLD}
+
+
+class JobReport(Struct, frozen=True):
+    """One word of one run of a job. `restarts` is its SLURM_RESTART_COUNT.
+
+    `trouble` None is a mere sign of life. `action` and `why` are what the supervisor did, or is
+    about to do, about it. `exclude` and `after_s` belong to the wish. `progress` is the step of
+    the newest complete checkpoint, where the supervisor knows it.
+    """
+
+    job: JobId
+    restarts: int
+    trouble: Trouble | None = None
+    action: Action = Action.NONE
+    why: str = ""
+    wish: Wish = Wish.NONE
+    exclude: tuple[NodeName, ...] = ()
+    after_s: float = 0.0
+    progress: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.clean(self, "why")
+
+    @classmethod
+    def of(cls, job: JobId, restarts: int, trouble: Trouble, answer: RunDecision) -> JobReport:
+        """The report of a trouble that `decide` has answered: REQUEUE and HOLD become wishes."""
+        return cls(
+            job,
+            restarts,
+            trouble,
+            answer.action,
+            answer.why,
+            _WISHES.get(answer.action, Wish.NONE),
+            answer.exclude,
+            answer.after_s,
+            trouble.progress,
+        )

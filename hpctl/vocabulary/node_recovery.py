@@ -1,0 +1,268 @@
+"""The durable treatment of one generation of one node: its value and its table.
+
+Rules of this file. Every phase change is in TRANSITIONS; an unknown pair raises. Every waiting
+phase has a DEADLINE row. What moves a recovery is decided in `node_advance`; nothing there or
+here opens one: `plan` does, under the gates. A closed recovery never acts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.identity import Generation, LogicalId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.model import Finding
+from hpctl.vocabulary.recovery import StepKind, StepRecord, Trail, next_phase
+
+
+class NodePhase(StrEnum):
+    """Where a node recovery stands. The last three are ends."""
+
+    OPEN = "open"
+    CORDONED = "cordoned"
+    VACATED = "vacated"
+    REMEDYING = "remedying"
+    REJOINING = "rejoining"
+    VERIFYING = "verifying"
+    ACCEPTING = "accepting"
+    UNRESERVING = "unreserving"
+    RETURNED = "returned"
+    ESCALATED = "escalated"
+    CANCELLED = "cancelled"
+
+
+IN_TEST: Final = (NodePhase.ACCEPTING, NodePhase.UNRESERVING)
+"""A node is resumed here inside a reservation of hpctl's."""
+ENDS: Final = frozenset({NodePhase.RETURNED, NodePhase.ESCALATED, NodePhase.CANCELLED})
+
+
+class NodeSignal(StrEnum):
+    """An observed change that moves a node recovery."""
+
+    CORDON_SEEN = "cordon_seen"
+    JOBS_GONE = "jobs_gone"
+    REMEDY_ACCEPTED = "remedy_accepted"
+    NOTHING_TO_REMEDY = "nothing_to_remedy"
+    RESET_SEEN = "reset_seen"
+    NEW_GENERATION_SEEN = "new_generation_seen"
+    REJOINED = "rejoined"
+    FAULT_AGAIN = "fault_again"
+    RESET_IN_VAIN = "reset_in_vain"
+    ACCEPTANCE_DUE = "acceptance_due"
+    TEST_PASSED = "test_passed"
+    TEST_FAILED = "test_failed"
+    TEST_ASKS_RESET = "test_asks_reset"
+    TEST_ASKS_REBOOT = "test_asks_reboot"
+    TEST_ASKS_REPLACE = "test_asks_replace"
+    UNTESTED = "untested"
+    UNRESERVED = "unreserved"
+    REBOOT_IN_VAIN = "reboot_in_vain"
+    RETURN_SEEN = "return_seen"
+    MARKED = "marked"
+    REPLACE_ASKED = "replace_asked"
+    WITHDRAWN = "withdrawn"
+    NEEDS_HUMAN = "needs_human"
+    DEADLINE = "deadline"
+    OPERATOR_TOOK_OVER = "operator_took_over"
+    OPERATOR_CANCELLED = "operator_cancelled"
+
+
+_WAITING: Final = tuple(p for p in NodePhase if p not in ENDS)
+_UNTOUCHED: Final = (NodePhase.OPEN, NodePhase.CORDONED, NodePhase.VACATED)
+_ENDING: Final = {
+    NodeSignal.NEEDS_HUMAN: NodePhase.ESCALATED,
+    NodeSignal.DEADLINE: NodePhase.ESCALATED,
+    NodeSignal.OPERATOR_TOOK_OVER: NodePhase.CANCELLED,
+    NodeSignal.OPERATOR_CANCELLED: NodePhase.CANCELLED,
+}
+
+TEST_ASKS: Final[Mapping[NodeSignal, Remedy]] = {
+    NodeSignal.TEST_ASKS_RESET: Remedy.RESET_GPU,
+    NodeSignal.TEST_ASKS_REBOOT: Remedy.REBOOT,
+    NodeSignal.TEST_ASKS_REPLACE: Remedy.REPLACE,
+}
+"""The remedy that a failed test names; `test_failed` names none."""
+
+TRANSITIONS: Final[Mapping[tuple[NodePhase, NodeSignal], NodePhase]] = {
+    (NodePhase.OPEN, NodeSignal.CORDON_SEEN): NodePhase.CORDONED,
+    (NodePhase.CORDONED, NodeSignal.JOBS_GONE): NodePhase.VACATED,
+    (NodePhase.VACATED, NodeSignal.REMEDY_ACCEPTED): NodePhase.REMEDYING,
+    (NodePhase.VACATED, NodeSignal.NOTHING_TO_REMEDY): NodePhase.VERIFYING,
+    (NodePhase.REMEDYING, NodeSignal.RESET_SEEN): NodePhase.VERIFYING,
+    (NodePhase.REMEDYING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    (NodePhase.REJOINING, NodeSignal.REJOINED): NodePhase.VERIFYING,
+    # A second new generation while we wait for the first: the provider tried again by itself.
+    (NodePhase.REJOINING, NodeSignal.NEW_GENERATION_SEEN): NodePhase.REJOINING,
+    (NodePhase.VERIFYING, NodeSignal.FAULT_AGAIN): NodePhase.VACATED,
+    # The GPU cannot be reset, or the machine did not come back from our reboot: on to the next
+    # rung, not to a person yet.
+    (NodePhase.VACATED, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REMEDYING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REJOINING, NodeSignal.RESET_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REMEDYING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.REJOINING, NodeSignal.REBOOT_IN_VAIN): NodePhase.VACATED,
+    (NodePhase.VERIFYING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
+    (NodePhase.VERIFYING, NodeSignal.ACCEPTANCE_DUE): NodePhase.ACCEPTING,
+    # Whatever ends a test, its reservation and its job go first.
+    **{
+        (NodePhase.ACCEPTING, signal): NodePhase.UNRESERVING
+        for signal in (
+            NodeSignal.TEST_PASSED,
+            NodeSignal.TEST_FAILED,
+            *TEST_ASKS,
+            NodeSignal.FAULT_AGAIN,
+            NodeSignal.UNTESTED,
+            *_ENDING,
+        )
+    },
+    # What comes to light of a node that has passed, before it is let out of its reservation.
+    (NodePhase.UNRESERVING, NodeSignal.FAULT_AGAIN): NodePhase.UNRESERVING,
+    (NodePhase.UNRESERVING, NodeSignal.UNRESERVED): NodePhase.VACATED,
+    (NodePhase.UNRESERVING, NodeSignal.RETURN_SEEN): NodePhase.RETURNED,
+    # A mass event, seen before any instance felt anything: the node was given back.
+    **{(p, NodeSignal.WITHDRAWN): NodePhase.CANCELLED for p in _UNTOUCHED},
+    # HyperPod's health agent marked the node meanwhile; it may ask for more than our rung.
+    **{(p, NodeSignal.MARKED): p for p in _WAITING},
+    **{(p, NodeSignal.REPLACE_ASKED): p for p in _UNTOUCHED},
+    **{(p, s): end for p in _WAITING if p is not NodePhase.ACCEPTING for s, end in _ENDING.items()},
+}
+
+
+MARKS: Final = frozenset({NodeSignal.MARKED, NodeSignal.REPLACE_ASKED})
+_FELT: Final = frozenset({StepKind.RESET, StepKind.REBOOT, StepKind.REPLACE})
+_CLIMBS: Final = frozenset(
+    {
+        NodeSignal.FAULT_AGAIN,
+        NodeSignal.RESET_IN_VAIN,
+        NodeSignal.REBOOT_IN_VAIN,
+        NodeSignal.TEST_FAILED,
+        *TEST_ASKS,
+    }
+)
+
+
+def goes_anyway(ladder: tuple[Remedy, ...]) -> bool:
+    """Whether hpctl only makes room before the provider takes the instance.
+
+    No budget holds that back, and many at once are no broken check: a spot pool runs dry.
+    """
+    return ladder == (Remedy.AWAIT,)
+
+
+class NodeRecovery(Struct, frozen=True):
+    """One node recovery as the journal tells it.
+
+    `generation` is what is being treated now: after a reboot or a replacement, the new one.
+    `opened_for` never changes. `rung` indexes `ladder`.
+    """
+
+    id: RecoveryId
+    opened_for: Generation
+    generation: Generation
+    rule: RuleId
+    meaning: str
+    urgency: Urgency
+    ladder: tuple[Remedy, ...]
+    opened: datetime
+    phase: NodePhase
+    since: datetime
+    rung: int = 0
+    why: str = ""
+    logical_id: LogicalId | None = None
+    by: str = ""
+    findings: tuple[Finding, ...] = ()
+    passed: tuple[str, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    trail: tuple[Trail, ...] = ()
+    tests: tuple[Finding, ...] = ()
+    """What its newest acceptance test found."""
+    marked_at: int = -1
+    """How many drains we had ordered when the newest mark of HyperPod's agent was written down."""
+
+    @property
+    def drains(self) -> int:
+        """How many drains we have ordered."""
+        return sum(s.kind is StepKind.DRAIN for s in self.steps)
+
+    @property
+    def node(self) -> NodeName:
+        """The Slurm name of the node; stays the same over a replacement."""
+        return self.opened_for.node
+
+    key = node
+    """What at most one open recovery may be about."""
+
+    @property
+    def ended(self) -> bool:
+        """Closed for ever."""
+        return self.phase in ENDS
+
+    @property
+    def remedy(self) -> Remedy:
+        """The rung being tried."""
+        return self.ladder[min(self.rung, len(self.ladder) - 1)]
+
+    @property
+    def test(self) -> str:
+        """The id of its newest acceptance test, which its job and its reservation bear."""
+        return f"{self.id}-{sum(t.signal == NodeSignal.ACCEPTANCE_DUE for t in self.trail)}"
+
+    @property
+    def verdict(self) -> tuple[NodeSignal, str]:
+        """What ended its newest test, and why."""
+        for move in reversed(self.trail):
+            if move.phase == NodePhase.UNRESERVING and NodeSignal(move.signal) not in MARKS:
+                return NodeSignal(move.signal), move.why
+        return NodeSignal.NEEDS_HUMAN, "nothing says how its test ended"
+
+    @property
+    def withdrawn(self) -> bool:
+        """Ended because its fault was a mass event's: the node was given back untreated."""
+        return bool(self.trail) and self.trail[-1].signal == NodeSignal.WITHDRAWN
+
+    @property
+    def remedied(self) -> bool:
+        """True once something was asked for that the instance feels."""
+        return any(s.kind in _FELT for s in self.steps)
+
+    def on(
+        self, seen: str, at: datetime, why: str, now_is: Generation | None = None
+    ) -> NodeRecovery:
+        """The recovery after a signal. Raises IllegalSignal for a pair not in the table."""
+        signal = NodeSignal(seen)
+        phase = next_phase(TRANSITIONS, self.id, self.phase, signal)
+        marked = signal in MARKS
+        return replace(
+            self,
+            phase=phase,
+            # Who marks a node puts no deadline off.
+            since=self.since if marked else at,
+            urgency=Urgency.NOW if marked and not self.by else self.urgency,
+            rung=_rung(self, signal),
+            marked_at=self.drains if marked else self.marked_at,
+            generation=now_is or self.generation,
+            trail=(*self.trail, Trail(at, signal, phase, why)),
+        )
+
+
+def _rung(rec: NodeRecovery, signal: NodeSignal) -> int:
+    """The next rung for a signal that climbs, or the one further up that a failed test names.
+
+    A replacement that fails its test may be replaced once more: it is another instance.
+    """
+    if signal is NodeSignal.REPLACE_ASKED:
+        return rec.ladder.index(Remedy.REPLACE)
+    if signal not in _CLIMBS:
+        return rec.rung
+    asked, first = TEST_ASKS.get(signal), rec.rung + 1
+    replaced = {step.target for step in rec.steps if step.kind is StepKind.REPLACE}
+    if asked is rec.remedy is Remedy.REPLACE and len(replaced) == 1:
+        first = rec.rung
+    further = (rung for rung in range(first, len(rec.ladder)) if rec.ladder[rung] is asked)
+    return next(further, rec.rung + 1)

@@ -1,0 +1,244 @@
+"""Recovery policies as people write them: YAML for a job, a partition or the cluster.
+
+Every key may be left out: what a file does not say, the one before it says, and at last the
+defaults of `hpctl.jobs.decide`. `docs/policies.md` tells what the keys mean.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
+
+from hpctl.toolkit import yaml_files
+from hpctl.toolkit.bounds import natural
+from hpctl.toolkit.hostlist import MAX_HOSTS
+from hpctl.toolkit.yaml_files import FileProblems, Reads
+from hpctl.vocabulary.policy import Seconds, SecondsOrNone
+from hpctl.vocabulary.run_policy import DEFAULTS, RESTARTS, Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.trouble import Kind
+
+_GENTLEST_FIRST = list(Action)
+_T = TypeVar("_T", Backoff, Treatment)
+
+Factor = Annotated[float, Meta(ge=1, le=1_000_000)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+ExitCode = Annotated[int, Meta(ge=1, le=255)]
+
+
+class PolicyError(FileProblems):
+    """A policy with problems: all of them, each with its place."""
+
+    hint_text = "`hpctl policy example` prints every key with its default"
+
+
+def _range(value: Any) -> Any:
+    """`8`, `"6-8"` or `[6, 8]` as (least, most)."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", value)
+        value = (natural(found[1]), natural(found[2] or found[1])) if found else None
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise ValueError("is no number of nodes: write 8, or 6-8")
+    if not all(isinstance(n, int) for n in value) or not 1 <= value[0] <= value[1]:
+        raise ValueError("goes from the least to the most nodes, and the least is 1")
+    if value[1] > MAX_HOSTS:
+        raise ValueError(f"names more than {MAX_HOSTS} nodes")
+    return tuple(value)
+
+
+def _command(value: Any) -> Any:
+    """A list as it is; one string as a command line."""
+    return shlex.split(value) if isinstance(value, str) else value
+
+
+def _one_or_more(value: Any) -> Any:
+    return [value] if isinstance(value, str | int) else value
+
+
+def _ladder(value: Any) -> Any:
+    """`hold` or `[step, hold]`, the gentlest first."""
+    ladder = _one_or_more(value)
+    known = [a for a in ladder if a in _GENTLEST_FIRST] if isinstance(ladder, list) else []
+    for gentle, harsh in pairwise(known):
+        if _GENTLEST_FIRST.index(gentle) > _GENTLEST_FIRST.index(harsh):
+            raise ValueError(f"goes from the gentlest on: {harsh} cannot follow {gentle}")
+        if gentle in (Action.NONE, Action.HOLD):
+            raise ValueError(f"nothing can follow {gentle}")
+    return ladder
+
+
+def _rules(value: Any) -> Any:
+    """One name of log rules, or several: each a preset or an absolute path."""
+    from hpctl.vocabulary.log_presets import PRESETS
+
+    rules = _one_or_more(value)
+    for rule in rules if isinstance(rules, list) else ():
+        if isinstance(rule, str) and rule not in PRESETS and not rule.startswith("/"):
+            guess = yaml_files.near(rule, list(PRESETS))
+            raise ValueError(f"{rule!r} is no preset and no absolute path{guess}")
+    return rules
+
+
+class BackoffSection(Struct, frozen=True, omit_defaults=True):
+    """How long the second restart in a row waits, and each further one."""
+
+    first_s: SecondsOrNone | None = None
+    factor: Factor | None = None
+    cap_s: SecondsOrNone | None = None
+
+
+class TreatmentSection(Struct, frozen=True, omit_defaults=True):
+    """What one kind of trouble gets; a key that is left out keeps what it was."""
+
+    READS: ClassVar[Reads] = {"ladder": _ladder}
+
+    ladder: Annotated[tuple[Action, ...], Meta(min_length=1, max_length=20)] | None = None
+    backoff: bool | None = None
+    exclude: Count | None = None
+    save_first: bool | None = None
+    hold_same: bool | None = None
+    max: Count | None = None
+
+    @classmethod
+    def normal(cls, data: Any) -> Any:
+        """`hold` or `[step, hold]` stand for their ladder."""
+        return {"ladder": data} if isinstance(data, str | list) else data
+
+
+class PolicyFile(Struct, frozen=True, omit_defaults=True):
+    """One file, or one section of the daemon's configuration: only what is set counts."""
+
+    READS: ClassVar[Reads] = {
+        "nodes": _range,
+        "final_exit_codes": _one_or_more,
+        "corruption_exit_codes": _one_or_more,
+        "log_rules": _rules,
+        "notify": _command,
+    }
+
+    restarts: Count | None = None
+    window_s: Seconds | None = None
+    without_progress: Count | None = None
+    same_signature: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    proven_s: Seconds | None = None
+    most_excluded: Count | None = None
+    backoff: BackoffSection | None = None
+    save_grace_s: SecondsOrNone | None = None
+    nodes: tuple[int, int] | None = None
+    grow_gain: Factor | None = None
+    spares: Count | None = None
+    final_exit_codes: tuple[ExitCode, ...] | None = None
+    corruption_exit_codes: tuple[ExitCode, ...] | None = None
+    hang_floor_s: Seconds | None = None
+    hang_factor: Factor | None = None
+    hang_start_s: Seconds | None = None
+    on: dict[Kind, TreatmentSection] | None = None
+    log_rules: tuple[str, ...] | None = None
+    notify: tuple[str, ...] | None = None
+
+    @classmethod
+    def normal(cls, data: Any) -> Any:
+        """YAML 1.1 reads the bare key `on` as the boolean true."""
+        if isinstance(data, Mapping) and True in data and "on" not in data:
+            return {"on" if key is True else key: value for key, value in data.items()}
+        return data
+
+    def __post_init__(self) -> None:
+        final = (self.on or {}).get(Kind.FINAL)
+        if final is not None and RESTARTS & set(final.ladder or ()):
+            raise ValueError("on.final asks not to be run again: change final_exit_codes instead")
+
+    def compact(self) -> dict[str, object]:
+        """Only what is set, as JSON: what a job's Comment holds. `from_json` reads it back."""
+        keys: dict[str, object] = msgspec.json.decode(msgspec.json.encode(self))
+        return {**keys, "nodes": "-".join(map(str, self.nodes))} if self.nodes else keys
+
+
+def read(path: str | Path) -> PolicyFile:
+    """Read and validate a file. Raises PolicyError with every problem it has."""
+    return parse(yaml_files.read(path, PolicyError), str(path))
+
+
+def parse(text: str, place: str = "<text>") -> PolicyFile:
+    """Validate YAML text. Raises PolicyError with every problem it has."""
+    return yaml_files.struct_of(PolicyFile, text, place, PolicyError)
+
+
+def from_json(keys: object) -> PolicyFile:
+    """A policy as a job's Comment or a message has it. Raises ValueError with what is wrong."""
+    found, problems = yaml_files.build(PolicyFile, keys)
+    if found is None:
+        place, first = problems[0]
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        raise ValueError(f"{'.'.join(map(str, place)) or 'the whole'}: {first}{more}"[:200])
+    return found
+
+
+def merged(files: Iterable[PolicyFile]) -> RunPolicy:
+    """The policy that layers of files make together: of each key, the last file that sets it.
+
+    Backoff and treatments are merged key by key as well, so that a file which changes one key of
+    a kind's treatment keeps the others.
+    """
+    policy = RunPolicy()
+    treatments = dict(policy.treatments)
+    for file in files:
+        numbers = _set(file)
+        numbers.pop("on", None)
+        numbers["backoff"] = _over(policy.backoff, file.backoff)
+        for kind, section in (file.on or {}).items():
+            before = treatments.get(kind) or policy.treatment(kind)
+            treatments[kind] = _over(before, section)
+        policy = replace(policy, **numbers)
+    return replace(policy, treatments=treatments)
+
+
+def _set(section: Struct) -> dict[str, Any]:
+    """The keys that a file sets."""
+    return {name: value for name, value in asdict(section).items() if value is not None}
+
+
+def _over(base: _T, section: Struct | None) -> _T:
+    return base if section is None else replace(base, **_set(section))
+
+
+def example() -> str:
+    """A file with every key at its default, and each kind's treatment with its reason."""
+    default = RunPolicy()
+    out = ["# A recovery policy: every key with its default. Leave out what you do not change."]
+    out.append("# Durations are seconds, or 30s, 10m, 2h, 1d.")
+    for name in PolicyFile.__struct_fields__:
+        value = getattr(default, name, None)
+        if name == "on":
+            out.append("on:")
+            for kind, treatment in DEFAULTS.items():
+                body = _body(treatment)
+                out += [f"  # {treatment.why}", f"  {kind}: {body}"]
+        elif name == "nodes":
+            out += [
+                "# The elastic range, as 6-8; without it the job keeps its size.",
+                "# nodes: 6-8",
+            ]
+        else:
+            plain = asdict(value) if isinstance(value, Backoff) else value
+            out.append(_flow({name: plain})[1:-1])
+    return "\n".join(out) + "\n"
+
+
+def _body(treatment: Treatment) -> str:
+    keys = {name: getattr(treatment, name) for name in TreatmentSection.__struct_fields__}
+    return _flow({name: value for name, value in keys.items() if value is not False and value != 0})
+
+
+def _flow(value: Any) -> str:
+    """JSON, which is YAML, without the quotes that YAML can do without."""
+    text = json.dumps(value)
+    return re.sub(r'"([A-Za-z_]\w*)"', r"\1", text)

@@ -1,0 +1,256 @@
+"""The doors to the world, in domain terms. Their docstrings promise failure behaviour.
+
+Reads raise `Unavailable` when they cannot answer (adapters retry them first, bounded and
+jittered); nothing else. Mutations are tried once, never raise for an expected failure, and
+answer an `Outcome` for every target they were given; repeating is the core's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from hpctl.vocabulary.cloud_facts import ProviderView
+    from hpctl.vocabulary.identity import Attempt, InstanceId, JobId, NodeName, RecoveryId
+    from hpctl.vocabulary.outcome import Outcome
+    from hpctl.vocabulary.reset_order import ResetOrder
+    from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
+
+
+class Scheduler(Protocol):
+    """Slurm, as the daemon uses it."""
+
+    def view(self) -> SchedulerView:
+        """All nodes and jobs. Raises Unavailable.
+
+        Raises Interrupted where an event of the daemon's arrives while many nodes are read; never
+        the first time, and never twice in a row.
+        """
+
+    def part(
+        self, nodes: Collection[NodeName], known: Mapping[NodeName, SlurmNode]
+    ) -> SchedulerView:
+        """All jobs, and these nodes at least: what `view` says, for less. Raises Unavailable.
+
+        A node that slurmctld does not know is absent. Of those in `known` only state, flags and
+        Reason need be read anew.
+        """
+
+    def marks(self) -> Mapping[NodeName, str]:
+        """The nodes that bear a mark of HyperPod's health agent, as `core.marks.mark_of` has it.
+
+        A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
+        """
+
+    def booted(self) -> datetime | None:
+        """When slurmctld started, to the second below; None where that is not known.
+
+        A slurmctld that was killed has forgotten the orders of the seconds before. Raises
+        Unavailable.
+        """
+
+    def drain(
+        self, nodes: Mapping[NodeName, str], *, spare_marks: bool = False
+    ) -> Mapping[NodeName, Outcome]:
+        """DRAIN each node with its Reason. Convergent.
+
+        Looks at each node first: one that is drained with a Reason which is not hpctl's is
+        Rejected("foreign_drain") and left alone. One that slurmctld drained by itself, or that
+        HyperPod's health agent marked, is taken over: its Reason becomes ours, and its FAIL is
+        cleared. With `spare_marks` a marked one is Rejected("marked", transient) and left alone,
+        and each node is looked at directly before its own update.
+        """
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """Set DOWN each node that is already DRAIN with exactly our recovery's Reason.
+
+        Or that is closed with HyperPod's mark, where the Reason is that mark: both stay.
+        slurmctld kills or requeues its jobs at once. A node that is not so drained is
+        Rejected("not_ours").
+        """
+
+    def give_back(self, nodes: Mapping[NodeName, RecoveryId]) -> Mapping[NodeName, Outcome]:
+        """RESUME each node whose Reason still names that recovery; else Rejected("not_ours").
+
+        Or one that has booted since HyperPod's health agent marked it. A node that already is
+        back in service (no DRAIN, no FAIL, no DOWN) is Accepted.
+        """
+
+    def signal(self, attempt: Attempt, signal: str) -> Outcome:
+        """Send a signal (`USR1`) to batch script and steps of a running job. Not convergent."""
+
+    def requeue(self, attempt: Attempt) -> Outcome:
+        """Put an ended or running batch job back in the queue.
+
+        Rejected("completing", transient) while COMPLETING, whatever the release: on most it
+        crashes slurmctld. A job that is already pending again is Accepted. A job id that
+        belongs to another submission by now is Rejected("other_attempt").
+        """
+
+    def start_now(
+        self,
+        job: JobId,
+        exclude: Sequence[NodeName],
+        forgive: Sequence[NodeName] = (),
+        after_s: float = 0.0,
+        elastic: bool = False,
+    ) -> Outcome:
+        """Clear the begin delay of a pending job; ExcNodeList = its own - `forgive` + `exclude`.
+
+        One update. With `after_s` the job starts so many seconds from now, rounded up, and not
+        before; nothing holds it meanwhile, so it does so though nobody should ask again. An
+        `elastic` job, submitted with a range of nodes, gets its whole range again: Slurm has fixed
+        it to the size of its last run where it has --ntasks-per-node.
+        Names that slurmctld does not know are left out. Rejected("completing", transient) while
+        the job is COMPLETING, when the delay would come back; Rejected("not_pending") for a job
+        that runs or has ended. Not to be sent in the clock's second in which the last run was
+        ended: a node of that run kills a job that comes back so soon.
+        """
+
+    def hold(self, job: JobId, why: str) -> Outcome:
+        """User-hold a pending job and write `why` where its owner reads it (Comment)."""
+
+    def reservations(self) -> Mapping[str, tuple[NodeName, ...]]:
+        """The nodes of each reservation, by its name. Raises Unavailable."""
+
+    def leaves(self) -> Mapping[NodeName, str]:
+        """The leaf switch or block of each node, empty where Slurm knows no topology. Raises
+        Unavailable."""
+
+    def reserve(self, name: str, nodes: Sequence[NodeName], *, own: bool = False) -> Outcome:
+        """Have a reservation hold exactly these nodes, for nobody's jobs. Convergent.
+
+        With `own` it is for those of the daemon's own user.
+
+        It is made where there is none, and deleted for no nodes. Jobs that run go on. A node
+        that has one, or another reservation, makes it Rejected, transient, whole. So does a job
+        of a reservation that is to be deleted.
+        """
+
+    def test(
+        self, name: str, node: NodeName, partition: str, command: str, s: float,
+        *, idle: bool = False, qos: str = "",
+    ) -> Outcome:  # fmt: skip
+        """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
+
+        The job is the daemon's own user's, has this name and runs in the reservation of this name.
+        Where that user has such a job already, or had one until MinJobAge, it is the answer:
+        Accepted, with the job's id as `detail`. With `idle` it is in no reservation, but behind all
+        other jobs, and of that QOS.
+        """
+
+    def end_test(self, name: str) -> Outcome:
+        """Cancel the jobs of this name of the daemon's own user. Convergent."""
+
+
+class ByHand(Protocol):
+    """Slurm, as an operator's command drains nodes: under a Reason that is not the daemon's.
+
+    The daemon holds off a node that somebody else has drained, so the two never meet.
+    """
+
+    def view(self) -> SchedulerView:
+        """All nodes and jobs. Raises Unavailable."""
+
+    def close(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """DRAIN each node with its Reason. Convergent.
+
+        One that is closed already with another Reason is Rejected("closed") and left alone.
+        """
+
+    def down(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """Set DOWN each node that is drained with exactly this Reason; else Rejected("not_ours").
+
+        slurmctld kills or requeues its jobs at once.
+        """
+
+    def reopen(self, nodes: Mapping[NodeName, str]) -> Mapping[NodeName, Outcome]:
+        """RESUME each node whose Reason still is this one; else Rejected("not_ours").
+
+        Rejected("not_responding", transient) while its slurmd does not answer.
+        """
+
+    def weigh(self, nodes: Sequence[NodeName], weight: int) -> Outcome:
+        """Set the Weight of nodes that slurmctld knows: jobs get those of the least first."""
+
+
+class Provider(Protocol):
+    """The cloud that owns the instances."""
+
+    @property
+    def calls(self) -> Mapping[tuple[str, str], int]:
+        """How often each operation of its API was called, by result (`ok`, `throttled`, `error`).
+        Any thread."""
+
+    def view(self) -> ProviderView:
+        """Cluster and instances. Raises Unavailable."""
+
+    def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """Reboot by instance id, never by name. Not idempotent: the core looks before repeating."""
+
+    def replace(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """Replace by instance id. Once accepted the id is gone: a repeat cannot hit the new one."""
+
+    def add(self, group: str, count: int, size: int, token: str) -> Outcome:
+        """`count` instances more for a group, which has `size` then. Accepted: some or all of them.
+
+        With the same token within 8 hours it is one order, however often it is sent.
+        """
+
+    def remove(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
+        """Delete by instance id; the group shrinks by as many. Rejected("NodeIdNotFound"): gone."""
+
+
+class Agents(Protocol):
+    """The agents on the nodes, as far as they are told anything."""
+
+    def reset(self, orders: Sequence[ResetOrder]) -> Mapping[NodeName, Outcome]:
+        """Have GPUs reset. Accepted: offered to the agent, which takes it once or never; what
+        came of it is a finding. Rejected("unavailable", transient): offered to nobody."""
+
+
+class Service(Protocol):
+    """One AWS service in its own terms: `operation` and `request` as boto3's client takes them.
+
+    For `hpctl cluster` and its siblings, which an operator runs; the daemon's orders to HyperPod
+    go through Provider.
+    """
+
+    def read(self, operation: str, **request: Any) -> Mapping[str, Any]:
+        """The answer to a call that changes nothing: `read("describe_cluster", ClusterName=...)`.
+
+        Retried, bounded and jittered. Raises Absent, Refused, Unavailable.
+        """
+
+    def pages(self, operation: str, key: str, **request: Any) -> Iterator[Any]:
+        """Every entry of `key` in every page of a list. Raises as `read` does."""
+
+    def order(self, operation: str, **request: Any) -> Mapping[str, Any]:
+        """The answer to a call that changes something.
+
+        Sent again only where it certainly was not taken (throttled, no connection). Raises
+        Absent, Refused, InDoubt.
+        """
+
+
+class Aws(Protocol):
+    """An account in a region, with somebody's credentials."""
+
+    @property
+    def region(self) -> str:
+        """Its name. Raises HpctlError where nothing names one."""
+
+    def service(self, name: str) -> Service:
+        """A service by boto3's name. Raises HpctlError where no client can be made."""
+
+
+class Clock(Protocol):
+    """Time, so that tests own it."""
+
+    def now(self) -> datetime:
+        """The wall clock, aware, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""

@@ -1,0 +1,231 @@
+"""What is done about a run's trouble, by kind, and the decision that comes of it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct, field
+
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE, Kind
+
+
+class Action(StrEnum):
+    """What may be done, gentlest first. An answer is the gentlest that is possible and useful."""
+
+    NONE = "none"
+    """Nothing: somebody else does it, or the run is over."""
+    NOTIFY = "notify"
+    """Say so; let the run go on."""
+    PROCESS = "process"
+    """Restart the ranks inside the running step."""
+    STEP = "step"
+    """Launch a new step inside the same allocation."""
+    REQUEUE = "requeue"
+    """Give the allocation back and start again."""
+    HOLD = "hold"
+    """Stop, and tell the user why."""
+
+
+RESTARTS: Final = frozenset({Action.PROCESS, Action.STEP, Action.REQUEUE})
+"""The actions that run the program again, and that the budgets count."""
+
+
+class Backoff(Struct, frozen=True):
+    """Seconds before a restart.
+
+    The first restart after progress never waits; the second in a row waits `first_s`, each
+    further one `factor` times longer, at most `cap_s`.
+    """
+
+    first_s: float = 30.0
+    factor: float = 2.0
+    cap_s: float = 1800.0
+
+
+class Treatment(Struct, frozen=True):
+    """What one kind of trouble gets.
+
+    `ladder`: the actions in order; each repeat without progress climbs one rung, impossible ones
+    are passed over, and the last rung is kept. An action that stands twice is tried twice.
+    `backoff`: whether restarts wait. `exclude`: after how many times on the same node the run
+    leaves that node (0: never; times of all kinds that exclude add up). `save_first`: whether
+    ranks that still live are asked to save before. `hold_same`: whether the same signature,
+    `same_signature` times without progress, holds the job: for what the program does to itself.
+    `max`: after how many restarts of this kind without progress the job is held (0: no bound of
+    its own). `why` argues for a default.
+    """
+
+    ladder: tuple[Action, ...]
+    backoff: bool = False
+    exclude: int = 0
+    save_first: bool = False
+    hold_same: bool = False
+    max: int = 0
+    why: str = ""
+
+
+_ALL: Final = (Action.PROCESS, Action.STEP, Action.REQUEUE, Action.HOLD)
+
+
+_ONCE_MORE: Final = (Action.STEP, Action.REQUEUE, Action.HOLD)
+
+
+DEFAULTS: Final[Mapping[Kind, Treatment]] = {
+    Kind.NODE: Treatment(
+        (Action.STEP, Action.REQUEUE),
+        exclude=1,
+        save_first=True,
+        why="The node failed, not the program: waiting does not help.",
+    ),
+    Kind.CRASH: Treatment(
+        _ALL,
+        backoff=True,
+        hold_same=True,
+        why="Most crashes are transient; a repeat from the same checkpoint is a bug.",
+    ),
+    Kind.GPU_MEMORY: Treatment(
+        _ONCE_MORE,
+        hold_same=True,
+        why="One restart frees leaks and fragments; then the batch is too large for the GPU.",
+    ),
+    Kind.HOST_MEMORY: Treatment(
+        _ONCE_MORE,
+        hold_same=True,
+        why="One restart frees leaks and other people's memory; then it asked for too little.",
+    ),
+    Kind.CUDA: Treatment(
+        _ONCE_MORE,
+        exclude=1,
+        why="An error that names the device is the node's until it follows the program elsewhere.",
+    ),
+    Kind.NETWORK: Treatment(
+        _ONCE_MORE,
+        backoff=True,
+        exclude=2,
+        why="The reporting rank is often not the cause: a second report excludes the node.",
+    ),
+    Kind.HANG: Treatment(
+        _ALL,
+        exclude=2,
+        why="A race passes with a restart; a node named twice is more than bad luck. Hung ranks"
+        " cannot save, so none is asked to.",
+    ),
+    Kind.NAN: Treatment(
+        _ONCE_MORE,
+        hold_same=True,
+        why="Once it may be a bad GPU or batch; twice from the same checkpoint is the model."
+        " Never saved first: the weights are corrupt.",
+    ),
+    Kind.SPIKE: Treatment((Action.NOTIFY,), why="Most spikes recover without action."),
+    Kind.SLOW: Treatment((Action.NOTIFY,), why="Slow steps are still steps; a restart loses some."),
+    Kind.UPLOAD: Treatment((Action.NOTIFY,), why="Training goes on; tiers hold the checkpoint."),
+    Kind.STORAGE: Treatment(
+        (Action.REQUEUE,),
+        backoff=True,
+        exclude=2,
+        why="File systems recover in minutes; other jobs can use the nodes. A stale mount is"
+        " one node's.",
+    ),
+    Kind.CORRUPTION: Treatment(
+        (Action.REQUEUE,),
+        exclude=1,
+        why="Wrong results are worse than none: exclude the node at once.",
+    ),
+    Kind.NO_PROGRESS: Treatment(
+        _ONCE_MORE,
+        backoff=True,
+        why="An exit without progress may follow a lost node; the third is a finished or"
+        " broken program.",
+    ),
+    Kind.PREEMPTED: Treatment((Action.NONE,), why="Slurm requeues it itself."),
+    Kind.TIME_LIMIT: Treatment(
+        (Action.REQUEUE,), save_first=True, why="The next run continues from the checkpoint."
+    ),
+    Kind.KILLED: Treatment(
+        _ONCE_MORE, backoff=True, why="One kill may be a mistake; a second is intended."
+    ),
+    Kind.FINAL: Treatment((Action.NONE,), why="It asked not to be run again."),
+}
+"""What a careful person would choose. Documented, with the reasons, in docs/policies.md."""
+
+
+UNPLANNED: Final = frozenset(Kind) - {Kind.TIME_LIMIT, Kind.PREEMPTED}
+"""The kinds whose restarts count against `restarts`: a time limit is no failure."""
+
+
+CERTAIN: Final = frozenset({Kind.NODE, Kind.CORRUPTION})
+"""Kinds that prove a node bad: it is never used again just to have enough nodes."""
+
+
+LEAVES_ALIVE: Final = frozenset(
+    {Kind.SPIKE, Kind.SLOW, Kind.UPLOAD, Kind.TIME_LIMIT, Kind.NAN, Kind.HANG}
+)
+"""Kinds after which the ranks still run, unless somebody has seen otherwise."""
+
+
+WHY_CHARS: Final = 200
+"""A reason is read in squeue's columns: one line, no longer than this."""
+
+
+JITTER: Final = 0.25
+"""Jobs that one outage has hit do not all come back in the same second: up to this much later."""
+
+
+class RunPolicy(Struct, frozen=True):
+    """How one job is treated: merged from the cluster's, its partition's and its own file.
+
+    `restarts` in `window_s` seconds, `without_progress` of them in a row, and `same_signature`
+    times the same signature without progress are the budgets; over any of them the job is held.
+    Where nobody can tell a run's progress, one that went well for `proven_s` counts as progress.
+    `most_excluded`: so many nodes at most are left out on suspicion, the oldest is let in again.
+    `nodes` is the elastic range (least, most), None for a fixed size. `grow_gain` is how many
+    times over a restart must pay for itself before a smaller run grows back.
+    `final_exit_codes` ask not to be run again, `corruption_exit_codes` are evidence of silent
+    data corruption. `hang_floor_s` and `hang_factor`: no step for `hang_factor` times the run's
+    own median step, and at least `hang_floor_s`, is a hang; `hang_start_s` before the first step.
+    `notify` is a command (argument list), given the JSON of trouble and answer on its stdin.
+    """
+
+    restarts: int = 10
+    window_s: float = 86400.0
+    without_progress: int = 3
+    same_signature: int = 2
+    proven_s: float = 3600.0
+    most_excluded: int = 8
+    backoff: Backoff = field(default_factory=Backoff)
+    save_grace_s: float = 60.0
+    nodes: tuple[int, int] | None = None
+    grow_gain: float = 3.0
+    spares: int = 0
+    final_exit_codes: tuple[int, ...] = (STOP_EXIT_CODE,)
+    corruption_exit_codes: tuple[int, ...] = (16, 17)
+    hang_floor_s: float = 60.0
+    hang_factor: float = 3.0
+    hang_start_s: float = 1800.0
+    treatments: Mapping[Kind, Treatment] = field(default_factory=dict)
+    """Only where they differ from the defaults (`DEFAULTS`)."""
+    log_rules: tuple[str, ...] = ()
+    """Names of presets, or absolute paths of rule files."""
+    notify: tuple[str, ...] = ()
+
+    def treatment(self, kind: Kind) -> Treatment:
+        """What this policy, or the default, says of a kind."""
+        return self.treatments.get(kind) or DEFAULTS[kind]
+
+
+class RunDecision(Struct, frozen=True):
+    """What to do, after how many seconds, on which nodes not to, and why, for a person.
+
+    `why` is one line of at most 200 characters; a HOLD's begins with "hpctl: ". `exclude` are all
+    nodes that the job is to stay off from now on, those of earlier answers included. `size`: how
+    many nodes the new step gets (elastic; 0 where the action is no STEP). `save_first_s`: how
+    long to let the ranks save first, 0 for not at all.
+    """
+
+    action: Action
+    why: str
+    after_s: float = 0.0
+    exclude: tuple[NodeName, ...] = ()
+    size: int = 0
+    save_first_s: float = 0.0

@@ -1,0 +1,132 @@
+"""What Slurm says of nodes and jobs, in the shape that every release and adapter share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
+from hpctl.vocabulary.identity import Attempt, JobId, NodeName
+from hpctl.vocabulary.isolation import Flaw
+
+
+class SlurmNode(Struct, frozen=True):
+    """A node as slurmctld sees it: a base state and flags, in Slurm's capitals.
+
+    `flags` holds what Slurm adds to the base state (`DRAIN`, `NOT_RESPONDING`, ...), however the
+    release spells it. `last_busy`: when a job last held it, or when it came up where none has.
+    `reason_at`: when the Reason was set, where Slurm tells it. `version`: its slurmd's, as
+    `25.11.7`; empty where none has registered yet.
+    """
+
+    name: NodeName
+    state: str
+    flags: frozenset[str] = frozenset()
+    reason: str = ""
+    address: str = ""
+    partitions: tuple[str, ...] = ()
+    boot_time: datetime | None = None
+    slurmd_start: datetime | None = None
+    last_busy: datetime | None = None
+    has: Tres = NOTHING_KNOWN
+    features: tuple[str, ...] = ()
+    reason_at: datetime | None = None
+    version: str = ""
+
+    @property
+    def drained(self) -> bool:
+        """Closed to new work by DRAIN, whether jobs still run there or not."""
+        return "DRAIN" in self.flags
+
+    @property
+    def closed(self) -> bool:
+        """Closed to new work by DRAIN or by FAIL, of which each clears the other."""
+        return self.drained or "FAIL" in self.flags
+
+    @property
+    def in_service(self) -> bool:
+        """Neither closed nor DOWN: slurmctld gives it work, once its slurmd answers."""
+        return not self.closed and not self.down
+
+    @property
+    def down(self) -> bool:
+        """Base state DOWN: its jobs are gone, and slurmctld gives it none."""
+        return self.state == "DOWN"
+
+    @property
+    def responding(self) -> bool:
+        """False once slurmctld marks the slurmd as not answering."""
+        return "NOT_RESPONDING" not in self.flags
+
+
+ENDED_BADLY = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"})
+
+
+ENDED = ENDED_BADLY | frozenset({"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "PREEMPTED"})
+
+
+class SlurmJob(Struct, frozen=True):
+    """A job as slurmctld holds it in memory, finished ones included until MinJobAge.
+
+    `nodes` are those of the current or last run. `excluded` is the job's own ExcNodeList.
+    `requeue` is Slurm's Requeue=1; `batch` is false for salloc and srun jobs, which cannot be.
+    `wants`: how many nodes a pending job needs at least, all its array's waiting tasks together;
+    `asks` says more, None where Slurm does not. `uid` is its owner's number.
+    """
+
+    id: JobId
+    state: str
+    submit: datetime
+    restarts: int = 0
+    flags: frozenset[str] = frozenset()
+    name: str = ""
+    user: str = ""
+    partition: str = ""
+    nodes: tuple[NodeName, ...] = ()
+    excluded: tuple[NodeName, ...] = ()
+    batch_host: NodeName | None = None
+    batch: bool = True
+    requeue: bool = True
+    reason: str = ""
+    exit_code: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+    eligible: datetime | None = None
+    comment: str = ""
+    uid: int | None = None
+    wants: int = 0
+    asks: Demand | None = None
+
+    @property
+    def attempt(self) -> Attempt:
+        """Which run this is."""
+        return Attempt(self.id, self.submit, self.restarts)
+
+    @property
+    def completing(self) -> bool:
+        """Still cleaning up: requeueing it now can crash slurmctld (facts/recovery 2.3)."""
+        return "COMPLETING" in self.flags
+
+    @property
+    def running(self) -> bool:
+        """Holding nodes with processes on them."""
+        return self.state in ("RUNNING", "SUSPENDED", "CONFIGURING")
+
+    @property
+    def recoverable(self) -> bool:
+        """Slurm would run it again if told to: a batch job with Requeue=1."""
+        return self.batch and self.requeue
+
+
+class SchedulerView(Struct, frozen=True):
+    """All nodes and jobs that slurmctld knows, read at `as_of`. `flaws`: records that could not be
+    read; what they are about is there, in a state that nobody knows. `booted`: when slurmctld
+    started, where that was asked."""
+
+    as_of: datetime
+    nodes: Mapping[NodeName, SlurmNode] = field(default_factory=dict)
+    jobs: Mapping[JobId, SlurmJob] = field(default_factory=dict)
+    flaws: tuple[Flaw, ...] = ()
+    booted: datetime | None = None

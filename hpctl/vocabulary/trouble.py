@@ -1,0 +1,103 @@
+"""What goes wrong with a run, in one word each, whoever saw it.
+
+The supervisor inside the job, the log rules, the daemon and a crash's post-mortem all state a
+Trouble; `hpctl.jobs.decide` alone says what is done about it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from hpctl.toolkit import bounds
+from hpctl.toolkit.compat import StrEnum
+from hpctl.vocabulary.identity import NodeName
+
+EVIDENCE_CHARS = 2000
+STOP_EXIT_CODE = 93
+"""By which a job says that it must not be run again: NVIDIA's resiliency extension's code."""
+UNSTARTED: Final[Mapping[int, str]] = {
+    126: "its command cannot be executed",
+    127: "its command was not found",
+}
+"""What shells, env(1) and our own launcher mean by these exit codes (POSIX, 2.8.2)."""
+
+
+class Kind(StrEnum):
+    """The ways in which a run goes wrong."""
+
+    NODE = "node"
+    """A node of it is faulty, DOWN or gone."""
+    CRASH = "crash"
+    """A rank ended by itself: an exception, an assertion, an exit code nobody knows."""
+    GPU_MEMORY = "gpu_memory"
+    """CUDA out of memory."""
+    HOST_MEMORY = "host_memory"
+    """The kernel or Slurm killed a rank for its memory."""
+    CUDA = "cuda"
+    """A CUDA, ROCm or Neuron error that names the device or its driver."""
+    NETWORK = "network"
+    """A collective timed out, or a peer could not be reached."""
+    HANG = "hang"
+    """No progress for longer than the run's own past explains."""
+    NAN = "nan"
+    """A loss or gradient that is no number any more."""
+    SPIKE = "spike"
+    """A loss far above the run's own recent past."""
+    SLOW = "slow"
+    """Throughput below a threshold or the run's own past."""
+    UPLOAD = "upload"
+    """A checkpoint could not be uploaded."""
+    STORAGE = "storage"
+    """A file system error: full, stale, read-only, I/O error."""
+    CORRUPTION = "corruption"
+    """Evidence of silent data corruption (exit codes 16 and 17, Megatron's rerun machine)."""
+    NO_PROGRESS = "no_progress"
+    """It ended with exit code 0 before its end and without a newer checkpoint."""
+    PREEMPTED = "preempted"
+    """Slurm took its nodes for another job."""
+    TIME_LIMIT = "time_limit"
+    """Its time limit is near, or over."""
+    KILLED = "killed"
+    """A signal from outside that nothing else explains."""
+    FINAL = "final"
+    """An exit code that asks not to be run again (93 and others)."""
+
+
+class Trouble(Struct, frozen=True):
+    """One thing that went wrong with one run of a job.
+
+    `why` is one sentence for a person. `signature` is the same for the same root cause: no
+    addresses, times, pids or step numbers in it. `rank` is the global rank. `exit_code` is the
+    shell's (128 + n for signal n). `step` is the last training step that was seen, `progress` the
+    step of the newest complete checkpoint; None where nobody knows. `at` is kept in
+    bounds, texts are kept printable.
+    """
+
+    kind: Kind
+    at: datetime
+    why: str
+    signature: str = ""
+    node: NodeName | None = None
+    rank: int | None = None
+    device: str = ""
+    exit_code: int | None = None
+    evidence: str = ""
+    step: int | None = None
+    progress: int | None = None
+
+    def __post_init__(self) -> None:
+        bounds.keep(self, "at")
+        bounds.clean(self, "why", "signature", "device", "evidence")
+
+
+def unstarted(why: str, again: bool) -> tuple[Kind, str]:
+    """What it amounts to that a program could not even be started (`UNSTARTED`).
+
+    A name that is wrong once is wrong every time: FINAL. `again`: another run or rank of the same
+    job could start it, which means that what it needs is missing here and now, as a mount may be.
+    """
+    if again:
+        return Kind.STORAGE, f"{why}, and it was there elsewhere or before: is a mount missing?"
+    return Kind.FINAL, f"{why}: another try would not change that"

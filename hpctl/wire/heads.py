@@ -1,0 +1,241 @@
+"""A head node as agents and jobs reach it: where its intake listens, how it says no."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import http.client
+import json
+import math
+import os
+import pwd
+import random
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.wire import munge
+from hpctl.wire import reports as wire
+
+DEFAULT_PORT = 8470
+AGENT_METRICS_PORT = 8471
+SLURM_USER = "slurm"
+_CONFS = (
+    "/etc/slurm/slurm.conf",
+    "/opt/slurm/etc/slurm.conf",
+    "/run/slurm/conf/slurm.conf",
+    "/var/spool/slurmd/conf-cache/slurm.conf",
+)
+_ANSWER_BYTES = 64 * 1024
+NOT_LEADER = http.client.MISDIRECTED_REQUEST
+"""What a standby answers to every POST, with the leader's address where it knows one."""
+REACH_S, TRY_S = 1.0, 2.0
+"""How long one of several head nodes may take to accept a connection, and to answer."""
+ROUND_S = (0.1, 0.5)
+"""The pause before head nodes that did not take it are asked again, drawn at random: whoever waits
+for a new leader does not come with all others at once."""
+
+
+class Head(Struct, frozen=True):
+    """Where a head node's intake listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> Head:
+        """From `http://host:port`. Raises HpctlError."""
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise HpctlError(f"not a head node's URL: {url!r}: {error}") from error
+        if parts.scheme != "http" or not host or parts.path not in ("", "/"):
+            hint = f"Write it as http://HOST:{DEFAULT_PORT}; MUNGE protects what is sent."
+            raise HpctlError(f"not a head node's URL: {url!r}", hint)
+        return cls(host, port or DEFAULT_PORT)
+
+    @classmethod
+    def here(cls, listen: str) -> Head:
+        """The daemon of this host, from its `intake.listen`."""
+        host, _, port = listen.rpartition(":")
+        return cls("127.0.0.1" if host in ("", "0.0.0.0") else host, int(port))  # noqa: S104
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        until: float,
+        munge_socket: str | Path | None,
+        reach_s: float = math.inf,
+    ) -> tuple[int, bytes]:
+        """Send a body in the caller's own name, once; answers status and body.
+
+        A daemon has proved the answer to be its own, unless it asks to be asked again. `until`:
+        when to give up, by the monotonic clock; a connection is waited for `reach_s` seconds at
+        most. Raises Unreached where nothing was sent, OSError and http.client.HTTPException where
+        no answer came, Unproved, MungeUnavailable.
+        """
+        credential = munge.encode(wire.payload(body), munge_socket)
+        left = until - time.monotonic()
+        if left <= 0:
+            raise Unreached("no time left to ask")
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=min(left, reach_s))
+        authorization = f"{wire.AUTH_SCHEME} {credential}"
+        headers = {"Authorization": authorization, "Content-Type": "application/json"}
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise Unreached(error) from error
+            connection.sock.settimeout(max(until - time.monotonic(), 0.01))
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            text = response.read(_ANSWER_BYTES)
+            if not passing(response.status):
+                signed = wire.answered(authorization, response.status, text)
+                check_proof(response.getheader(wire.PROOF_HEADER, ""), signed, munge_socket)
+            return response.status, text
+        finally:
+            connection.close()
+
+
+class Unreached(OSError):
+    """No connection to the head node: nothing was sent."""
+
+
+def ask_leader(
+    heads: Sequence[Head],
+    path: str,
+    body: bytes,
+    until: float,
+    munge_socket: str | Path | None,
+    *,
+    once: bool = False,
+) -> tuple[int, bytes]:
+    """Post a body to the head node that leads; answers its status and body.
+
+    A standby's answer leads to the leader that it names, or to the next head node. Several are
+    asked until one takes it or `until` is over; `once`: what one of them has got is not sent again,
+    though no answer came. NOT_LEADER is answered where none led in that time. Raises what
+    `Head.post` does.
+    """
+    several = len(heads) > 1
+    reach_s, try_s = (REACH_S, math.inf if once else TRY_S) if several else (math.inf, math.inf)
+    head, silent, asked, standby = heads[0], None, set[Head](), b""
+    while True:
+        status, text, error = NOT_LEADER, b"", None
+        try:
+            end = min(until, time.monotonic() + try_s)
+            status, text = head.post(path, body, end, munge_socket, reach_s)
+        except (OSError, http.client.HTTPException, Unproved) as trouble:
+            if not several or (once and not isinstance(trouble, Unreached)):
+                raise
+            error = trouble
+            silent = head if isinstance(trouble.__cause__ or trouble, TimeoutError) else silent
+        if status != NOT_LEADER:
+            return status, text
+        asked.add(head)
+        standby = text or standby
+        named = leader_named(text, heads)
+        following = heads[(heads.index(head) + 1) % len(heads)]
+        goal = following if named in (None, head) else named
+        # A standby names a leader that is frozen until the lease is over.
+        head = goal if goal != silent else head
+        if head in asked:
+            asked.clear()
+            pause = random.uniform(*ROUND_S)  # noqa: S311 - jitter, not a secret
+            if time.monotonic() + pause >= until:
+                if error is not None and not standby:
+                    raise error
+                return NOT_LEADER, standby
+            time.sleep(pause)
+
+
+def leader_named(text: bytes, heads: Sequence[Head]) -> Head | None:
+    """The leader that a standby's answer names, where it is one of these: no answer, which may be
+    old or a stranger's, has a credential sent anywhere else."""
+    try:
+        named = Head.parse(json.loads(text)["leader"])
+    except (ValueError, TypeError, KeyError, RecursionError, HpctlError):
+        return None
+    return named if named in heads else None
+
+
+def passing(status: int) -> bool:
+    """Whether the same body may be taken later: nothing rests on such an answer."""
+    later = (http.client.REQUEST_TIMEOUT, http.client.CONFLICT, http.client.TOO_MANY_REQUESTS)
+    return status >= http.client.INTERNAL_SERVER_ERROR or status in (*later, NOT_LEADER)
+
+
+def explained(text: bytes) -> str:
+    """What the body of a refusal says: its code, message and hint; as it is where it has none."""
+    try:
+        answer = json.loads(text)
+        return f"{answer['error']}: {answer['message']} {answer.get('hint', '')}".strip()
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return text[:200].decode(errors="replace")
+
+
+class Unproved(Unavailable):
+    """An answer that no daemon of this cluster has proved to be its own."""
+
+
+def check_proof(
+    proof: str, signed: bytes, munge_socket: Path | str | None, secret: bytes | None = None
+) -> None:
+    """Whether a daemon gave an answer, `signed` being wire.answered() of it.
+
+    `secret` is the session's key, where one was used. Raises Unproved, MungeUnavailable.
+    """
+    scheme, _, word = proof.partition(" ")
+    if secret is not None:
+        if scheme == wire.SESSION_SCHEME and hmac.compare_digest(
+            wire.mac(secret, signed).encode(), word.encode("utf-8", "replace")
+        ):
+            return
+        raise Unproved("the answer is not signed with the session's key", _HINT)
+    if scheme != wire.AUTH_SCHEME:
+        raise Unproved("the answer carries no credential", _HINT)
+    try:
+        credential = munge.decode(word, munge_socket)
+    except munge.CredentialError as error:
+        raise Unproved(f"the answer's credential proves nothing: {error}", _HINT) from error
+    if credential.payload != signed or credential.uid not in trusted_uids():
+        raise Unproved(f"the answer was given by uid {credential.uid}", _HINT)
+
+
+_HINT = "Is it the daemon that listens there, and of this release? Look with: ss -ltnp"
+
+
+def trusted_uids() -> set[int]:
+    """The users a daemon may run as: root, SlurmUser, and whoever asks."""
+    try:
+        return {0, os.geteuid(), pwd.getpwnam(slurm_user()).pw_uid}
+    except KeyError:
+        return {0, os.geteuid()}
+
+
+def slurm_user(root: Path = Path("/")) -> str:
+    """SlurmUser of the machine below a root, as its slurm.conf has it; `slurm` where it has none.
+
+    Source: slurm.conf(5), SlurmUser: "The default value is root".
+    """
+    for conf in slurm_confs(root):
+        with contextlib.suppress(OSError):
+            text = conf.read_text(errors="replace")
+            named = re.findall(r"(?im)^[ \t]*SlurmUser[ \t]*=[ \t]*([^\s#]+)", text)
+            elsewhere = re.search(r"(?im)^[ \t]*Include[ \t]", text)
+            return str(named[-1]) if named else SLURM_USER if elsewhere else "root"
+    return SLURM_USER
+
+
+def slurm_confs(root: Path = Path("/")) -> list[Path]:
+    """Where a slurm.conf may be: the environment's, a controller's, a configless node's."""
+    own = os.environ.get("SLURM_CONF", "")
+    return [root / place.lstrip("/") for place in (own, *_CONFS) if place]

@@ -1,0 +1,172 @@
+"""Sends a supervisor's reports to the head node: the trouble, the action, and what it asks for.
+
+Runs inside a job, as the job's owner, and must never harm it: `send_report` raises nothing,
+waits for two seconds at most, and some more where several head nodes may settle who leads, and
+answers None where nobody was reached. The daemon believes it by
+its MUNGE credential, whose uid must be the job's owner in Slurm (or root), and is believed by one
+of its own.
+
+Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
+in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which
+munged is asked: $HPCTL_AGENT_MUNGE_SOCKET, the same name in that file, the socket that AuthInfo
+names in $SLURM_CONF, or MUNGE's own default.
+"""
+
+import logging
+import os
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import JobId
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.wire import job_reports as job_wire
+from hpctl.wire.heads import Head, ask_leader, explained, passing
+
+log = logging.getLogger(__name__)
+
+HEAD = "HPCTL_HEAD"
+AGENT_HEAD = "HPCTL_AGENT_HEAD"
+AGENT_ENV = "HPCTL_AGENT_ENV"
+AGENT_ENV_FILE = Path("/etc/hpctl/agent.env")
+MUNGE_SOCKET = "HPCTL_AGENT_MUNGE_SOCKET"
+FAILOVER_S = 3.0
+"""How much longer than one head node several are asked: who leads may be open for a moment."""
+WHOLE_FAILOVER_S = 12.0
+"""The same for what is better late than never: as long as a fail-over takes."""
+_MAX_FILE = 256 * 1024
+_AUTH_INFO = re.compile(r"^\s*AuthInfo\s*=.*?\bsocket=([^\s,;]+)", re.IGNORECASE | re.MULTILINE)
+
+
+class DaemonReply(Struct, frozen=True):
+    """What the head node answered.
+
+    `ok`: the report is written down. `acts`: the daemon may act on this job; where not (it only
+    observes, is paused, or keeps out of the partition; `text` says which), it does not do
+    what the report asks for. `again`: not taken now, the same report may be taken later.
+    `run_policy`: the recovery policies of the cluster and the partition, as JSON.
+    """
+
+    ok: bool
+    acts: bool = False
+    again: bool = False
+    text: str = ""
+    run_policy: Sequence[Mapping[str, object]] = ()
+
+
+def send_report(
+    report: JobReport,
+    *,
+    head: str | None = None,
+    timeout_s: float = 2.0,
+    failover_s: float = FAILOVER_S,
+) -> DaemonReply | None:
+    """Send one report to the head node that leads. Never raises.
+
+    `head` (`http://HOST:PORT`) overrides what is configured. None where no head node is known or
+    none was reached within `timeout_s` seconds, and `failover_s` more where several are known.
+    """
+    begun = time.monotonic()
+    try:
+        known = head_settings(os.environ)
+        heads = [at for url in ((head,) if head else known.heads) if (at := _head(url))]
+        if not heads:
+            log.info("no head node is known: set %s", HEAD)
+            return None
+        until = begun + timeout_s + (failover_s if len(heads) > 1 else 0.0)
+        body = job_wire.encode(report)
+        return _reply(*ask_leader(heads, job_wire.PATH, body, until, known.munge_socket))
+    except Exception as error:  # noqa: BLE001 -- a job must not end because no daemon was reached
+        log.info("no report was sent to the head node: %s", error or type(error).__name__)
+    return None
+
+
+def report_resume_step(step: int, environment: Mapping[str, str]) -> None:
+    """Tell the step that a run resumes from, in a process of its own: a start waits for nobody.
+
+    By it the daemon knows of jobs without a supervisor whether they got on between two crashes.
+    Does nothing outside a job. Never raises.
+    """
+    job, restarts = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_RESTART_COUNT", "0")
+    if not (job.isdecimal() and restarts.isdecimal()):
+        return
+    try:
+        if os.fork():
+            return
+    except OSError as error:
+        log.info("no report was sent to the head node: %s", error)
+        return
+    try:
+        # Whoever reads what we printed waits until nobody holds the other end.
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        report = JobReport(JobId(int(job)), int(restarts), progress=step)
+        send_report(report, failover_s=WHOLE_FAILOVER_S)
+    finally:
+        os._exit(0)
+
+
+class HeadSettings(Struct, frozen=True):
+    """The head nodes to send to, and which munged to ask (None: MUNGE's default)."""
+
+    heads: tuple[str, ...] = ()
+    munge_socket: str | None = None
+
+
+def head_settings(environment: Mapping[str, str]) -> HeadSettings:
+    """What environment and files say. What cannot be read says nothing."""
+    agent = _agent_env(Path(environment.get(AGENT_ENV) or AGENT_ENV_FILE))
+    heads = environment.get(HEAD) or environment.get(AGENT_HEAD) or agent.get(AGENT_HEAD, "")
+    socket = environment.get(MUNGE_SOCKET) or agent.get(MUNGE_SOCKET)
+    return HeadSettings(
+        tuple(re.split(r"[\s,]+", heads.strip())) if heads.strip() else (),
+        socket or _slurms_socket(environment.get("SLURM_CONF")),
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _agent_env(path: Path) -> dict[str, str]:
+    """The assignments of a systemd environment file, as far as a shell would read them too."""
+    found: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        name, is_pair, value = line.strip().partition("=")
+        if not is_pair or name.startswith(("#", ";")):
+            continue
+        try:
+            found[name.strip()] = " ".join(shlex.split(value))
+        except ValueError:
+            continue
+    return found
+
+
+def _slurms_socket(conf: str | None) -> str | None:
+    found = _AUTH_INFO.search(_text(Path(conf))) if conf else None
+    return found[1] if found else None
+
+
+def _head(url: str) -> Head | None:
+    try:
+        return Head.parse(url)
+    except HpctlError as error:
+        log.info("no report is sent there: %s", error)
+        return None
+
+
+def _reply(status: int, text: bytes) -> DaemonReply:
+    if status == 200:
+        taken = job_wire.decode_taken(text)
+        return DaemonReply(True, taken.acts, text=taken.why, run_policy=taken.run_policy)
+    return DaemonReply(False, again=passing(status), text=f"{status} {explained(text)}")

@@ -1,0 +1,151 @@
+"""The bytes between a job's supervisor and the head node: JSON, versioned, bounded, strict.
+
+`POST /v1/jobs` with one report, and `Authorization: MUNGE <credential>` over the body's digest as
+for the agents' reports (`hpctl.wire.reports`). The shapes repeat core's JobReport and Trouble
+with their limits; what is too long is cut by the sender, what is wrong is refused by the receiver.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from hpctl.toolkit.bounds import in_utc
+from hpctl.vocabulary.identity import JobId, NodeName
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.trouble import EVIDENCE_CHARS, Kind, Trouble
+from hpctl.wire import reports as wire
+
+PATH = "/v1/jobs"
+MAX_BODY = 32 * 1024
+"""Bytes of one report's body: the evidence, six bytes a character at worst, and the rest."""
+MAX_WHY = 500
+MAX_WORD = 200
+MAX_EXCLUDE = 64
+"""Nodes that one report may ask to leave."""
+MAX_AFTER_S = 86400.0
+
+_Node = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+_Why = Annotated[str, Meta(max_length=MAX_WHY)]
+_Word = Annotated[str, Meta(max_length=MAX_WORD)]
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Exit = Annotated[int, Meta(ge=-255, le=255)]
+_S = TypeVar("_S", bound=Struct)
+
+
+class _Trouble(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    kind: Kind
+    at: Annotated[datetime, Meta(tz=True)]
+    why: _Why
+    signature: _Word = ""
+    node: _Node | None = None
+    rank: _Count | None = None
+    device: _Word = ""
+    exit_code: _Exit | None = None
+    evidence: Annotated[str, Meta(max_length=EVIDENCE_CHARS)] = ""
+    step: _Count | None = None
+    progress: _Count | None = None
+
+
+class _JobReport(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    job: Annotated[int, Meta(ge=1, le=2**32)]
+    restarts: Annotated[int, Meta(ge=0, le=2**32)]
+    trouble: _Trouble | None = None
+    action: Action = Action.NONE
+    why: _Why = ""
+    wish: Wish = Wish.NONE
+    exclude: Annotated[tuple[_Node, ...], Meta(max_length=MAX_EXCLUDE)] = ()
+    after_s: Annotated[float, Meta(ge=0, le=MAX_AFTER_S)] = 0.0
+    progress: _Count | None = None
+
+
+class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    job_report: _JobReport
+
+
+_decoder = msgspec.json.Decoder(_Envelope)
+
+
+class Taken(Struct, frozen=True):
+    """The head node's answer: written down, and whether it may act on the job at all.
+
+    `acts` is false where the daemon only observes, is paused, or keeps out of the partition: a
+    wish is then not granted, and a supervisor that wants a requeue must see to it itself.
+    `run_policy`: the recovery policies of the cluster and of the job's partition, in that order,
+    each with the keys that it sets; the job's own goes over them.
+    """
+
+    job: int
+    acts: bool
+    why: str = ""
+    run_policy: tuple[dict[str, Any], ...] = ()
+
+
+_taken = msgspec.json.Decoder(Taken)
+
+
+def encode(report: JobReport) -> bytes:
+    """The body of one report; texts that are too long are cut."""
+    cut = replace(
+        report,
+        why=report.why[:MAX_WHY],
+        exclude=tuple(report.exclude[:MAX_EXCLUDE]),
+        after_s=min(max(report.after_s, 0.0), MAX_AFTER_S),
+    )
+    shaped = _shaped(_JobReport, cut, trouble=_trouble(report.trouble))
+    return msgspec.json.encode(_Envelope(wire.VERSION, shaped))
+
+
+def _shaped(shape: type[_S], value: object, **changes: object) -> _S:
+    """The shape with the fields of a value of core's, less these changes."""
+    return shape(**{name: getattr(value, name) for name in shape.__struct_fields__} | changes)
+
+
+def _trouble(trouble: Trouble | None) -> _Trouble | None:
+    if trouble is None:
+        return None
+    return _shaped(
+        _Trouble,
+        trouble,
+        why=trouble.why[:MAX_WHY],
+        signature=trouble.signature[:MAX_WORD],
+        device=trouble.device[:MAX_WORD],
+        evidence=trouble.evidence[-EVIDENCE_CHARS:],
+    )
+
+
+def decode(body: bytes) -> JobReport:
+    """The report that a body holds. Raises wire.MalformedReportError or one of its kinds."""
+    wire.check_size(body, MAX_BODY)
+    try:
+        envelope = _decoder.decode(body)
+    except wire.UNREADABLE as error:
+        raise wire.refused(error, "job report") from error
+    wire.check_version(envelope.v)
+    report = envelope.job_report
+    fields = msgspec.structs.asdict(report)
+    fields["job"] = JobId(report.job)
+    fields["exclude"] = tuple(NodeName(name) for name in report.exclude)
+    fields["trouble"] = None if report.trouble is None else _to_model(report.trouble)
+    return JobReport(**fields)
+
+
+def _to_model(trouble: _Trouble) -> Trouble:
+    fields = msgspec.structs.asdict(trouble)
+    fields["at"] = in_utc(trouble.at)
+    fields["node"] = NodeName(trouble.node) if trouble.node else None
+    return Trouble(**fields)
+
+
+def encode_taken(taken: Taken) -> bytes:
+    """The body of the answer."""
+    return msgspec.json.encode(taken)
+
+
+def decode_taken(body: bytes) -> Taken:
+    """What the head node answered with 200. Raises wire.MalformedReportError."""
+    return wire.decoded_answer(_taken, body)

@@ -1,0 +1,245 @@
+"""MUNGE credentials through libmunge.so.2: who says a thing, from which host, on every node alike.
+
+A credential proves the effective uid of the process that encoded it and the address of its host,
+and is good once: munged rejects a second decode on the same host. Every call makes its own
+context, so all functions here may be called from any thread. Calls block while munged is slow;
+libmunge gives up by itself after a few seconds. Numbers are those of munge.h (0.5.15).
+
+An order to a node's agent is a credential of the daemon's in the answer to a report, whose payload
+is the order itself: it proves whose it is, is used up by the one munged that decodes it, and is
+good for a minute. The order names the boot of the instance that it is for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections.abc import Container
+from datetime import datetime
+from functools import cache
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from hpctl.faults.health import ORDER_S
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError, Unavailable
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.reset_order import ResetOrder
+
+_OPT_CIPHER, _OPT_TTL, _OPT_ADDR4, _OPT_ENCODE_TIME, _OPT_SOCKET, _OPT_UID = 0, 4, 5, 6, 8, 9
+_CIPHER_AES128 = 4
+_E_BAD_LENGTH, _E_SOCKET, _E_TIMEOUT = 3, 6, 7
+_E_BAD_CRED, _E_INVALID = 8, 14
+_E_EXPIRED, _E_REWOUND, _E_REPLAYED, _E_UNAUTHORIZED = 15, 16, 17, 18
+
+
+_CODES = {
+    _E_BAD_LENGTH: "invalid_credential",
+    **dict.fromkeys(range(_E_BAD_CRED, _E_INVALID + 1), "invalid_credential"),
+    _E_EXPIRED: "expired_credential",
+    _E_REWOUND: "rewound_credential",
+    _E_REPLAYED: "replayed_credential",
+    _E_UNAUTHORIZED: "unauthorized_credential",
+}
+_CLOCK_HINT = "Compare the clocks of both hosts (chronyc tracking)."
+_HINTS = {
+    "invalid_credential": "Check that both hosts have the same /etc/munge/munge.key.",
+    "expired_credential": _CLOCK_HINT,
+    "rewound_credential": _CLOCK_HINT,
+}
+
+
+class CredentialError(HpctlError):
+    """A credential that proves nothing. `code` is a stable word for counters and answers.
+
+    invalid_credential: forged, damaged, or encoded with another cluster's key. expired_: older than
+    its time to live: a slow sender, or a clock that is behind. rewound_: from the future: the
+    sender's clock is ahead. replayed_: decoded on this host before. unauthorized_: encoded for
+    another uid or gid than ours.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message, _HINTS.get(code, ""))
+        self.code = code
+
+
+class MungeUnavailable(Unavailable):
+    """munged or its library cannot be asked: nothing is known about the credential."""
+
+
+class Credential(Struct, frozen=True):
+    """What munged vouches for. `address` is the origin host's IPv4 address as its munged says."""
+
+    uid: int
+    gid: int
+    address: IPv4Address
+    payload: bytes
+    encode_time: datetime
+    ttl: int
+
+
+@cache
+def _lib() -> ctypes.CDLL:
+    try:
+        lib = ctypes.CDLL("libmunge.so.2")
+    except OSError as error:
+        raise MungeUnavailable(
+            f"libmunge.so.2 cannot be loaded: {error}", "Install it: apt-get install libmunge2"
+        ) from error
+    lib.munge_ctx_create.restype = ctypes.c_void_p
+    lib.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
+    lib.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
+    lib.munge_strerror.restype = lib.munge_ctx_strerror.restype = ctypes.c_char_p
+    return lib
+
+
+def _free(pointer: ctypes.c_void_p) -> None:
+    """libc's free: what libmunge hands out is the caller's."""
+    ctypes.CDLL(None).free(pointer)
+
+
+class _Context:
+    """One munge_ctx_t, destroyed on leaving."""
+
+    def __init__(self, socket: str | Path | None) -> None:
+        self._lib = _lib()
+        self.ctx = ctypes.c_void_p(self._lib.munge_ctx_create())
+        if not self.ctx:
+            raise MungeUnavailable("libmunge is out of memory")
+        self._socket = str(socket) if socket else "the default socket"
+        if socket:
+            self.check(self._lib.munge_ctx_set(self.ctx, _OPT_SOCKET, str(socket).encode()))
+
+    def __enter__(self) -> _Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lib.munge_ctx_destroy(self.ctx)
+
+    def get(self, option: int, value: ctypes.c_int | ctypes.c_uint32 | ctypes.c_long) -> int:
+        """One number that the last call left in the context."""
+        self.check(self._lib.munge_ctx_get(self.ctx, option, ctypes.byref(value)))
+        return int(value.value)
+
+    def set(self, option: int, value: ctypes.c_int | ctypes.c_uint32) -> None:
+        """One option of the next call."""
+        self.check(self._lib.munge_ctx_set(self.ctx, option, value))
+
+    def check(self, code: int) -> None:
+        """Raise what a munge_err_t means."""
+        if code == 0:
+            return
+        text = self._lib.munge_ctx_strerror(self.ctx) or self._lib.munge_strerror(code)
+        reason = text.decode(errors="replace")
+        if code in _CODES:
+            raise CredentialError(_CODES[code], f"MUNGE: {reason}")
+        if code in (_E_SOCKET, _E_TIMEOUT):
+            hint = "Is munged running there? systemctl status munge. hpctl's agents prove by it who"
+            hint += " they are, also where Slurm itself does without (AuthType=auth/slurm)."
+            raise MungeUnavailable(f"munged does not answer on {self._socket}: {reason}", hint)
+        raise MungeUnavailable(f"MUNGE error {code} on {self._socket}: {reason}")
+
+
+def encode(
+    payload: bytes,
+    socket: str | Path | None = None,
+    *,
+    only_uid: int | None = None,
+    ttl_s: int | None = None,
+) -> str:
+    """Have munged make a credential over `payload`. Raises MungeUnavailable.
+
+    With `only_uid` the payload is a secret: encrypted whatever munged's default is, and decoded
+    by every munged of the cluster for processes of that effective uid alone. `ttl_s`: for how many
+    seconds it is good, munged's default where that is None.
+    """
+    cred = ctypes.c_void_p()
+    with _Context(socket) as context:
+        lib = _lib()
+        if only_uid is not None:
+            context.set(_OPT_CIPHER, ctypes.c_int(_CIPHER_AES128))
+            context.set(_OPT_UID, ctypes.c_uint32(only_uid))
+        if ttl_s is not None:
+            context.set(_OPT_TTL, ctypes.c_int(ttl_s))
+        try:
+            context.check(
+                lib.munge_encode(
+                    ctypes.byref(cred), context.ctx, payload, ctypes.c_int(len(payload))
+                )
+            )
+            return ctypes.string_at(cred).decode("ascii") if cred.value else ""
+        finally:
+            _free(cred)
+
+
+def decode(cred: str, socket: str | Path | None = None) -> Credential:
+    """Have munged verify a credential and use it up.
+
+    Raises CredentialError where it proves nothing, MungeUnavailable where munged cannot say.
+    """
+    if not cred:
+        raise CredentialError("invalid_credential", "MUNGE: no credential")
+    buffer, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+    with _Context(socket) as context:
+        lib = _lib()
+        refs = [ctypes.byref(out) for out in (buffer, length, uid, gid)]
+        try:
+            context.check(lib.munge_decode(cred.encode("ascii", "replace"), context.ctx, *refs))
+            address = context.get(_OPT_ADDR4, ctypes.c_uint32())
+            return Credential(
+                uid=uid.value,
+                gid=gid.value,
+                # struct in_addr is in network order, read here as a host-order integer.
+                address=IPv4Address(address.to_bytes(4, sys.byteorder)),
+                payload=ctypes.string_at(buffer, length.value) if buffer.value else b"",
+                encode_time=datetime.fromtimestamp(
+                    context.get(_OPT_ENCODE_TIME, ctypes.c_long()), UTC
+                ),
+                ttl=context.get(_OPT_TTL, ctypes.c_int()),
+            )
+        finally:
+            # Set even where a replayed or expired credential was rejected.
+            _free(buffer)
+
+
+_PREFIX: Final = b"hpctl1-order:"
+_decoder = msgspec.json.Decoder(ResetOrder)
+
+
+class OrderRefused(HpctlError):
+    """An order that this agent does not carry out."""
+
+
+def seal(order: ResetOrder, socket: Path | None = None) -> str:
+    """The credential of an order. Raises MungeUnavailable."""
+    payload = _PREFIX + msgspec.json.encode(order)
+    return encode(payload, socket, ttl_s=int(ORDER_S))
+
+
+def opened(
+    credential: str, mine: Generation, believed: Container[int], socket: Path | None = None
+) -> ResetOrder:
+    """The order of a credential, which is used up by that. `believed`: the uids of daemons.
+
+    Raises OrderRefused, CredentialError (a replay among others), MungeUnavailable.
+    """
+    found = decode(credential, socket)
+    if found.uid not in believed:
+        raise OrderRefused(f"uid {found.uid} gives no orders", "Only the daemon's user may.")
+    if not found.payload.startswith(_PREFIX):
+        raise OrderRefused("the credential was made for something else")
+    try:
+        order = _decoder.decode(found.payload[len(_PREFIX) :])
+    except msgspec.MsgspecError as error:
+        raise OrderRefused(f"no order: {error}", "Is the daemon of this release?") from error
+    if order.generation != mine:
+        raise OrderRefused(f"the order is for {order.generation}, this is {mine}")
+    if time.time() > order.until:
+        raise OrderRefused("the order has run out", "Compare the clocks of both hosts.")
+    return order

@@ -1,0 +1,389 @@
+"""The bytes between agent and head node: JSON, versioned, bounded, strict.
+
+A body holds one `report` (all findings) or one `heartbeat` (their digest alone, where nothing has
+changed since a report that was acknowledged). The shapes below repeat core.model's Report and
+Finding with their limits, so that msgspec names the place of whatever is wrong
+(`$.report.findings[3].evidence`). A field that we do not know is an error: within one version the
+two ends say the same things.
+
+Who sent a body stands in the Authorization header: `MUNGE <credential>` over the body's digest,
+or `HPCTL <session>:<HMAC-SHA256 of the body>` with the key of a session that a body with
+`open_session` and a MUNGE credential has opened (docs/adr/0015).
+
+Who answers stands in the HPCTL-Proof header, made like the Authorization that it answers: a MUNGE
+credential for the asker's uid alone, or the HMAC with the session's key (docs/adr/0042).
+"""
+
+import hashlib
+import hmac
+import math
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from hpctl.faults.health import MOST_FINDINGS, key
+from hpctl.toolkit.bounds import in_utc, keep
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
+from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
+from hpctl.wire.stack_request import StackAsk
+
+_T = TypeVar("_T")
+VERSION = 1
+PATH = "/v1/reports"
+REQUESTS_PATH = "/v1/requests"
+COPY_PATH = "/v1/copy"
+AUTH_SCHEME = "MUNGE"
+SESSION_SCHEME = "HPCTL"
+PROOF_HEADER = "HPCTL-Proof"
+KEY_BYTES = 32
+MAX_BODY = 256 * 1024
+"""Bytes of one report's body."""
+MAX_REQUEST = 4096
+"""Bytes of one operator's request."""
+MAX_FINDINGS = MOST_FINDINGS
+MAX_EVIDENCE = 2048
+"""Characters of one finding's evidence."""
+MAX_GAUGES = 64
+"""Numbers for the comparison with peers, in one report."""
+
+# \Z, not $: that one also matches before a closing newline.
+_Node = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+_Id = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}\Z")]
+_Check = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.]{0,63}\Z")]
+_Gauge = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_.]{0,63}\Z")]
+_Job = Annotated[str, Meta(pattern=r"^[0-9_+]{0,32}\Z")]
+_Word = Annotated[str, Meta(max_length=256)]
+_Time = Annotated[datetime, Meta(tz=True)]
+_Natural = Annotated[int, Meta(ge=1, le=2**53)]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class MalformedReportError(HpctlError):
+    """The bytes are not a report. The message names the place."""
+
+    code = "malformed"
+
+
+class InvalidReportError(MalformedReportError):
+    """JSON, but not within the limits or the shape of this version."""
+
+    code = "invalid_report"
+
+
+class UnsupportedVersionError(MalformedReportError):
+    """A report of a format that this head node does not speak."""
+
+    code = "unsupported_version"
+
+
+class ReportTooLargeError(MalformedReportError):
+    """More than MAX_BODY bytes."""
+
+    code = "too_large"
+
+
+class _Finding(Struct, frozen=True, forbid_unknown_fields=True):
+    check: _Check
+    verdict: Verdict
+    first: _Time
+    last: _Time
+    device: _Word = ""
+    code: _Word = ""
+    detail: _Word = ""
+    evidence: Annotated[str, Meta(max_length=MAX_EVIDENCE)] = ""
+    count: _Natural = 1
+    clears: Clears = Clears.BOOT
+    job: _Job = ""
+
+
+class _Report(Struct, frozen=True, forbid_unknown_fields=True):
+    node: _Node
+    instance: _Id
+    boot: _Id
+    seq: _Natural
+    sent_at: _Time
+    agent_start: _Time
+    findings: Annotated[tuple[_Finding, ...], Meta(max_length=MAX_FINDINGS)] = ()
+    gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
+
+
+class Heartbeat(Struct, frozen=True, forbid_unknown_fields=True):
+    """The agent lives, its findings are still those that have this digest; its gauges of now.
+
+    Reading a heartbeat is the busiest thing that a head node does, so this is what was read
+    itself, and no copy. `seq` and `agent_start` are as in a Report.
+    """
+
+    node: _Node
+    instance: _Id
+    boot: _Id
+    seq: _Natural
+    sent_at: _Time
+    agent_start: _Time
+    digest: _Digest
+    gauges: Annotated[dict[_Gauge, float], Meta(max_length=MAX_GAUGES)] = {}
+
+    def __post_init__(self) -> None:
+        keep(self, "sent_at", "agent_start")
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that the heartbeat speaks of."""
+        return Generation(NodeName(self.node), InstanceId(self.instance), BootId(self.boot))
+
+
+class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+    """An operator's request: `hpctl approve` and its siblings. `by`: the person behind sudo, whom
+    root alone may name."""
+
+    v: int
+    verb: Literal[
+        "pause", "resume", "approve", "cancel", "replace", "replace-now", "reboot", "reboot-now",
+        "return", "failover", "accept-quick", "accept-full",
+    ]  # fmt: skip
+    target: Annotated[str, Meta(max_length=255)] = ""
+    by: Annotated[str, Meta(max_length=64)] = ""
+
+
+class _Envelope(Struct, frozen=True, forbid_unknown_fields=True):
+    v: int
+    report: _Report | None = None
+    heartbeat: Heartbeat | None = None
+    open_session: bool = False
+
+
+class _Version(Struct, frozen=True):
+    v: int
+
+
+class Message(Struct, frozen=True):
+    """What a body says, and whether its sender asks for a session."""
+
+    content: Report | Heartbeat
+    open_session: bool = False
+
+
+class Session(Struct, frozen=True, forbid_unknown_fields=True):
+    """A session as the head node grants it.
+
+    `key` is a MUNGE credential whose payload is the key; only the uid that asked can decode it.
+    """
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    key: Annotated[str, Meta(max_length=4096)]
+    lasts_s: Annotated[float, Meta(gt=0)]
+
+
+class Ack(Struct, frozen=True, omit_defaults=True):
+    """The head node's answer to what it took."""
+
+    ack: int
+    session: Session | None = None
+    stacks: StackAsk | None = None
+    order: Annotated[str, Meta(max_length=8192)] = ""
+    """A credential of the daemon's, for this node's agent (hpctl.wire.munge)."""
+
+
+_version = msgspec.json.Decoder(_Version)
+_envelope = msgspec.json.Decoder(_Envelope)
+_ack = msgspec.json.Decoder(Ack)
+_asked = msgspec.json.Decoder(Asked)
+_encoder = msgspec.json.Encoder()
+
+
+def payload(body: bytes) -> bytes:
+    """What the credential of a request must carry: `hpctl1:` and the body's SHA-256 in hex."""
+    return b"hpctl1:" + hashlib.sha256(body).hexdigest().encode()
+
+
+def session_authorization(session: str, secret: bytes, body: bytes) -> str:
+    """The Authorization header of a body that is sent within a session."""
+    return f"{SESSION_SCHEME} {session}:{mac(secret, body)}"
+
+
+def mac(secret: bytes, body: bytes) -> str:
+    """The proof that the sender of a body knows its session's key: HMAC-SHA256 in hex."""
+    return hmac.digest(secret, body, "sha256").hex()
+
+
+def answered(authorization: str, status: int, answer: bytes) -> bytes:
+    """What the proof of an answer vouches for: that it is the answer to this very request.
+
+    An Authorization header is never the same twice: credentials are used up, and what a session's
+    key signs has a growing number in it.
+    """
+    whole = b"%s\n%d\n" % (authorization.encode("latin-1", "replace"), status) + answer
+    return b"hpctl1-answer:" + hashlib.sha256(whole).hexdigest().encode()
+
+
+def digest(findings: Iterable[Finding]) -> str:
+    """What names a list of findings, whatever its order: SHA-256 in hex.
+
+    Over what a finding is, what it says and how it clears; not over counts, times and evidence,
+    which grow with every repeat and of which no rule needs each value (see agent/send.py).
+    """
+    content = sorted((*key(f), f.verdict.value, f.clears.value) for f in findings)
+    return hashlib.sha256(_encoder.encode(content)).hexdigest()
+
+
+def encode(report: Report, *, open_session: bool = False) -> bytes:
+    """The body of one report. Cuts evidence short where the whole would exceed MAX_BODY, and then
+    leaves out the last findings: an agent that says less is better than one that says nothing.
+
+    Of gauges the finite ones go, the first MAX_GAUGES of them in order of name.
+    """
+    report = replace(report, gauges=_finite(report.gauges))
+    for limit in (MAX_EVIDENCE, 512, 160, 40, 0):
+        body = _body("report", _with_evidence(report, limit), open_session)
+        if len(body) <= MAX_BODY:
+            return body
+    report = _with_evidence(report, 0)
+    while len(body) > MAX_BODY:
+        report = replace(report, findings=report.findings[: len(report.findings) * 7 // 8])
+        body = _body("report", report, open_session)
+    return body
+
+
+def _finite(gauges: Mapping[str, float]) -> dict[str, float]:
+    """JSON has no infinity, and a report must not be refused for one number."""
+    return dict(sorted((n, v) for n, v in gauges.items() if math.isfinite(v))[:MAX_GAUGES])
+
+
+def encode_heartbeat(heartbeat: Heartbeat, *, open_session: bool = False) -> bytes:
+    """The body of one heartbeat. Of gauges those that a report would carry."""
+    heartbeat = msgspec.structs.replace(heartbeat, gauges=_finite(heartbeat.gauges))
+    return _body("heartbeat", heartbeat, open_session)
+
+
+def _body(kind: str, content: Report | Heartbeat, open_session: bool) -> bytes:
+    envelope: dict[str, Any] = {"v": VERSION, kind: content}
+    if open_session:
+        envelope["open_session"] = True
+    return _encoder.encode(envelope)
+
+
+def _with_evidence(report: Report, limit: int) -> Report:
+    if all(len(finding.evidence) <= limit for finding in report.findings):
+        return report
+    cut = tuple(replace(f, evidence=f.evidence[:limit]) for f in report.findings)
+    return replace(report, findings=cut)
+
+
+def decode(body: bytes) -> Report:
+    """The report that a body holds. Raises MalformedReportError or one of its kinds."""
+    content = read(body).content
+    if not isinstance(content, Report):
+        raise InvalidReportError("not a report: a heartbeat")
+    return content
+
+
+def read(body: bytes) -> Message:
+    """What a body holds. Raises MalformedReportError or one of its kinds."""
+    check_size(body, MAX_BODY)
+    try:
+        try:
+            envelope = _envelope.decode(body)
+        except msgspec.ValidationError:
+            # Of another version nothing else can be expected to fit: that is what to say then.
+            check_version(_version.decode(body).v)
+            raise
+        check_version(envelope.v)
+    except UNREADABLE as error:
+        raise refused(error, "report") from error
+    if envelope.report is not None and envelope.heartbeat is None:
+        return Message(_to_model(envelope.report), envelope.open_session)
+    if envelope.heartbeat is not None and envelope.report is None:
+        return Message(envelope.heartbeat, envelope.open_session)
+    raise InvalidReportError("not a valid report: either `report` or `heartbeat` - at `$`")
+
+
+def encode_request(verb: str, target: str, by: str) -> bytes:
+    """The body of an operator's request."""
+    return _encoder.encode({"v": VERSION, "verb": verb, "target": target, "by": by})
+
+
+def read_request(body: bytes) -> Asked:
+    """The request that a body holds. Raises MalformedReportError or one of its kinds."""
+    try:
+        asked = _asked.decode(body)
+    except UNREADABLE as error:
+        raise refused(error, "request") from error
+    check_version(asked.v)
+    if not (asked.target + asked.by).isprintable():
+        raise InvalidReportError("not a valid request: control characters in a name")
+    return asked
+
+
+def copy_of(journal: Path) -> Path:
+    """Where the copy of a SQLite journal lies that every user of the machine may read."""
+    return journal.parent / "public" / journal.name
+
+
+def check_version(version: int) -> None:
+    """Raises UnsupportedVersionError for any format but ours."""
+    if version != VERSION:
+        raise UnsupportedVersionError(
+            f"report format {version}, this head node speaks {VERSION}",
+            "Install the same hpctl release on the node and on the head node.",
+        )
+
+
+def check_size(body: bytes, most: int) -> None:
+    """Raises ReportTooLargeError."""
+    if len(body) > most:
+        raise ReportTooLargeError(f"the body has {len(body)} bytes, the limit is {most}")
+
+
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What a decoder raises."""
+
+
+def refused(error: Exception, what: str) -> MalformedReportError:
+    """What it means that a body cannot be decoded."""
+    if isinstance(error, msgspec.ValidationError):
+        return InvalidReportError(f"not a valid {what}: {error}")
+    return MalformedReportError(f"not JSON: {error}")
+
+
+def decoded_answer(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
+    """What the head node answered with 200. Raises MalformedReportError."""
+    try:
+        return decoder.decode(body)
+    except UNREADABLE as error:
+        raise MalformedReportError(f"not an answer of a head node: {error}") from error
+
+
+def encode_ack(ack: Ack) -> bytes:
+    """The body of an answer."""
+    return _encoder.encode(ack)
+
+
+def decode_ack(body: bytes) -> Ack:
+    """What the head node answered with 200. Raises MalformedReportError."""
+    return decoded_answer(_ack, body)
+
+
+def _to_model(wire: _Report) -> Report:
+    fields: dict[str, Any] = msgspec.structs.asdict(wire)
+    fields["findings"] = tuple(_finding(n, f) for n, f in enumerate(wire.findings))
+    for name in ("sent_at", "agent_start"):
+        fields[name] = in_utc(fields[name])
+    for name, kind in (("node", NodeName), ("instance", InstanceId), ("boot", BootId)):
+        fields[name] = kind(fields[name])
+    return Report(**fields)
+
+
+def _finding(index: int, wire: _Finding) -> Finding:
+    if wire.last < wire.first:
+        raise InvalidReportError(
+            f"not a valid report: last before first - at `$.report.findings[{index}]`"
+        )
+    fields: dict[str, Any] = msgspec.structs.asdict(wire)
+    fields["first"], fields["last"] = in_utc(wire.first), in_utc(wire.last)
+    return Finding(**fields)

@@ -1,0 +1,303 @@
+"""Which idle node is tested, what ends that at once, and what is left of it after a crash."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.capacity.advance import advance
+from hpctl.capacity.change_facts import ChangeFacts
+from hpctl.capacity.facts import change_facts
+from hpctl.capacity.plan import plan_capacity
+from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
+from hpctl.engine.journal.state import replay
+from hpctl.faults.catalogue import rules
+from hpctl.insight.forecast.history import forecasts, rank_risks
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.change import ChangeOpened, ChangePhase, Kind
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import IdlePolicy, Mode, NodePolicy, Policy
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Do, Move, StepKind, Wait
+from tests.fakes.capacity import N1, N2, N3, cluster, moves, pending, steps
+from tests.fakes.engine import plan
+from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_job
+from tests.unflawed import unflawed
+
+DAY = 86400.0
+BURN = Policy(mode=Mode.OWN, idle=IdlePolicy(every_s=DAY, qos="low"))
+
+
+def chosen(view, policy=BURN):
+    """The nodes whose test begins, in order."""
+    found = unflawed(plan_capacity(view, policy, at(0), rank_risks))
+    assert {c.kind for c in found} <= {Kind.BURN_IN}
+    return [c.node for c in found]
+
+
+def past(node, day, phase="tested", instance=None):
+    """A burn-in of a node that ended on a day."""
+    rid, when = f"b-{node}-{day}", day * DAY
+    start = ChangeOpened(at(when), rid, Kind.BURN_IN, "all", "idle", node=node,
+                         instance=instance or generation(node).instance)  # fmt: skip
+    return [start, *(SignalSeen(at(when), rid, what, "") for what in ("order_taken", phase))]
+
+
+def every(policy=BURN, count=100):
+    return replace(policy, idle=replace(policy.idle, at_once=count))
+
+
+def test_one_at_a_time_and_none_where_it_is_off_or_observed() -> None:
+    assert (len(chosen(cluster())), chosen(cluster(), replace(BURN, mode=Mode.OBSERVE))) == (1, [])
+    assert chosen(cluster(), Policy(mode=Mode.OWN)) == []
+    assert chosen(cluster(log=past(N1, 0)[:2])) == []
+
+
+def test_the_worst_forecast_comes_first_then_the_oldest_test() -> None:
+    log = [e for n in range(4, 9) for e in past(node_name(n), -9)]
+    log += past(N1, -3) + past(N2, -5) + past(N3, -4)
+    assert chosen(cluster(idle=3, log=sorted(log, key=lambda e: e.at)), every()) == [N2, N3, N1]
+    hot = Finding("gpu.remap", Verdict.WARN, at(0), at(0), code="bank-low")
+    view = cluster(idle=3, log=sorted(log, key=lambda e: e.at))
+    view = replace(view, health={**view.health, N1: Health(generation(N1), at(0), (hot,))})
+    assert chosen(view, every()) == [N1, N2, N3]
+
+
+def test_a_node_is_tested_again_after_its_time_or_as_another_instance() -> None:
+    assert N1 not in chosen(cluster(log=past(N1, -0.5)), every())
+    assert N1 in chosen(cluster(log=past(N1, -1.1)), every())
+    assert N1 in chosen(cluster(log=past(N1, -0.5, instance="i-before")), every())
+    soon, late = past(N1, -1000 / DAY, "refused"), past(N1, -2000 / DAY, "refused")
+    assert N1 not in chosen(cluster(log=soon), every())
+    assert N1 in chosen(cluster(log=late), every())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"MAINTENANCE", "RESERVED"})},
+        {"state": "ALLOCATED"}, {"last_busy": at(-200)}, {"partitions": ()},
+        {"reason": own_reason("n-1", "x"), "flags": frozenset({"DRAIN"})},
+    ],
+)  # fmt: skip
+def test_a_node_that_is_not_plainly_idle_is_left_alone(what) -> None:
+    found = chosen(cluster(change={N1: what}), every())
+    assert N1 not in found
+    assert found
+
+
+def test_nor_one_in_recovery_reserved_suspect_protected_or_silent() -> None:
+    view = cluster(sick=[faulty(N3)], log=(opened(node=N2),), reservations={"hers": (N1,)})
+    assert not {N1, N2, N3} & set(chosen(view, every()))
+    shut = replace(every(), node=NodePolicy(protected=frozenset({N1})))
+    assert N1 not in chosen(cluster(), shut)
+    mine = replace(cluster().instances[N1], protected=True)
+    assert N1 not in chosen(replace(cluster(), instances=cluster().instances | {N1: mine}), every())
+    quiet = {**cluster().health, N1: Health(generation(N1), at(-500))}
+    assert N1 not in chosen(replace(cluster(), health=quiet), every())
+    assert chosen(cluster(), replace(every(), partitions=frozenset({"other"}))) == []
+    assert chosen(replace(cluster(), stopped="the kill switch is there"), every()) == []
+
+
+def test_nobody_is_tested_where_a_users_job_waits() -> None:
+    assert chosen(cluster(jobs=(pending(),)), every()) == []
+    assert chosen(cluster(jobs=(pending(partition="other"),)), every())
+    assert chosen(cluster(jobs=(pending(reason="JobHeldUser"),)), every())
+
+
+def begun(*events):
+    """A burn-in with what has happened to it."""
+    (opens,) = unflawed(plan_capacity(cluster(), BURN, at(0), rank_risks))
+    state = replay([opens, *(e(opens.recovery) if callable(e) else e for e in events)])
+    return state.changes[opens.recovery]
+
+
+def taken(rid):
+    return StepStarted(at(0), rid, StepKind.TEST, 1, f"hpctl-burn-in-{rid}")
+
+
+def answered(rid):
+    return StepResolved(at(0), rid, StepKind.TEST, 1, Outcome.accepted("7"))
+
+
+def runs(rid):
+    return SignalSeen(at(1), rid, "order_taken", "job 7")
+
+
+def wanted(rid):
+    return SignalSeen(at(2), rid, "in_use", "job 9 waits for nodes")
+
+
+def ends(rid):
+    return StepStarted(at(2), rid, StepKind.END_TEST, 1, f"hpctl-burn-in-{rid}")
+
+
+def killed(rid):
+    return StepResolved(at(2), rid, StepKind.END_TEST, 1, Outcome.accepted())
+
+
+def after(change, seconds=2.0, **facts):
+    return advance(change, ChangeFacts(at(0), **facts), BURN, at(seconds))
+
+
+def test_its_job_is_submitted_behind_all_others() -> None:
+    step = after(begun())
+    assert isinstance(step, Do)
+    assert (step.kind, step.nodes, step.idle, step.qos) == (StepKind.TEST, (N1,), True, "low")
+    assert step.command.endswith(f"--level quick --id {step.target.removeprefix('hpctl-burn-in-')}")
+    assert step.limit_s == BURN.acceptance.quick_s
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"), [("COMPLETED", ChangePhase.DONE), ("FAILED", ChangePhase.FAILED),
+                         ("TIMEOUT", ChangePhase.FAILED), ("CANCELLED", ChangePhase.FAILED),
+                         ("", ChangePhase.FAILED)],
+)  # fmt: skip
+def test_without_a_result_only_a_test_that_passed_counts(state, phase) -> None:
+    change = begun(taken, answered, runs)
+    job = slurm_job(7, state=state) if state else None
+    move = after(change, BURN.acceptance.result_s + 1, job=job, unwanted="job 9 waits for nodes")
+    assert isinstance(move, Move)
+    assert change.on(move.signal, at(2), move.why).phase is phase
+
+
+RAN = Finding("acceptance.run", Verdict.OK, at(2), at(2))
+PASSED = Finding("acceptance.hbm", Verdict.OK, at(2), at(2))
+BROKEN = Finding("acceptance.gemm", Verdict.FAIL, at(2), at(2), code="replace", detail="GPU 3")
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED"])
+def test_a_job_that_has_ended_waits_for_its_result_and_then_counts(state) -> None:
+    change, job = begun(taken, answered, runs), slurm_job(7, state=state, end=at(2))
+    assert isinstance(after(change, 10, job=job), Wait)
+    move = after(change, 10, job=job, results=(PASSED, RAN))
+    assert isinstance(move, Move)
+    assert (change.on(move.signal, at(2), "").phase, move.tests) == (ChangePhase.DONE, ())
+
+
+def test_what_failed_goes_into_the_change_whatever_its_job_does() -> None:
+    for job in (slurm_job(7), slurm_job(7, state="FAILED"), None):
+        move = after(begun(taken, answered, runs), job=job, results=(PASSED, BROKEN, RAN))
+        assert isinstance(move, Move)
+        assert (move.signal, move.why) == ("tested", "failed: gemm: GPU 3")
+        assert move.tests == (BROKEN,)
+
+
+def results_of_card(policy: Policy, hbm_gbs: float) -> Verdict:
+    """What becomes of an H200 that is the first to be tested, and copies so fast."""
+    change = begun(taken, answered, runs)
+    speed = replace(PASSED, device=change.id, evidence=f'{{"hbm_gbs": {hbm_gbs}}}')
+    closing = replace(RAN, device=change.id, evidence='{"name": "NVIDIA H200"}')
+    view = cluster()
+    health = {**view.health, N1: Health(generation(N1), at(0), (speed, closing))}
+    found = change_facts(change, replace(view, health=health), policy, at(2)).results
+    return found[0].verdict
+
+
+def test_the_agent_of_the_node_tells_the_result_judged_by_the_fleet() -> None:
+    change = begun(taken, answered, runs)
+    mine = [replace(f, device=change.id) for f in (PASSED, BROKEN, RAN)]
+
+    def results(*findings, of=N1):
+        fast = replace(PASSED, evidence='{"hbm_gbs": 3000.0}')
+        other = SignalSeen(at(0), "n-1", "operator_cancelled", "", tests=(fast,))
+        view = cluster(log=(opened(node=N2), other))
+        health = {**view.health, of: Health(generation(of), at(0), findings)}
+        return change_facts(change, replace(view, health=health), BURN, at(2)).results
+
+    assert results(*mine) == tuple(mine)
+    assert results(*mine[:2]) == results(*mine, of=N2) == results(PASSED, RAN) == ()
+    slow = replace(mine[0], evidence='{"hbm_gbs": 100.0}')
+    assert [f.verdict for f in results(slow, mine[2])] == [Verdict.FAIL, Verdict.OK]
+    # Without any peers the floor of its card counts, or the site's.
+    capped = replace(BURN, acceptance=replace(BURN.acceptance, floors={"NVIDIA H200": {}}))
+    assert results_of_card(capped, 3800.0) is Verdict.FAIL
+    lower = replace(BURN.acceptance, floors={"NVIDIA H200": {"hbm_gbs": 3700.0}})
+    assert results_of_card(replace(BURN, acceptance=lower), 3800.0) is Verdict.OK
+
+
+def failed(node, day=-0.01, **more):
+    """A burn-in of a node that failed on a day."""
+    *first, last = past(node, day, **more)
+    return [*first, replace(last, why="failed: gemm: GPU 3", tests=(BROKEN,))]
+
+
+def treated(log, policy=BURN, **more):
+    """What is opened of the nodes, and which gates hold what is not."""
+    found = plan(cluster(log=log, **more), policy, rules(), {}, at(0))
+    assert not found.flaws
+    return list(found.opens), [(h.target, h.gate) for h in found.holds]
+
+
+def test_a_node_that_failed_is_drained_for_a_person_with_its_evidence() -> None:
+    (rec,), _ = treated(failed(N1))
+    assert (rec.generation, rec.rule) == (generation(N1), "burn-in-failed")
+    assert (rec.ladder, rec.urgency) == ((Remedy.ASK_HUMAN,), Urgency.AFTER_JOBS)
+    assert (rec.why, rec.findings) == ("failed: gemm: GPU 3", (BROKEN,))
+    view = cluster(log=[*failed(N1), rec])
+    assert [(s.kind, s.target) for s in steps(view, BURN)] == [(StepKind.DRAIN, N1)]
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason(rec.recovery, "x")}
+    log = [*failed(N1), rec]
+    for signal in ("cordon_seen", "jobs_gone"):
+        log.append(SignalSeen(at(1), rec.recovery, signal, ""))
+    assert moves(cluster(log=log, change={N1: shut}), BURN) == ["needs_human"]
+
+
+def test_it_tells_in_the_forecast() -> None:
+    (rec,), _ = treated(failed(N1))
+    state = replay([*failed(N1), rec])
+    (one,) = forecasts(state, [N1, N2], cluster().health, at(DAY), of=[N1])
+    assert (one.breaks, dict(one.rules)) == (1, {"burn-in-failed": 1})
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        past(N1, -0.01), failed(N1, instance="i-before"), [*failed(N1, -2), *past(N1, -0.5)],
+        [*failed(N1), opened("n-1"), SignalSeen(at(0), "n-1", "operator_cancelled", "eve")],
+    ],
+)  # fmt: skip
+def test_what_passed_since_or_was_treated_since_or_is_another_machine_is_left_alone(log) -> None:
+    assert treated(log) == ([], [])
+
+
+def test_a_node_that_failed_after_it_was_treated_is_treated_again() -> None:
+    old = [opened("n-1", seconds=-DAY), SignalSeen(at(-DAY), "n-1", "operator_cancelled", "eve")]
+    assert len(treated([*old, *failed(N1)])[0]) == 1
+
+
+def test_a_broken_test_does_not_take_the_cluster() -> None:
+    log = [e for n in range(1, 7) for e in failed(node_name(n))]
+    opens, holds = treated(log)
+    assert (opens, {gate for _, gate in holds}) == ([], {"correlated"})
+    one, held = treated(failed(N1), replace(BURN, mode=Mode.OBSERVE))
+    assert (one, held) == ([], [(N1, "observing")])
+
+
+def test_a_waiting_job_ends_it_whether_or_not_slurmctld_has_answered() -> None:
+    for change in (begun(), begun(taken), begun(taken, answered, runs)):
+        move = after(change, job=slurm_job(7), unwanted="job 9 waits for nodes")
+        assert isinstance(move, Move)
+        leaving = change.on(move.signal, at(2), move.why)
+        assert leaving.phase is ChangePhase.LEAVING
+        step = after(leaving, job=slurm_job(7))
+        assert isinstance(step, Do)
+        assert (step.kind, step.target) == (StepKind.END_TEST, f"hpctl-burn-in-{change.id}")
+
+
+def test_it_is_over_once_its_job_is_gone_and_not_before() -> None:
+    ended = begun(taken, answered, runs, wanted, ends, killed)
+    assert not isinstance(after(ended, 2.5, job=slurm_job(7)), Move)
+    again = after(ended, 4.0, job=slurm_job(7))
+    assert isinstance(again, Do)
+    assert again.attempt == 2
+    gone = after(ended, 2.5, job=slurm_job(7, state="CANCELLED"))
+    assert isinstance(gone, Move)
+    assert ended.on(gone.signal, at(3), "").phase is ChangePhase.CANCELLED
+
+
+def test_one_that_lasts_too_long_is_ended() -> None:
+    change = begun(taken, answered, runs)
+    late = BURN.acceptance.quick_s + BURN.acceptance.result_s + BURN.node.doubt_window_s + 2
+    move = after(change, late, job=slurm_job(7))
+    assert isinstance(move, Move)
+    assert change.on(move.signal, at(late), "").phase is ChangePhase.LEAVING

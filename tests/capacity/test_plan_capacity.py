@@ -1,0 +1,441 @@
+"""Which changes of capacity open, what moves them, and what they must never touch."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.capacity.advance import advance
+from hpctl.capacity.change_facts import ChangeFacts
+from hpctl.capacity.facts import idle, waiting
+from hpctl.capacity.plan import plan_capacity
+from hpctl.engine.journal.events import (
+    Event,
+    JobRecoveryOpened,
+    SignalSeen,
+    StepResolved,
+    StepStarted,
+)
+from hpctl.engine.journal.state import Corrupt, replay
+from hpctl.insight.forecast.history import rank_risks
+from hpctl.vocabulary.change import (
+    ENDS,
+    TRANSITIONS,
+    ChangeOpened,
+    ChangePhase,
+    ChangeSignal,
+    Kind,
+    open_change,
+)
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.demand import Demand
+from hpctl.vocabulary.job_recovery import JobPhase
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import GroupLimits, Mode, Policy
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Do, Move, StepKind
+from hpctl.vocabulary.slurm_facts import SlurmNode
+from hpctl.vocabulary.spares_reservation import RESERVATION
+from tests.fakes.capacity import N1, N2, N3, SCALE, SPARE, cluster, moves, pending, steps
+from tests.fakes.values import at, attempt, faulty, node_name, opened, slurm_job
+from tests.unflawed import unflawed
+
+
+def opens(view, policy, now):
+    return unflawed(plan_capacity(view, policy, now, rank_risks))
+
+
+def test_idle_nodes_leave_one_change_each_and_a_waiting_job_brings_more() -> None:
+    gone = opens(cluster(), SCALE, at(0))
+    assert ([c.kind for c in gone], len({c.recovery for c in gone})) == ([Kind.REMOVE] * 6, 6)
+    (grows,) = opens(cluster(idle=0, jobs=(pending(wants=3),)), SCALE, at(0))
+    assert (grows.kind, grows.count, grows.size) == (Kind.ADD, 3, 11)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"flags": frozenset({"DRAIN"})}, {"flags": frozenset({"COMPLETING"})},
+        {"flags": frozenset({"MAINTENANCE", "RESERVED"})}, {"flags": frozenset({"NOT_RESPONDING"})},
+        {"state": "DOWN"}, {"state": "ALLOCATED"}, {"last_busy": None}, {"last_busy": at(-599)},
+    ],
+)  # fmt: skip
+def test_a_node_that_is_not_plainly_idle_never_leaves(what):
+    changes = opens(cluster(change={N1: what}), SCALE, at(0))
+    assert N1 not in {c.node for c in changes}
+    assert changes
+
+
+def test_neither_a_spare_nor_a_suspect_nor_one_under_recovery_leaves() -> None:
+    log = (opened(node=N2),)
+    view = cluster(sick=[faulty(N3)], log=log, reservations={"hers": (N1,)})
+    assert not {N1, N2, N3} & {c.node for c in opens(view, SCALE, at(0))}
+    assert idle(view.scheduler.nodes[node_name(4)], view)
+
+
+PAUSED = cluster()
+PAUSED.state.paused_by = "ana"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        cluster(stopped="the kill switch"), cluster(current=False), cluster(seconds=-61),
+        replace(cluster(), provider=replace(cluster().provider, cluster_status="Updating")),
+        replace(cluster(), provider=replace(cluster().provider, as_of=at(-301))), PAUSED,
+    ],
+    ids=["stopped", "slurm unread", "slurm old", "updating", "cloud old", "paused"],
+)  # fmt: skip
+def test_nothing_opens_where_nothing_may_be_concluded(view):
+    assert opens(view, SCALE, at(0)) == ()
+    assert opens(cluster(), replace(SCALE, mode=Mode.OBSERVE), at(0)) == ()
+
+
+LACKS_NODES = (
+    "Resources",
+    "Priority",
+    "ReqNodeNotAvail,_May_be_reserved_for_other_job",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_pri",
+)
+LACKS_MORE = (
+    "ReqNodeNotAvail,_UnavailableNodes:n7 JobHeldUser Dependency BeginTime QOSMaxNodePerUserLimit"
+    " AssocGrpNodeLimit Licenses None"
+)
+
+
+@pytest.mark.parametrize("reason", [*LACKS_NODES, *LACKS_MORE.split()])
+def test_only_a_job_that_lacks_nodes_and_nothing_else_counts(reason: str) -> None:
+    view = cluster(jobs=(pending(reason=reason),))
+    assert any(w.grows for w in waiting(view, at(0))) is (reason in LACKS_NODES)
+
+
+def test_a_limit_of_the_partition_counts_only_where_more_nodes_lift_it() -> None:
+    assert waiting(cluster(jobs=(pending(wants=9, reason="PartitionNodeLimit"),)), at(0))
+    assert not waiting(cluster(jobs=(pending(wants=8, reason="PartitionNodeLimit"),)), at(0))
+    array = pending(wants=100, reason="PartitionConfig", asks=Demand(tasks=100))
+    assert not waiting(cluster(jobs=(array,)), at(0)), "a task alone is not too large"
+
+
+REMOVE = ChangeOpened(at(0), "s-1", Kind.REMOVE, "workers", "idle", node=N1, instance="i-n1")
+ADD = ChangeOpened(at(0), "s-2", Kind.ADD, "workers", "job 9", count=2, size=10)
+ARRIVING = (
+    ADD,
+    StepStarted(at(1), ADD.recovery, StepKind.ADD, 1, "workers"),
+    StepResolved(at(2), ADD.recovery, StepKind.ADD, 1, Outcome.accepted()),
+    SignalSeen(at(2), ADD.recovery, ChangeSignal.ORDER_TAKEN, "x"),
+)
+OURS = {"flags": frozenset({"DRAIN"}), "reason": own_reason(REMOVE.recovery, "x")}
+
+
+def ours(log, **more):
+    """The cluster after these events, with n1 drained by us."""
+    return cluster(log=log, change={N1: OURS}, **more)
+
+
+def closed(*more: Event) -> tuple[Event, ...]:
+    return (REMOVE, SignalSeen(at(1), REMOVE.recovery, ChangeSignal.CLOSED_SEEN, "x"), *more)
+
+
+def test_a_node_is_closed_first_and_deleted_by_its_id_when_it_is_seen_closed_and_idle() -> None:
+    (drain,) = steps(cluster(log=(REMOVE,)))
+    assert (drain.kind, drain.target) == (StepKind.DRAIN, N1)
+    assert moves(ours((REMOVE,))) == [ChangeSignal.CLOSED_SEEN]
+    (delete,) = steps(ours(closed()), seconds=2)
+    assert (delete.kind, delete.target) == (StepKind.REMOVE, "i-n1")
+
+
+def test_a_node_that_got_work_meanwhile_is_given_back() -> None:
+    job = slurm_job(5, nodes=(N1,))
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
+    assert moves(ours(closed(), jobs=(job,)), seconds=2) == [ChangeSignal.IN_USE]
+    back = closed(SignalSeen(at(2), REMOVE.recovery, ChangeSignal.IN_USE, "x"))
+    (give,) = steps(ours(back), seconds=3)
+    assert (give.kind, give.target) == (StepKind.RETURN, N1)
+
+
+@pytest.mark.parametrize("reason", ["Resources", "None"])
+def test_a_job_that_comes_while_a_node_is_closed_has_it(reason: str) -> None:
+    job = pending(reason=reason, eligible=at(1))
+    assert moves(cluster(log=(REMOVE,), jobs=(job,))) == [ChangeSignal.IN_USE]
+    view = ours(closed(), jobs=(job,))
+    assert moves(view, seconds=2) == [ChangeSignal.IN_USE]
+    elsewhere = pending(partition="dev", eligible=at(1))
+    view = ours(closed(), jobs=(elsewhere,))
+    assert len(steps(view, seconds=2)) == 1
+    assert opens(cluster(jobs=(pending(reason=reason, eligible=at(-1)),)), SCALE, at(0)) == ()
+
+
+def test_an_operator_who_resumes_or_takes_the_node_keeps_it() -> None:
+    assert moves(cluster(log=closed()), seconds=2) == [ChangeSignal.OPERATOR_TOOK_OVER]
+    hers = {"flags": frozenset({"DRAIN"}), "reason": "disk swap, Ada"}
+    for log in ((REMOVE,), closed()):
+        assert moves(cluster(log=log, change={N1: hers}), seconds=2) == [
+            ChangeSignal.OPERATOR_TOOK_OVER
+        ]
+
+
+def deleting(outcome: Outcome | None) -> tuple[Event, ...]:
+    begun = StepStarted(at(2), REMOVE.recovery, StepKind.REMOVE, 1, "i-n1")
+    if outcome is None:
+        return closed(begun)
+    return closed(begun, StepResolved(at(3), REMOVE.recovery, StepKind.REMOVE, 1, outcome))
+
+
+def test_a_deletion_in_doubt_is_looked_for_before_it_is_repeated() -> None:
+    for outcome in (None, Outcome.ambiguous("timeout")):
+        assert steps(ours(deleting(outcome), seconds=10), seconds=10) == []
+        late = ours(deleting(outcome), seconds=200)
+        assert [s.attempt for s in steps(late, seconds=200)] == [2]
+        gone = {i: x for i, x in late.provider.instances.items() if i != "i-n1"}
+        seen = replace(late, provider=replace(late.provider, instances=gone))
+        assert moves(seen, seconds=200) == [ChangeSignal.GONE]
+
+
+def test_a_refusal_after_a_doubt_takes_no_doubt_away() -> None:
+    """NodeIdInUse is what our own deletion under way looks like: the node must get no work."""
+    log: tuple[Event, ...] = deleting(None)
+    busy = Outcome.rejected("NodeIdInUse", "wait", transient=True)
+    for number in range(2, 6):
+        when = at(200 * number)
+        log += (
+            StepStarted(when, REMOVE.recovery, StepKind.REMOVE, number, "i-n1"),
+            StepResolved(when, REMOVE.recovery, StepKind.REMOVE, number, busy),
+        )
+    for seconds, moved in ((1100, []), (3700, [ChangeSignal.DEADLINE])):
+        view = ours(log, seconds=seconds)
+        assert moves(view, seconds=seconds) == moved, "a person is told, nothing is given back"
+
+
+def test_a_node_that_was_closed_for_nothing_is_given_back_however_long_that_takes() -> None:
+    """The cloud was away for an hour; then slurmctld would not resume; then it would."""
+    view = ours(closed(), seconds=3700)
+    away = replace(view, provider=replace(view.provider, as_of=at(0)))
+    assert moves(away, seconds=3700) == [ChangeSignal.REFUSED]
+    log = closed(SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.REFUSED, "x"))
+    log += (SignalSeen(at(3900), REMOVE.recovery, ChangeSignal.DEADLINE, "x"),)
+    quiet = {name: {"last_busy": None} for name in view.scheduler.nodes}
+    (back,) = opens(cluster(log=log, change={**quiet, N1: OURS}, seconds=4000), SCALE, at(4000))
+    assert (back.kind, back.node, back.cause) == (Kind.RETURN, N1, REMOVE.recovery)
+    no = (*log, back, SignalSeen(at(4001), back.recovery, ChangeSignal.REFUSED, "no"))
+    for seconds, tried in ((4002, 0), (4601, 1)):
+        seen = cluster(log=no, change={**quiet, N1: OURS}, seconds=seconds)
+        assert len(opens(seen, SCALE, at(seconds))) == tried
+    doubt = (*deleting(None), SignalSeen(at(3700), REMOVE.recovery, ChangeSignal.DEADLINE, "x"))
+    unsure = cluster(log=doubt, change={**quiet, N1: OURS}, seconds=4000)
+    assert opens(unsure, SCALE, at(4000)) == (), "it may still be deleted"
+
+
+def test_a_refused_deletion_gives_the_node_back_and_a_busy_one_is_asked_again() -> None:
+    view = ours(deleting(Outcome.rejected("ValidationException", "no")), seconds=10)
+    assert moves(view, seconds=10) == [ChangeSignal.REFUSED]
+    view = ours(deleting(Outcome.rejected("NodeIdInUse", "wait", transient=True)), seconds=20)
+    assert [s.attempt for s in steps(view, seconds=20)] == [2]
+
+
+def test_an_addition_has_its_size_and_ends_when_all_is_in_slurm() -> None:
+    (order,) = steps(cluster(log=(ADD,)))
+    assert (order.kind, order.target, order.count, order.size) == (StepKind.ADD, "workers", 2, 10)
+    assert moves(cluster(log=ARRIVING[:-1]), seconds=2) == [ChangeSignal.ORDER_TAKEN]
+    view = cluster(log=ARRIVING, seconds=5)
+    ten = {"workers": replace(view.provider.groups["workers"], target=10)}
+    assert moves(replace(view, provider=replace(view.provider, groups=ten)), seconds=5) == []
+    full = replace(view.provider, instances={**view.provider.instances, **more(2)})
+    full = replace(full, groups=ten)
+    there = cluster(log=ARRIVING, seconds=5, provider=full)
+    assert moves(replace(there, provider=full), seconds=5) == [], "not in Slurm yet"
+    old = {i: replace(x, launched=at(-5400)) for i, x in more(2).items()}
+    broken = replace(full, instances={**view.provider.instances, **old})
+    assert moves(replace(there, provider=broken), seconds=5) == [ChangeSignal.ARRIVED]
+
+
+def more(count: int) -> dict[str, Instance]:
+    """Instances that run, of which Slurm knows nothing yet."""
+    ids = [f"i-new{i}" for i in range(count)]
+    return {i: Instance(i, InstanceStatus.RUNNING, "workers", i.replace("i-", "ip-")) for i in ids}
+
+
+def test_an_addition_that_somebody_takes_back_is_not_ordered_again_at_once() -> None:
+    """Nor is one ordered twice because the service tells of it a moment later."""
+    job = pending(wants=10)
+    for seconds, moved in ((5, []), (182, [ChangeSignal.REFUSED])):
+        assert moves(cluster(log=ARRIVING, seconds=seconds, jobs=(job,)), seconds=seconds) == moved
+    over = (*ARRIVING, SignalSeen(at(182), ADD.recovery, ChangeSignal.REFUSED, "x"))
+    assert opens(cluster(log=over, seconds=781, jobs=(job,)), SCALE, at(781)) == ()
+    assert opens(cluster(log=over, seconds=782, jobs=(job,)), SCALE, at(782))
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        replace(SCALE, autoscale=replace(SCALE.autoscale, enabled=False)),
+        replace(SCALE, mode=Mode.OBSERVE),
+        replace(SCALE, autoscale=replace(SCALE.autoscale, groups={})),
+        replace(SCALE, autoscale=replace(SCALE.autoscale, groups={"workers": GroupLimits(8, 12)})),
+    ],
+    ids=["off", "observe", "not named", "at the minimum by now"],
+)
+def test_what_is_wanted_no_more_is_not_ordered(policy: Policy) -> None:
+    assert moves(cluster(log=(REMOVE,)), policy) == [ChangeSignal.IN_USE]
+    assert moves(ours(closed()), policy, seconds=2) == [ChangeSignal.IN_USE]
+    doubt = ours(deleting(None), seconds=200)
+    assert steps(doubt, policy, seconds=200) == moves(doubt, policy, seconds=200) == []
+    if policy.autoscale.groups.get("workers") != GroupLimits(8, 12):
+        assert moves(cluster(log=(ADD,)), policy) == [ChangeSignal.REFUSED]
+
+
+def test_a_second_hand_that_takes_nodes_out_never_has_us_go_below_the_minimum() -> None:
+    view = cluster(log=(REMOVE, replace(REMOVE, recovery="s-3", node=N2, instance="i-n2")))
+    assert len(steps(view)) == 2
+    gone = {i: x for n, i in enumerate(view.provider.instances) if n < 3
+            for x in [view.provider.instances[i]]}  # fmt: skip
+    fewer = replace(view, provider=replace(view.provider, instances=gone))
+    assert [s.target for s in steps(fewer)] == [N1], "one may still go"
+    assert moves(fewer) == [ChangeSignal.IN_USE]
+
+
+def test_a_machine_that_left_by_our_order_is_not_taken_for_lost() -> None:
+    from hpctl.engine.plan import node_candidates
+    from hpctl.faults.catalogue import rules
+
+    gone = deleting(Outcome.accepted())
+    gone += (SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),)
+    down = {N1: {"state": "DOWN", "flags": OURS["flags"], "reason": OURS["reason"]}}
+    sick = faulty(N1, rules().classes["node-lost"])
+    view = cluster(log=gone, change=down, sick=[sick])
+    assert unflawed(node_candidates(view, rules(), at(5))) == []
+    assert unflawed(node_candidates(cluster(change=down, sick=[sick]), rules(), at(5)))
+
+
+def test_a_new_machine_under_the_old_name_is_given_back_to_slurm() -> None:
+    gone = deleting(Outcome.accepted())
+    gone += (
+        SignalSeen(at(4), REMOVE.recovery, ChangeSignal.ORDER_TAKEN, "x"),
+        SignalSeen(at(5), REMOVE.recovery, ChangeSignal.GONE, "x"),
+    )
+    view = ours(gone, idle=0, seconds=10)
+    assert opens(view, SCALE, at(10)) == (), "the old machine is still listed"
+    new = replace(view, instances={**view.instances, N1: replace(view.instances[N1], id="i-new")})
+    (back,) = opens(new, SCALE, at(10))
+    assert (back.kind, back.cause) == (Kind.RETURN, REMOVE.recovery)
+    (step,) = steps(replace(new, state=replay((*gone, back))), seconds=10)
+    assert (step.kind, step.target, step.owner) == (StepKind.RETURN, N1, REMOVE.recovery)
+
+
+def test_instances_on_their_way_out_are_gone() -> None:
+    view = ours(deleting(None), seconds=9)
+    going = replace(view.instances[N1], status=InstanceStatus.SHUTTING_DOWN)
+    instances = {**view.provider.instances, going.id: going}
+    seen = replace(view, provider=replace(view.provider, instances=instances))
+    assert moves(seen, seconds=9) == [ChangeSignal.GONE]
+
+
+NAME = f"{RESERVATION}workers"
+
+
+def wanted(view, policy=SPARE):
+    changes = unflawed(plan_capacity(view, policy, at(0), rank_risks))
+    assert len(changes) <= 1
+    return changes[0] if changes else None
+
+
+def set_to(view, policy=SPARE):
+    change = wanted(view, policy)
+    assert change is not None
+    return change
+
+
+def test_as_many_idle_healthy_nodes_are_kept_as_wanted_and_no_more() -> None:
+    assert set_to(cluster(sick=[faulty(N1)])).nodes == (N2, N3)
+    assert wanted(cluster(reservations={NAME: (N2, N3)})) is None
+    assert set_to(cluster(reservations={NAME: (N1, N2, N3)})).nodes == (N1, N2)
+    none = replace(SPARE, spares={"workers": 0})
+    assert set_to(cluster(reservations={NAME: (N1,)}), none).nodes == ()
+
+
+def test_what_was_kept_for_a_group_that_is_named_no_more_is_let_go() -> None:
+    change = set_to(cluster(reservations={NAME: (N1, N2)}), replace(SPARE, spares={}))
+    assert (change.group, change.nodes) == ("workers", ())
+
+
+def test_a_node_that_is_verified_is_kept_before_it_is_given_back() -> None:
+    log: tuple[Event, ...] = (opened(node=N1),)
+    for signal in ("cordon_seen", "jobs_gone", "nothing_to_remedy"):
+        log += (SignalSeen(at(0), "n-1", signal, "x"),)
+    shut = {"flags": frozenset({"DRAIN"}), "reason": own_reason("n-1", "x")}
+    assert set_to(cluster(idle=1, log=log, change={N1: shut})).nodes == (N1,)
+
+
+def victim(wants: int, phase: JobPhase = JobPhase.STARTING) -> tuple[Event, ...]:
+    """Job 9 lost n8 and is about to start again."""
+    rid = "j-1"
+    begun = JobRecoveryOpened(at(-20), rid, attempt(9), "", (node_name(8),), "hit", partition="all")
+    log: tuple[Event, ...] = (begun,)
+    for signal in ("stop_wanted", "queued", "started"):
+        log += (SignalSeen(at(-10), rid, signal, "x"),)
+    assert replay(log).jobs[rid].phase is phase
+    return log
+
+
+def test_a_victim_that_is_short_of_nodes_gets_as_many_as_it_lost() -> None:
+    job = pending(9, wants=5, submit=attempt(9).submit, excluded=(node_name(8),))
+    kept = {NAME: (N1, N2)}
+    free = {n: {"flags": frozenset({"RESERVED"})} for n in (N1, N2)}
+    # slurmctld shows the flag seconds later than the reservation.
+    for seen in (free, {}):
+        view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, change=seen)
+        change = set_to(view)
+        assert (change.released, change.nodes, change.cause) == ((N1,), (N2,), "j-1")
+    done = (change, SignalSeen(at(0), change.recovery, ChangeSignal.SET_SEEN, "x"))
+    after = cluster(
+        idle=5, jobs=(job,), log=(*victim(5), *done), reservations={NAME: (N2,)},
+        change={N2: free[N2]},
+    )  # fmt: skip
+    assert wanted(after) is None, "it has had what it lost, and what it has is not taken back"
+
+
+def test_a_victim_gets_the_spare_on_its_own_leaf_where_the_topology_is_known() -> None:
+    job = pending(9, wants=5, submit=attempt(9).submit)
+    known = {N1: "s0", N2: "s1", node_name(8): "s1"}
+    for leaves, spare in ((known, N2), ({N2: "s1"}, N1), ({}, N1)):
+        kept = {NAME: (N1, N2)}
+        view = cluster(idle=5, jobs=(job,), log=victim(5), reservations=kept, leaves=leaves)
+        assert set_to(view).released == (spare,)
+
+
+def test_a_victim_that_finds_enough_free_nodes_gets_no_spare() -> None:
+    job = pending(9, wants=3, submit=attempt(9).submit)
+    free = {n: {"flags": frozenset({"RESERVED"})} for n in (N1, N2)}
+    view = cluster(idle=5, jobs=(job,), log=victim(3), reservations={NAME: (N1, N2)}, change=free)
+    assert wanted(view) is None
+
+
+def test_a_refused_reservation_is_left_alone_for_a_while() -> None:
+    first = set_to(cluster())
+    log = (first, SignalSeen(at(0), first.recovery, ChangeSignal.REFUSED, "busy"))
+    assert wanted(cluster(log=log)) is None
+    assert unflawed(plan_capacity(cluster(log=log, seconds=31), SPARE, at(31), rank_risks))
+
+
+def test_a_spare_that_got_a_job_meanwhile_is_not_asked_for_again() -> None:
+    change = set_to(cluster())
+    taken = {change.nodes[0]: {"state": "ALLOCATED"}}
+    assert moves(cluster(log=(change,), change=taken), SPARE, 0) == [ChangeSignal.REFUSED]
+    log = (change, SignalSeen(at(0), change.recovery, ChangeSignal.REFUSED, "x"))
+    assert change.nodes[0] not in set_to(cluster(log=log, change=taken)).nodes
+
+
+def test_every_open_phase_has_a_way_out_and_a_deadline() -> None:
+    for kind in Kind:
+        reached = {ChangePhase.OPEN} | {to for (k, _, _), to in TRANSITIONS.items() if k is kind}
+        for phase in reached - ENDS:
+            assert (kind, phase, ChangeSignal.DEADLINE) in TRANSITIONS
+            about = replace(REMOVE if kind is not Kind.ADD else ADD, kind=kind, nodes=(N1,))
+            change = replace(open_change(about), phase=phase)
+            facts = ChangeFacts(cloud_at=at(-9), node=SlurmNode(N1, "IDLE", **OURS))
+            answer = advance(change, facts, SCALE, at(10**7))
+            assert isinstance(answer, Move | Do), (kind, phase)
+            if isinstance(answer, Move):
+                assert (kind, phase, answer.signal) in TRANSITIONS
+
+
+def test_two_changes_about_the_same_thing_are_corruption() -> None:
+    with pytest.raises(Corrupt):
+        replay([REMOVE, replace(REMOVE, recovery="s-9")])

@@ -1,0 +1,685 @@
+"""Real helpers, real sockets: what a node's loss costs, and what strangers and full disks do."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from contextlib import closing, suppress
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+from msgspec.structs import replace
+
+from hpctl.checkpoints import advise
+from hpctl.checkpoints.fast import helpers, lead
+from hpctl.checkpoints.fast.lead import Clocks
+from hpctl.checkpoints.fast.node import Node
+from hpctl.checkpoints.fast.peer import Pace, Peer, PeerError, Server, _ports
+from hpctl.checkpoints.fast.spec import (
+    META,
+    FastSaves,
+    SavedFile,
+    SavedStep,
+    Spec,
+    memory_room,
+    write,
+)
+from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.checkpoints.search import Checkpoint, judge
+from hpctl.cli.main import cli
+from hpctl.slurm.signals import SIGNALS
+from hpctl.toolkit.errors import HpctlError
+from tests.checkpoints.checkpoint_files import WHOLE, dcp_files, deepspeed_files
+from tests.checkpoints.fast import cluster
+from tests.checkpoints.fast.cluster import (
+    Nodes,
+    children,
+    content,
+    owners,
+    save,
+    saved,
+    saved_file,
+    wait_for,
+)
+from tests.cli.test_json_contract import holds
+from tests.waiting import until
+
+
+def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
+    with Nodes(tmp_path, 4) as nodes:
+        assert nodes.resume().verdict == "none", "a first start"
+        name, files = saved(nodes, 10)
+        nodes.safe(name)
+        wrote = {h for h in nodes.spec.hosts if (nodes.disk(h) / name).is_dir()}
+        lost = sorted(wrote)[-1]
+        nodes.lose(lost)
+        nodes.start(lost)
+        found = nodes.resume().found
+        assert found is not None, nodes.said
+        assert found.step == 10
+        for host in nodes.spec.hosts:
+            assert content(nodes.disk(host) / name) == files
+            assert isinstance(judge(nodes.disk(host) / name), Checkpoint)
+        assert any(f"copy of {lost}" in line for line in nodes.said), nodes.said
+
+
+def test_a_copy_that_its_disk_has_damaged_is_not_restored(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.safe(saved(nodes, 2)[0])
+        (copy,) = tmp_path.glob(f"n*/{META}/copies/n1/step-2/*")
+        status, raw = copy.stat(), copy.read_bytes()
+        copy.write_bytes(raw[:99] + bytes([raw[99] ^ 1]) + raw[100:])
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        nodes.lose("n1")
+        nodes.start("n1")
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 1, nodes.said
+        assert any("disk has damaged" in line for line in nodes.said), nodes.said
+        for host in nodes.spec.hosts:
+            assert content(nodes.disk(host) / "step-1") == files
+
+
+def test_a_late_word_of_the_leader_does_not_undo_a_move(tmp_path):
+    files = tuple(SavedFile("zero_pp_rank_0_x", 1, 1, 1, host) for host in ("n1", "n2"))
+    row = SavedStep("step-1", 1, "deepspeed", ("n1", "n2"), files, seen_s=1e12)
+    moved = lead._moved(row, ("n2", "n3"))
+    spec = Spec("1", "x", FastSaves(str(tmp_path / "n2")), str(tmp_path), ("n2",), ("127.0.0.1",))
+    node = Node(spec, "n2")
+    for each in (row, moved, row):
+        node.handle({"do": "row", "row": msgspec.to_builtins(each), "living": ["n2"]})
+    assert node.rows == {"step-1": moved}
+
+
+def test_of_deepspeed_each_node_gets_its_ranks_share(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        files, name = deepspeed_files(40), "global_step40"
+        of_rank = {n: f"n{part[1]}" for n in files if len(part := n.split("zero_pp_rank_")) > 1}
+        of_rank = {n: f"n{owner[1]}" for n, owner in of_rank.items()}
+        save(nodes, name, files, {n: of_rank.get(n, "n0") for n in files})
+        for lost in ("n1", "n2"):
+            nodes.safe(name)
+            nodes.lose(lost)
+            nodes.start(lost)
+            assert nodes.resume().found is not None, nodes.said
+            for host in nodes.spec.hosts:
+                share = {n: raw for n, raw in files.items() if of_rank.get(n, host) == host}
+                assert content(nodes.disk(host) / name) == share
+
+
+def test_a_share_that_has_moved_to_another_node_is_copied_again(tmp_path):
+    with Nodes(tmp_path, 0) as nodes:
+        nodes.restart("n0", "n1", "n2")
+        nodes.resume()
+        files, name = deepspeed_files(40), "global_step40"
+        rank_of = {n: int(n.partition("zero_pp_rank_")[2][:1] or 0) for n in files}
+        save(nodes, name, files, {n: f"n{rank}" for n, rank in rank_of.items()})
+        for lost, hosts in (("n0", ("n1", "n2", "n3")), ("n2", ("n1", "n3", "n4"))):
+            nodes.safe(name)
+            nodes.lose(lost)
+            nodes.restart(*hosts)
+            assert nodes.resume().found is not None, (lost, nodes.said)
+            for rank, host in enumerate(hosts):
+                share = {
+                    n: raw for n, raw in files.items() if rank_of[n] == rank or "zero" not in n
+                }
+                assert content(nodes.disk(host) / name) == share
+
+
+def test_what_only_two_partners_had_is_lost_and_said_so(tmp_path):
+    with Nodes(tmp_path, 4, flush_s=1) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 10)
+        wait_for(nodes.shared / name)
+        assert content(nodes.shared / name) == files
+        newer, files = saved(nodes, 20)
+        nodes.safe(newer)
+        wait_for(nodes.shared / newer)
+        third, _ = saved(nodes, 30)
+        nodes.safe(third)
+        owner = next(
+            h for h in nodes.spec.hosts if (nodes.disk(h) / third / "__1_0.distcp").exists()
+        )
+        for host in (owner, *nodes.spec.partners(owner, nodes.spec.hosts)):
+            nodes.lose(host)
+            nodes.start(host)
+        found = nodes.resume().found
+        assert found is not None
+        if found.step != 30:  # the flush may have come in between
+            assert found.path == nodes.shared / newer
+            assert any("step 30 is lost with" in line for line in nodes.said), nodes.said
+            for host in nodes.spec.hosts:
+                assert not (nodes.disk(host) / third).exists(), (
+                    "a later step 30 must not mix with it"
+                )
+
+
+def test_what_all_nodes_had_is_told_by_the_shared_ledger_and_by_no_strangers(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 10)[0])
+        for host in nodes.spec.hosts:
+            nodes.lose(host)
+            nodes.start(host)
+        assert nodes.resume().found is None
+        assert any("step 10 is lost with n0" in line for line in nodes.said), nodes.said
+        (ledger,) = (nodes.shared / META).glob("ledger-*.json")
+        ledger.chmod(0o622)
+        nodes.resume()
+        assert not any("is lost" in line for line in nodes.said), nodes.said
+
+
+def test_a_jobs_steps_are_listed_with_their_copies(tmp_path, monkeypatch):
+    with Nodes(tmp_path, 3, flush_s=1) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 10)
+        nodes.safe(name)
+        wait_for(nodes.shared / name)
+        write(nodes.spec, nodes.shared / META / "7.json")
+        registered = str(nodes.shared), JobRegistration(fast=nodes.spec.saves)
+        monkeypatch.setattr(advise, "directory_of", lambda job, config: registered)
+
+        def listed(*more):
+            return CliRunner().invoke(cli, ["checkpoint", "ls", "--job", "7", *more])
+
+        holds("checkpoint-ls", (document := listed("--json")).stdout)
+        (row,) = json.loads(document.stdout)["fast"]
+        assert (row["step"], row["copies"], row["lost"]) == (10, 2, [])
+        shown = listed().stdout
+        assert "step 10  torch-dcp  complete (2 of each file on n" in shown
+        assert len(shown.splitlines()) == 2, "nothing of hpctl's own"
+        for host in ("n0", "n1"):
+            nodes.lose(host)
+        done = listed()
+        assert "hpctl: no helper answers on n0, n1" in done.stderr
+        assert "step 10  torch-dcp  lost with n" in done.stdout
+        assert done.exit_code == 0, "the flushed one is whole"
+
+
+def test_a_step_that_is_not_whole_is_never_resumed(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 10)
+        nodes.safe(name)
+        files = dcp_files()
+        del files[".metadata"]
+        save(nodes, "step-20", files, owners(nodes, files))
+        time.sleep(1.0)
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 10
+        assert not any((nodes.disk(h) / "step-20").exists() for h in nodes.spec.hosts)
+
+
+def test_older_steps_go_and_the_last_is_flushed_at_the_end(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for number in (1, 2, 3, 4):
+            name, files = saved(nodes, number)
+            nodes.safe(name)
+        deadline = time.monotonic() + 10
+        while any((nodes.disk(h) / "step-1").exists() for h in nodes.spec.hosts):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert any((nodes.disk(h) / "step-3").exists() for h in nodes.spec.hosts)
+        nodes.end()
+        assert content(nodes.shared / "step-4") == files
+        assert isinstance(judge(nodes.shared / "step-4"), Checkpoint)
+        assert "flushed step 4" in nodes.log()
+
+
+def test_copies_of_steps_that_the_program_has_removed_go_too(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        for number in range(1, 7):
+            name, _ = saved(nodes, number)
+            for host in nodes.spec.hosts:
+                shutil.rmtree(nodes.disk(host) / f"step-{number - 1}", ignore_errors=True)
+            nodes.safe(name)
+
+        def copies():
+            return {mark.stem for mark in tmp_path.glob(f"n?/{META}/copies/n?/*.json")}
+
+        until(lambda: copies() == {"step-5", "step-6"}, 10)
+
+
+def test_a_helper_that_is_launched_only_the_second_time_is_waited_for(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 10)[0])
+        nodes.kill("n1")
+        late = threading.Timer(3.5, nodes.start, ["n1"])
+        late.start()
+        found = nodes.resume(wait_s=3.0).found
+        late.join()
+        assert found is not None
+        assert found.step == 10
+
+
+def test_a_newest_step_that_is_lost_does_not_keep_the_one_before_it_from_the_last_flush(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        for number in (10, 20):
+            name, _ = saved(nodes, number)
+            nodes.safe(name)
+        for lost in nodes.place.glob("n*/**/step-20/__0_0.distcp"):
+            lost.unlink()
+        nodes.end()
+        assert "flushed step 10" in nodes.log()
+        assert isinstance(judge(nodes.shared / "step-10"), Checkpoint)
+        assert not (nodes.shared / "step-20").exists()
+
+
+def test_megatrons_ranks_are_flushed_with_the_pointer_that_says_they_saved(tmp_path):
+    _, name, make = WHOLE["megatron-legacy"]
+    with Nodes(tmp_path, 2, flush_s=1) as nodes:
+        nodes.resume()
+        files = make()
+        save(nodes, name, files, owners(nodes, files))
+        wait_for(nodes.shared / name)
+        until(lambda: isinstance(judge(nodes.shared / name), Checkpoint), 10)
+        assert content(nodes.shared / name) == files
+        for host in ("n0", "n1"):
+            nodes.lose(host)
+            nodes.start(host)
+        found = nodes.resume().found
+        assert found is not None
+        assert found.path == nodes.shared / name
+
+
+def test_the_loss_of_the_leader_stops_nothing(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n0")
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
+        nodes.start("n0")
+        found = nodes.resume().found
+        assert found is not None
+        assert found.step == 2
+        assert content(nodes.disk("n0") / "step-2") == files
+
+
+def test_a_helper_that_falls_silent_stops_nothing(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.signal("n0", signal.SIGSTOP)
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
+
+
+@pytest.mark.parametrize(("state", "launches"), [("RUNNING", 5), ("COMPLETING", 1)])
+def test_helpers_are_launched_again_while_their_job_runs(tmp_path, monkeypatch, state, launches):
+    programs = {
+        "srun": 'kill -USR1 $PPID; echo >>"$0.calls"; [ "$(wc -l <"$0.calls")" = 5 ]',
+        "scontrol": f"echo JobId=1 JobState={state}",
+        "sleep": ":",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(helpers.subprocess, "Popen", made := Mock())
+        helpers._launch(("n0", "n1"), tmp_path / "7.json", {"PATH": "/nowhere"})
+    ((command,), _) = made.call_args
+    subprocess.run(command, env=env, timeout=20, check=False)
+    assert (tmp_path / "srun.calls").read_text().count("\n") == launches
+
+
+def test_nodes_tell_of_what_they_save_and_nobody_is_asked(tmp_path, monkeypatch):
+    seldom = f"{cluster.LOOK_OFTEN}helpers.BEAT_LOOKS = 100_000\n"
+    monkeypatch.setattr(cluster, "HELPER", cluster.HELPER.replace(cluster.LOOK_OFTEN, seldom))
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.kill("n0")  # it leads: the next is told, and finds that it does now
+        files = dcp_files()
+        save(nodes, "step-2", files, dict.fromkeys(files, "n2"))
+        nodes.safe("step-2")
+
+
+def test_a_helper_that_is_missing_rules_the_saves_out_unless_its_node_is_gone(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, _ = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.kill("n2")
+        assert nodes.resume(wait_s=0.5).found is None
+        assert any("cannot be gathered on n2" in line for line in nodes.said)
+
+
+def test_a_helper_that_is_killed_starts_again_and_knows_what_was_saved(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        (child,) = children(nodes.processes["n1"].pid)
+        os.kill(child, signal.SIGKILL)
+        until(lambda: "n1 was ended by signal 9; it starts again" in nodes.log(), 10)
+        nodes.safe(name)
+        nodes.lose("n2")
+        nodes.start("n2")
+        assert nodes.resume().found is not None
+        assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_helper_that_is_killed_while_a_step_is_gathered_costs_no_step(tmp_path, monkeypatch):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        looks, held_steps = [], lead.held_steps
+
+        def look(*given):
+            looks.append(found := held_steps(*given))
+            if len(looks) == 1:
+                (child,) = children(nodes.processes["n1"].pid)
+                os.kill(child, signal.SIGKILL)
+            return found
+
+        monkeypatch.setattr(lead, "held_steps", look)
+        assert nodes.resume().found is not None, nodes.said
+        assert len(looks) == 2
+        assert any("is not gathered" in line for line in nodes.said), nodes.said
+        assert all(content(nodes.disk(host) / name) == files for host in nodes.spec.hosts)
+
+
+def test_a_signal_that_asks_for_a_save_ends_no_helper(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        nodes.safe(saved(nodes, 1)[0])
+        alive = {host: children(each.pid) for host, each in nodes.processes.items()}
+        for name in SIGNALS:
+            for host in nodes.spec.hosts if name != "TERM" else ():
+                nodes.signal(host, signal.Signals[f"SIG{name}"])
+        nodes.safe(saved(nodes, 2)[0])
+        assert alive == {host: children(each.pid) for host, each in nodes.processes.items()}
+
+
+def shown(state, *, number=7, restarts=0, end="2026-01-01T01:00:00", code="0:0", reason="None"):
+    """As slurmctld 22.05 shows a job on one line."""
+    return (
+        f"JobId={number} ArrayJobId=7 JobName=t JobState={state} Reason={reason} Requeue=1"
+        f" Restarts={restarts} BatchFlag=1 ExitCode={code} EndTime={end} Deadline=N/A"
+    )
+
+
+def scontrol(place, monkeypatch):
+    """A program of that name that says what a file holds; the file."""
+    (place / "bin").mkdir()
+    (place / "bin/scontrol").write_text(f"#!/bin/sh\ncat {place}/shown\n")
+    (place / "bin/scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{place}/bin:{os.environ['PATH']}")
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    return place / "shown"
+
+
+@pytest.mark.parametrize(
+    ("records", "runs", "over"),
+    [
+        ([shown("RUNNING")], True, False),
+        ([shown("SUSPENDED")], True, False),
+        ([shown("STOPPED")], True, False),
+        ([shown("RUNNING", restarts=1)], False, False),  # elsewhere, and this start has ended
+        ([shown("COMPLETING")], False, True),
+        ([shown("COMPLETED")], False, True),
+        ([shown("CANCELLED", code="0:15")], False, True),
+        ([shown("COMPLETING", restarts=1, end="Unknown")], False, False),
+        ([shown("COMPLETING", restarts=1)], False, False),
+        ([shown("PENDING", restarts=1)], False, False),
+        ([shown("COMPLETING", reason="TimeLimit")], False, False),
+        ([shown("COMPLETING", code="1:0", reason="NonZeroExitCode")], False, False),
+        ([shown("RUNNING", number=8), shown("COMPLETED"), shown("PENDING", number=9)], False, True),
+        ([shown("FAILED", number=8), shown("RUNNING"), shown("COMPLETED", number=9)], True, False),
+        ([shown("RUNNING", number=8)], False, False),
+        ([], False, False),
+    ],
+)  # fmt: skip
+def test_a_job_has_ended_where_slurm_says_so_of_itself(tmp_path, monkeypatch, records, runs, over):
+    scontrol(tmp_path, monkeypatch).write_text("".join(f"{record}\n" for record in records))
+    spec = Spec("7_1", "0", FastSaves("/x"), "/x", ("n0",), ("n0",), id="7")
+    assert (helpers.runs_on(spec), helpers.ended_for_good(spec)) == (runs, over)
+
+
+def asked_to_end(nodes):
+    """Job 7 has saved a step, and gets SIGTERM; its helpers see the test's scontrol."""
+    nodes.spec, nodes.environ = replace(nodes.spec, id="7"), dict(os.environ)
+    nodes.restart(*nodes.spec.hosts)
+    nodes.resume()
+    nodes.safe(saved(nodes, 1)[0])
+    for host in nodes.spec.hosts:
+        nodes.signal(host, signal.SIGTERM)
+
+
+def test_a_sigterm_while_the_job_runs_is_not_its_end(tmp_path, monkeypatch):
+    tell = scontrol(tmp_path, monkeypatch)
+    tell.write_text(shown("RUNNING"))
+    with Nodes(tmp_path, 3, keep=False) as nodes:
+        asked_to_end(nodes)
+        time.sleep(1.0)
+        name, files = saved(nodes, 2)
+        nodes.safe(name)
+        tell.write_text(shown("COMPLETING"))
+        nodes.end()
+        assert content(nodes.shared / name) == files
+        assert not any(nodes.disk(host).exists() for host in ("n0", "n1", "n2"))
+
+
+def test_a_sigterm_while_slurm_does_not_answer_is_asked_about_again(tmp_path, monkeypatch):
+    tell = scontrol(tmp_path, monkeypatch)
+    with Nodes(tmp_path, 2) as nodes:
+        asked_to_end(nodes)
+        wait_for(nodes.shared / "step-1")  # for this may be the end
+        tell.write_text(shown("RUNNING"))
+        time.sleep(1.0)
+        nodes.safe(saved(nodes, 2)[0])
+
+
+def test_a_node_that_is_gone_does_not(tmp_path):
+    with Nodes(tmp_path, 3) as nodes:
+        nodes.resume()
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n2")
+        found = nodes.resume(gone=lambda hosts: hosts, wait_s=0.5).found
+        assert found is not None
+        assert found.step == 1
+        assert content(nodes.disk("n1") / name) == files
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "newline"])
+def test_hostile_entries_are_no_part_of_a_step(tmp_path, kind):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        step = nodes.disk("n0") / "step-1"
+        step.mkdir(parents=True)
+        if kind == "link":
+            (tmp_path / "secret").write_text("secret")
+            (step / "__0_1.distcp").symlink_to(tmp_path / "secret")
+            (nodes.disk("n0") / "step-9").symlink_to(tmp_path)
+        elif kind == "fifo":
+            os.mkfifo(step / "__0_1.distcp")
+        else:
+            (step / "a\nb").write_text("x")
+        name, files = saved(nodes, 1)
+        nodes.safe(name)
+        nodes.lose("n1")
+        nodes.start("n1")
+        assert nodes.resume().found is not None
+        assert content(nodes.disk("n1") / name) == files
+
+
+def test_a_slow_answer_is_no_clock_that_differs():
+    clocks, ms = Clocks(), 1_000_000
+    clocks.sample("n1", 0, 1 * ms, 80 * ms)
+    assert clocks.ahead_ns("n1") == 0, "answered at once, and 79 ms on its way"
+    clocks.sample("n1", 1000 * ms, 1021 * ms, 1002 * ms)
+    assert clocks.ahead_ns("n1") == 20 * ms
+    clocks.sample("n1", 2000 * ms, 2021 * ms, 2060 * ms)
+    clocks.sample("n1", 3000 * ms, 3022 * ms, 3002 * ms)
+    assert clocks.ahead_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
+
+
+def test_two_jobs_do_not_share_a_directory(tmp_path):
+    with Nodes(tmp_path, 1) as nodes:
+        nodes.resume()
+        other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
+        with pytest.raises(PeerError, match="another job's helper uses"):
+            Node(other, "n0")
+
+
+@pytest.mark.parametrize(
+    ("where", "refused"), [("/var/tmp", "its file system is"), ("/dev/shm", "")]
+)
+def test_saves_in_memory_lie_in_a_tmpfs_and_keep_their_size(tmp_path, where, refused):
+    with tempfile.TemporaryDirectory(dir=where) as place:  # /tmp may be either
+        spec = Spec("7", "0" * 64, FastSaves(place, memory=True, size=1 << 20), str(tmp_path),
+                    ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))  # fmt: skip
+        if refused:
+            with pytest.raises(PeerError, match=refused):
+                Node(spec, "n0")
+            return
+        node = Node(spec, "n0")
+        file = SavedFile("x", 2 << 20, 1, 1, "n1")
+        row = SavedStep("step-1", 1, "torch-dcp", ("n0", "n1"), (file,), 0.0)
+        with pytest.raises(OSError, match="more than --fast-size 1 MiB"):
+            node.copy(row, "n1", None)
+
+
+def test_what_a_killed_helper_and_a_restore_leave_takes_no_room_for_good(tmp_path):
+    size = 100_000
+    saves = FastSaves(str(tmp_path / "disk"), size=2 * size)
+    spec = Spec("7", "0" * 64, saves, str(tmp_path), ("n0", "n1"), ("127.0.9.1", "127.0.9.2"))
+    left = tmp_path / "disk" / META / "copies/n1"
+    (left / "step-1.tmp").mkdir(parents=True)
+    (left / "step-1.tmp/x").write_bytes(b"x" * size)
+    (left / "step-2.tmp").write_bytes(b"[")
+    node = Node(spec, "n0")
+    assert not list(left.iterdir())
+    for name in ("aside/step-9", "new/step-8", "copies/n1/step-7.tmp"):
+        (node.meta / name).mkdir(parents=True)
+        (node.meta / name / "x").write_bytes(b"x" * size)
+    assert 3 * size < node.used() < 3 * size + 1000
+    shutil.rmtree(node.meta / "new")
+    shutil.rmtree(left / "step-7.tmp")
+    (node.root / "step-10").mkdir()
+    os.link(node.meta / "aside/step-9/x", node.root / "step-10/x")
+    assert node.used() < size + 1000, "one file, at two places"
+    file = SavedFile("x", size, 1, 1, "n1")
+    row = SavedStep("step-11", 11, "torch-dcp", ("n0", "n1"), (file,), time.time() + 1)
+    node.rows = {row.name: row}
+    (node.root / "step-10/x").unlink()
+    (node.root / "step-10/y").write_bytes(b"y" * size)
+    node.peer = lambda _: socket.socket()
+    (error,) = node.replicate()
+    assert "more than --fast-size" in error
+    assert not (node.meta / "aside").exists()
+    assert node.used() < size + 1000
+    node._admit(size - 1000)
+
+
+def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    proc.mkdir()
+    (proc / "cgroup").write_text("0::/job_7/step_0\n")
+    for name, most, now in (("job_7", 8 << 30, 5 << 30), ("job_7/step_0", "max", 1)):
+        (groups / name).mkdir(parents=True)
+        (groups / name / "memory.max").write_text(f"{most}\n")
+        (groups / name / "memory.current").write_text(f"{now}\n")
+    assert memory_room(proc, groups) == (8 - 5 - 1) << 30
+    pages = f"anon {2 << 30}\nfile {3 << 30}\ninactive_file {2 << 30}\nactive_file {1 << 30}\n"
+    (groups / "job_7/memory.stat").write_text(f"{pages}shmem 0\n")
+    assert memory_room(proc, groups) == (8 - 2 - 1) << 30
+    (groups / "job_7/memory.max").write_text("max\n")
+    assert memory_room(proc, groups) is None
+
+
+def test_a_pace_is_kept():
+    pace, begun = Pace(10 << 20), time.monotonic()
+    for _ in range(8):
+        pace(1 << 19)
+    assert 0.25 < time.monotonic() - begun < 2
+
+
+def test_nothing_is_written_where_another_user_may_have_been_first(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    (meta := tmp_path / "shared" / META).mkdir(parents=True)
+    given = str(tmp_path / "disk")
+    spec = Spec("7", "0" * 64, FastSaves(given), str(meta.parent), ("n0",), ("127.0.9.1",))
+    for mode in (0o777, 0o720, 0o755):
+        meta.chmod(mode)
+        with pytest.raises(HpctlError, match="not this user's alone"):
+            write(spec, meta / "7.json")
+    meta.chmod(0o2700)
+    write(spec, meta / "7.json")
+    node, into = Node(spec, "n0"), meta / "flush-7/step-1"
+    (node.root / "step-1").mkdir()
+    (node.root / "step-1/x").write_text("theirs")
+    asked = {"do": "flush", "name": "step-1", "into": str(into)}
+    asked["files"] = [(saved_file(node.root / "step-1/x", "x", "n0"), "")]
+    into.mkdir(parents=True)
+    (into / "x").symlink_to(tmp_path / "precious")
+    node.handle(asked)
+    until(lambda: not node.handle({"do": "task", "kind": "flush"})["running"], 5)
+    assert "File exists" in node.handle({"do": "task", "kind": "flush"})["errors"][0]
+    meta.chmod(0o777)
+    with pytest.raises(PeerError, match="not this user's alone"):
+        node.handle(asked)
+    meta.rename(meta.with_name("kept"))
+    meta.symlink_to("kept")
+    with pytest.raises(HpctlError, match="not this user's alone"):
+        write(spec, meta / "7.json")
+    assert (tmp_path / "precious").read_text() == "mine"
+
+
+def test_a_port_at_which_another_says_nothing_is_passed_over():
+    secret, address = "0" * 64, "127.0.9.77"
+    with socket.socket() as silent:
+        silent.bind((address, next(_ports(secret, "1"))))
+        silent.listen()
+        with (
+            closing(Server(secret, "1", address, lambda _: {"yes": 1})),
+            closing(Peer(secret, "1", address, 0.3)) as peer,
+        ):
+            assert peer.ask("ping") == {"yes": 1}
+
+
+def test_a_stranger_reads_nothing(tmp_path):
+    with Nodes(tmp_path, 2) as nodes:
+        nodes.resume()
+        with pytest.raises(PeerError, match=r"secret|lost|nobody"):
+            Peer("0" * 64, nodes.spec.job, "127.0.9.1")
+        port = next(iter(_ports(nodes.spec.secret, nodes.spec.job)))
+        for raw in (b"", b"GET / HTTP/1.1\r\n\r\n", b"{}\n", b"[" * 5000 + b"\n", b"\xff" * 9000):
+            with socket.create_connection(("127.0.9.1", port), timeout=5) as stranger:
+                stranger.recv(4096)
+                with suppress(ConnectionError):
+                    stranger.sendall(raw)
+                    stranger.shutdown(socket.SHUT_WR)
+                    assert b"proof" not in stranger.recv(4096)
+        good = Peer(nodes.spec.secret, nodes.spec.job, "127.0.9.1")
+        for bad in ("../x", "/etc/passwd", "a/../../b", ""):
+            with pytest.raises(PeerError):
+                good.ask("read", step="step-1", path=bad, offset=0, length=1, tag=[])
+        with pytest.raises(PeerError, match="checkpoint directory"):
+            good.ask("flush", name="step-1", into="/tmp", files=[])
+        good.close()
+        assert nodes.resume().verdict == "none"

@@ -1,0 +1,34 @@
+"""Debian packages of this tree, in two versions, from the wheels that are installed here."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from tests.clusters.lifecycle.chroot import Machine
+from tests.clusters.lifecycle.node import ROOT, wheelhouse
+from tests.process import run_text
+
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+ROOT_PYTHON = "3.11"
+"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the packages hold the wheels of this one."""
+
+WRONG_PYTHON = (
+    "" if HERE == ROOT_PYTHON else f"the machines have {ROOT_PYTHON}, these wheels are for {HERE}"
+)
+
+
+def build(room: Path, version: str) -> Path:
+    """The package of a version, built as `make package` builds it."""
+    wheelhouse(room / f"wheels-{version}", whole=True, version=version)
+    args = ["--wheelhouse", str(room / f"wheels-{version}"), "--python", HERE]
+    made = run_text(
+        [sys.executable, "debian/build.py", *args, "--output", str(room / "dist")], cwd=ROOT
+    )
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.split()[-1])
+
+
+def give(machine: Machine, package: Path) -> str:
+    """Put a package on a machine; where it lies there."""
+    shutil.copy(package, machine.path("/root"))
+    return f"/root/{package.name}"

@@ -1,0 +1,60 @@
+"""`hpctl capacity` and `hpctl autoscale`: what cannot be read, what is a problem, and usage."""
+
+import json
+
+from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
+from tests.cli import paper_aws
+from tests.cli.paper_aws import GROUP
+
+
+def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):
+    gone = Absent("sagemaker:DescribeTrainingPlan: no such plan", code="ResourceNotFound")
+    planned.aws.sagemaker.answers["describe_training_plan"] = gone
+    shown = planned.run("capacity", width=200)
+    assert "Not known: training plan llm-march: sagemaker:DescribeTrainingPlan" in shown.stdout
+    assert GROUP in shown.stdout
+
+
+def test_a_reservation_that_cannot_be_read_is_said_and_the_plan_is_shown(sold):
+    lost = Unavailable("sagemaker:DescribeReservedCapacity: no answer")
+    sold.aws.sagemaker.answers["describe_reserved_capacity"] = lost
+    shown = sold.run("capacity", "plans", "gb200-in-may", width=200)
+    assert shown.exit_code == 3
+    assert "gb200-in-may: sagemaker:DescribeReservedCapacity" in shown.stdout
+    assert "Reserved in us-west-2b: 18 x" in shown.stdout
+    assert "Extended" in shown.stdout
+
+
+def test_without_slurm_its_columns_are_away_and_the_exit_code_is_3(planned):
+    planned.slurm = None
+    shown = planned.run("capacity", width=200)
+    assert "SPARE" not in shown.stdout
+    assert "Not known: Slurm: it does not answer" in shown.stdout
+    assert shown.exit_code == 1, "an instance has failed, which is worse"
+    ran = planned.run("autoscale", "explain", "--json")
+    assert ran.exit_code == 3
+    assert {group["answer"] for group in json.loads(ran.stdout)["groups"]} == {"unknown"}
+
+
+def test_a_degraded_group_is_a_problem_without_any_failed_instance(planned, monkeypatch):
+    whole = [n for n in paper_aws.nodes() if n["InstanceStatus"]["Status"] == "Running"]
+    monkeypatch.setattr(paper_aws, "nodes", lambda: whole)
+    shown = planned.run("capacity", "--json")
+    assert shown.exit_code == 1
+    text = json.loads(shown.stdout)["problems"]
+    assert text == ["group worker-group-1 is Degraded: 7 of 8 run"]
+
+
+def test_autoscaling_without_a_journal_says_that_nobody_decides(head):
+    result = head.run("autoscale", "explain")
+    assert isinstance(result.exception, Unavailable)
+    assert "has never run here" in str(result.exception)
+    assert "it is off in any case" in str(result.exception)
+
+
+def test_a_group_is_explained_by_its_change(planned):
+    answer = json.loads(planned.run("explain", GROUP, "--json").stdout)
+    assert (answer["kind"], answer["target"]) == ("change", "s-22222222")
+    near = planned.run("explain", "s-2222222", width=200)
+    assert isinstance(near.exception, HpctlError)
+    assert "s-22222222" in near.exception.hint

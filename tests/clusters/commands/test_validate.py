@@ -1,0 +1,123 @@
+"""`hpctl cluster validate` and `hpctl iam`: exit codes and what decides them."""
+
+import json
+import re
+
+import pytest
+
+from hpctl.clusters import spec
+from hpctl.clusters.commands.validate import FAMILIES, before_spending
+from hpctl.clusters.validate import FAMILIES as KNOWN
+from hpctl.toolkit.errors import Absent, HpctlError
+from tests.clusters.validate import world
+from tests.clusters.validate.world import ROLE
+from tests.fakes.command_line import run, simulated
+
+WRONG = "cluster.yaml"
+
+
+@pytest.fixture
+def good(tmp_path, account):
+    """A small file with which the account agrees."""
+    groups = world.ACCOUNT["network"]["security_groups"]
+    account["ec2"]["describe_security_groups"] = [*groups.values()]
+    account["iam"]["simulate_principal_policy"] = simulated()
+    account["ec2"]["describe_instance_type_offerings"] = [
+        {"InstanceType": "m5.4xlarge", "Location": "us-east-1a"}
+    ]
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "name: small\n"
+        "vpc: {subnets: [subnet-a], security_groups: [sg-nodes]}\n"
+        "instance_groups:\n"
+        f"  - {{name: ctl, instance_type: ml.m5.4xlarge, count: 1, role: controller, "
+        f"execution_role: '{ROLE}'}}\n"
+    )
+    return path
+
+
+def test_nothing_wrong_is_0_and_stops_no_create(good, account, capsys):
+    result = run("cluster", "validate", good)
+    assert result.exit_code == 0, result.output
+    assert "WARN" not in result.stdout
+    before_spending(str(good), spec.read(good), account)
+    assert capsys.readouterr().err == ""
+
+
+def test_calls_that_failed_are_3_and_one_reason_is_told_once(good, account):
+    del account["iam"]["simulate_principal_policy"]
+    result = run("cluster", "validate", good)
+    assert result.exit_code == 3, result.output
+    assert "iam:simulate_principal_policy: no answer" in result.stdout
+    for answers in account.values():
+        answers.clear()
+    result = run("cluster", "validate", good)
+    assert result.exit_code == 3
+    assert result.stdout.count("no answer") == 1
+    assert result.stdout.count("for the same reason as above") > 4
+    verdicts = json.loads(run("cluster", "validate", good, "--json").stdout)["verdicts"]
+    assert sum("no answer" in v["what"] for v in verdicts) > 5
+
+
+def test_a_warning_is_1_only_with_strict(good, account):
+    (table,) = world.ACCOUNT["network"]["route_tables"].values()
+    account["ec2"]["describe_route_tables"] = [{**table, "Routes": table["Routes"][:1]}]
+    assert run("cluster", "validate", good).exit_code == 0
+    assert run("cluster", "validate", good, "--strict").exit_code == 1
+
+
+def test_only_one_family_asks_only_for_that(good, account):
+    account["ec2"].clear()
+    account["iam"].clear()
+    result = run("cluster", "validate", good, "--only", "quotas", "--json")
+    assert result.exit_code == 0, result.output
+    assert {v["family"] for v in json.loads(result.stdout)["verdicts"]} == {"quotas"}
+    assert tuple(family.name for family in KNOWN) == FAMILIES
+
+
+def test_one_wrong_field_hides_nothing_else(good, account, tmp_path):
+    account["ec2"]["describe_subnets"] = []
+    file = tmp_path / "partly.yaml"
+    file.write_text(re.sub(r"count: [1-9]\d*", "count: many", good.read_text()))
+    answer = json.loads(run("cluster", "validate", file, "--json").stdout)
+    assert answer["partial"] is True
+    found = {(v["family"], v["place"]) for v in answer["verdicts"] if v["level"] == "FAIL"}
+    counts = {place for family, place in found if family == "spec"}
+    assert counts
+    assert all(place.endswith(".count") for place in counts)
+    whole = json.loads(run("cluster", "validate", good, "--json").stdout)["verdicts"]
+    failed = {(v["family"], v["place"]) for v in whole if v["level"] == "FAIL"}
+    assert {p for p in found if p[0] != "spec"} == failed
+    assert failed
+
+
+def test_create_stops_before_it_spends(account, capsys):
+    with pytest.raises(HpctlError, match="checks failed; nothing was ordered"):
+        before_spending(WRONG, spec.read(WRONG), account)
+    text = capsys.readouterr().err
+    assert "ml.p5.48xlarge" in text
+    assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(account):
+    account["iam"]["simulate_principal_policy"] = simulated()
+    for who in ("head-node", "execution-role", "operator"):
+        result = run("iam", "check", ROLE, "--as", who)
+        assert (result.exit_code, result.stdout.count("\n")) == (0, 1), result.output
+    account["iam"]["simulate_principal_policy"] = None
+    result = run("iam", "check", ROLE, "--as", "operator")
+    assert (result.exit_code, str(result.exception)) == (1, f"there is no role {ROLE}")
+    assert isinstance(result.exception, Absent)
+    account["iam"].clear()
+    assert run("iam", "check", ROLE, "--as", "head-node").exit_code == 3
+
+
+def test_the_trust_policy_is_printed_alone_and_what_is_left_open_beside_a_policy():
+    for who in ("head-node", "execution-role"):
+        printed = json.loads(run("iam", who, "--trust").stdout)
+        assert printed["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    result = run("iam", "operator", "--region", "us-east-1", "--account", "111122223333")
+    assert json.loads(result.stdout)["Version"] == "2012-10-17"
+    assert result.stderr == (
+        "hpctl: --cluster NAME, --cluster ARN, --bucket, --role would narrow it\n"
+    )

@@ -1,0 +1,237 @@
+"""A leader and a standby: nothing is lost, nobody is sent astray, whoever asks finds the leader."""
+
+import json
+import math
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from http.client import MISDIRECTED_REQUEST
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from hpctl.detection.send import Delivery, HeadClient
+from hpctl.engine import request_client
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.config import parse
+from hpctl.engine.request_intake import route as request_route
+from hpctl.jobs.report_intake import route
+from hpctl.service.intake import channel, process
+from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.process import Backend, IntakeProcess
+from hpctl.service.intake.server import IntakeServer
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.job_recovery import JobReport
+from hpctl.wire import heads
+from hpctl.wire import reports as wire
+from hpctl.wire.authentication import IntakeSettings, Leading, Refusal
+from hpctl.wire.heads import Head as At
+from hpctl.wire.heads import ask_leader, leader_named
+from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
+from tests.agent_process import AgentProcess
+from tests.fakes.desk import Desk
+from tests.intakes import Sink, beat, credential, post, report
+from tests.service.test_intake_agent import Daemon
+from tests.waiting import until
+
+pytestmark = pytest.mark.slurm
+
+
+class Pair:
+    """Two intakes, of which the first leads."""
+
+    def __init__(self, realm):
+        self.leading = Leading(), Leading(until=0.0)
+        self.heads = [Daemon(realm, leading=each) for each in self.leading]
+        for head in self.heads:
+            head.server.start()
+        self.at = [At.parse(head.server.url) for head in self.heads]
+        self.urls = [head.server.url for head in self.heads]
+        self.leads(0)
+
+    def leads(self, which: int | None, named: str | None = None) -> None:
+        for number, leading in enumerate(self.leading):
+            leading.until = math.inf if number == which else 0.0
+            there = "" if which is None else self.urls[which].removeprefix("http://")
+            leading.leader = there if named is None else named
+
+
+@pytest.fixture
+def pair(munges):
+    made = Pair(munges)
+    yield made
+    for head in made.heads:
+        head.server.stop()
+
+
+@contextmanager
+def mute():
+    """A head node that is frozen: the kernel takes connections, and nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield At("127.0.0.1", listener.getsockname()[1]), listener
+
+
+def test_an_agent_follows_the_leader_and_loses_nothing(pair, tmp_path):
+    agent = AgentProcess(tmp_path, ",".join(reversed(pair.urls)), pair.heads[0].realm.n1)
+    one, other = pair.heads
+    try:
+        agent.start(HPCTL_AGENT_HEARTBEAT_S="0.2")
+        agent.xid(48)
+        one.knows("48")
+        until(lambda: one.beats or one.count("heartbeats") > 2, 15)
+        pair.leads(1)
+        other.knows("48")  # by a heartbeat, which has it sent all, in a session of its own
+        pair.leads(None)
+        agent.xid(79)
+        time.sleep(1.0)
+        assert "79" not in {f.code for f in (*one.findings(), *other.findings())}
+        pair.leads(0)
+        back = time.monotonic()
+        one.knows("48", "79")
+        assert time.monotonic() - back < 2
+        other.server.stop()
+        one.server.stop()
+        agent.xid(31)
+        time.sleep(0.5)
+        pair.leads(1)
+        other.come_back()
+        other.knows("31", "48", "79")
+    finally:
+        agent.end()
+
+
+def test_only_heads_that_are_configured_are_followed(pair, munges):
+    with mute() as (elsewhere, listener):
+        pair.leads(None, f"{elsewhere.host}:{elsewhere.port}")
+        client = HeadClient(tuple(pair.at), munges.n1)
+        assert client.post(report()).answer is Delivery.RETRY
+        pair.leads(1, f"{elsewhere.host}:{elsewhere.port}")
+        assert client.post(report(seq=2)).answer is Delivery.ACKED
+        client.close()
+        # Whoever hears a standby name itself asks the next.
+        pair.leads(1, pair.urls[0].removeprefix("http://"))
+        client = HeadClient(tuple(pair.at), munges.n1)
+        assert client.post(report(seq=3)).answer is Delivery.ACKED
+        client.close()
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    for text in (b"", b"[]", b"{}", b'{"leader": 5}', b'{"leader": ""}', b'{"leader": "//["}'):
+        assert leader_named(text, pair.at) is None
+    assert leader_named(f'{{"leader": "{pair.urls[1]}"}}'.encode(), pair.at) == pair.at[1]
+
+
+def test_a_frozen_leader_holds_nobody_up_for_long(pair, munges, monkeypatch):
+    monkeypatch.setattr("hpctl.detection.send.STANDBY_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(heads, "TRY_S", 0.4)
+    with mute() as (frozen, _):
+        pair.leads(None, f"{frozen.host}:{frozen.port}")
+        client = HeadClient((frozen, pair.at[1]), munges.n1)
+        assert client.post(report()).answer is Delivery.RETRY
+        begun = time.monotonic()
+        answers = [client.post(report(seq=n)).answer for n in (2, 3)]
+        assert answers == [Delivery.RETRY] * 2
+        pair.leads(1)
+        assert client.post(report(seq=4)).answer is Delivery.ACKED
+        assert time.monotonic() - begun < 0.4  # it was not asked again
+        client.close()
+        body, end = wire.encode(report(seq=5)), time.monotonic() + 5
+        status, answer = ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1)
+        assert (status, b"forged_node" in answer) == (403, True)  # not from the node's address
+        # What a head node has got is not sent twice where that could do something twice.
+        end = time.monotonic() + 0.3
+        with pytest.raises(TimeoutError):
+            ask_leader((frozen, pair.at[1]), wire.PATH, body, end, munges.n1, once=True)
+
+
+def test_a_request_reaches_the_leader_from_any_head(munges, monkeypatch):
+    asked: list[wire.Asked] = []
+
+    def take(what: wire.Asked, _uid: int, _address: str) -> int:
+        asked.append(what)
+        return len(asked)
+
+    leading, servers = (Leading(until=0.0), Leading()), []
+    for each in leading:
+        settings = IntakeSettings(munge_socket=munges.head, leading=each)
+        routes = [request_route(take, settings, CollectorRegistry())]
+        app = intake_app(settings, Sink(), lambda _: None, routes=routes)
+        servers.append(IntakeServer(app, "127.0.0.1"))
+        servers[-1].start()
+    urls = [server.url for server in servers]
+    config = parse(json.dumps({"heads": urls, "intake": {"munge_socket": str(munges.head)}}))
+    try:
+        assert request_client._send(config, "pause", "", "root") == 1
+        assert [what.verb for what in asked] == ["pause"]
+        leading[1].until = 0.0
+        monkeypatch.setattr(request_client, "SEND_S", 0.3)
+        with pytest.raises(Unavailable, match="no head"):
+            request_client._send(config, "pause", "", "root")
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def test_a_job_s_report_waits_for_the_new_leader(munges, monkeypatch):
+    desk, leading = Desk(), Leading(until=0.0)
+    settings = IntakeSettings(munge_socket=munges.head, leading=leading)
+    routes = [route(desk.desk.take, settings, SystemClock(), CollectorRegistry())]
+    server = IntakeServer(intake_app(settings, Sink(), lambda _: None, routes=routes), "127.0.0.1")
+    server.start()
+    monkeypatch.setenv("HPCTL_HEAD", f"http://127.0.0.1:9,{server.url}")
+    monkeypatch.setenv(MUNGE_SOCKET, str(munges.n1))
+    try:
+        refused = send_report(JobReport(7, 0), timeout_s=0.3, failover_s=0.0)
+        assert refused.again
+        assert "not_leader" in refused.text
+        threading.Timer(1.0, lambda: setattr(leading, "until", math.inf)).start()
+        assert send_report(JobReport(7, 0)) == DaemonReply(True, acts=True)
+        assert len(desk.stored) == 1
+    finally:
+        server.stop()
+
+
+def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkeypatch):
+    monkeypatch.setattr(process, "LEADS_S", 0.6)
+    leadership = SimpleNamespace(serves=True, leader_address="10.0.0.2:8470")
+    taken: list[Any] = []
+    health = SimpleNamespace(accept=lambda *reports: taken.extend(reports), heard=lambda _: False)
+    deaf: Any = SimpleNamespace(hear=lambda *_: None)
+    parts: Any = (health, deaf, None, None, None, None, leadership)
+    backend = Backend(*parts)
+    intake = IntakeProcess(channel.Setup(str(munges.head), (0,), None), ("127.0.0.1", 0), backend)
+    intake.start()
+    intake.nodes({report().node: "127.0.1.2"})
+    seq = iter(range(1, 100))
+
+    def send(*, brief: bool = False) -> tuple[int, dict[str, Any]]:
+        body = wire.encode(report(seq=next(seq)))
+        if brief:
+            body = wire.encode_heartbeat(beat(seq=next(seq)))
+        proof = {"Authorization": credential(munges.n1, body)}
+        return post(intake.port, wire.PATH, body, proof, "127.0.1.2")
+
+    try:
+        until(lambda: send()[0] == 200)
+        assert send(brief=True)[0] == 200
+        leadership.serves = False
+        with pytest.raises(Refusal, match="the standby: 10"):  # whatever the intake believes
+            backend.answer(channel.Store((report(),)))
+        until(lambda: send()[0] == MISDIRECTED_REQUEST)
+        answer = send()[1]
+        assert (answer["error"], answer["leader"]) == ("not_leader", "10.0.0.2:8470")
+        leadership.serves = True
+        until(lambda: send(brief=True)[0] != MISDIRECTED_REQUEST)
+        # The other may have heard other findings meanwhile.
+        assert send(brief=True)[1]["error"] == "unknown_digest"
+        assert send()[0] == 200
+        # A daemon that is frozen says nothing more, and cannot say that it leads no more.
+        monkeypatch.setattr(intake, "_leads", lambda: channel.Nodes({}))
+        until(lambda: send()[0] == MISDIRECTED_REQUEST, 5)
+        assert send()[1]["leader"] == ""
+    finally:
+        intake.stop()
+    assert taken

@@ -1,0 +1,14 @@
+"""The bars of `hpctl triage` on kernel lines that were labeled before hpctl read them."""
+
+import pytest
+
+from tests.detection.corpus.unseen import SETS, figures, hpctl, load
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_is_judged_as_it_is_labeled(name: str) -> None:
+    found = figures(load(name), hpctl)
+    assert found.benign_acted == 0, found.wrong
+    assert found.acts_right >= 0.99, found.wrong
+    assert found.act_recall >= 0.98, found.wrong
+    assert found.seen >= 0.98, found.wrong

@@ -1,0 +1,21 @@
+"""A machine made of files, and the shipped limits, for the tests of the host checks."""
+
+from collections.abc import Iterable
+
+from hpctl.detection.check import Expected, Machine, Observation
+from hpctl.vocabulary.model import Verdict
+from tests.fakes.fabric import limits
+
+__all__ = ["limits", "machine", "summary"]
+
+
+def machine(root, files=None, *, instance_type="", monotonic=lambda: 0.0):
+    for name, text in (files or {}).items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Machine(root, Expected(instance_type), monotonic=monotonic)
+
+
+def summary(observations: Iterable[Observation]) -> list[tuple[str, str, Verdict]]:
+    return [(seen.code, seen.device, seen.verdict) for seen in observations]

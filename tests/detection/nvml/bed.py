@@ -1,0 +1,57 @@
+"""What the NVML tests do again and again: wait, look, and lay out a machine."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hpctl.detection.check import CannotTell, DriverHung
+from hpctl.detection.nvml.client import Client
+from hpctl.detection.nvml.snapshot import Snapshot
+from tests.waiting import until as until
+
+PATIENCE_S = 10.0
+
+Connect = Callable[..., Client]
+
+
+def fresh(client: Client) -> Snapshot:
+    """A sweep that began after this call."""
+    now = time.monotonic()
+
+    def newer() -> Snapshot | None:
+        snapshot = newest(client)
+        return snapshot if snapshot is not None and snapshot.at > now else None
+
+    return until(newer)
+
+
+def newest(client: Client) -> Snapshot | None:
+    try:
+        return client.newest()
+    except CannotTell:
+        return None
+
+
+def hung(client: Client) -> DriverHung | None:
+    try:
+        client.newest()
+    except DriverHung as error:
+        return error
+    except CannotTell:
+        pass
+    return None
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def pci_gpu(root: Path, number: int = 0) -> None:
+    device = root / f"sys/bus/pci/devices/0000:1{number}:00.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")

@@ -1,0 +1,118 @@
+"""The agent's file and settings: defaults, what it finds out, one error a mistake."""
+
+import sys
+
+import pytest
+
+from hpctl.detection import config
+from hpctl.detection import settings as detection_settings
+from hpctl.faults.table import CheckSpec, Limit
+from hpctl.toolkit.errors import HpctlError
+from hpctl.wire.heads import DEFAULT_PORT, Head
+from tests.process import run_text
+
+SPECS = (
+    CheckSpec("host.disk", "", "", every_s=60, limits={"full": Limit(95, "%", "")}),
+    CheckSpec("host.clock", "", "", every_s=60),
+)
+
+
+def written(tmp_path, text):
+    path = tmp_path / "agent.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n"])
+def test_everything_has_a_default(tmp_path, text: str) -> None:
+    assert config.load(written(tmp_path, text), SPECS) == config.AgentConfig()
+    assert config.load(None, SPECS) == config.AgentConfig()
+
+
+def test_what_a_site_sets_is_applied(tmp_path) -> None:
+    text = """
+    expected: {instance_type: p5.48xlarge, gpus: 8}
+    checks:
+      host.disk: {every_s: 30, gone_s: 5, limits: {full: 97}}
+      host.clock: {enabled: false}
+    budget: {cpu_percent: 1}
+    """
+    settings = config.load(written(tmp_path, text), SPECS)
+    assert (settings.expected.gpus, settings.budget.memory_mb) == (8, 40)
+    ((spec, limits),) = config.apply(settings, SPECS)
+    assert (spec.name, spec.every_s, limits, spec.gone_s) == ("host.disk", 30, {"full": 97}, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "output"),
+    [
+        ("checks: {host.dsik: {}}", "checks.host.dsik: no such check Did you mean host.disk"),
+        ("checks: {host.disk: {limits: {ful: 3}}}", "limits.ful: no such limit Did you mean full"),
+        ("checks: {host.disk: {limits: {full: high}}}", "Expected `float`, got `str` - at `$"),
+        ("checks: {host.disk: {every_s: 0}}", "at `$.checks[...].every_s`"),
+        ("expcted: {}", "unknown field `expcted` Did you mean expected"),
+        ("expected: {gpus: -1}", "at `$.expected.gpus`"),
+        ("- a\n- b", "Expected `object`, got `array`"),
+        ("a: [", "is not YAML"),
+        ("\x80", "is not YAML"),
+        ("budget: {cpu_percent: 0}", "at `$.budget.cpu_percent`"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path, text: str, output: str) -> None:
+    with pytest.raises(HpctlError) as caught:
+        config.load(written(tmp_path, text), SPECS)
+    reported = f"{caught.value} {caught.value.hint}"
+    assert "agent.yaml" in reported
+    assert output in reported
+
+
+def test_a_file_that_was_named_must_be_there(tmp_path) -> None:
+    with pytest.raises(HpctlError, match="no such file"):
+        config.load(tmp_path / "none.yaml", SPECS)
+
+
+@pytest.mark.parametrize(
+    ("url", "head"),
+    [
+        ("http://head:9000", Head("head", 9000)),
+        ("http://head", Head("head", DEFAULT_PORT)),
+        ("10.0.0.1:8470/", Head("10.0.0.1", 8470)),
+        ("http://[::1]:80", Head("::1", 80)),
+    ],
+)
+def test_a_heads_url(url: str, head: Head) -> None:
+    assert Head.parse(url) == head
+
+
+@pytest.mark.parametrize("url", ["https://head:1", "http://head/x", "http://", "http://h:x", ""])
+def test_what_is_no_heads_url(url: str) -> None:
+    with pytest.raises(HpctlError, match="URL"):
+        Head.parse(url)
+
+
+@pytest.mark.parametrize(
+    ("tag", "instance"),
+    [("i-0123456789abcdef0\n", "i-0123456789abcdef0"), ("Not Specified\n", "n1"), (None, "n1")],
+)
+def test_the_instance_id_is_the_firmwares(tmp_path, tag: str | None, instance: str) -> None:
+    path = tmp_path / "board_asset_tag"
+    if tag is not None:
+        path.write_text(tag)
+    assert detection_settings.this_instance("n1", path) == instance
+
+
+def test_the_boot_id(tmp_path) -> None:
+    assert detection_settings.this_boot() == detection_settings.BOOT_ID_FILE.read_text().strip()
+    (tmp_path / "empty").write_text("\n")
+    for path in (tmp_path / "none", tmp_path / "empty"):
+        with pytest.raises(HpctlError, match="boot id"):
+            detection_settings.this_boot(path)
+
+
+def test_the_agent_stays_away_from_what_is_heavy() -> None:
+    heavy = ("pydantic", "sqlalchemy", "boto3", "rich", "starlette", "uvicorn", "asyncio", "yaml")
+    program = (
+        "import sys, hpctl.cli.agent, hpctl.detection.service\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    assert run_text([sys.executable, "-c", program], check=True).stdout.strip() == "[]"

@@ -1,0 +1,238 @@
+"""The thread that runs checks: order, absence, trouble, and what it sheds over its budget."""
+
+import threading
+import time
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.detection import runner as detection_runner
+from hpctl.detection.budget import CALM_WINDOWS, OVER_WINDOWS, WINDOW_S, Budget, Usage
+from hpctl.detection.check import CannotTell, Machine, NotHere, Observation
+from hpctl.detection.check_once import look
+from hpctl.detection.runner import Check, Runner
+from hpctl.faults.table import CheckSpec
+from hpctl.vocabulary.model import Finding, Verdict
+from tests.waiting import until
+
+BAD = Observation("bad", "dev0")
+
+
+def check(name, gather=lambda machine: None, judge=lambda seen, before, limits: [BAD], **spec):
+    row = CheckSpec(name, "", "", **{"every_s": 0.05, "gone_s": 0.0, **spec})
+    return Check(row, gather, judge, {})
+
+
+@pytest.fixture
+def started():
+    made: list[Runner] = []
+
+    def start(*checks, changed=lambda: None, **more):
+        budget = more.pop("budget", Budget([]))
+        runner = Runner(checks, Machine(), changed, budget, **{"boot_age_s": 1e6, **more})
+        runner.start()
+        made.append(runner)
+        return runner
+
+    yield start
+    for runner in made:
+        runner.stop()
+
+
+def named(runner: Runner) -> dict[str, Finding]:
+    return {f"{f.check}:{f.code}": f for f in runner.findings()}
+
+
+def test_a_judge_is_given_what_was_seen_before(started):
+    pairs: list[tuple[int, int | None]] = []
+    numbers = iter(range(1000))
+
+    def judge(seen: int, before: int | None, limits) -> list[Observation]:
+        pairs.append((seen, before))
+        return []
+
+    started(check("a.a", lambda machine: next(numbers), judge))
+    until(lambda: len(pairs) > 2)
+    assert pairs[:3] == [(0, None), (1, 0), (2, 1)]
+
+
+def test_one_that_breaks_is_unknown_and_the_others_go_on(started):
+    def broken(machine: Machine) -> None:
+        raise ValueError("oops")
+
+    def blind(machine: Machine) -> None:
+        raise CannotTell("no answer")
+
+    runner = started(check("a.a", broken), check("b.b", blind), check("c.c"))
+    until(lambda: len(named(runner)) == 3)
+    found = named(runner)
+    assert found["a.a:cannot_tell"].verdict is Verdict.UNKNOWN
+    assert "ValueError: oops" in found["a.a:cannot_tell"].detail
+    assert found["b.b:cannot_tell"].detail == "no answer"
+    assert found["c.c:bad"].verdict is Verdict.FAIL
+
+
+def test_what_could_not_tell_is_asked_again_soon(started, monkeypatch):
+    monkeypatch.setattr(detection_runner, "RETRY_S", 0.05)
+    answers = iter([False, False, True])
+    looked: list[float] = []
+
+    def blind_at_first(machine: Machine) -> None:
+        looked.append(time.monotonic())
+        if not next(answers):
+            raise CannotTell("the first sweep is under way")
+
+    runner = started(check("a.a", blind_at_first, every_s=60))
+    until(lambda: "a.a:bad" in named(runner))
+    assert len(looked) == 3
+    assert looked[2] - looked[1] > looked[1] - looked[0]
+    assert "a.a:cannot_tell" not in named(runner)
+
+
+def test_what_is_not_here_says_nothing_and_is_looked_for_less_often(started):
+    looked: list[float] = []
+
+    def absent(machine: Machine) -> None:
+        looked.append(time.monotonic())
+        raise NotHere("no such device")
+
+    runner = started(check("a.a", absent), check("b.b"))
+    until(lambda: named(runner).get("b.b:bad") and named(runner)["b.b:bad"].count > 6)
+    assert len(looked) <= 2
+    assert "a.a" not in {f.check for f in runner.findings()}
+
+
+def test_a_check_that_hangs_is_reported_from_outside(started, monkeypatch):
+    monkeypatch.setattr(detection_runner, "STUCK_S", 0.2)
+    release = threading.Event()
+    runner = started(check("a.a", lambda machine: release.wait(10)))
+    until(lambda: "agent.checks:stuck" in named(runner))
+    assert named(runner)["agent.checks:stuck"].device == "a.a"
+    release.set()
+    until(lambda: "agent.checks:stuck" not in named(runner))
+
+
+def test_a_grace_after_boot_and_after_an_upgrade(started):
+    young = started(check("a.a", grace_s=3600), boot_age_s=10.0)
+    old = started(check("a.a", grace_s=3600), boot_age_s=4000.0)
+    upgraded = started(check("a.a", grace_s=3600), boot_age_s=4000.0, upgraded=True)
+    until(lambda: "a.a:bad" in named(old))
+    until(lambda: "a.a:cannot_tell" in named(young))
+    until(lambda: "a.a:cannot_tell" in named(upgraded))
+    assert "a.a:bad" not in named(young) | named(upgraded)
+
+
+def test_a_clock_that_is_set_forward_does_not_end_the_grace(started, monkeypatch):
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz=None) -> datetime:
+            return datetime.now(tz) + timedelta(hours=9)
+
+    runner = started(check("a.a", grace_s=3600), boot_age_s=10.0)
+    until(lambda: "a.a:cannot_tell" in named(runner))
+    monkeypatch.setattr(detection_runner, "datetime", Ahead)
+    count = named(runner)["a.a:cannot_tell"].count
+    until(lambda: named(runner)["a.a:cannot_tell"].count > count + 2)
+    assert "a.a:bad" not in named(runner)
+
+
+def test_numbers_that_are_old_are_not_reported_as_those_of_now(started, monkeypatch):
+    monkeypatch.setattr(detection_runner, "STUCK_S", 0.2)
+    trouble = []
+    release = threading.Event()
+
+    def gather(machine: Machine) -> None:
+        if trouble:
+            trouble[0]()
+
+    def blind() -> None:
+        raise CannotTell("the driver hangs")
+
+    runner = started(replace(check("a.a", gather), gauges=lambda seen, before: {"a.a": 1.0}))
+    for one in (blind, lambda: release.wait(10)):
+        until(lambda: runner.gauges() == {"a.a": 1.0})
+        trouble.append(one)
+        until(lambda: runner.gauges() == {})
+        trouble.clear()
+    release.set()
+
+
+def test_over_the_budget_the_optional_check_is_left_out_and_reported(started, monkeypatch):
+    monkeypatch.setattr("hpctl.detection.budget.WINDOW_S", 0.05)
+    greedy = Budget([0, 2], measure=lambda: Usage(time.monotonic(), 10.0))
+    runner = started(check("a.a"), check("b.b", shed=2), budget=greedy)
+    until(lambda: "agent.checks:shed" in named(runner))
+    assert named(runner)["agent.checks:shed"].detail.endswith("b.b")
+    before = named(runner)["b.b:bad"].count
+    time.sleep(0.3)
+    assert named(runner)["b.b:bad"].count <= before + 1
+    assert named(runner)["a.a:bad"].count > before
+
+
+def test_a_look_tells_what_is_not_here_from_what_is_well():
+    def absent(machine: Machine) -> None:
+        raise NotHere("no GPU")
+
+    def blind(machine: Machine) -> None:
+        raise CannotTell("no answer")
+
+    well = check("a.a", judge=lambda *_: [])
+    rows = look([well, check("b.b"), check("c.c", absent), check("d.d", blind)], Machine())
+    assert [row.state for row in rows] == ["ok", "fail", "absent", "unknown"]
+    assert [[f.code for f in row.findings] for row in rows] == [[], ["bad"], [], ["cannot_tell"]]
+    assert rows[2].why == "no GPU"
+
+
+class Meter:
+    """A process that uses what it is told to."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self.memory_mb, self.now = 0.0, 20.0, 0.0
+
+    def __call__(self) -> Usage:
+        return Usage(self.cpu_s, self.memory_mb)
+
+    def windows(self, budget: Budget, count: int, cpu_percent: float) -> None:
+        for _ in range(count):
+            self.now += WINDOW_S
+            self.cpu_s += WINDOW_S * cpu_percent / 100
+            budget.look(self.now)
+
+
+def budget_of(meter: Meter) -> Budget:
+    budget = Budget([0, 1, 2, 2], measure=meter)
+    budget.look(0.0)
+    return budget
+
+
+def test_the_highest_level_goes_first_and_level_0_never():
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.windows(budget, OVER_WINDOWS - 1, 3)
+    assert not budget.shed(2)
+    meter.windows(budget, 1, 3)
+    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, False, False)
+    meter.windows(budget, 10 * OVER_WINDOWS, 3)
+    assert (budget.shed(2), budget.shed(1), budget.shed(0)) == (True, True, False)
+    (reported,) = budget.observations(["host.zombies", "gpu.clocks"])
+    assert reported.detail == "not run to save resources: gpu.clocks, host.zombies"
+    assert "3.00 % of a core" in reported.evidence
+
+
+def test_memory_counts_too():
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.memory_mb = 41
+    meter.windows(budget, OVER_WINDOWS, 0.1)
+    assert budget.shed(2)
+
+
+def test_they_come_back_after_a_long_calm():
+    meter = Meter()
+    budget = budget_of(meter)
+    meter.windows(budget, OVER_WINDOWS, 3)
+    meter.windows(budget, CALM_WINDOWS - 1, 0.1)
+    assert budget.shed(2)
+    meter.windows(budget, 1, 0.1)
+    assert not budget.shed(2)

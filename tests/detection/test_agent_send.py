@@ -1,0 +1,253 @@
+"""What the sender says when, and what the spool still knows after the agent was killed."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hpctl.detection import send
+from hpctl.detection.send import REPEATS_EVERY, Delivery, Reply, Sender
+from hpctl.detection.send_pace import Pace
+from hpctl.detection.settings import AgentSettings
+from hpctl.detection.spool import Recalled, Spool
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
+from hpctl.wire import reports as wire
+from hpctl.wire.heads import Head
+
+NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+XID = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+AGAIN = replace(XID, last=NOON + timedelta(minutes=10), count=2)
+OTHER = replace(XID, code="48")
+GENERATION = Generation("n1", "i-1", "b-1")
+
+
+class Line:
+    """A head node as the sender sees it: a book of digests, and a time."""
+
+    def __init__(self) -> None:
+        self.sent: list[Report | wire.Heartbeat] = []
+        self.held = ""
+        self.away = False
+        self.now = 1000.0
+
+    def post(self, answer: Report | wire.Heartbeat) -> Reply:
+        self.sent.append(answer)
+        if self.away:
+            return Reply(Delivery.RETRY, "away")
+        if isinstance(answer, Report):
+            self.held = wire.digest(answer.findings)
+        elif answer.digest != self.held:
+            return Reply(Delivery.NEED_FULL)
+        return Reply(Delivery.ACKED)
+
+    def said(self) -> list[str]:
+        kinds = ["full" if isinstance(s, Report) else "brief" for s in self.sent]
+        self.sent.clear()
+        return kinds
+
+
+class Saved(Spool):
+    """A spool that counts its writes."""
+
+    writes = 0
+
+    def save(self, report: Report, *, acked: bool) -> None:
+        self.writes += 1
+        super().save(report, acked=acked)
+
+
+class Bench:
+    """A sender without its thread."""
+
+    def __init__(self, directory, monkeypatch):
+        self.line = Line()
+        self.findings: tuple[Finding, ...] = ()
+        self.version = 1
+        monkeypatch.setattr(send, "HeadClient", lambda *_: self.line)
+        monkeypatch.setattr(send.time, "monotonic", lambda: self.line.now)
+        self.spool = Saved(directory)
+        settings = AgentSettings(
+            (Head("h", 1),), GENERATION.node, GENERATION.instance, GENERATION.boot, spool=directory
+        )
+        self.beat_s = settings.heartbeat_s
+        self.sender = Sender(
+            settings, self.spool, lambda: (self.version, self.findings), NOON,
+            lambda: {"gpu.clock_mhz": 1980.0},
+        )  # fmt: skip
+
+    def see(self, *findings: Finding) -> None:
+        self.version += 1
+        self.findings = findings
+
+    def deliver(self, times: int = 1) -> list[str]:
+        for _ in range(times):
+            self.sender._deliver()
+            self.line.now += self.beat_s
+        return self.line.said()
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch) -> Bench:
+    return Bench(tmp_path / "spool", monkeypatch)
+
+
+def test_what_is_unchanged_is_sent_in_brief(bench):
+    bench.see(XID)
+    assert bench.deliver(5) == ["full", "brief", "brief", "brief", "brief"]
+    assert bench.spool.writes == 1
+
+
+def test_every_attempt_has_a_number_of_its_own_and_the_gauges_of_now(bench):
+    bench.deliver(2)
+    bench.line.held = "forgotten"
+    seen: list[Report | wire.Heartbeat] = []
+    post = bench.line.post
+    bench.line.post = lambda text: seen.append(text) or post(text)
+    bench.deliver(2)
+    assert [s.seq for s in seen] == [3, 4, 5]
+    assert all(s.gauges == {"gpu.clock_mhz": 1980.0} for s in seen)
+
+
+@pytest.mark.parametrize(
+    "change", [(XID, OTHER), (), (replace(XID, verdict=Verdict.WARN),), (replace(XID, job="7"),)]
+)
+def test_what_is_new_ends_or_says_something_else_is_sent_in_full(bench, change):
+    bench.see(XID)
+    bench.deliver(2)
+    bench.see(*change)
+    assert bench.deliver(2) == ["full", "brief"]
+
+
+def test_a_start_by_a_clock_that_was_ahead_is_corrected_where_it_is_refused(bench):
+    ahead = datetime.now(UTC) + timedelta(days=1)
+    bench.sender._agent_start = ahead
+    bench.sender._correct_start(Reply(Delivery.RETRY, "403 stale_start: the agent says ..."))
+    assert bench.sender._next_report()[1].agent_start == ahead
+    early = send._reply(403, b'{"error": "future_start", "message": "the agent says ..."}')
+    bench.sender._correct_start(early)
+    assert bench.sender._next_report()[1].agent_start <= datetime.now(UTC)
+
+
+def test_a_repeat_after_some_peace_is_sent_in_full(bench):
+    bench.see(XID)
+    bench.deliver(REPEATS_EVERY + 1)
+    bench.findings = (AGAIN,)
+    assert bench.deliver(2) == ["full", "brief"]
+
+
+def test_a_storm_of_repeats_is_a_report_now_and_then(bench):
+    bench.see(XID)
+    bench.deliver()
+    kinds = []
+    for n in range(30):
+        bench.findings = (replace(AGAIN, count=2 + n),)
+        kinds += bench.deliver()
+    assert (kinds.count("full"), bench.spool.writes) == (30 // REPEATS_EVERY, 1)
+
+
+def test_a_head_node_that_forgot_is_reported_at_once(bench):
+    bench.see(XID)
+    bench.deliver(2)
+    bench.line.held = ""
+    assert bench.deliver(2) == ["brief", "full", "brief"]
+
+
+def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
+    bench.see(XID)
+    bench.deliver(2)
+    bench.line.away = True
+    bench.deliver(3)
+    writes = bench.spool.writes
+    for n in range(720):
+        if n == 100:
+            bench.see(XID, OTHER)
+        bench.findings = (replace(bench.findings[0], count=2 + n), *bench.findings[1:])
+        bench.deliver()
+    assert bench.spool.writes <= writes + 2, "an hour of attempts wears no disk"
+    # Killed meanwhile: the next run of the agent knows what nobody heard.
+    recalled = Spool(bench.spool._directory).recall(GENERATION)
+    assert {f.code for f in recalled.findings} == {"79", "48"}
+    bench.line.away = False
+    bench.line.held = ""  # and the head node was another one by then
+    assert (bench.deliver(2), bench.line.held) == (["full", "brief"], wire.digest((XID, OTHER)))
+
+
+# --- When the sender is woken: at once, then seldom, and nothing is forgotten.
+def test_what_is_new_goes_out_at_once_and_only_once():
+    pace = Pace()
+    assert not pace.due(100.0)
+    pace.news()
+    pace.news()
+    assert pace.due(100.0)
+    assert not pace.due(100.0)
+    assert pace.wait_s(100.0) is None
+
+
+@given(st.lists(st.floats(0, 0.2), min_size=1, max_size=300))
+def test_no_flood_wakes_more_often_than_the_bucket_allows(steps):
+    pace, now, woken = Pace(), 1000.0, 0
+    for step in steps:
+        now += step
+        pace.news()
+        woken += pace.due(now)
+    assert woken <= 10 + (now - 1000) / 0.5
+    assert pace.wait_s(now) is None or pace.due(now + 0.51)
+
+
+FINDING = Finding("kernel.xid", Verdict.FAIL, NOON, NOON, "0000:c1:00.0", "79", evidence="line")
+
+REPORT = Report("n1", "i-1", "b-1", 4, NOON, NOON, (FINDING,))
+
+
+NEXT_BOOT = replace(REPORT, boot="b-2")
+
+
+OPERATOR = replace(FINDING, code="edac", clears=Clears.OPERATOR)
+BOTH = (FINDING, OPERATOR)
+
+
+@pytest.mark.parametrize(
+    ("acked", "told", "now", "known", "logged"),
+    [
+        (True, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), REPORT, (FINDING,), 0),
+        (False, (FINDING,), NEXT_BOOT, (), 1),
+        (True, (FINDING,), NEXT_BOOT, (), 0),
+        (False, BOTH, NEXT_BOOT, (OPERATOR,), 1),
+        (True, (OPERATOR,), NEXT_BOOT, (), 0),
+        (False, BOTH, replace(NEXT_BOOT, instance="i-2"), (), 2),
+    ],
+)
+def test_what_is_known_again(tmp_path, caplog, acked, told, now, known, logged):
+    """Of this boot all; of an earlier one what no boot clears and nobody heard."""
+    Spool(tmp_path / "spool").save(replace(REPORT, findings=told), acked=acked)
+    assert Spool(tmp_path / "spool").recall(now.generation) == Recalled(known, NOON)
+    assert caplog.text.count("not heard before this boot") == logged
+    assert ("kernel.xid line" in caplog.text) is bool(logged)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"\0" * 50, b'{"acked":true,"body":"{}"}', b"[]", b'{"acked":true,"body":"\xff"}'],
+)
+def test_a_damaged_state_is_set_aside(tmp_path, damage, caplog):
+    (tmp_path / "state.json").write_bytes(damage)
+    spool = Spool(tmp_path)
+    assert spool.recall(REPORT.generation) == Recalled()
+    assert (tmp_path / "state.bad").read_bytes() == damage
+    assert "set aside" in caplog.text
+    spool.save(REPORT, acked=False)
+    assert Spool(tmp_path).recall(REPORT.generation).findings == (FINDING,)
+
+
+def test_a_disk_that_cannot_be_written_is_reported_once(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    spool = Spool(tmp_path / "file" / "spool")
+    spool.save(REPORT, acked=False)
+    spool.save(REPORT, acked=False)
+    assert caplog.text.count("cannot be written") == 1

@@ -1,0 +1,184 @@
+"""The spot check against a metadata service over HTTP, and what becomes of its finding."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.detection.check import CannotTell, Expected, Machine, NotHere
+from hpctl.detection.checks import host_spot
+from hpctl.engine.journal.events import Event, JobRecoveryOpened, NodeRecoveryOpened, SignalSeen
+from hpctl.engine.journal.state import replay
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import rules
+from hpctl.jobs.plan_hits import job_decisions
+from hpctl.nodes import advance
+from hpctl.nodes.actors import NodeFacts
+from hpctl.vocabulary.assessment import Remedy, Urgency
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.node_recovery import NodePhase, NodeSignal
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Move, StepKind
+from hpctl.vocabulary.slurm_facts import SlurmNode
+from tests.fakes.engine import advance_all, plan
+from tests.fakes.values import OWN, at, faulty, generation, node_name, opened, slurm_job, view_of
+from tests.unflawed import unflawed
+
+RULES = rules()
+RULE = "host-spot-interruption"
+NOTICE = {"action": "terminate", "time": "2026-03-01T12:02:00Z"}
+
+
+class Metadata:
+    """IMDSv2: no answer without a token; a token can be forgotten."""
+
+    def __init__(self) -> None:
+        self.notice: dict[str, str] | str | None = None
+        self.token = "t-1"
+        self.asked: list[str] = []
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_PUT(self) -> None:
+                service.asked.append("PUT")
+                assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+                self.say(200 if service.token else 404, service.token)
+
+            def do_GET(self) -> None:
+                service.asked.append("GET")
+                if self.headers["X-aws-ec2-metadata-token"] != service.token:
+                    self.say(401, "")
+                elif service.notice is None:
+                    self.say(404, "<html>404</html>")
+                else:
+                    output = service.notice
+                    self.say(200, output if isinstance(output, str) else json.dumps(output))
+
+            def say(self, status: int, text: str) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_) -> None:
+                """Quietly."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def machine(self) -> Machine:
+        url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        return Machine(Path("/nowhere"), Expected(spot=True, metadata_url=url))
+
+
+@pytest.fixture
+def metadata(monkeypatch):
+    monkeypatch.setattr(host_spot._Token, "value", "")
+    made = Metadata()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_notice_is_a_finding_and_its_absence_is_none(metadata: Metadata) -> None:
+    calm = host_spot.gather_spot(metadata.machine)
+    assert list(host_spot.judge_spot(calm, None, {})) == []
+    metadata.notice = NOTICE
+    (seen,) = host_spot.judge_spot(host_spot.gather_spot(metadata.machine), calm, {})
+    assert (seen.code, seen.verdict) == ("interruption", Verdict.FAIL)
+    assert seen.detail == "EC2 will terminate the instance at 2026-03-01T12:02:00Z"
+    assert metadata.asked == ["PUT", "GET", "GET"]
+
+
+def test_no_token_is_no_word_that_there_is_no_notice(metadata: Metadata) -> None:
+    metadata.token = ""
+    with pytest.raises(CannotTell, match="404"):
+        host_spot.gather_spot(metadata.machine)
+
+
+def test_a_token_that_ran_out_is_renewed(metadata: Metadata) -> None:
+    host_spot.gather_spot(metadata.machine)
+    metadata.token = "t-2"
+    metadata.notice = NOTICE
+    assert host_spot.gather_spot(metadata.machine).action == "terminate"
+    assert metadata.asked == ["PUT", "GET", "GET", "PUT", "GET"]
+
+
+def test_nothing_is_asked_of_an_instance_that_is_not_spot(metadata: Metadata) -> None:
+    here = replace(metadata.machine, expected=Expected())
+    with pytest.raises(NotHere):
+        host_spot.gather_spot(here)
+    assert metadata.asked == []
+
+
+def test_no_answer_and_nonsense_are_unknown_and_no_notice(metadata: Metadata) -> None:
+    metadata.notice = "not json"
+    with pytest.raises(CannotTell, match="cannot be read"):
+        host_spot.gather_spot(metadata.machine)
+    nobody = replace(
+        metadata.machine, expected=Expected(spot=True, metadata_url="http://127.0.0.1:9")
+    )
+    with pytest.raises(CannotTell, match="does not answer"):
+        host_spot.gather_spot(nobody)
+
+
+def test_a_notice_is_a_fault_that_moves_the_jobs_and_orders_nothing() -> None:
+    fault = RULES.classes[RULE]
+    assert (fault.urgency, fault.ladder) == (Urgency.NOW, (Remedy.AWAIT,))
+    reported = Finding("host.spot", Verdict.FAIL, at(-1), at(-1), code="interruption")
+    assert assess(Health(generation(), at(0), (reported,)), RULES, at(0)).fault.rule == RULE
+    log = [opened(rule=RULE, ladder=fault.ladder, urgency=fault.urgency, meaning=fault.meaning)]
+    rec = replace(replay(log).nodes[log[0].recovery], phase=NodePhase.VACATED)
+    for facts in (NodeFacts(provider_present=True, provider_fresh=True), NodeFacts()):
+        answer = advance.advance(rec, facts, OWN, at(1))
+        assert isinstance(answer, Move), "no step: the provider brings the next instance by itself"
+        assert answer.signal is NodeSignal.REMEDY_ACCEPTED
+
+
+def noticed(ladder, urgency, phase=()):
+    """Job 1 runs on n1, which is under treatment, and EC2 takes n1's instance now."""
+    log: list[Event] = [opened(ladder=ladder, urgency=urgency)]
+    log += [SignalSeen(at(0), "n-1", s, "x") for s in ("cordon_seen", *phase)]
+    shut = SlurmNode(
+        node_name(1), "ALLOCATED", frozenset({"DRAIN"}), own_reason("n-1", "x"),
+        partitions=("all",),
+    )  # fmt: skip
+    job = slurm_job(1, comment='hpctl:{"save_signal":"USR1"}')
+    view = view_of(sick=[faulty(fault=RULES.classes[RULE])], log=log, jobs=(job,))
+    nodes = {**view.scheduler.nodes, node_name(1): shut}
+    return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+
+
+def test_jobs_are_asked_to_save_before_their_instance_goes() -> None:
+    view = noticed((Remedy.AWAIT,), Urgency.NOW)
+    here = {node_name(1): list(view.scheduler.jobs.values())}
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    assert isinstance(hit, JobRecoveryOpened)
+    assert hit.save_signal == "USR1"
+
+
+def test_a_notice_on_a_node_that_merely_waits_for_its_jobs_moves_them() -> None:
+    view = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS)
+    here = {node_name(1): list(view.scheduler.jobs.values())}
+    (hit,) = unflawed(job_decisions(view, OWN, here, at(0)))
+    assert isinstance(hit, JobRecoveryOpened)
+    assert unflawed(job_decisions(replace(view, assessments={}), OWN, here, at(0))) == []
+    gone = noticed((Remedy.REBOOT,), Urgency.AFTER_JOBS, ("jobs_gone",))
+    gone = replace(gone, scheduler=replace(gone.scheduler, jobs={}))
+    progress = advance_all(gone, OWN, at(100))
+    assert [m.signal for m in progress.moves] == [NodeSignal.REMEDY_ACCEPTED]
+    assert progress.due == (), "nobody reboots an instance that goes"
+
+
+def test_a_pool_that_runs_dry_is_no_broken_check_and_needs_no_budget() -> None:
+    sick = [faulty(node_name(n), RULES.classes[RULE], -1) for n in range(1, 9)]
+    found = plan(view_of(sick=sick, seconds=0), OWN, RULES, {}, at(0))
+    assert len([e for e in found.opens if isinstance(e, NodeRecoveryOpened)]) == 8
+    drained = advance_all(view_of(sick=sick, log=list(found.opens)), OWN, at(0))
+    assert ({due.do.kind for due in drained.due}, drained.moves) == ({StepKind.DRAIN}, ())

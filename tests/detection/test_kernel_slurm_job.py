@@ -1,0 +1,119 @@
+"""Which job a process belongs to, on a /proc made for the test and on this machine's own."""
+
+import os
+import time
+from datetime import datetime, timedelta
+
+import pytest
+
+from hpctl.detection import slurm_jobs
+from hpctl.detection.slurm_jobs import Jobs, job_of_cgroup
+from hpctl.toolkit.compat import UTC
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    ("path", "job"),
+    [
+        ("/slurm/uid_1000/job_4711/step_0/task_0", "4711"),
+        ("/slurm_node1/uid_1000/job_4711", "4711"),
+        ("/system.slice/slurmstepd.scope/job_4711/step_batch/user/task_0", "4711"),
+        ("/system.slice/node1_slurmstepd.scope/job_7/step_extern/user", "7"),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0\n", "7"),
+        ("12:memory:/slurm/uid_0/job_9/step_0\n1:name=systemd:/user.slice\n", "9"),
+        ("/user.slice/user-1000.slice/session-3.scope", ""),
+        # A directory that a user made for himself is no job of Slurm's.
+        ("/user.slice/user-1000.slice/job_9/x", ""),
+        ("/docker/job_9", ""),
+        ("", ""),
+    ],
+)
+def test_the_job_in_a_control_groups_path(path, job):
+    assert job_of_cgroup(path) == job
+
+
+class Proc:
+    """A /proc with the processes that a test puts there."""
+
+    def __init__(self, root):
+        self.root = root
+        self.reads = 0
+
+    def add(self, pid, parent=1, name="python", cgroup="0::/", line=b"", age_s=60.0):
+        directory = self.root / str(pid)
+        directory.mkdir()
+        began = int((time.clock_gettime(time.CLOCK_BOOTTIME) - age_s) * TICKS)
+        rest = ["S", str(parent), *["0"] * 17, str(began), "0"]
+        (directory / "stat").write_text(f"{pid} ({name}) {' '.join(rest)}\n")
+        (directory / "cgroup").write_text(f"{cgroup}\n")
+        (directory / "cmdline").write_bytes(line)
+
+
+@pytest.fixture
+def proc(tmp_path) -> Proc:
+    return Proc(tmp_path)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_by_the_step_daemon_above_it(proc):
+    proc.add(40, name="slurmstepd", line=b"slurmstepd: [13.batch]\0")
+    proc.add(41, 40, name="bash")
+    proc.add(42, 41, name="a) 1 (b")
+    assert Jobs(proc.root).of(42, now()) == "13"
+
+
+def test_a_process_named_like_the_step_daemon_says_nothing(proc):
+    proc.add(40, name="slurmstepd", line=b"something else")
+    proc.add(41, 40)
+    assert Jobs(proc.root).of(41, now()) == ""
+    proc.add(60, name="slurmstepd", line=b"slurmstepd: [99.0]")
+    proc.add(61, 60)
+    if os.geteuid() == 0:
+        os.chown(proc.root / "60", 12345, 12345)
+        assert Jobs(proc.root).of(61, now()) == ""
+
+
+def test_a_loop_of_parents_ends(proc):
+    proc.add(40, 41)
+    proc.add(41, 40)
+    assert Jobs(proc.root).of(40, now()) == ""
+
+
+def test_a_process_that_began_after_the_line_is_another(proc):
+    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user", age_s=10)
+    jobs = Jobs(proc.root)
+    assert (jobs.of(50, now() - timedelta(seconds=60)), jobs.of(50, now())) == ("", "12")
+
+
+def test_an_answer_outlives_its_process_for_a_while(proc, monkeypatch):
+    proc.add(50, cgroup="0::/system.slice/slurmstepd.scope/job_12/step_0/user")
+    clock = [1000.5]
+    monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
+    jobs = Jobs(proc.root)
+    assert jobs.of(50, now()) == "12"
+    for name in ("stat", "cgroup", "cmdline"):
+        (proc.root / "50" / name).unlink()
+    assert jobs.of(50, now()) == "12"
+    clock[0] += slurm_jobs.REMEMBERED_S + 1
+    assert jobs.of(50, now()) == ""
+
+
+def test_a_storm_of_processes_is_looked_up_only_so_often(proc, monkeypatch):
+    clock = [1000.0]
+    monkeypatch.setattr(slurm_jobs.time, "monotonic", lambda: clock[0])
+    jobs = Jobs(proc.root)
+    looks = []
+    real = jobs._look
+    monkeypatch.setattr(Jobs, "_look", lambda self, pid, at: (looks.append(pid), real(pid, at))[1])
+    for pid in range(2, 5000):
+        jobs.of(pid, now())
+    assert len(looks) == slurm_jobs.LOOKS_A_SECOND
+    clock[0] += 1
+    for pid in range(5000, 9000):
+        jobs.of(pid, now())
+    assert len(looks) == 2 * slurm_jobs.LOOKS_A_SECOND
+    assert len(jobs._known) <= slurm_jobs.REMEMBERED

@@ -1,0 +1,228 @@
+"""The agent's own socket, with the real commands and with peers that misbehave."""
+
+import json
+import os
+import socket
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.detection.outside import local_server
+from hpctl.detection.outside.ask import AgentRefused, ask
+from hpctl.detection.outside.local_server import MAX_PEERS, LocalServer
+from hpctl.detection.outside.node_verdict import NodeVerdict, judge
+from hpctl.detection.outside.reported import Reported
+from hpctl.faults.catalogue import rules
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Finding, Verdict
+from tests.process import run_text
+
+ROOT = Path(__file__).parents[2]
+NODE = Generation("n1", "i-1", "b-1")
+
+
+class Node:
+    """An agent as far as its socket goes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reported = Reported(NODE.boot)
+        self.seen: list[Finding] = []
+        self.server = LocalServer(path, self.reported, self.verdict)
+        self.server.start()
+
+    def verdict(self) -> NodeVerdict:
+        now = datetime.now(UTC)
+        return judge(NODE, (*self.seen, *self.reported.findings()), now, rules(), now)
+
+    def sees(self, check: str, code: str, verdict: Verdict = Verdict.FAIL) -> None:
+        now = datetime.now(UTC)
+        self.seen.append(Finding(check, verdict, now, now, code=code, evidence="a line"))
+
+    def hpctl(self, *args):
+        return hpctl(*args, "--socket", str(self.path))
+
+    def ask(self, request):
+        return ask(str(self.path), request, 5.0)
+
+
+def hpctl(*args):
+    return run_text([sys.executable, "-m", "hpctl", *args], cwd=ROOT)
+
+
+@pytest.fixture
+def node(tmp_path):
+    node = Node(tmp_path / "run" / "agent.sock")
+    yield node
+    node.server.stop()
+
+
+def test_a_script_s_report_is_the_agent_s_finding(node):
+    shown = node.hpctl(
+        *("agent", "report", "--check", "scratch-space", "--code", "full", "--device", "/scratch"),
+        *("--detail", "97 %", "--evidence", "df: 97%", "--clears", "boot", "--job", "77"),
+    )
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, "", "")
+    (found,) = node.reported.findings()
+    assert (found.check, found.code, found.device) == ("report.scratch.space", "full", "/scratch")
+    assert (found.detail, found.evidence, found.job) == ("97 %", "df: 97%", "77")
+    assert (found.verdict, found.clears.value) == (Verdict.FAIL, "boot")
+    assert (
+        node.hpctl("agent", "report", "--check", "scratch-space", "--verdict", "ok").returncode == 0
+    )
+    assert [f.verdict for f in node.reported.findings()] == [Verdict.OK]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("--check", "No Spaces"), "small letters"),
+        (("--check", "a", "--for", "8d"), "from 1s to 7d"),
+        (("--check", "a", "--for", "soon"), "write 90s, 30min"),
+        (("--check", "a", "--for", "5m", "--clears", "boot"), "--for goes with --clears gone"),
+        (("--code", "7"), "--check"),
+    ],
+)
+def test_a_script_s_author_is_reported_of_his_mistakes(args, says):
+    shown = hpctl("agent", "report", *args)
+    assert shown.returncode == 2
+    assert says in shown.stderr
+
+
+@pytest.mark.parametrize("command", [("agent", "report", "--check", "a"), ("agent", "verdict")])
+def test_without_an_agent_a_prolog_goes_on(command, tmp_path):
+    nobody = str(tmp_path / "none.sock")
+    shown = hpctl(*command, "--socket", nobody)
+    assert (shown.returncode, shown.stdout) == (0, "")
+    assert f"warning: no agent answers at {nobody}" in shown.stderr
+    assert hpctl(*command, "--socket", nobody, "--strict").returncode == 3
+
+
+def test_a_stuck_agent_costs_a_prolog_half_a_second(tmp_path):
+    with socket.socket(socket.AF_UNIX) as stuck:
+        stuck.bind(str(tmp_path / "stuck.sock"))
+        stuck.listen(1)
+        begun = time.monotonic()
+        shown = hpctl("agent", "verdict", "--socket", str(tmp_path / "stuck.sock"))
+    assert shown.returncode == 0
+    assert "did not answer within 0.5 s" in shown.stderr
+    assert time.monotonic() - begun < 5
+
+
+def test_a_node_that_is_about_to_be_drained_fails_a_prolog(node):
+    assert "n1 is healthy" in node.hpctl("agent", "verdict").stdout
+    node.sees("kernel.xid", "13")
+    shown = node.hpctl("agent", "verdict")
+    assert shown.returncode == 0, "an application's own error keeps no job off the node"
+    node.sees("kernel.xid", "79")
+    shown = node.hpctl("agent", "verdict")
+    assert shown.returncode == 1
+    assert shown.stdout.startswith("n1 is faulty: Xid 79: GPU fell off the bus")
+
+
+def test_an_agent_that_no_longer_looks_knows_nothing(node):
+    long_ago = datetime(2026, 1, 1, tzinfo=UTC)
+    node.server._verdict = lambda: judge(NODE, (), long_ago, rules(), datetime.now(UTC))
+    assert node.hpctl("agent", "verdict").returncode == 0
+    shown = node.hpctl("agent", "verdict", "--strict")
+    assert (shown.returncode, "n1 is unknown" in shown.stdout) == (3, True)
+
+
+def test_another_user_is_refused_even_where_the_mode_was_opened(node, monkeypatch):
+    monkeypatch.setattr(local_server, "owners", lambda: frozenset({os.geteuid() + 1}))
+    with pytest.raises(AgentRefused, match="may not speak to the agent") as caught:
+        node.ask({"op": "verdict"})
+    assert caught.value.code == "forbidden"
+
+
+def test_a_silent_peer_keeps_nobody_waiting_and_is_dropped(node):
+    silent = []
+    for _ in range(MAX_PEERS - 2):
+        link = socket.socket(socket.AF_UNIX)
+        link.connect(str(node.path))
+        link.sendall(b'{"op": ')
+        silent.append(link)
+    begun = time.monotonic()
+    assert node.ask({"op": "verdict"})["verdict"]["condition"] == "healthy"
+    assert time.monotonic() - begun < 0.5
+    for link in silent:
+        link.settimeout(5)
+        assert link.recv(1) == b""
+        link.close()
+    assert node.server._peers == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"nonsense\n", "malformed"),
+        (b"x" * 40_000 + b"\n", "too_large"),
+        (b'{"op": "report", "check": "gpu.ecc", "verdict": "fail"}\n', "malformed"),
+    ],
+)
+def test_what_is_no_request_is_refused(node, line, code):
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(5)
+        link.connect(str(node.path))
+        link.sendall(line)
+        assert json.loads(link.recv(65536))["error"] == code
+    assert "verdict" in node.ask({"op": "verdict"})
+
+
+def test_a_trouble_of_the_agent_s_own_does_not_end_the_answers(node):
+    def broken() -> NodeVerdict:
+        raise RuntimeError("a bug")
+
+    good, node.server._verdict = node.server._verdict, broken
+    with pytest.raises(AgentRefused, match="RuntimeError: a bug"):
+        node.ask({"op": "verdict"})
+    node.server._verdict = good
+    assert "verdict" in node.ask({"op": "verdict"})
+
+
+def test_a_dead_agent_s_socket_is_taken_over_and_a_living_one_s_is_not(tmp_path):
+    path = tmp_path / "agent.sock"
+    dead = socket.socket(socket.AF_UNIX)
+    dead.bind(str(path))
+    dead.close()
+    first = Node(path)
+    with pytest.raises(Unavailable, match="another agent serves it"):
+        Node(path)
+    assert "verdict" in first.ask({"op": "verdict"})
+    first.server.stop()
+    assert not path.exists()
+
+
+def test_a_place_that_cannot_be_had_is_named(tmp_path):
+    (tmp_path / "file").write_text("not to be lost")
+    with pytest.raises(Unavailable, match="is no socket"):
+        Node(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "not to be lost"
+    with pytest.raises(Unavailable) as caught:
+        Node(tmp_path / ("x" * 120))
+    assert "107 characters" in caught.value.hint
+
+
+@pytest.mark.parametrize("command", [("agent", "verdict"), ("agent", "report", "--check", "a")])
+def test_a_prolog_pays_for_nothing_that_it_does_not_need(command, tmp_path):
+    heavy = (
+        "asyncio",
+        "msgspec",
+        "pydantic",
+        "rich",
+        "starlette",
+        "yaml",
+        "hpctl.vocabulary.model",
+    )
+    code = (
+        "import sys, hpctl.cli.main as m\n"
+        f"m.cli([*{command!r}, '--socket', {str(tmp_path / 'none')!r}], standalone_mode=False)\n"
+        f"print('loaded:', *sorted(set({heavy}) & set(sys.modules)))"
+    )
+    shown = run_text([sys.executable, "-c", code], cwd=ROOT, check=True)
+    assert shown.stdout.splitlines()[-1].strip() == "loaded:"

@@ -1,0 +1,72 @@
+"""One head of the fail-over test: the real Store and Leadership, and a file in place of Slurm.
+
+    python -m tests.engine.journal.head URL NAME EFFECTS LEASE_S
+
+Each effect is a line of EFFECTS: epoch, intent, the host's seconds immediately before. An intent is
+an event of the journal, appended before the effect. A line on standard output says when it leads.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from datetime import datetime
+
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import LeaseLost, Store
+from hpctl.engine.leadership import Leadership, boottime
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import Unavailable
+from tests.engine.journal.events import signal
+
+
+class SteppedClock:
+    """A wall clock that somebody sets forth and back by a day, every second."""
+
+    def now(self) -> datetime:
+        step = 86400.0 * (int(boottime()) % 3 - 1)
+        return datetime.fromtimestamp(time.time() + step, UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def live(url: str, name: str, effects: int, lease_s: float) -> None:
+    """Stand by, lead, act; until another one leads."""
+    store = Store(url, write=True)
+    me = Holder(name, os.getpid(), "0", "own", f"{name}:1")
+    head = Leadership(store, me, lease_s, SteppedClock(), shared=True)
+    known = 0
+    try:
+        while not head.try_to_lead():
+            known += sum(1 for _ in store.events(after=store.position))
+            head.note_standby()
+            time.sleep(head.poll_s)
+        info = store.daemon()
+        assert info is not None
+        print(f"{info.epoch} {boottime()}", flush=True)
+        known += sum(1 for _ in store.events(after=store.position))
+        for intent in range(known, 1_000_000):
+            head.progress()
+            store.append([signal(intent)])
+            if head.may_act():
+                os.write(effects, f"{info.epoch} {intent} {boottime()}\n".encode())
+            time.sleep(0.01)
+    finally:
+        # Its thread would go on to renew what this head has given up.
+        with contextlib.suppress(LeaseLost, OSError, Unavailable):
+            head.release()
+        store.close()
+
+
+def main(url: str, name: str, path: str, lease_s: str) -> None:
+    effects = os.open(path, os.O_WRONLY | os.O_APPEND)
+    while True:
+        try:
+            live(url, name, effects, float(lease_s))
+        except (LeaseLost, OSError, Unavailable):
+            time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

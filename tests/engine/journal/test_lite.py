@@ -1,0 +1,150 @@
+"""A SQLite journal read without SQLAlchemy is the journal that the store reads, and as strict."""
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.exc import DBAPIError
+
+from hpctl.engine.journal import database as journal_database
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.rows import Holder, SqliteReader, passing
+from hpctl.engine.journal.state import replay
+from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+from tests.cli import worlds
+from tests.engine.journal.beds import DatabaseBed
+from tests.engine.journal.events import NOW, numbers, signal, values
+from tests.engine.journal.test_facts import WELL
+from tests.engine.journal.test_past import ended
+
+Read = Callable[[SqliteReader], object]
+
+
+@given(batch=st.lists(values(Event), max_size=5).map(tuple))
+@settings(
+    max_examples=20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+def test_it_reads_what_the_store_reads(sqlite: DatabaseBed, batch: tuple[Event, ...]) -> None:
+    store = sqlite.open()
+    store.append([signal(1), *batch])
+    store.record([WELL])
+    store.note_heard({WELL.generation.node: NOW})
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
+    with closing(SqliteReader(sqlite.file)) as reader:
+        assert list(reader.events()) == list(store.events())
+        assert reader.health() == store.health() != {}
+        assert reader.daemon() == store.daemon() is not None
+    store.close()
+
+
+def test_what_is_past_is_read_in_order(sqlite: DatabaseBed) -> None:
+    store = sqlite.open()
+    store.append([signal(1), signal(2), signal(1)])
+    store.retire(ended({1: NOW}))
+    with closing(SqliteReader(sqlite.file)) as reader:
+        assert numbers(reader.events()) == [2]
+        assert numbers(reader.events(past=True)) == [1, 2, 1]
+        sqlite.execute("DROP TABLE hpctl_past")
+        assert numbers(reader.events(past=True)) == [2]
+
+
+def test_what_follows_a_journal_skips_jobs_that_ended_and_goes_on_at_a_number(database):
+    store = database.open()
+    store.append([*worlds.healed(), *worlds.troubled()])
+    readers = [store]
+    if database.server is None:
+        readers.append(SqliteReader(database.file))  # type: ignore[arg-type]
+    for reader in readers:
+        everything = list(reader.numbered())
+        assert [event for _, event in everything] == list(reader.events())
+        whole = replay(reader.events())
+        (ended,) = {r.id for r in whole.jobs.values() if r.ended}
+        for seconds, left_out in ((31, 0), (32, 1), (80, 1)):
+            found = replay(e for _, e in reader.numbered(since=worlds.at(seconds)))
+            assert (found.nodes, found.holds) == (whole.nodes, whole.holds)
+            assert found.open_jobs == whole.open_jobs
+            assert (ended not in found.jobs) == left_out
+            assert bool(found.reports) == (seconds < 72)
+        last = everything[-3][0]
+        assert list(reader.numbered(last)) == everything[-2:]
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        ("UPDATE hpctl_events SET payload = '{}'", lambda r: list(r.events())),
+        ("DROP TABLE hpctl_events", lambda r: list(r.events())),
+        ("UPDATE hpctl_agents SET findings = '['", SqliteReader.health),
+        ("UPDATE hpctl_agents SET findings = CAST(x'ff' AS TEXT)", SqliteReader.health),
+        ("INSERT INTO hpctl_heard VALUES (1, '[]')", SqliteReader.health),
+        ("UPDATE hpctl_lease SET until = 'noon'", SqliteReader.daemon),
+    ],
+)
+def test_what_cannot_be_read_is_corruption(sqlite: DatabaseBed, statement: str, read: Read) -> None:
+    store = sqlite.open()
+    store.append([signal(1)])
+    store.record([WELL])
+    store.take_lease(Holder("head", 7, "1.2", "own", ""), store.daemon(), NOW, 30)
+    sqlite.execute(statement)
+    with (
+        closing(SqliteReader(sqlite.file)) as reader,
+        pytest.raises(JournalCorrupt, match="cannot be read"),
+    ):
+        read(reader)
+
+
+def test_no_journal_is_not_an_empty_one(sqlite: DatabaseBed, tmp_path) -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        SqliteReader(tmp_path / "none.db")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(Unavailable, match="there is no journal"):
+        SqliteReader(tmp_path / "empty.db")
+    (tmp_path / "text.db").write_text("Dear diary, this is no database at all. " * 99)
+    with pytest.raises(JournalCorrupt, match="not a database"):
+        SqliteReader(tmp_path / "text.db")
+    sqlite.open()
+    for schema, error in (("99", JournalCorrupt), ("1", Unavailable)):
+        sqlite.execute(f"UPDATE hpctl_meta SET value = '{schema}'")
+        with pytest.raises(error, match=f"schema {schema}, this hpctl reads 2"):
+            SqliteReader(sqlite.file)
+
+
+def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
+    sqlite.open()
+    code = (
+        "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
+        "from hpctl.cli import status, explain, nodes, recoveries, output, gather\n"
+        f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
+        "gather.gather(config, output.now())\n"
+        "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_server_that_was_demoted_is_no_corrupt_journal() -> None:
+    class ReadOnly(Exception):
+        sqlstate = "25006"
+
+    assert journal_database.passing(DBAPIError("UPDATE lease", {}, ReadOnly()))
+    assert not journal_database.passing(DBAPIError("SELECT 1", {}, Exception("no such column")))
+
+
+@pytest.mark.parametrize(
+    ("text", "can_pass"),
+    [
+        ("database is locked", True),
+        ("unable to open database file", True),
+        ("no such table: events", False),
+        ("Could not decode to UTF-8 column 'body'", False),
+    ],
+)
+def test_what_can_pass_is_told_without_codes_of_errors(text: str, can_pass: bool) -> None:
+    """Python 3.10 has no `sqlite_errorname`."""
+    assert passing(sqlite3.OperationalError(text)) is can_pass

@@ -1,0 +1,192 @@
+"""What holds of every plan, and a dumb second opinion on small clusters."""
+
+import random
+from datetime import timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hpctl.engine.config import Config
+from hpctl.engine.journal.events import HoldNoted, NodeRecoveryOpened
+from hpctl.engine.kinds import Plan
+from hpctl.engine.plan import node_candidates
+from hpctl.engine.view import View
+from hpctl.faults.catalogue import OWN_HARDWARE
+from hpctl.faults.catalogue import rules as catalogue_rules
+from hpctl.vocabulary.assessment import FaultClass, Remedy, Urgency
+from hpctl.vocabulary.model import Health
+from hpctl.vocabulary.policy import Budgets, Mode, Policy
+from hpctl.vocabulary.reason import own_reason, reason_owner
+from hpctl.vocabulary.recovery import recovery_id
+from hpctl.vocabulary.slurm_facts import SlurmNode
+from tests.examples import examples
+from tests.fakes.engine import plan
+from tests.fakes.values import at, faulty, generation, node_name, opened, slurm_node, view_of
+from tests.unflawed import unflawed
+
+RULES = catalogue_rules()
+EXAMPLES = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
+FAULTS = tuple(
+    FaultClass(rule, rule, urgency, (Remedy.REPLACE,))
+    for rule, urgency in (
+        ("xid-79", Urgency.NOW),
+        ("xid-63", Urgency.AFTER_JOBS),
+        ("xid-48", Urgency.NOW),
+    )
+)
+REASONS = ("", "", "", "bad fan", own_reason(recovery_id("n", 0), "old"))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> View:
+    size = draw(st.integers(1, 12))
+    names = [node_name(i) for i in range(1, size + 1)]
+    nodes: dict[str, SlurmNode] = {}
+    health: dict[str, Health] = {}
+    sick = []
+    log = []
+    for i, name in enumerate(names):
+        reason = draw(st.sampled_from(REASONS))
+        flags = frozenset({"DRAIN"}) if reason else frozenset()
+        nodes[name] = slurm_node(i + 1, reason=reason, flags=flags)
+        health[name] = Health(generation(name), at(draw(st.sampled_from((0, 0, 0, -120, -121)))))
+        state = draw(st.sampled_from(("well", "ill", "ill", "treated")))
+        since = draw(st.integers(-900, 0))
+        fault = draw(st.sampled_from(FAULTS))
+        if state == "ill":
+            sick.append(faulty(name, fault, since))
+        elif state == "treated":
+            log.append(opened(f"n-{i}", name, since, rule=fault.rule))
+    view = view_of(size, sick, log=log, health=health)
+    return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+
+
+budgets = st.builds(
+    Budgets, open_min=st.integers(1, 4), partition_min=st.integers(1, 4),
+    per_hour=st.integers(1, 6), correlated_min=st.integers(2, 5),
+)  # fmt: skip
+
+
+def _plan(view: View, budgets: Budgets, mode: Mode = Mode.OWN) -> Plan:
+    return plan(view, Policy(mode=mode, budgets=budgets), RULES, {}, at(0))
+
+
+def _opens(made: Plan) -> list[str]:
+    return [o.generation.node for o in made.opens if isinstance(o, NodeRecoveryOpened)]
+
+
+@EXAMPLES
+@given(clusters(), budgets)
+def test_every_candidate_yields_exactly_one_open_or_hold(view: View, b: Budgets) -> None:
+    made = _plan(view, b)
+    decided = [*_opens(made), *(h.target for h in made.holds if not _blocked(h, view))]
+    assert sorted(decided) == sorted(
+        c.node.name for c in unflawed(node_candidates(view, RULES, at(0)))
+    )
+
+
+def _blocked(hold: HoldNoted, view: View) -> bool:
+    """Whether it is the remedy of an open recovery that a gate keeps back."""
+    return hold.target in view.state.open_nodes and hold.rule in OWN_HARDWARE
+
+
+@EXAMPLES
+@given(clusters(), budgets)
+def test_the_same_view_gives_the_same_plan_in_any_order(view: View, b: Budgets) -> None:
+    shuffled = random.Random(7)
+    nodes = list(view.scheduler.nodes.items())
+    sick = list(view.assessments.items())
+    shuffled.shuffle(nodes)
+    shuffled.shuffle(sick)
+    other = replace(
+        view, scheduler=replace(view.scheduler, nodes=dict(nodes)), assessments=dict(sick)
+    )
+    first, second = _plan(view, b), _plan(other, b)
+    assert first.opens == second.opens
+    assert sorted(first.holds, key=lambda h: h.target) == sorted(
+        second.holds, key=lambda h: h.target
+    )
+
+
+@EXAMPLES
+@given(clusters(), budgets, st.integers(0, 3), st.integers(0, 3))
+def test_a_larger_budget_opens_no_fewer(view: View, b: Budgets, more: int, hour: int) -> None:
+    """Nor others, where only the hour's grows: room for open nodes may use the hour's up for one
+    that comes first, where a node that was closed already needed none."""
+    larger = replace(
+        b,
+        open_min=b.open_min + more,
+        partition_min=b.partition_min + more,
+        per_hour=b.per_hour + hour,
+    )
+    few, many = set(_opens(_plan(view, b))), set(_opens(_plan(view, larger)))
+    assert len(few) <= len(many)
+    if not more:
+        assert few <= many
+
+
+@EXAMPLES
+@given(clusters(), budgets)
+def test_nothing_opens_while_paused_stale_stopped_or_observing(view: View, b: Budgets) -> None:
+    view.state.paused_by = "eve"
+    assert not _opens(_plan(view, b))
+    view.state.paused_by = ""
+    assert not _opens(_plan(replace(view, stopped="the file exists"), b))
+    assert not _opens(_plan(replace(view, current=False), b))
+    assert not _opens(_plan(view, b, Mode.OBSERVE))
+    old = replace(view.scheduler, as_of=at(-61))
+    assert not _opens(_plan(replace(view, scheduler=old), b))
+
+
+def dumb(view: View, b: Budgets) -> list[str]:
+    """A second opinion in as few lines as can be, for one partition and mode own."""
+    nodes, state, now = view.scheduler.nodes, view.state, at(0)
+    ours = {n for n, node in nodes.items() if node.drained and reason_owner(node.reason)}
+    kept_out = ours - set(state.open_nodes)
+    size, is_open = len(nodes), len(state.open_nodes) + len(kept_out)
+    recent = {r.node: r.opened for r in state.nodes.values()}
+    hour = sum(now - t < timedelta(hours=1) for t in recent.values())
+    ill = [a for a in view.assessments.values() if a.fault and a.generation.node not in recent]
+    ill.sort(key=lambda a: (a.fault.urgency != "now", a.since, a.generation.node))
+    found: list[str] = []
+    opened_now: dict[str, list[str]] = {}
+    for a in ill:
+        name, node = a.generation.node, nodes[a.generation.node]
+        same = {x.generation.node: x.since for x in ill if x.fault and x.fault.rule == a.fault.rule}
+        for r in state.nodes.values():
+            if (
+                r.rule == a.fault.rule
+                and r.phase != "returned"
+                and now - r.opened < timedelta(minutes=10)
+            ):
+                same[r.node] = r.opened
+        same |= dict.fromkeys(opened_now.get(a.fault.rule, []), now)
+        near = max(
+            sum(abs(t - when) <= timedelta(minutes=10) for t in {**same, name: when}.values())
+            for when in (a.since, now)
+        )
+        if now - view.health[name].last_heard > timedelta(seconds=120):
+            continue
+        if node.drained and reason_owner(node.reason) is None:
+            continue
+        own = a.fault.rule in OWN_HARDWARE
+        if near >= max(b.correlated_min, -(-size // 10)) and not own:
+            continue
+        limit = min(max(b.open_min, size // 20), max(b.partition_min, size // 4))
+        if is_open - (name in kept_out) >= limit or hour >= b.per_hour:
+            continue
+        is_open, hour = is_open + (name not in kept_out), hour + 1
+        found.append(str(name))
+        opened_now.setdefault(a.fault.rule, []).append(name)
+    return found
+
+
+@EXAMPLES
+@given(clusters(), budgets)
+def test_a_dumb_second_opinion_agrees(view: View, b: Budgets) -> None:
+    assert _opens(_plan(view, b)) == dumb(view, b)
+
+
+def test_the_configuration_and_the_policy_have_the_same_defaults() -> None:
+    assert Config().policy() == Policy()

@@ -1,0 +1,236 @@
+"""Every gate: a row that holds, one that passes, and the boundary between them."""
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl.engine.gates import GATES, Candidate, approved, launch_failures, tally
+from hpctl.engine.journal.events import Event, RequestTaken, SignalSeen
+from hpctl.engine.view import View
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus, ProviderView
+from hpctl.vocabulary.policy import Budgets, Mode, NodePolicy, Policy
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.fakes.values import (
+    FAULT,
+    OWN,
+    at,
+    faulty,
+    generation,
+    node_name,
+    opened,
+    slurm_node,
+    view_of,
+)
+
+ROWS = {row.name: row for row in GATES}
+N1 = "n1"
+
+
+def candidate(**changes) -> Candidate:
+    values = {"heard": at(0), **changes}
+    return (
+        Candidate(generation(), slurm_node(1), FAULT, at(-10), "Xid 79", **values)
+        if ("node" not in values)
+        else Candidate(generation(), fault=FAULT, since=at(-10), why="Xid 79", **values)
+    )
+
+
+def instance(**changes) -> Instance:
+    return replace(Instance("i-n1", InstanceStatus.RUNNING, node=N1), **changes)
+
+
+def listing(**changes):
+    """A view's provider part with n1's instance changed."""
+    one = instance(**changes)
+    return {"provider": ProviderView(at(0), True, instances={one.id: one}), "instances": {N1: one}}
+
+
+def others(count: int, seconds: float = 0, **changes) -> list[Event]:
+    """Recoveries open on n2, n3, ..."""
+    return [opened(f"n-{i}", node_name(i), seconds, **changes) for i in range(2, count + 2)]
+
+
+def marked_besides(*names: str) -> Callable[[], View]:
+    """Nodes with the fault of n1 that have a stronger one besides."""
+    mark = replace(FAULT, rule="hma-replace")
+    seen = [replace(faulty(n, mark), also={FAULT.rule: at(-10)}) for n in names]
+    return lambda: view_of(sick=seen)
+
+
+def closed_by_us(*names: str) -> Callable[[], View]:
+    """Nodes that are drained still by recoveries that ended in a person's hands."""
+
+    def made() -> View:
+        view = view_of()
+        reason, flags = own_reason("n-gone", "xid 79"), frozenset({"DRAIN"})
+        closed = {n: replace(view.scheduler.nodes[n], flags=flags, reason=reason) for n in names}
+        nodes = {**view.scheduler.nodes, **closed}
+        return replace(view, scheduler=replace(view.scheduler, nodes=nodes))
+
+    return made
+
+
+def ended(number: int, seconds: float, *signals: str, node: int = 1) -> list[Event]:
+    """A recovery that went through these signals."""
+    rid = f"n-old{number}"
+    first = opened(rid, node_name(node), seconds, rule="another")
+    return [first, *(SignalSeen(at(seconds + 1), rid, s, "") for s in signals)]
+
+
+LOST = ("cordon_seen", "jobs_gone", "remedy_accepted", "deadline")
+CANCELLED = ("operator_cancelled",)
+WITHDRAWN = ("cordon_seen", "withdrawn")
+FULL = replace(OWN, budgets=Budgets(partition_fraction=1.0, correlated_min=99, per_hour=99))
+
+
+ILL = candidate()
+AUTOMATIC = ProviderView(at(0), True, automatic=True)
+
+
+class Row(Struct):
+    gate: str
+    holds: bool
+    view: Callable[[], View]
+    c: Candidate = ILL
+    policy: Policy = OWN
+    note: str = ""
+
+
+def slurm_at(seconds: float) -> Callable[[], View]:
+    return lambda: view_of(scheduler=SchedulerView(at(seconds), view_of().scheduler.nodes))
+
+
+def log(events: list[Event], **changes) -> Callable[[], View]:
+    return lambda: view_of(log=events, **changes)
+
+
+DRAINED = frozenset({"DRAIN"})
+CASES = [
+    Row("kill_switch", True, lambda: view_of(stopped="the file exists")),
+    Row("kill_switch", False, view_of),
+    Row("paused", True, log([RequestTaken(at(-1), 1, "pause", "", "eve", "", True)])),
+    Row("paused", False, view_of),
+    Row("stale_facts", False, slurm_at(-60), note="as old as may be"),
+    Row("stale_facts", True, slurm_at(-60.1)),
+    Row("stale_facts", True, slurm_at(60.1), note="from the future"),
+    Row("stale_facts", True, lambda: view_of(current=False)),
+    Row("stale_facts", False, view_of, candidate(heard=at(-120)), note="as old as may be"),
+    Row("stale_facts", True, view_of, candidate(heard=at(-121))),
+    Row("stale_facts", False, view_of, candidate(heard=at(-121), by="eve")),
+    Row("stale_facts", False, view_of,
+        candidate(heard=at(-999), node=slurm_node(1, state="DOWN")), note="Slurm agrees"),
+    Row("stale_facts", True, lambda: view_of(provider=ProviderView(at(0), True))),
+    Row("stale_facts", False, lambda: view_of(provider=ProviderView(at(0), False))),
+    Row("wrong_instance", True, lambda: view_of(**listing(id="i-new"))),
+    Row("wrong_instance", False, view_of),
+    Row("wrong_instance", False, lambda: view_of(
+        **{**listing(id="i-new"), "provider": ProviderView(at(-301), True)}),
+        note="too old to contradict"),
+    Row("provider_acts", True, lambda: view_of(**listing(status=InstanceStatus.PENDING))),
+    Row("provider_acts", True, lambda: view_of(**listing(status=InstanceStatus.SHUTTING_DOWN))),
+    Row("provider_acts", False, lambda: view_of(**listing(status=InstanceStatus.FAILURE))),
+    Row("provider_acts", False, lambda: view_of(instances={})),
+    Row("provider_auto_recovery", True, lambda: view_of(provider=AUTOMATIC)),
+    Row("provider_auto_recovery", False, lambda: view_of(provider=AUTOMATIC),
+        policy=replace(OWN, mode=Mode.ASSIST)),
+    Row("provider_auto_recovery", False, view_of),
+    Row("foreign_drain", True, view_of,
+        candidate(node=slurm_node(1, flags=DRAINED, reason="bad fan"))),
+    Row("foreign_drain", False, view_of,
+        candidate(node=slurm_node(1, flags=DRAINED, reason=own_reason("n-0", "x")))),
+    Row("foreign_drain", False, view_of, candidate(node=slurm_node(1, reason="bad fan")),
+        note="a reason, but open"),
+    Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"FAIL"})))),
+    *(Row("foreign_drain", holds, view_of,
+          candidate(node=slurm_node(1, flags=frozenset({flag}), reason=reason)))
+      for reason, holds in (
+          ("Action:Replace", False), ("Action:Reboot", False),
+          ("Action:Replace : Not responding", False), ("action:replace", True),
+          ("Action:Replace please", True), ("Action:Replace.", True), ("Action:Reset", True),
+      )
+      for flag in ("FAIL", "DRAIN")),
+    Row("foreign_drain", True, view_of, candidate(
+        node=slurm_node(1, flags=frozenset({"FAIL", "MAINT"}), reason="Action:Replace"))),
+    Row("foreign_drain", True, view_of, candidate(node=slurm_node(1, flags=frozenset({"MAINT"})))),
+    Row("protected", True, lambda: view_of(**listing(protected=True))),
+    Row("protected", True, view_of,
+        policy=replace(OWN, node=NodePolicy(protected=frozenset({N1})))),
+    Row("protected", False, view_of),
+    Row("not_allowed", True, view_of, policy=replace(OWN, partitions=frozenset({"other"}))),
+    Row("not_allowed", False, view_of, policy=replace(OWN, partitions=frozenset({"all", "x"}))),
+    Row("correlated", False, log(others(1)), note="two of eight"),
+    Row("correlated", True, log(others(2)), note="three of eight"),
+    Row("correlated", False, log(others(2, rule="another"))),
+    Row("correlated", True, log(others(2, seconds=-599)), note="just within the window"),
+    Row("correlated", False, log(others(2, seconds=-600))),
+    Row("correlated", False, log(others(2), nodes=40), note="three of forty: a tenth is four"),
+    Row("correlated", True, log(others(3), nodes=40)),
+    Row("correlated", True, marked_besides("n2", "n3"), note="two are marked besides"),
+    Row("correlated", False, marked_besides("n2"), note="one is"),
+    Row("budget", False, log(others(1))),
+    Row("budget", True, log(others(2)), note="two are open"),
+    Row("budget", True, closed_by_us("n2", "n3"), note="two are left to a person"),
+    Row("budget", False, closed_by_us("n2"), note="one is"),
+    Row("budget", False, closed_by_us("n1", "n2"), note="its own closing does not count"),
+    Row("budget", False, log(others(3), nodes=80), policy=FULL, note="a twentieth of 80 is 4"),
+    Row("budget", True, log(others(4), nodes=80), policy=FULL),
+    Row("budget", True, log(others(3), nodes=80),
+        policy=replace(FULL, budgets=Budgets(partition_fraction=0.03, partition_min=3,
+                                           correlated_min=99))),
+    Row("budget", True, log(others(3, seconds=-3599), nodes=80),
+        policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3))),
+    Row("budget", False, log(others(3, seconds=-3600), nodes=80),
+        policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3)), note="an hour ago"),
+    *(Row("budget", holds, log([e for i in (2, 3, 4) for e in ended(i, -300, *how, node=i)],
+                               nodes=80),
+          policy=replace(FULL, budgets=replace(FULL.budgets, per_hour=3)), note=how[-1])
+      for how, holds in ((CANCELLED, True), (WITHDRAWN, False))),
+    Row("offender", False, log(ended(1, -900, *CANCELLED) + ended(2, -600, *CANCELLED))),
+    Row("offender", True, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)])),
+    Row("offender", False, log([e for i in (1, 2, 3)
+                                for e in ended(i, -300 * i, *CANCELLED, node=2)])),
+    Row("offender", False, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *WITHDRAWN)]),
+        note="never treated"),
+    Row("offender", True, log([e for i in (1, 2, 3) for e in ended(i, -300 * i, *CANCELLED)]
+                              + ended(4, -100, *WITHDRAWN)), note="withdrawn once besides"),
+    Row("offender", False, log(ended(1, -31 * 86400, *CANCELLED) + ended(2, -9, *CANCELLED)
+                               + ended(3, -5, *CANCELLED)), note="one is forgotten"),
+    Row("launch_breaker", False, log(ended(1, -900, *LOST, node=2))),
+    Row("launch_breaker", True, log(ended(1, -900, *LOST, node=2) + ended(2, -600, *LOST, node=3))),
+    Row("launch_breaker", False, log(ended(1, -90_000, *LOST, node=2)
+                                     + ended(2, -600, *LOST, node=3)), note="a day ago"),
+    Row("launch_breaker", False, log(ended(1, -900, "deadline", node=2)
+                                     + ended(2, -600, "deadline", node=3)), note="never drained"),
+    Row("observing", True, view_of, policy=Policy()),
+    Row("observing", False, view_of),
+]  # fmt: skip
+
+
+def name(row: Row) -> str:
+    return f"{row.gate}-{'holds' if row.holds else 'passes'}-{row.note}"
+
+
+@pytest.mark.parametrize("row", CASES, ids=name)
+def test_gate(row: Row) -> None:
+    view = row.view()
+    counts = tally(view, [row.c], row.policy, at(0))
+    why = ROWS[row.gate].gate(row.c, view, counts, row.policy, at(0))
+    assert bool(why) is row.holds, why
+
+
+@pytest.mark.parametrize(("seconds", "stands"), [(3599, True), (3600, False)])
+def test_an_approval_stands_for_an_hour(seconds: float, stands: bool) -> None:
+    view = view_of(log=[RequestTaken(at(0), 1, "approve", "n1", "eve", "", True)])
+    assert approved("n1", view, OWN, at(seconds)) is stands
+    assert not approved("n2", view, OWN, at(1))
+
+
+def test_a_return_resets_the_launch_breaker() -> None:
+    well = ("cordon_seen", "jobs_gone", "nothing_to_remedy", "return_seen")
+    events = ended(1, -900, *LOST, node=2) + ended(2, -800, *LOST, node=3)
+    assert launch_failures(view_of(log=events).state, at(0), 86400) == 2
+    events += ended(3, -700, *well, node=4)
+    assert launch_failures(view_of(log=events).state, at(0), 86400) == 0

@@ -1,0 +1,404 @@
+"""What the observer remembers of jobs that Slurm forgets too early, and when it must look again."""
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.advance import Progress
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.journal.events import RequestTaken
+from hpctl.engine.journal.state import replay
+from hpctl.engine.loop import _pace
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.engine.observe import Observer, carry_nodes, next_silence
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import rules
+from hpctl.faults.hma_marks import mark_of
+from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.toolkit.errors import Interrupted, Unavailable
+from hpctl.vocabulary.assessment import Condition
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
+from hpctl.vocabulary.node_recovery import NodePhase
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from tests.fakes.values import T0, opened, slurm_node
+from tests.intakes import Rows
+
+BOTH = ("n1", "n2")
+
+
+def seen(**job) -> SchedulerView:
+    one = SlurmJob(7, submit=T0, **job)
+    return SchedulerView(T0, {}, {one.id: one})
+
+
+RUNNING = seen(state="RUNNING", nodes=BOTH)
+
+
+ELSEWHERE = ("n3",)
+COMPLETING = seen(state="FAILED", flags=frozenset({"COMPLETING"}), nodes=BOTH[:1])
+
+
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        (seen(state="PENDING", restarts=1), BOTH),
+        (COMPLETING, BOTH),
+        (seen(state="RUNNING", restarts=1, nodes=ELSEWHERE), ELSEWHERE),
+    ],
+    ids=["requeued", "completing, a node has left it", "runs elsewhere"],
+)
+def test_a_job_keeps_the_nodes_of_its_last_run_until_the_next(after, kept):
+    assert carry_nodes(RUNNING, after).jobs[7].nodes == kept
+
+
+def heard(node: str, seconds: float) -> Health:
+    return Health(Generation(node, "i-1", "b-1"), T0 + timedelta(seconds=seconds))
+
+
+def test_the_loop_looks_again_when_the_next_node_falls_silent():
+    reported = {h.generation.node: h for h in (heard("n1", -7), heard("n2", -3), heard("n3", -900))}
+    at = next_silence(reported, rules(), T0)
+    assert at is not None
+    assert timedelta(0) < at - (T0 + timedelta(seconds=13)) < timedelta(seconds=0.1)
+    judged = {node: assess(h, rules(), at).condition for node, h in reported.items()}
+    assert judged == {"n1": Condition.UNKNOWN, "n2": Condition.HEALTHY, "n3": Condition.UNKNOWN}
+    # And then at the next; that one alone is left, and when it is silent too, nobody is.
+    assert next_silence(reported, rules(), at) == at + timedelta(seconds=4)
+    assert next_silence(reported, rules(), at + timedelta(seconds=5)) is None
+
+
+class Still:
+    """A Slurm, a cloud and a clock in which nothing happens."""
+
+    def __init__(self) -> None:
+        self.at = T0
+
+    def view(self) -> SchedulerView:
+        return SchedulerView(self.at)
+
+    def now(self) -> datetime:
+        return self.at
+
+    def monotonic(self) -> float:
+        return self.at.timestamp()
+
+
+class Late(Still):
+    """A cloud in which the cluster is made after the first look."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.errors = [error]
+
+    def view(self):
+        if self.errors:
+            raise self.errors.pop()
+        return ProviderView(self.at, present=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("there is no such cluster"),
+        # A proxy's page where the service's answer should be: the thread must outlive it.
+        KeyError("ClusterNodeSummaries"),
+    ],
+)
+def test_a_cloud_that_did_not_answer_is_asked_again_soon(error, monkeypatch):
+    monkeypatch.setattr("hpctl.engine.cloud_watch.AGAIN_S", 0.01)
+    poked = threading.Event()
+    cloud = CloudWatch(Late(error), poked.set, 3600)
+    cloud.start()
+    try:
+        assert poked.wait(10)
+        assert (cloud.view.as_of, cloud.trouble) == (T0, "")
+    finally:
+        cloud.stop()
+
+
+class Counted(Still):
+    """A cloud that counts how often it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+        self.read = threading.Event()
+
+    def view(self):
+        self.reads += 1
+        self.read.set()
+        return ProviderView(self.at, present=True)
+
+    def again(self, timeout_s: float) -> bool:
+        """Whether it is read once more within the time."""
+        again = self.read.wait(timeout_s)
+        self.read.clear()
+        return again
+
+
+@pytest.mark.parametrize("fresh_s", [0.0, 3600.0])
+def test_a_reading_that_blocks_something_is_taken_again_once(fresh_s, monkeypatch):
+    monkeypatch.setattr("hpctl.engine.cloud_watch.FRESH_S", fresh_s)
+    counted = Counted()
+    cloud = CloudWatch(counted, lambda: None, 3600)
+    cloud.start()
+    try:
+        assert counted.again(10)
+        one, two = ("n1", "provider_acts"), ("n2", "wrong_instance")
+        cloud.look(3600, {one})
+        assert counted.again(10 if fresh_s == 0 else 0.1) is (fresh_s == 0)
+        cloud.look(3600, {one})
+        assert not counted.again(0.1), "it is known"
+        cloud.look(3600, {one, two})
+        assert counted.again(10 if fresh_s == 0 else 0.1) is (fresh_s == 0)
+        cloud.look(3600, {two})
+        assert not counted.again(0.1), "one less"
+    finally:
+        cloud.stop()
+
+
+def observing(slurm, place, cloud=None, *reported):
+    """An observer of this Slurm, and of nodes whose agents said that."""
+    watch = CloudWatch(slurm, lambda: None, 30)
+    watch.view = cloud or watch.view
+    health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
+    return watch, Observer(slurm, watch, health, slurm, place / "STOP", HangWatch())
+
+
+def looked(reported, returned, tmp_path):
+    _, observer = observing(Still(), tmp_path, ProviderView(T0), reported)
+    taken = []
+    if returned is not None:
+        taken.append(RequestTaken(returned, 1, "return", "n1", "ann", "as you wish", True))
+        taken.append(RequestTaken(returned, 2, "return", "n2", "ann", "no such node", False))
+    return observer.look(replay(taken), rules())
+
+
+class Flaky(Still):
+    """A Slurm that answers only while it is up."""
+
+    up = True
+
+    def view(self) -> SchedulerView:
+        if not self.up:
+            raise Unavailable("connection refused")
+        return super().view()
+
+
+@pytest.mark.parametrize(("seconds", "begins_anew"), [(60, False), (61, True)])
+def test_what_hindered_it_counts_when_it_lasted(seconds, begins_anew, tmp_path):
+    """A slurmctld that misses a question now and then puts no deadline off."""
+    world = Flaky()
+    _, observer = observing(world, tmp_path)
+
+    def able_since(up: bool, after: float) -> datetime | None:
+        world.up, world.at = up, T0 + timedelta(seconds=after)
+        return observer.look(replay([]), rules()).able_since
+
+    assert able_since(True, 0) == T0, "a start ends a gap"
+    assert able_since(True, 30) == T0
+    assert able_since(False, 100) == world.at
+    assert able_since(False, 150) == world.at
+    assert able_since(True, 100 + seconds) == (world.at if begins_anew else T0)
+
+
+class Marked(Flaky):
+    """A Slurm with one node, which somebody may have closed; asked for marks, it tells."""
+
+    reason = ""
+
+    def view(self):
+        flags = frozenset({"FAIL"} if self.reason else ())
+        return replace(super().view(), nodes={"n1": slurm_node(flags=flags, reason=self.reason)})
+
+    def marks(self) -> dict[str, str]:
+        return {n: mark for n, node in self.view().nodes.items() if (mark := mark_of(node))}
+
+
+class Restarted(Marked):
+    """It tells when it started."""
+
+    asked = 0
+
+    def booted(self) -> datetime:
+        self.asked += 1
+        return T0
+
+
+@pytest.mark.parametrize(
+    ("phase", "flags", "asked"),
+    [
+        (NodePhase.CORDONED, frozenset(), 1),
+        (NodePhase.CORDONED, frozenset({"DRAIN"}), 0),
+        (NodePhase.OPEN, frozenset(), 0),
+    ],
+)
+def test_slurmctlds_start_is_asked_where_a_node_of_ours_is_in_service(
+    phase, flags, asked, tmp_path
+):
+    state = replay([opened()])
+    (rid,) = state.nodes
+    node = slurm_node(1, flags=flags)
+    state.nodes[rid] = replace(state.nodes[rid], phase=phase)
+    assert state.nodes[rid].node == node.name
+    slurm = Restarted()
+    slurm.view = lambda: SchedulerView(T0, {node.name: node})
+    _, observer = observing(slurm, tmp_path)
+    view = observer.look(state, rules())
+    assert (slurm.asked, view.scheduler.booted) == (asked, T0 if asked else None)
+
+
+def test_a_mark_is_news_once_and_only_since_the_last_look(tmp_path):
+    slurm = Marked()
+    cloud, observer = observing(slurm, tmp_path, ProviderView(T0, present=True))
+    observer.look(replay([]), rules())
+    assert not observer.marked()
+    slurm.reason = "bad fan, Ann"
+    assert not observer.marked()
+    slurm.reason = "Action:Reboot : Not responding"
+    assert observer.marked()
+    assert not observer.marked()
+    slurm.reason = "Action:Replace"
+    assert observer.marked(), "another one"
+    slurm.reason = ""
+    assert not observer.marked()
+    slurm.reason = "Action:Replace"
+    observer.look(replay([]), rules())
+    assert not observer.marked(), "the look has seen it"
+    slurm.up = False
+    assert not observer.marked(), "the next look tells"
+    slurm.up, slurm.reason, cloud.view = True, "Action:Reboot", ProviderView(T0)
+    observer.look(replay([]), rules())
+    slurm.reason = "Action:Replace"
+    assert not observer.marked(), "without HyperPod nobody marks"
+
+
+def test_an_operators_return_clears_what_only_he_clears(tmp_path):
+    first = T0 - timedelta(minutes=5)
+    module = Finding(
+        "host.edac", Verdict.FAIL, first, T0, code="uncorrected", clears=Clears.OPERATOR
+    )
+    reported = replace(heard("n1", 0), findings=(module,))
+    for returned, counted in ((None, 1), (first - timedelta(seconds=1), 1), (T0, 0)):
+        view = looked(reported, returned, tmp_path)
+        assert (len(view.health["n1"].findings), len(view.assessments)) == (counted, counted)
+    # The same on a node whose return was refused.
+    other = replace(reported, generation=replace(reported.generation, node="n2"))
+    assert len(looked(other, T0, tmp_path).assessments) == 1
+
+
+def test_the_loop_sleeps_no_longer_than_until_the_next_silence(tmp_path):
+    view = looked(heard("n1", -15), None, tmp_path)
+    assert view.silent_at is not None
+    assert _pace(Progress((), (), ()), view, False).until == view.silent_at
+    assert view.silent_at - T0 < timedelta(seconds=5.1)
+
+
+class Large(Still):
+    """A Slurm of two nodes, whose whole takes long to read; it counts what is asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+        self.states = dict.fromkeys(BOTH, "IDLE")
+        self.event: Callable[[], None] | None = None
+        self.gives_up = True
+
+    def view(self) -> SchedulerView:
+        self.asked.append("whole")
+        if event := self.event:
+            self.event = None
+            event()
+            if self.gives_up:
+                raise Interrupted("given up")
+        return self._shown(BOTH)
+
+    def part(self, nodes, known):
+        self.asked.append("+".join(nodes))
+        return self._shown(nodes)
+
+    def leaves(self) -> dict[str, str]:
+        return {}
+
+    def reservations(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def _shown(self, names):
+        found = {n: slurm_node(int(n[1:]), state=self.states[n]) for n in names}
+        return SchedulerView(self.at, found, {})
+
+
+MODULE = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
+
+
+@pytest.fixture
+def large(tmp_path) -> tuple[Large, dict[str, Health], Observer]:
+    slurm = Large()
+    cloud = CloudWatch(slurm, lambda: None, 30)
+    health: dict[str, Health] = {}
+    store = SimpleNamespace(snapshot=lambda: dict(health))
+    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP", HangWatch())
+    observer.whole_cheap_s = -1
+    return slurm, health, observer
+
+
+def test_a_fault_interrupts_the_reading_of_a_large_cluster(large):
+    slurm, health, observer = large
+    observer.look(replay([]), rules())
+    slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
+    slurm.at = T0 + timedelta(seconds=40)
+    seen = observer.look(replay([]), rules())
+    assert slurm.asked == ["whole", "whole", "n1"]
+    assert seen.health["n1"].findings
+    for after, asked in (44, "n1"), (46, "whole"):
+        slurm.at = T0 + timedelta(seconds=after)
+        observer.look(replay([]), rules())
+        assert slurm.asked[-1] == asked
+
+
+def test_a_report_that_comes_too_late_to_interrupt_a_reading_counts_in_the_same_look(large):
+    slurm, health, observer = large
+    slurm.gives_up = False
+    slurm.event = lambda: health.update(n1=replace(heard("n1", 0), findings=(MODULE,)))
+    assert observer.look(replay([]), rules()).health["n1"].findings
+    assert slurm.asked == ["whole"]
+
+
+def test_an_event_without_a_node_has_the_whole_read_once_more(large):
+    slurm, _, observer = large
+    slurm.event = lambda: None
+    observer.look(replay([]), rules())
+    assert slurm.asked == ["whole", "whole"]
+    assert not observer.trouble
+
+
+def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large):
+    slurm, health, observer = large
+
+    def look(after: float) -> SchedulerView:
+        slurm.at = T0 + timedelta(seconds=after)
+        return observer.look(replay([]), rules()).scheduler
+
+    look(0)
+    look(1)
+    assert slurm.asked == ["whole", "whole"], "nothing is the matter: each node matters"
+    health[BOTH[0]] = replace(heard("n1", 0), findings=(MODULE,))
+    slurm.states = dict.fromkeys(BOTH, "DOWN")
+    for after in (20, 22, 25):
+        seen = look(after)
+        assert (slurm.asked[-1], [seen.nodes[n].state for n in BOTH]) == ("n1", ["DOWN", "IDLE"])
+        assert seen.as_of == T0 + timedelta(seconds=1), "the rest is as old as that"
+    assert (look(25.1).nodes[BOTH[1]].state, slurm.asked[-1]) == ("DOWN", "whole")
+    look(26)
+    assert slurm.asked[-1] == "n1"
+    look(60)
+    assert slurm.asked[-1] == "whole", "no part beside a whole that is older than half a minute"
+    observer._capacity = True
+    look(61)
+    assert slurm.asked[-1] == "whole", "spares are chosen among all nodes"

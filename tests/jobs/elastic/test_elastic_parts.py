@@ -1,0 +1,238 @@
+"""The launcher's smaller parts: words, place, error files, checkpoint choice, wire, account."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpctl.checkpoints.resume import NothingWhole, ResumePoint, resume
+from hpctl.jobs import elastic
+from hpctl.jobs.elastic import controller, options
+from hpctl.jobs.elastic.group import RankFailure, failure_of
+from hpctl.jobs.elastic.launcher import catches, descendants, rank_environment
+from hpctl.jobs.elastic.options import LauncherPlace, address_of, parse, place, program
+from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.toolkit.errors import HpctlError
+from tests.checkpoints.checkpoint_files import generic, write
+
+SECRET = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("words", "runs", "script"),
+    [
+        ("train.py --lr 1", "/py -u train.py --lr 1", "train.py"),
+        ("-m pkg.train x", "/py -u -m pkg.train x", ""),
+        ("python3.11 -u train.py", "python3.11 -u train.py", "train.py"),
+        ("python3 -X dev train.py", "python3 -X dev train.py", ""),
+        ("./train x", "./train x", ""),
+    ],
+)
+def test_a_script_a_module_and_a_command(monkeypatch, words, runs, script):
+    monkeypatch.setattr(options, "default_python", lambda: "/py")
+    found = program(words.split())
+    assert (found.argv, found.script) == (tuple(runs.split()), script)
+
+
+def test_what_command_gives_is_what_the_parser_reads():
+    line = elastic.command(["train.py", "--max-restarts", "9"], 4, final_exit_codes=(93, 5))
+    assert line[1:4] == [*SAFE_PATH, "hpctl.jobs.elastic"]
+    read = parse(line[4:], {elastic.RESULT: "/x/account.json"})
+    assert read.program.argv[2:] == ("train.py", "--max-restarts", "9")
+    assert (read.nproc, read.result) == (4, Path("/x/account.json"))
+    assert (read.limits.max_restarts, read.limits.final_exit_codes) == (3, {93, 5})
+
+
+def test_a_program_is_begun_again_in_its_process_where_it_is_python():
+    line = elastic.command(["-m", "train", "--lr=1"], 2, in_process=True)
+    argv = parse(line[4:], {}).program.argv
+    assert argv[1:] == ("-u", options.IN_PROCESS, "-m", "train", "--lr=1")
+    with pytest.raises(HpctlError, match="takes a Python program"):
+        parse(elastic.command(["./train"], in_process=True)[4:], {})
+
+
+def test_without_nvidia_s_library_nothing_is_started_again_and_again():
+    # -S: nothing that is installed.
+    command = [sys.executable, "-S", options.IN_PROCESS, "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 93
+    assert "pip install nvidia-resiliency-ext" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, 1),
+        ({"SLURM_GPUS_ON_NODE": "8"}, 8),
+        ({"CUDA_VISIBLE_DEVICES": "0,3,5"}, 3),
+        ({"SLURM_GPUS_ON_NODE": "", "CUDA_VISIBLE_DEVICES": ""}, 1),
+    ],
+)
+def test_auto_is_as_many_as_gpus(environment, count):
+    assert parse(elastic.command(["train.py"])[3:], environment).nproc == count
+
+
+STEP = {
+    "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3", "SLURM_PROCID": "1", "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "ip-127-0-1-[5-6]",
+    "SLURMD_NODENAME": "ip-127-0-1-6", elastic.SECRET: SECRET,
+}  # fmt: skip
+
+
+def test_srun_says_where_we_are():
+    assert place(STEP) == LauncherPlace(1, 2, "ip-127-0-1-6", "127.0.1.5", "7.3", SECRET)
+
+
+def test_two_tasks_on_a_node_are_refused_with_the_fix():
+    with pytest.raises(HpctlError) as caught:
+        place({**STEP, "SLURM_NTASKS": "16"})
+    assert "--ntasks-per-node=1" in caught.value.hint
+
+
+@pytest.mark.parametrize("secret", ["", "short"])
+def test_several_nodes_need_a_secret(secret):
+    with pytest.raises(HpctlError) as caught:
+        place({**STEP, elastic.SECRET: secret})
+    assert "export HPCTL_ELASTIC_SECRET=" in caught.value.hint
+
+
+SCONTROL = """#!/bin/sh
+echo "$@" >>{asked}
+[ "$4" = gpu-compute-3 ] || {{ echo "Node $4 not found"; exit 1; }}
+echo "NodeName=gpu-compute-33 NodeAddr=10.9.9.9 State=IDLE"
+echo "NodeName=gpu-compute-3 Arch=x86_64 NodeAddr=10.9.8.7 NodeHostName=x State=IDLE Comment=a"
+"""
+
+
+def test_a_node_is_reached_by_the_address_that_its_name_spells_or_that_slurm_has(
+    tmp_path, monkeypatch
+):
+    asked = tmp_path / "asked"
+    (tmp_path / "scontrol").write_text(SCONTROL.format(asked=asked))
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert (address_of("ip-10-9-8-7"), address_of("10.9.8.6")) == ("10.9.8.7", "10.9.8.6")
+    assert not asked.exists(), "a name that spells its address costs slurmctld nothing"
+    assert (address_of("gpu-compute-3"), address_of("localhost")) == ("10.9.8.7", "localhost")
+    assert asked.read_text() == "-o show node gpu-compute-3\n-o show node localhost\n"
+    (tmp_path / "scontrol").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert address_of("gpu-compute-3") == "gpu-compute-3"
+
+
+ORDER = {
+    "start": 2, "base": 4, "world": 8, "nodes": 2, "address": "a", "port": 1, "resume": "",
+    "max_restarts": 3,
+}  # fmt: skip
+
+
+def test_a_ranks_environment_has_all_of_torchs_names():
+    """The list of torch's own agent, read from its source: an import of torch takes seconds."""
+    torch = find_spec("torch")
+    if torch is None or torch.origin is None:
+        pytest.skip("TORCH NOT TESTED HERE: torch does not import")
+    agent = "distributed/elastic/agent/server/local_elastic_agent.py"
+    source = (Path(torch.origin).parent / agent).read_text()
+    (start,) = re.findall(r"def _start_workers.*?return", source, re.DOTALL)
+    names = set(re.findall(r'^ +"([A-Z_]+)": ', start, re.MULTILINE))
+    assert {"RANK", "MASTER_PORT", "TORCHELASTIC_RUN_ID"} <= names
+    here = LauncherPlace(1, 2, "h", "a", "7.3", SECRET)
+    old = {"HPCTL_RESUME_FROM": "/old", "RANK": "9"}
+    answer = rank_environment(old, ORDER, here, local=1, locals_=4, error_file=Path("/e"))
+    assert names <= set(answer)
+    assert (answer["RANK"], answer["OMP_NUM_THREADS"]) == ("5", "1")
+    assert "HPCTL_RESUME_FROM" not in answer
+
+
+def failed(directory: Path, text: str) -> RankFailure:
+    (directory / "e.json").write_text(text)
+    return failure_of(3, "n", 1, 5.0, directory / "e.json")
+
+
+def raised(directory: Path, message: str, trace: str) -> RankFailure:
+    extra = {"py_callstack": trace, "timestamp": "1"}
+    return failed(directory, json.dumps({"message": {"message": message, "extraInfo": extra}}))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"message": 7}', '{"message": {"message": null}}', "\x00"]
+)
+def test_an_error_file_that_says_nothing(tmp_path, text):
+    assert failed(tmp_path, text).why == "rank 3 on n ended with exit code 1"
+
+
+def test_a_long_traceback_keeps_its_first_line_and_its_end(tmp_path):
+    lines = ["Traceback (most recent call last):", *["  File x"] * 5000, "KeyError: 'w'"]
+    failure = raised(tmp_path, "KeyError: 'w'", "\n".join(lines))
+    assert (failure.exception, failure.message) == ("KeyError", "'w'")
+    kept = failure.trace.splitlines()
+    assert (kept[0], kept[-1], set(kept[1:-1])) == (lines[0], lines[-1], {"  File x"})
+    assert len(failure.trace) <= 4000
+
+
+def test_a_file_name_that_is_no_text_can_be_told_and_kept(tmp_path):
+    text = "FileNotFoundError: [Errno 2] No such file: 'caf\udce9.bin'"
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{text}'
+    generation = controller.GenerationRecord(
+        0, 0.0, 1.0, None, "", (raised(tmp_path, text, trace),)
+    )
+    assert b"caf\\\\udce9.bin" in msgspec.json.encode(controller.trouble_of(generation))
+
+
+def test_nothing_whole_is_refused_unless_this_step_began_with_nothing(tmp_path):
+    there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path)}
+    assert resume(there, 0, was_empty=False) == ResumePoint()
+    write(tmp_path, {"step-1/manifest.json": b"{}"})
+    with pytest.raises(NothingWhole, match="step-1"):
+        resume(there, 1, was_empty=False)
+    assert resume(there, 1, was_empty=True).path is None
+    scratch = {**there, "HPCTL_RESUME": "scratch"}
+    assert resume(scratch, 0, was_empty=False) == ResumePoint(judged=False)
+    with pytest.raises(NothingWhole):
+        resume(scratch, 1, was_empty=False)
+
+
+def test_tiers_are_looked_at_too(tmp_path, monkeypatch):
+    near, far = tmp_path / "near", tmp_path / "far"
+    for tier, step in ((near, 7), (far, 5)):
+        generic(tier, f"step-{step}", step)
+    there = {"HPCTL_CHECKPOINT_DIR": str(far), "HPCTL_TIERS": json.dumps([f"local:{near}"])}
+    assert resume(there, 1, was_empty=False).path == str(near / "step-7")
+    # The other node has nothing of this one's disk.
+    assert resume(there, 1, was_empty=False, nodes=2).path == str(far / "step-5")
+    asked = tmp_path / "python"
+    asked.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/words\necho found {far}/step-9\n')
+    asked.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(asked))
+    there["HPCTL_TIERS"] = '["s3://bucket/run"]'
+    assert resume(there, 1, was_empty=False).path == f"{far}/step-9"
+    assert (tmp_path / "words").read_text().split()[-6:] == [
+        "hpctl", "checkpoint", "last", "--export", str(far), "s3://bucket/run",
+    ]  # fmt: skip
+
+
+def test_tiers_that_are_no_list_are_no_reason_to_overlook_one(tmp_path):
+    there = {"HPCTL_CHECKPOINT_DIR": str(tmp_path), "HPCTL_TIERS": "local:/nvme"}
+    with pytest.raises(HpctlError, match="HPCTL_TIERS is no JSON list of places: local:/nvme"):
+        resume(there, 0, was_empty=False)
+
+
+def test_a_process_may_have_a_name_that_is_no_text():
+    code = (
+        "import ctypes, sys\n"
+        "ctypes.CDLL(None).prctl(15, b'caf\\xc3', 0, 0, 0)\n"  # PR_SET_NAME
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe) as named:
+        named.stdout.readline()
+        assert named.pid in descendants(os.getpid())
+        assert catches(named.pid, signal.SIGINT)

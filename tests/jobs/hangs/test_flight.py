@@ -1,0 +1,173 @@
+"""Who did not come to a collective, by entries of the flight recorder."""
+
+import pytest
+
+from hpctl.jobs.hangs.flight_recorder import (
+    FlightCause,
+    FlightDump,
+    FlightEntry,
+    FlightGroup,
+    FlightVerdict,
+    align,
+)
+
+WORLD = 8
+ALL = FlightGroup("0", "default_pg", tuple(range(WORLD)))
+
+
+def entries(
+    count: int, *, group: str = "0", done: int | None = None, **last: object
+) -> list[FlightEntry]:
+    """A rank's collectives 1 to `count` of a group, completed up to `done`."""
+    upto = count if done is None else done
+    made = [
+        FlightEntry(group, seq, "all_reduce", (64,), ("Float",), seq <= upto, place="step (t.py:7)")
+        for seq in range(1, count + 1)
+    ]
+    if last:
+        made[-1] = FlightEntry(group, count, **{"op": "all_reduce", "completed": False, **last})
+    return made
+
+
+def dump(rank: int, *made: list[FlightEntry], groups=(ALL,), whole: bool = True) -> FlightDump:
+    return FlightDump(rank, groups, tuple(entry for part in made for entry in part), whole)
+
+
+def waiting(*ranks: int) -> list[FlightDump]:
+    """Ranks that wait in collective 5."""
+    return [dump(rank, entries(5, done=4)) for rank in ranks]
+
+
+def named(dumps: list[FlightDump]) -> tuple[FlightCause, tuple[int, ...]]:
+    found = align(dumps)
+    return found.cause, found.ranks
+
+
+def test_the_rank_that_did_not_come_is_named() -> None:
+    found = align([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(4))])
+    assert (found.cause, found.ranks, found.world, found.dumps) == (FlightCause.ABSENT, (3,), 8, 8)
+    assert found.text == (
+        "rank 3 did not come to collective 5 of default_pg (all_reduce of 64 Float), where ranks"
+        " 0, 1, 2, 4, 5, 6, 7 wait in step (t.py:7); its last is 4 (all_reduce) in step (t.py:7)"
+    )
+
+
+def test_a_rank_that_issued_nothing_at_all_is_named_where_its_dump_is_whole() -> None:
+    others = waiting(0, 1, 2, 4, 5, 6, 7)
+    assert named([*others, dump(3)]) == (FlightCause.ABSENT, (3,))
+    assert named([*others, dump(3, whole=False)])[1] == ()
+
+
+def test_hosts_that_run_ahead_of_their_gpus_are_not_behind_each_other() -> None:
+    """All wait in collective 5; some have issued further ones already."""
+    dumps = [dump(rank, entries(5 + rank, done=4)) for rank in range(WORLD)]
+    found = align(dumps)
+    assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
+    assert "all 8 ranks came to collective 5" in found.text
+
+
+def test_nobody_is_named_where_most_did_not_come() -> None:
+    assert named([*waiting(0, 1), *(dump(rank, entries(4)) for rank in range(2, 8))])[1] == ()
+
+
+def test_a_victim_in_one_group_that_waits_in_another_is_not_named() -> None:
+    """Rank 1 waits for rank 3 in its own small group, and the rest of the world for both."""
+    pair = FlightGroup("1", "tensor", (1, 3))
+    stuck = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
+    culprit = dump(3, entries(4), entries(8, group="1"), groups=(ALL, pair))
+    assert named([*waiting(0, 2, 4, 5, 6, 7), stuck, culprit]) == (FlightCause.ABSENT, (3,))
+
+
+def test_ranks_that_came_together_and_do_not_get_on_are_not_behind_in_another_group() -> None:
+    """Ranks 1 and 3 wait for the network in their small group, and the others for both."""
+    pair = FlightGroup("1", "tensor", (1, 3))
+    small = [
+        dump(rank, entries(4), entries(9, group="1", done=8), groups=(ALL, pair)) for rank in (1, 3)
+    ]
+    found = align([*waiting(0, 2, 4, 5, 6, 7), *small])
+    assert (found.cause, found.ranks) == (FlightCause.TOGETHER, ())
+    assert "all 2 ranks came to collective 9 of tensor" in found.text
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups_are_not_named() -> None:
+    pair = FlightGroup("1", "tensor", (0, 1))
+    one = dump(0, entries(5, done=4), entries(8, group="1"), groups=(ALL, pair))
+    two = dump(1, entries(4), entries(9, group="1", done=8), groups=(ALL, pair))
+    assert named([one, two]) == (FlightCause.NOTHING, ())
+
+
+def test_groups_of_one_name_are_told_apart_by_their_ranks() -> None:
+    """Up to torch 2.7, split_group gives all groups of one call the same name."""
+    left = FlightGroup("2", "mesh_tp", (0, 1))
+    right = FlightGroup("2", "mesh_tp", (2, 3))
+    ahead = [dump(rank, entries(90, group="2"), groups=(left,)) for rank in (0, 1)]
+    waits = dump(2, entries(41, group="2", done=40), groups=(right,))
+    late = dump(3, entries(40, group="2"), groups=(right,))
+    assert named([*ahead, waits, late]) == (FlightCause.ABSENT, (3,))
+    # One pair stands together at 41, and the other has not come so far: nobody is late.
+    behind = [dump(rank, entries(7, group="2", done=6), groups=(left,)) for rank in (0, 1)]
+    stands = [dump(rank, entries(41, group="2", done=40), groups=(right,)) for rank in (2, 3)]
+    assert named([*behind, *stands]) == (FlightCause.TOGETHER, ())
+
+
+def test_a_rank_in_a_point_to_point_operation_waits_itself() -> None:
+    receives = [FlightEntry("0", 4, "recv 2<-3", p2p=True)]
+    late = dump(3, entries(4), receives)
+    assert named([*waiting(0, 1, 2, 4, 5, 6, 7), late])[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"op": "all_gather", "sizes": (64,), "dtypes": ("Float",)}, "all_gather of 64 Float"),
+        ({"sizes": (32,), "dtypes": ("Float",)}, "all_reduce of 32 Float"),
+        ({"sizes": (64,), "dtypes": ("Half",)}, "all_reduce of 64 Half"),
+    ],
+    ids=["operation", "size", "type"],
+)
+def test_a_rank_in_another_collective_is_named(other, said) -> None:
+    found = align([*waiting(0, 1, 2, 4, 5, 6, 7), dump(3, entries(5, done=4, **other))])
+    assert (found.cause, found.ranks) == (FlightCause.DIFFERENT, (3,))
+    assert f"the ranks differ in collective 5 of default_pg: rank 3 called {said}" in found.text
+
+
+def test_of_two_ranks_that_differ_neither_is_named() -> None:
+    pair = FlightGroup("0", "default_pg", (0, 1))
+    two = [
+        dump(0, entries(5, done=4), groups=(pair,)),
+        dump(1, entries(5, done=4, op="barrier"), groups=(pair,)),
+    ]
+    assert named(two) == (FlightCause.DIFFERENT, ())
+
+
+def test_collectives_whose_sizes_may_differ_are_not_compared_by_size() -> None:
+    dumps = [
+        dump(rank, entries(5, done=4, op="all_to_all", sizes=(rank,))) for rank in range(WORLD)
+    ]
+    assert named(dumps)[0] is FlightCause.TOGETHER
+
+
+def test_ranks_without_a_dump_are_named_where_they_are_few() -> None:
+    found = align(waiting(0, 1, 2, 4, 5, 6, 7))
+    assert (found.cause, found.ranks) == (FlightCause.SILENT, (3,))
+    assert found.text.startswith("rank 3 wrote no flight recorder dump")
+    assert named(waiting(0, 1, 2, 4)) == (FlightCause.NOTHING, ())
+
+
+def test_a_rank_whose_dump_could_not_be_read_is_not_called_silent() -> None:
+    found = align(waiting(0, 1, 2, 4, 5, 6, 7), unread={3})
+    assert (found.cause, found.ranks) == (FlightCause.NOTHING, ())
+
+
+def test_a_run_that_is_well_names_nobody() -> None:
+    found = align([dump(rank, entries(5)) for rank in range(WORLD)])
+    assert found.text == "no rank waits in a collective"
+    assert align([]) == FlightVerdict(text="no rank waits in a collective")
+
+
+def test_a_thousand_ranks_are_aligned() -> None:
+    group = FlightGroup("0", "default_pg", tuple(range(1000)))
+    dumps = [dump(rank, entries(5, done=4), groups=(group,)) for rank in range(1000) if rank != 617]
+    found = align([*dumps, dump(617, entries(4), groups=(group,))])
+    assert (found.ranks, found.world) == ((617,), 1000)
+    assert len(found.text) < 400

@@ -1,0 +1,203 @@
+"""Dumps of the flight recorder as files: pickle, JSON, and what a hostile rank could write."""
+
+import json
+import os
+import pickle
+import struct
+
+import msgspec
+import pytest
+
+from hpctl.jobs.hangs.flight_files import (
+    KEPT_COMPLETED,
+    KEPT_OPEN,
+    LARGEST,
+    BadDump,
+    read_dump,
+    read_files,
+    read_verdict,
+)
+from hpctl.jobs.hangs.flight_recorder import FlightCause, align
+from tests.gpu.recordings import H200
+
+SKIP = [(H200 / f"nccl/nccl_skip.nccl_trace_rank_{rank}.pickle").read_bytes() for rank in (0, 1)]
+LATER = float("inf")
+
+
+def document(count: int, done: int, ranks: str = "[0, 1]") -> dict[str, object]:
+    row = {
+        "frames": [{"name": "step", "filename": "/home/ada/train.py", "line": 7}],
+        "process_group": ("0", "default_pg"), "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[4, 16]], "input_dtypes": ["Float"], "is_p2p": False,
+    }  # fmt: skip
+    made = [
+        {**row, "record_id": seq - 1, "collective_seq_id": seq,
+         "state": "completed" if seq <= done else "scheduled"}
+        for seq in range(1, count + 1)
+    ]  # fmt: skip
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}}
+    return {"version": "2.10", "pg_config": config, "entries": made}
+
+
+@pytest.mark.parametrize("write", [pickle.dumps, lambda one: json.dumps(one).encode()])
+def test_both_forms_say_the_same(write) -> None:
+    found = align([read_dump(0, write(document(5, 4))), read_dump(1, write(document(4, 4)))])
+    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
+    assert "(all_reduce of 64 Float), where rank 0 waits in step (train.py:7)" in found.text
+
+
+def test_the_recorded_dump_as_json_says_the_same_as_the_pickle() -> None:
+    """nccl_skip.nccl_trace_rank_0.pickle of the H200."""
+    as_json = json.dumps(pickle.loads(SKIP[0])).encode()
+    assert read_dump(0, as_json) == read_dump(0, SKIP[0])
+
+
+def test_what_the_alignment_needs_is_kept_of_a_long_dump() -> None:
+    found = read_dump(0, pickle.dumps(document(4000, 3000)))
+    open_ = [entry.seq for entry in found.entries if not entry.completed]
+    assert (open_[0], len(open_)) == (3001, KEPT_OPEN)
+    assert len(found.entries) == KEPT_OPEN + KEPT_COMPLETED
+
+
+def coalesced(record: int, number: int, state: str, **what: object) -> list[dict[str, object]]:
+    """One coalesced operation as torch records it: its two parts keep the state `scheduled`."""
+    row = document(1, 0)["entries"][0] | what
+    numbered = {"p2p_seq_id": number} if row["is_p2p"] else {"collective_seq_id": number}
+    names = [row["profiling_name"]] * 2 + ["nccl:coalesced"]
+    states = ["scheduled", "scheduled", state]
+    return [
+        {**row, **numbered, "record_id": record + n, "profiling_name": name, "state": states[n]}
+        for n, name in enumerate(names)
+    ]
+
+
+def test_a_part_of_a_coalesced_collective_is_completed_with_the_whole() -> None:
+    """torch's test_allgather_uneven and test_batched_send_recv: the parts stay `scheduled`."""
+    dumps = []
+    for rank, steps in ((0, 401), (1, 400)):
+        rows = [
+            row
+            for step in range(1, steps + 1)
+            for row in coalesced(
+                3 * step - 3, step, "completed" if step < 401 else "started",
+                profiling_name="nccl:_broadcast_oop",
+            )
+        ]  # fmt: skip
+        dumps.append(read_dump(rank, pickle.dumps(document(0, 0) | {"entries": rows})))
+    found = align(dumps)
+    assert (found.cause, found.ranks) == (FlightCause.ABSENT, (1,))
+    assert "rank 1 did not come to collective 401" in found.text
+
+
+def test_a_batch_of_sends_that_is_over_is_no_wait() -> None:
+    sent = coalesced(0, 9, "completed", is_p2p=True, profiling_name="nccl:send 1->0")
+    dumps = []
+    for rank, count in ((0, 5), (1, 4)):
+        other = document(count, 4)
+        other["entries"] = sent + [row | {"record_id": 99} for row in other["entries"]]
+        dumps.append(read_dump(rank, pickle.dumps(other)))
+    assert align(dumps).ranks == (1,)
+    waits = coalesced(0, 9, "started", is_p2p=True, profiling_name="nccl:recv 1<-0")
+    dumps[1] = read_dump(1, pickle.dumps(document(4, 4) | {"entries": waits}))
+    assert align(dumps).ranks == ()
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("touch evil",)
+
+
+BOMBS = {
+    "a function": pickle.dumps(Evil()),
+    "a function among entries": pickle.dumps({"version": "2.10", "entries": [Evil()]}),
+    "nothing": b"",
+    "half a dump": SKIP[0][: len(SKIP[0]) // 2],
+    "another version": pickle.dumps({"version": "3.0", "entries": []}),
+    "a list": pickle.dumps([1]),
+    "a number for entries": pickle.dumps({"version": "2.10", "entries": 7}),
+    "a number for a group": pickle.dumps({"version": "2.10", "entries": [{"process_group": 7}]}),
+    "an endless number": b"\x80\x02\x8b" + struct.pack("<I", 1 << 31) + b"\x01.",
+    "a deep nest": b"\x80\x02" + b"(" * 100_000 + b".",
+    "JSON that is torn": b'{"version": "2.10", "entries": [',
+    "JSON that is deep": b'{"version":' + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_what_is_no_dump_is_refused(name: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadDump):
+        read_dump(0, BOMBS[name])
+    assert list(tmp_path.iterdir()) == []
+
+
+MEMO_BOMB = b"\x80\x02]r" + struct.pack("<I", (1 << 31) - 1) + b"."
+"""Eight bytes that ask CPython's unpickler for a memo of 32 GiB."""
+LENGTH_BOMB = b"\x80\x05\x96" + struct.pack("<Q", 1 << 40) + b"."
+"""A byte array of a terabyte, of which nothing follows."""
+
+
+@pytest.mark.parametrize("bomb", [MEMO_BOMB, LENGTH_BOMB], ids=["memo", "length"])
+def test_a_file_that_asks_for_all_memory_costs_itself_alone(tmp_path, bomb: bytes) -> None:
+    for rank, raw in enumerate([*SKIP, bomb]):
+        (tmp_path / f"fr-{rank}").write_bytes(raw)
+    found = read_verdict(f"{tmp_path}/fr-", 0.0)
+    assert (found.dumps, found.ranks) == (2, (1,))
+
+
+def test_repeated_mentions_cost_no_more_than_the_bounds(tmp_path) -> None:
+    """A list that mentions one entry a million times."""
+    one = document(1, 0)["entries"][0]
+    one["frames"] = one["frames"] * 1000
+    (tmp_path / "fr-0").write_bytes(pickle.dumps(document(5, 4) | {"entries": [one] * 1_000_000}))
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 1
+
+
+def test_only_plain_files_of_ours_are_read(tmp_path) -> None:
+    """A FIFO would wait for ever, a link leads to another's file, a large one fills the memory."""
+    (tmp_path / "fr-0").write_bytes(SKIP[0])
+    (tmp_path / "fr-x").write_bytes(SKIP[1])
+    (tmp_path / "fr-1234567").write_bytes(SKIP[1])
+    os.mkfifo(tmp_path / "fr-1")
+    (tmp_path / "fr-2").symlink_to(tmp_path / "fr-0")
+    (tmp_path / "fr-3").mkdir()
+    with (tmp_path / "fr-4").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    dumps, unread = read_files(f"{tmp_path}/fr-", 0.0, LATER)
+    assert ([dump.rank for dump in dumps], unread) == ([0], {1, 2, 3, 4})
+
+
+def test_reading_stops_at_its_deadline(tmp_path) -> None:
+    (tmp_path / "fr-0").write_bytes(SKIP[0])
+    assert read_files(f"{tmp_path}/fr-", 0.0, 0.0) == ([], {0})
+
+
+def test_no_process_is_started_where_there_is_no_dump(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "hpctl.jobs.hangs.flight_files.subprocess.run", lambda *_, **__: pytest.fail("started")
+    )
+    (tmp_path / "fr-").write_bytes(SKIP[0])
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+
+
+def test_a_full_disk_and_an_odd_name_cost_the_verdict_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / "fr-0").write_bytes(SKIP[0])
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpctl.jobs.hangs.flight_files.tempfile.TemporaryFile", full)
+    assert read_verdict(f"{tmp_path}/fr-", 0.0).dumps == 0
+    assert read_verdict(f"{tmp_path}/a\0b/fr-", 0.0).dumps == 0
+
+
+def test_without_a_folder_there_are_no_dumps(tmp_path) -> None:
+    assert read_verdict(f"{tmp_path}/gone/fr-", 0.0).dumps == 0
+
+
+def test_a_terminals_commands_do_not_pass() -> None:
+    hostile = document(5, 4)
+    for entry in hostile["entries"]:
+        entry["profiling_name"] = "nccl:\x1b[2Jall_reduce"
+    others = read_dump(1, msgspec.json.encode(document(4, 4)))
+    assert "\x1b" not in align([read_dump(0, pickle.dumps(hostile)), others]).text

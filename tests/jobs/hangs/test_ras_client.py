@@ -1,0 +1,76 @@
+"""The RAS client against a service on a socket, in all releases and all kinds of trouble."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.hangs.ras_report import Address, RasError, address, query
+from tests.process import free_port
+from tests.stubs.ras.job import RELEASES, job
+from tests.stubs.ras.service import Fault, Service
+
+LIMIT_S = 1.0
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def ask(service: Service, deadline_s: float = 10.0) -> object:
+    return query(Address("localhost", service.port), deadline_s=deadline_s)
+
+
+@pytest.mark.parametrize("release", list(RELEASES))
+def test_each_release_is_understood(release: str) -> None:
+    state = job()
+    state.communicators[0].step(but=(5,))
+    with Service(state, release) as service:
+        report = query(Address("localhost", service.port))
+    assert report.nccl_version == release
+    assert report.communicators[0].whole is RELEASES[release].json
+    groups = next(groups for groups in report.communicators[0].counts.values() if len(groups) == 2)
+    assert [member.rank for member in groups[0].members] == [5]
+    sent = "CLIENT PROTOCOL 2, TIMEOUT 5, SET FORMAT json, VERBOSE STATUS"
+    assert service.commands == sent.split(", ")
+
+
+@pytest.mark.parametrize("fault", [Fault.MUTE, Fault.MUTE_STATUS])
+@pytest.mark.parametrize("release", ["2.24.3", "2.30.7"])
+def test_a_mute_service_costs_no_more_than_the_deadline(fault: Fault, release: str) -> None:
+    with Service(job(), release, fault) as service:
+        begun = time.monotonic()
+        with pytest.raises(RasError, match="no answer in time"):
+            ask(service, LIMIT_S)
+        assert time.monotonic() - begun < LIMIT_S + 1.0
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (Fault.CLOSES, "closed the connection"),
+        (Fault.NO_NEWLINE, "without an end of line"),
+        (Fault.OTHER, "no RAS service"),
+    ],
+)
+def test_what_else_may_listen_there(fault: Fault, text: str) -> None:
+    with Service(job(), fault=fault) as service, pytest.raises(RasError, match=text):
+        ask(service, 5.0)
+
+
+def test_an_endless_answer_is_cut(monkeypatch) -> None:
+    monkeypatch.setattr("hpctl.jobs.hangs.ras_report.LARGEST_ANSWER", 1 << 20)
+    with Service(job(), fault=Fault.ENDLESS) as service, pytest.raises(RasError, match="more than"):
+        ask(service)
+
+
+def test_where_nobody_listens() -> None:
+    with pytest.raises(RasError, match="cannot ask the RAS service") as caught:
+        query(Address("127.0.0.1", free_port()))
+    assert "NCCL_RAS_ADDR" in caught.value.hint
+
+
+def test_addresses_as_nccl_has_them() -> None:
+    assert address() == Address("localhost", 28028)
+    assert address("localhost:9000") == Address("localhost", 9000)
+    assert address("[::1]:9000") == Address("::1", 9000)
+    for wrong in ("localhost", ":9000", "host:port", "host:0", "host:70000"):
+        with pytest.raises(RasError, match="HOST:PORT"):
+            address(wrong)

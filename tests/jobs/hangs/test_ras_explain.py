@@ -1,0 +1,121 @@
+"""A hang in the ranks' notes, explained by a RAS service on a socket, with short waits."""
+
+import time
+from datetime import datetime
+
+import pytest
+
+from hpctl.jobs.hangs.ras_judge import Inquiry
+from hpctl.jobs.hangs.ras_report import Address
+from hpctl.jobs.run.progress import RunProgress
+from hpctl.jobs.run.progress_notes import Note
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from tests.stubs.ras.job import Job, job
+from tests.stubs.ras.service import Fault, Service
+
+HOSTS = {"10.0.0.1": "node-1", "10.0.0.2": "node-2"}
+APART_S = 0.3
+
+
+def hung(state: Job, *, bound: float = 0.2, notes: bool = True) -> RunProgress:
+    """All eight ranks stepped in lockstep, and say no more."""
+    began = time.monotonic() - 100.0
+    policy = RunPolicy(hang_floor_s=bound, hang_factor=3.0)
+    progress = RunProgress(policy, began, datetime.now(UTC))
+    for step in range(20):
+        for rank, process in enumerate(state.processes):
+            pid = process.pid if notes else None
+            node = f"node-{process.host[-1]}" if notes else None
+            progress.add(Note(step=step, rank=rank, node=node, pid=pid), began + step / 100)
+    return progress
+
+
+def trouble_of(progress: RunProgress) -> Trouble:
+    trouble = progress.trouble(time.monotonic())
+    assert trouble.kind is Kind.HANG
+    return trouble
+
+
+@pytest.fixture
+def state() -> Job:
+    made = job()
+    made.communicators[0].step(times=100)
+    return made
+
+
+def test_the_rank_behind_is_named_with_node_and_gpu(state: Job) -> None:
+    state.communicators[0].step(but=(5,))
+    progress = hung(state)
+    with Service(state) as service:
+        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        trouble = inquiry.explain(progress, trouble_of(progress))
+    assert (trouble.rank, trouble.node, trouble.device) == (5, "node-2", "GPU 1")
+    assert trouble.signature == "hang: behind"
+    assert trouble.why.startswith("rank 5 on node-2 (GPU 1) launched 100 AllReduce, 7 others 101 (")
+    assert "no step for" in trouble.why
+    assert '"nccl_version"' in trouble.evidence
+
+
+def test_where_nccl_has_nobody_to_name_the_ranks_own_notes_do(state: Job) -> None:
+    progress = hung(state)
+    for rank in range(1, 8):
+        progress.add(Note(step=20, rank=rank), progress.started + 0.3)
+    with Service(state) as service:
+        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        trouble = inquiry.explain(progress, trouble_of(progress))
+    assert (trouble.rank, trouble.node) == (0, "node-1")
+    assert "all ranks launched the same collectives" in trouble.why
+
+
+def test_counts_that_grow_clear_the_run(state: Job) -> None:
+    progress = hung(state, bound=2.0)
+    with Service(state) as service:
+        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        hang = trouble_of(progress)
+        now = time.monotonic()
+        inquiry.watch(progress, now)
+        deadline = now + 10
+        while not service.queries and time.monotonic() < deadline:
+            time.sleep(0.01)
+        state.communicators[0].step()
+        assert inquiry.explain(progress, hang) is None
+    assert progress.hang(time.monotonic()) is None
+    assert progress.trouble(time.monotonic()) is None
+    assert progress.hang(time.monotonic() + 60) is not None
+
+
+def test_counts_that_grow_for_ever_without_a_step_do_not(state: Job) -> None:
+    progress = hung(state)
+    progress.policy = RunPolicy(hang_floor_s=0.2, hang_start_s=5.0)
+    with Service(state) as service:
+        inquiry = Inquiry(Address("localhost", service.port), apart_s=APART_S)
+        hang = trouble_of(progress)
+        inquiry.watch(progress, time.monotonic())
+        inquiry._thread.join(10)
+        state.communicators[0].step()
+        explained = inquiry.explain(progress, hang)
+    assert "without steps" in explained.why
+
+
+def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
+    state = job()
+    progress = hung(state)
+    for rank in range(8):
+        if rank != 3:
+            progress.add(Note(step=20, rank=rank), progress.started + 0.3)
+    begun = time.monotonic()
+    trouble = Inquiry(Address("127.0.0.1", 1)).explain(progress, trouble_of(progress))
+    assert time.monotonic() - begun < 5.0
+    assert (trouble.rank, trouble.node) == (3, "node-1")
+    assert "NCCL RAS: cannot ask" in trouble.evidence
+
+
+@pytest.mark.parametrize("fault", [Fault.HALF, Fault.GARBAGE, Fault.OTHER, Fault.CLOSES])
+def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) -> None:
+    progress = hung(state)
+    hang = trouble_of(progress)
+    with Service(state, fault=fault) as service:
+        explained = Inquiry(Address("localhost", service.port)).explain(progress, hang)
+    assert explained.why == hang.why

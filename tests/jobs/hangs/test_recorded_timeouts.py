@@ -1,0 +1,186 @@
+"""Whom the ranks of real NCCL runs waited for: the recordings are `nccl/` of an H200.
+
+nccl_skip (2 ranks) and nccl_skip3 (3 ranks): rank 1 stays away from collective 5 until torch's
+watchdog ends the ranks. nccl_kill: rank 1 is killed, and rank 0 loses it.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.crash import NOT_COME, classify
+from hpctl.jobs.hangs.flight_files import read_dump, read_verdict
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict, align
+from hpctl.jobs.hangs.ras_judge import RankNames
+from hpctl.jobs.hangs.ras_report import Absence, Address, RasError, RasReport, read_json, read_text
+from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack, StackVerdict, aggregate
+from hpctl.jobs.run.ending import Evidence, judge
+from hpctl.jobs.run.srun import TaskEnd
+from hpctl.jobs.run.timeouts import TimeoutInquiry, Witnesses, name_absent
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from tests.fakes.values import T0 as NOW
+from tests.gpu.recordings import H200
+from tests.gpu.recordings import read_text as recorded
+
+NCCL = H200 / "nccl"
+RANKS = {"nccl_skip": 2, "nccl_skip3": 3, "nccl_kill": 2}
+SKIPS = ["nccl_skip", "nccl_skip3"]
+N1 = NodeName("n1")
+HOSTS = {"127.0.0.1": N1}
+NETWORK = Trouble(Kind.NETWORK, NOW, "a collective timed out", "a collective timed out")
+NOBODY = Address("127.0.0.1", 1)
+
+
+def printed(run: str, *ranks: int) -> list[str]:
+    """What these ranks of a run printed, one after the other."""
+    return [line for r in ranks for line in recorded(f"nccl/{run}.rank{r}.stderr").splitlines()]
+
+
+def dumped(run: str) -> FlightVerdict:
+    paths = sorted(NCCL.glob(f"{run}.nccl_trace_rank_*.pickle"))
+    return align([read_dump(int(path.stem[-1]), path.read_bytes()) for path in paths])
+
+
+def reported(run: str, form: str) -> RasReport:
+    raw = (NCCL / f"{run}.ras.{form}").read_bytes()
+    return read_json(raw) if form == "json" else read_text(raw)
+
+
+def beside(folder: Path, run: str) -> str:
+    """The dumps of a run as torch writes them; where, as a path's beginning."""
+    for path in NCCL.glob(f"{run}.nccl_trace_rank_*.pickle"):
+        shutil.copyfile(path, folder / f"flight-{path.stem[-1]}")
+    return f"{folder}/flight-"
+
+
+@pytest.mark.parametrize("run", SKIPS)
+def test_the_flight_recorder_names_the_rank_that_did_not_come(run: str) -> None:
+    found = dumped(run)
+    assert (found.cause, found.ranks, found.world) == (FlightCause.ABSENT, (1,), RANKS[run])
+    assert (
+        "rank 1 did not come to collective 5 of default_pg (all_reduce of 65536 Float)"
+        in found.text
+    )
+    assert "in train_step (rank.py:87); its last is 4 (all_reduce)" in found.text
+
+
+def test_a_rank_that_wrote_no_dump_is_not_named_where_half_of_them_are_missing() -> None:
+    """nccl_kill: only rank 0 lived to dump."""
+    found = dumped("nccl_kill")
+    assert (found.cause, found.ranks, found.dumps) == (FlightCause.NOTHING, (), 1)
+    assert "rank 1 wrote no dump" in found.text
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.parametrize("run", RANKS)
+def test_ras_names_the_same_rank_in_both_forms(run: str, form: str) -> None:
+    inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run, form))
+    inquiry.begin([N1], HOSTS, "", RANKS[run])
+    inquiry.timed_out()
+    found = inquiry.explain(NETWORK, {})
+    assert (found.kind, found.rank, found.node) == (Kind.HANG, 1, N1)
+    assert found.signature == NOT_COME
+
+
+def test_the_json_of_nccl_2_28_9_is_read_although_a_comma_is_missing() -> None:
+    """nccl_kill.ras.json: the service forgets a comma in each missing rank."""
+    (missing,) = reported("nccl_kill", "json").communicators[0].missing
+    assert (missing.member.rank, missing.absence) == (1, Absence.UNRESPONSIVE)
+
+
+@pytest.mark.parametrize("run", SKIPS)
+def test_the_watchdogs_own_lines_of_all_ranks_name_it_too(run: str) -> None:
+    found = classify(134, printed(run, *range(RANKS[run])), at=NOW, policy=RunPolicy())
+    assert (found.kind, found.rank, found.signature) == (Kind.HANG, 1, NOT_COME)
+    assert found.why.startswith("rank 1 did not come to collective 5 of default_pg, where")
+
+
+def no_stacks(_nodes: object) -> StackVerdict:
+    raise HpctlError("the step ended meanwhile")
+
+
+def no_ras(*_: object) -> RasReport:
+    raise RasError("nobody listens")
+
+
+def stacks_of(run: str) -> StackVerdict:
+    waits = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3068),)
+    sleeps = (Frame("load", "rank.py", 12, own=True),)
+    ranks = [RankStack(n, frames=sleeps if n == 1 else waits) for n in range(RANKS[run])]
+    return aggregate([NodeStacks("n1", ranks=tuple(ranks))], ["n1"], ["n1"])
+
+
+def ended(run: str) -> Trouble:
+    """What the log of rank 0 alone amounts to: it waited, and says not for whom."""
+    evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed(run, 0))
+    trouble = judge(evidence, RunPolicy(), NOW, classify)
+    assert trouble is not None
+    assert (trouble.kind, trouble.rank) == (Kind.NETWORK, None)
+    return trouble
+
+
+@pytest.mark.parametrize("run", SKIPS)
+@pytest.mark.parametrize("witness", ["flight", "json", "text", "stacks", "none"])
+def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness: str) -> None:
+    inquiry = TimeoutInquiry(
+        NOBODY,
+        (lambda _: stacks_of(run)) if witness == "stacks" else no_stacks,
+        ask=(lambda *_: reported(run, witness)) if witness in ("json", "text") else no_ras,
+    )
+    prefix = beside(tmp_path, run) if witness == "flight" else f"{tmp_path}/flight-"
+    inquiry.begin([N1], HOSTS, prefix, RANKS[run])
+    inquiry.timed_out()
+    found = inquiry.explain(ended(run), {})
+    if witness == "none":
+        assert (found.kind, found.why) == (Kind.NETWORK, "a collective timed out")
+    else:
+        assert (found.kind, found.rank, found.signature) == (Kind.HANG, 1, NOT_COME)
+
+
+def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:
+    names = RankNames({}, HOSTS, 2)
+    said = Witnesses(dumped("nccl_skip"), None, stacks_of("nccl_skip"))
+    found = name_absent(ended("nccl_skip"), said, names)
+    assert found.why.startswith("rank 1 did not come to collective 5 of default_pg")
+    assert found.why.endswith("it stands in load (rank.py:12)")
+    assert found.node == N1
+    assert found.evidence.startswith("flight recorder (2 dumps): rank 1 did not come")
+    assert "stacks: rank 1 on n1" in found.evidence
+
+
+def test_a_rank_that_was_killed_is_the_cause_and_the_peers_loss_its_consequence() -> None:
+    """nccl_kill: srun reports rank 1 first, and rank 0 prints ncclRemoteError."""
+    ends = [TaskEnd(N1, 1, 137, "Killed"), TaskEnd(N1, 0, 134, "Aborted")]
+    evidence = Evidence(137, ends=ends, tail=printed("nccl_kill", 0, 1))
+    found = judge(evidence, RunPolicy(), NOW, classify)
+    assert (found.kind, found.rank, found.node) == (Kind.KILLED, 1, N1)
+    assert found.why == (
+        "rank 1: it was killed by SIGKILL; the other ranks report: a peer was lost"
+    )
+
+
+def test_a_rank_that_lost_its_peer_and_aborted_itself_is_not_the_cause() -> None:
+    """nccl_kill.rank0.stderr, where the end of rank 1 is not known."""
+    evidence = Evidence(134, ends=[TaskEnd(N1, 0, 134, "Aborted")], tail=printed("nccl_kill", 0))
+    assert judge(evidence, RunPolicy(), NOW, classify).kind is Kind.NETWORK
+
+
+def test_a_launchers_abort_is_explained_by_the_log_of_the_timeout() -> None:
+    """nccl_skip under `hpctl run --torch`: the launcher knows only that rank 0 aborted."""
+    aborted = Trouble(Kind.CRASH, NOW, "rank 0 died of SIGABRT", "SIGABRT", N1, 0, exit_code=134)
+    logged = Evidence(1, tail=printed("nccl_skip", 0, 1), account=aborted)
+    assert judge(logged, RunPolicy(), NOW, classify).kind is Kind.HANG
+    silent = Evidence(1, tail=["step 3"], account=aborted)
+    assert judge(silent, RunPolicy(), NOW, classify).signature == "SIGABRT"
+
+
+def test_the_dumps_are_read_in_a_process_of_its_own(tmp_path) -> None:
+    """nccl_skip3, beside a file that is no dump."""
+    prefix = beside(tmp_path, "nccl_skip3")
+    Path(f"{prefix}7").write_bytes(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R.")
+    assert read_verdict(prefix, 0.0) == dumped("nccl_skip3")
+    assert read_verdict(prefix, 4e9).dumps == 0, "dumps of an earlier attempt are left out"

@@ -1,0 +1,94 @@
+"""The exit-code contract."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.checkpoints.resume import ResumePoint
+from hpctl.jobs.crash import classify
+from hpctl.jobs.run.ending import Evidence, code_of, finished, judge
+from hpctl.jobs.run.srun import NotLaunched, TaskEnd
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from tests.fakes.values import T0 as NOW
+
+POLICY = RunPolicy()
+N1 = "n1"
+SEVEN, EIGHT = ResumePoint("/ck/step-7", 7), ResumePoint("/ck/step-8", 8)
+
+
+def judged(evidence: Evidence) -> Trouble | None:
+    return judge(evidence, POLICY, NOW, classify)
+
+
+def kind(evidence: Evidence) -> Kind | None:
+    trouble = judged(evidence)
+    return trouble.kind if trouble else None
+
+
+@pytest.mark.parametrize(
+    ("evidence", "done"),
+    [
+        (Evidence(0, before=SEVEN, after=EIGHT), True),
+        (Evidence(0, before=SEVEN, after=SEVEN), False),
+        (Evidence(0, before=SEVEN, after=SEVEN, marked=True), True),
+        (Evidence(0, before=SEVEN, after=SEVEN, stepped=True), True),
+        (Evidence(0, before=ResumePoint(), after=ResumePoint()), True),
+        (Evidence(0, before=ResumePoint(judged=False), after=ResumePoint(judged=False)), True),
+        (Evidence(0, before=SEVEN, after=ResumePoint(judged=False)), True),
+        (Evidence(0, before=ResumePoint(), after=SEVEN), True),
+    ],
+)
+def test_when_0_is_believed(evidence: Evidence, done: bool) -> None:
+    assert finished(evidence) is done
+    assert kind(evidence) == (None if done else Kind.NO_PROGRESS)
+
+
+def test_93_of_one_rank_wins_over_what_ended_the_others() -> None:
+    ends = [TaskEnd(N1, 3, 1, ""), TaskEnd(N1, 1, 93, ""), TaskEnd(N1, 0, 137, "")]
+    evidence = Evidence(137, ends=ends)
+    assert code_of(evidence, POLICY) == 93
+    trouble = judged(evidence)
+    assert (trouble.kind, trouble.rank, trouble.exit_code) == (Kind.FINAL, 1, 93)
+    assert kind(replace(evidence, lost={N1: "DOWN"})) is Kind.FINAL
+    assert kind(Evidence(137, ends=[TaskEnd(N1, 5, 16, "")])) is Kind.CORRUPTION
+
+
+def test_a_program_that_is_done_and_fails_in_tearing_down_is_done() -> None:
+    assert judged(Evidence(139, ends=[TaskEnd(N1, 0, 139, "")], marked=True)) is None
+    assert kind(Evidence(17, ends=[TaskEnd(N1, 0, 17, "")], marked=True)) is Kind.CORRUPTION
+
+
+def test_a_lost_node_explains_any_other_code() -> None:
+    trouble = judged(Evidence(1, ends=[TaskEnd(N1, 0, 1, "")], lost={"n2": "DOWN"}))
+    assert (trouble.kind, trouble.node) == (Kind.NODE, "n2")
+
+
+def test_a_node_that_cannot_be_launched_on_is_named() -> None:
+    trouble = judged(Evidence(1, failed=[NotLaunched(N1, "Communication connection failure")]))
+    assert (trouble.kind, trouble.node) == (Kind.NODE, "n1")
+
+
+def test_a_crash_names_rank_node_and_checkpoint() -> None:
+    trouble = judged(
+        Evidence(137, ends=[TaskEnd(N1, 6, 5, "")], tail=["boom"], after=SEVEN, step=9)
+    )
+    assert trouble.kind is Kind.CRASH
+    assert (trouble.rank, trouble.node, trouble.exit_code) == (6, "n1", 5)
+    assert (trouble.progress, trouble.step) == (7, 9)
+    assert "boom" in trouble.evidence
+
+
+def test_a_launcher_inside_the_step_knows_better_than_the_exit_code() -> None:
+    text = Trouble(Kind.CUDA, NOW, "CUDA error on rank 3", rank=3)
+    assert judged(Evidence(1, account=text, after=SEVEN)) == replace(text, progress=7)
+
+
+def test_a_command_that_no_rank_found_is_final_in_the_first_step_alone() -> None:
+    ends = [TaskEnd(N1, 0, 127, ""), TaskEnd("n2", 1, 127, "")]
+    first = Evidence(127, ends=ends)
+    assert kind(first) is Kind.FINAL
+    assert kind(replace(first, again=True)) is Kind.STORAGE
+    assert kind(replace(first, stepped=True)) is Kind.STORAGE
+    assert kind(replace(first, before=SEVEN, after=EIGHT)) is Kind.STORAGE
+    # The other rank found it: what is missing is missing on one node.
+    assert kind(replace(first, ends=[ends[0], TaskEnd("n2", 1, 137, "")])) is Kind.STORAGE

@@ -1,0 +1,50 @@
+"""What `hpctl run` makes of its command line and the job's environment."""
+
+from pathlib import Path
+
+import pytest
+
+from hpctl.jobs.run.settings import RunSettings, settings
+from hpctl.jobs.run.srun import parse_srun
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.policy_file import PolicyFile
+
+JOB = {"SLURM_JOB_ID": "42", "SLURM_JOB_NODELIST": "n[1-5]", "HOME": "/home/u"}
+
+
+def given(*text: str, nodes: str = "", spares: int | None = None, **environ: str) -> RunSettings:
+    return settings(parse_srun([*text, "train"]), JOB | environ, nodes=nodes, spares=spares)
+
+
+def test_spares_are_kept_back() -> None:
+    assert given(spares=1).wanted == 4
+    assert (given(HPCTL_SPARES="2").wanted, given(spares=0, HPCTL_SPARES="2").wanted) == (3, 5)
+    assert (given(nodes="3").wanted, given("-N3").wanted) == (3, 3)
+
+
+def test_an_elastic_range_goes_into_the_policy() -> None:
+    one = given(nodes="3-4")
+    assert (one.wanted, one.least, one.policy.nodes, given(spares=1).least) == (4, 3, (3, 4), 4)
+
+
+@pytest.mark.parametrize("bad", [{"nodes": "six"}, {"nodes": "9"}, {"spares": 5}])
+def test_numbers_that_do_not_fit_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(HpctlError):
+        given(**bad)
+
+
+def test_the_history_lies_beside_the_checkpoints_else_at_home() -> None:
+    assert given(HPCTL_CHECKPOINT_DIR="/ck").history == Path("/ck/.hpctl/run-42.jsonl")
+    assert given(SLURM_CLUSTER_NAME="c/1").history == Path(
+        "/home/u/.local/state/hpctl/run-c_1-42.jsonl"
+    )
+    assert given().history == Path("/home/u/.local/state/hpctl/run-42.jsonl")
+    assert given(HPCTL_CHECKPOINT_DIR="/ck").done_mark == Path("/ck/.hpctl/run-42.done")
+
+
+def test_the_clusters_policy_goes_under_the_jobs_own_and_leaves_the_size() -> None:
+    own = PolicyFile(hang_factor=7.0)
+    one = settings(parse_srun(["train"]), JOB, [own], nodes="2-4")
+    one.configure([PolicyFile(hang_floor_s=5.0, hang_factor=3.0, nodes=(1, 2))])
+    assert (one.policy.hang_floor_s, one.policy.hang_factor) == (5.0, 7.0)
+    assert (one.policy.nodes, one.wanted) == ((2, 4), 4)

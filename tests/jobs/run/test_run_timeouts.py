@@ -1,0 +1,236 @@
+"""Where ranks dump their flight recorders, and how a collective's timeout is heard of."""
+
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.jobs.crash import classify
+from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict
+from hpctl.jobs.hangs.ras_judge import HangCause, RankNames, RasFinding
+from hpctl.jobs.hangs.ras_report import Address, RasError, RasMember, RasReport
+from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
+from hpctl.jobs.run.allocation import Fitness
+from hpctl.jobs.run.ending import Evidence
+from hpctl.jobs.run.flight import BUFFER, clear_dumps, flight_environment, flight_prefix
+from hpctl.jobs.run.output import COLLECTIVE_TIMED_OUT, OutputReader
+from hpctl.jobs.run.progress import Rank
+from hpctl.jobs.run.settings import settings
+from hpctl.jobs.run.srun import TaskEnd, parse_srun
+from hpctl.jobs.run.steps import Steps
+from hpctl.jobs.run.supervise import StepSupervisor
+from hpctl.jobs.run.timeouts import DIFFERENT, TimeoutInquiry, Witnesses, name_absent
+from hpctl.vocabulary.run_policy import RunPolicy
+from hpctl.vocabulary.trouble import Kind, Trouble
+from tests.fakes.values import T0 as NOW
+from tests.waiting import until
+
+NEW, OLD = "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+NETWORK = Trouble(Kind.NETWORK, NOW, "a collective timed out", "a collective timed out")
+
+
+def test_ranks_dump_beside_the_history_by_the_names_of_every_release() -> None:
+    found = flight_environment({}, "/shared/.hpctl/run-7.2.flight-")
+    assert found[NEW] == found[OLD] == "/shared/.hpctl/run-7.2.flight-"
+    assert found["TORCH_FR_BUFFER_SIZE"] == found["TORCH_NCCL_TRACE_BUFFER_SIZE"] == BUFFER
+    assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "left"),
+    [
+        ({NEW: "/mine-"}, {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}),
+        ({OLD: "/mine-"}, {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, {NEW, OLD}),
+        ({"TORCH_FR_BUFFER_SIZE": "9"}, {NEW, OLD}),
+    ],
+)
+def test_what_the_user_has_set_stays(environ, left) -> None:
+    found = flight_environment({**environ, "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "/ours-")
+    assert set(found) == left
+
+
+def test_the_users_own_place_is_where_dumps_are_looked_for(tmp_path, monkeypatch) -> None:
+    history = tmp_path / "run-c-7.jsonl"
+    assert flight_prefix({}, history, 3) == f"{tmp_path}/run-c-7.3.flight-"
+    assert flight_prefix({}, None, 3) == ""
+    monkeypatch.chdir(tmp_path)
+    assert flight_prefix({OLD: "traces/rank_"}, history, 3) == f"{tmp_path}/traces/rank_"
+    assert flight_prefix({NEW: "/new-", OLD: "/old-"}, history, 3) == "/new-"
+
+
+def test_only_the_last_attempts_dumps_are_kept(tmp_path) -> None:
+    kept = {"run-7.jsonl", "run-7.2.flight-0", "run-77.1.flight-0", "run-7.1.account", "flight-0"}
+    gone = {"run-7.1.flight-0", "run-7.1.flight-11", "run-7.3.flight-0", "run-7.4.flight-0"}
+    for name in kept | gone:
+        (tmp_path / name).touch()
+    clear_dumps(tmp_path / "run-7.jsonl", 3)
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    clear_dumps(tmp_path / "gone" / "run-7.jsonl", 3)
+
+
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"}
+
+
+def test_the_settings_say_where_an_attempt_dumps(tmp_path) -> None:
+    one = settings(parse_srun(["x"]), {**JOB, "HPCTL_CHECKPOINT_DIR": str(tmp_path)})
+    assert one.flight(2) == f"{tmp_path}/.hpctl/run-7.2.flight-"
+
+
+def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
+    log, heard = tmp_path / "log", list[str]()
+    log.write_bytes(COLLECTIVE_TIMED_OUT + b": of an earlier run\n")
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND)
+    OutputReader(None, print, print, fds=(fd, fd), on_timeout=lambda: heard.append("now"))
+    os.write(fd, b"step 1\n")
+    time.sleep(0.3)
+    assert heard == []
+    os.write(fd, b"[rank0]: [Rank 0] " + COLLECTIVE_TIMED_OUT + b": WorkNCCL(SeqNum=5)\n")
+    until(lambda: heard == ["now"], seconds=5)
+    os.close(fd)
+
+
+def supervised(tail: list[str], explain) -> tuple[Trouble, object]:
+    """What the supervisor answers to the end of a step with this log."""
+    ends = [
+        TaskEnd("n1", 0, 134, "Aborted", ((0, 0),)),
+        TaskEnd("n2", 1, 137, "Killed", ((1, 1), (4, 7))),
+    ]
+    evidence = Evidence(134, ends=ends, tail=tail)
+    answers = list[Trouble]()
+    one = SimpleNamespace(
+        given=SimpleNamespace(policy=RunPolicy()),
+        allocation=SimpleNamespace(
+            gpus=0, alive=True, suspect=lambda _: None, look=lambda: Fitness(("n1",), {}),
+            lost=lambda *_: {},
+        ),
+        steps=SimpleNamespace(
+            evidence=lambda *_: evidence, asked_to_end=False, explain_timeout=explain
+        ),
+        handler=SimpleNamespace(answer=lambda _attempt, trouble, _fit: answers.append(trouble)),
+        asked=0, classify=classify, _uncreated=lambda *_: None,
+    )  # fmt: skip
+    step = SimpleNamespace(attempt=1, nodes=("n1",))
+    outcome = StepSupervisor._ended(one, step, 134, {})
+    return answers[0], outcome
+
+
+def test_the_end_of_a_step_by_a_timeout_is_answered_as_it_is_explained() -> None:
+    hang = Trouble(Kind.HANG, NOW, "rank 1 did not come", rank=1)
+    line = f"[rank0]: [Rank 0] {COLLECTIVE_TIMED_OUT.decode()}: WorkNCCL(SeqNum=5, OpType=X)"
+    answered, outcome = supervised([line], lambda _: hang)
+    assert answered == outcome.trouble == replace(hang, node="n2"), "srun says where rank 1 ran"
+    assert outcome.why == "rank 1 did not come"
+
+
+def test_another_end_asks_no_witness() -> None:
+    answered, _ = supervised(["Traceback (most recent call last):", "KeyError: 1"], pytest.fail)
+    assert answered.kind is Kind.CRASH
+
+
+def ras(cause: HangCause, *members: int) -> RasFinding:
+    return RasFinding(cause, "as it is", tuple(RasMember(n, "10.0.0.1", 100 + n) for n in members))
+
+
+NAMES = RankNames({5: Rank(5, 0.0, "n2", 101)}, {"10.0.0.1": "n2"}, 8)
+
+
+@pytest.mark.parametrize(
+    ("finding", "kind", "rank", "node"),
+    [
+        (ras(HangCause.BEHIND, 1), Kind.HANG, 5, "n2"),
+        (ras(HangCause.MISSING, 1), Kind.HANG, 5, "n2"),
+        (ras(HangCause.MISSING, 1, 2), Kind.HANG, None, "n2"),
+        (ras(HangCause.FAILED, 1), Kind.NETWORK, 5, "n2"),
+        (ras(HangCause.DIVERGED, 1), Kind.CRASH, 5, "n2"),
+    ],
+)
+def test_what_ras_shows_becomes_a_kind_with_the_jobs_own_names(finding, kind, rank, node) -> None:
+    """RAS counts ranks by communicator; process 101 is the job's rank 5."""
+    found = name_absent(NETWORK, Witnesses(ras=finding), NAMES)
+    assert (found.kind, found.rank, found.node) == (kind, rank, node)
+
+
+def test_ranks_that_differ_are_a_crash_that_names_no_node() -> None:
+    flight = FlightVerdict(FlightCause.DIFFERENT, "the ranks differ", (5,), 8, 8)
+    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    assert (found.kind, found.signature, found.rank) == (Kind.CRASH, DIFFERENT, 5)
+
+
+def test_a_collective_that_all_came_to_stays_the_networks_and_says_so() -> None:
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    found = name_absent(NETWORK, Witnesses(flight), NAMES)
+    assert (found.kind, found.why) == (Kind.NETWORK, "a collective timed out: all 8 ranks came")
+
+
+def test_what_the_log_says_of_a_rank_goes_before_ras() -> None:
+    logged = Trouble(Kind.HANG, NOW, "rank 3 did not come", rank=3)
+    found = name_absent(logged, Witnesses(ras=ras(HangCause.BEHIND, 1)), NAMES)
+    assert (found.rank, found.why) == (3, "rank 3 did not come")
+
+
+def test_a_rank_that_is_behind_only_because_others_ran_ahead_is_not_named() -> None:
+    """All wait in one collective. Hosts run ahead of their GPUs, so counts and stacks differ."""
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 8 ranks came", (), 8, 8)
+    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "is in forward"),))
+    for finding in (ras(HangCause.BEHIND, 1), ras(HangCause.DIVERGED, 1)):
+        found = name_absent(NETWORK, Witnesses(flight, finding, stacks), NAMES)
+        assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+        assert found.why == "a collective timed out: all 8 ranks came"
+    # A rank's own error may be its network's.
+    found = name_absent(NETWORK, Witnesses(flight, ras(HangCause.FAILED, 1), stacks), NAMES)
+    assert (found.kind, found.rank) == (Kind.NETWORK, 5)
+
+
+def test_dumps_that_show_all_ranks_waiting_go_before_the_counts_in_the_log() -> None:
+    """The log counts one group only: the rank that it misses there may wait in another."""
+    logged = replace(NETWORK, kind=Kind.HANG, why="rank 1 did not come", rank=1, signature="hang")
+    flight = FlightVerdict(FlightCause.TOGETHER, "all 2 ranks came", (), 8, 8)
+    found = name_absent(logged, Witnesses(flight), NAMES)
+    assert (found.kind, found.rank, found.node) == (Kind.NETWORK, None, None)
+    assert (found.why, found.signature) == (
+        "a collective timed out: all 2 ranks came",
+        "a collective timed out",
+    )
+
+
+def test_a_full_limit_of_processes_does_not_stop_the_reading_of_the_log(monkeypatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    inquiry = TimeoutInquiry(Address(), lambda _: pytest.fail("asked"))
+    inquiry.begin(("n1",), {}, "", 2)
+    inquiry.timed_out()
+    assert inquiry.explain(NETWORK, {}) == NETWORK
+
+
+def test_ranks_that_were_restarted_in_their_step_are_not_judged_by_the_old_ones(tmp_path) -> None:
+    """A launcher's new ranks live for hours after a timeout of the old ones."""
+    stacks = StackVerdict("rank 1 stands elsewhere", (Suspect(1, "n2", "sleeps"),))
+    since = list[float]()
+
+    def read(_prefix: str, began: float) -> FlightVerdict:
+        since.append(began)
+        return FlightVerdict()
+
+    def refuse(_where: Address, _seconds: float) -> RasReport:
+        raise RasError("no service", "")
+
+    inquiry = TimeoutInquiry(Address(), lambda _: stacks, flight=read, ask=refuse)
+    inquiry.begin(("n1",), {}, "/dumps-", 2)
+    inquiry.timed_out()
+    assert inquiry.explain(NETWORK, {}).rank == 1
+    output, dump = SimpleNamespace(renew=lambda: None), tmp_path / "run-7.3.flight-0"
+    dump.touch()
+    given = SimpleNamespace(history=tmp_path / "run-7.jsonl")
+    step = SimpleNamespace(
+        ranks=output, _output=output, _timeouts=inquiry, _given=given, _attempt=3
+    )
+    Steps._renew(step)
+    assert inquiry.explain(NETWORK, {}) == NETWORK
+    assert since[1] > since[0]
+    assert not dump.exists()

@@ -1,0 +1,222 @@
+"""The lines put into a script, run by real shells."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpctl.checkpoints.fast.spec import FastSaves
+from hpctl.checkpoints.job_comment import JobRegistration
+from hpctl.jobs.sbatch import preamble
+from hpctl.jobs.sbatch.context import Runtime
+from hpctl.vocabulary.trouble import STOP_EXIT_CODE
+from tests.checkpoints.checkpoint_files import generic
+from tests.process import run_text
+
+ROOT = str(Path(__file__).resolve().parents[3])
+SHELLS = [s for s in ("dash", "bash", "ksh", "mksh") if shutil.which(s)]
+TAIL = (
+    'echo "${HPCTL_RESUME_FROM-unset}|$HPCTL_CHECKPOINT_DIR|$HPCTL_RESTART_COUNT|$#|$*"\n'
+    "set | grep -c ^hpctl_ || :\n"
+)
+
+
+class Job:
+    def __init__(self, tmp_path) -> None:
+        self.tmp = tmp_path
+        self.root = tmp_path / 'it\'s a $HOME `dir` "x"'
+        self.root.mkdir()
+        self.python = sys.executable
+        self.parts = {}
+
+    def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
+        parts = {"ckpt": directory or str(self.root), **self.parts}
+        resume = parts.pop("resume", True)
+        text = preamble.render(Runtime(self.python, ROOT), JobRegistration(**parts), resume=resume)
+        # The waits between tries are for a file system that comes back, not for tests.
+        path = self.tmp / "script.sh"
+        path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
+        done = run_text(
+            [shell, flags, str(path), "a", "b c"],
+            env={"PATH": os.environ["PATH"], "SLURM_JOB_ID": "42", **environment},
+        )
+        return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+@pytest.fixture
+def job(tmp_path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_resumes_in_every_shell(job, shell):
+    generic(job.root, "step-1", 1)
+    newest = generic(job.root, "other", 10)
+    (generic(job.root, "step-11", 11) / "data").unlink()
+    code, out, err = job.run(shell=shell, SLURM_RESTART_COUNT="3")
+    assert (code, out) == (0, [f"{newest}|{job.root}|3|2|a b c", "0"])
+    assert f"resuming from {newest}" in err
+    assert "passed over" in err
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_request_to_save_does_not_end_the_script(job, shell):
+    tail = 'kill -USR1 $$\nsh -c "kill -USR1 \\$\\$" || echo "child $?"\n'
+    code, out, _ = job.run(shell=shell, tail=tail)
+    assert code == 0
+    (child,) = out
+    assert child.startswith("child "), "what the script starts must not inherit it ignored"
+
+
+def test_placeholders_are_filled_and_the_directory_made(job):
+    _, out, _ = job.run(f"{job.root}/{{job_id}}/t{{array_task_id}}")
+    assert out[0].split("|")[1] == f"{job.root}/42/t0"
+    assert (job.root / "42/t0").is_dir()
+    _, out, _ = job.run(
+        f"{job.root}/{{job_id}}/t{{array_task_id}}",
+        SLURM_ARRAY_JOB_ID="40",
+        SLURM_ARRAY_TASK_ID="2",
+    )
+    assert out[0].split("|")[1] == f"{job.root}/40/t2"
+
+
+def test_nothing_whole_stops_the_job_rather_than_start_over(job):
+    (generic(job.root, "step-1", 1) / "data").unlink()
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "data is missing" in err
+    assert "HPCTL_RESUME=scratch" in err
+    code, out, _ = job.run(HPCTL_RESUME="scratch")
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+    code, _, _ = job.run(f"{job.root}/{{job_id}}", HPCTL_RESUME="scratch")
+    assert (code, (job.root / "42").is_dir()) == (0, True)
+
+
+def test_a_missing_base_stops_the_job(job):
+    job.root.rmdir()
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert re.search(rf"{re.escape(str(job.root))}.* is not there on this node", err)
+    assert not job.root.exists(), "it must not be made: it would hide the mount"
+
+
+@pytest.mark.parametrize("broken", ["missing", "crashes", "babbles"])
+def test_hpctl_out_of_order_never_fails_the_job(job, broken):
+    fake = job.tmp / "python"
+    if broken != "missing":
+        fake.write_text(
+            "#!/bin/sh\n" + ("exit 139\n" if broken == "crashes" else "echo hello; echo found\n")
+        )
+        fake.chmod(0o755)
+    job.python = str(fake)
+    code, out, err = job.run()
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+    assert "hpctl itself did not answer" in err
+    generic(job.root, "step-9", 9)
+    ten = generic(job.root, "step-00000010", 10)
+    generic(job.root, "step-00000011.tmp-1.0.0-99", 11)
+    generic(job.root, "step-00000004.damaged-c5f235", 4)
+    (job.root / "step-12").mkdir()
+    code, out, _ = job.run()
+    assert (code, out[0].split("|")[0]) == (0, str(ten))
+
+
+def test_hpctl_out_of_order_does_not_start_over_what_only_it_can_read(job):
+    job.python = str(job.tmp / "no-python")
+    (job.root / "checkpoint-500").mkdir()
+    (job.root / "checkpoint-500" / "model.safetensors").write_bytes(b"x")
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "hpctl itself did not answer" in err
+    code, out, _ = job.run(HPCTL_RESUME="scratch")
+    assert (code, out[0].split("|")[0]) == (0, "unset")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_was_asked_for_is_exported(job, shell):
+    job.parts = {
+        "policy": {"why": 'it\'s "so" $HOME @BASE@'}, "spares": 2,
+        "tiers": ("local:/it's/{job_id}", "s3://b/$p"), "save_signal": "USR2", "resume": False,
+    }  # fmt: skip
+    tail = (
+        'printf "%s\\n" "$HPCTL_POLICY" "$HPCTL_SPARES" "$HPCTL_TIERS" "$HPCTL_SAVE_SIGNAL"\n'
+        "kill -USR2 $$\n"
+    )
+    code, out, _ = job.run(shell=shell, tail=tail)
+    assert (code, json.loads(out[0])) == (0, job.parts["policy"])
+    assert (json.loads(out[2]), out[1], out[3]) == (["local:/it's/42", "s3://b/$p"], "2", "USR2")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_another_job_was_asked_for_is_not_inherited(job, shell):
+    names = ("POLICY", "SPARES", "TIERS", "SAVE_SIGNAL", "CHECKPOINT_DIR")
+    tail = "".join(f'echo "${{HPCTL_{name}-unset}}"\n' for name in names)
+    job.parts = {"ckpt": ""}
+    code, out, _ = job.run(shell=shell, tail=tail, **{f"HPCTL_{name}": "old" for name in names})
+    assert (code, out) == (0, ["unset"] * 5)
+
+
+def test_a_program_that_resumes_by_itself_is_left_alone(job):
+    (generic(job.root, "step-1", 1) / "data").unlink()
+    job.parts = {"resume": False}
+    code, out, err = job.run(HPCTL_RESUME_FROM="/stale")
+    assert (code, out[0], err) == (0, f"unset|{job.root}|0|2|a b c", "")
+    shutil.rmtree(job.root)
+    code, out, err = job.run()
+    assert (code, out) == (STOP_EXIT_CODE, [])
+    assert "is not there on this node" in err
+
+
+@pytest.mark.slow
+def test_the_newest_of_all_tiers_is_found(job):
+    tier, other = job.tmp / "tier's", job.tmp / "own disk"
+    generic(job.root, "step-1", 1)
+    newest = generic(tier, "step-3", 3)
+    near = generic(other, "step-4", 4)
+    job.parts = {"tiers": (str(tier), f"{job.tmp}/{{job_id}}", f"local:{job.tmp}/replaced")}
+    code, out, err = job.run()
+    assert (code, out[0].split("|")[0]) == (0, str(newest)), err
+    assert (job.tmp / "42").is_dir()
+    job.parts["tiers"] = (*job.parts["tiers"], f"local:{other}")
+    code, out, err = job.run(SLURM_JOB_NUM_NODES="1")
+    assert (code, out[0].split("|")[0]) == (0, str(near)), err
+    code, out, err = job.run(SLURM_JOB_NUM_NODES="2")
+    assert (code, out[0].split("|")[0]) == (0, str(newest)), err
+
+
+@pytest.mark.parametrize(("given", "exported"), [({}, "1"), ({"SLURM_KILL_BAD_EXIT": "0"}, "0")])
+def test_a_rank_that_ends_badly_ends_its_step_unless_the_user_says_otherwise(job, given, exported):
+    code, parts, _ = job.run(tail="sh -c 'echo $SLURM_KILL_BAD_EXIT'\n", **given)
+    assert (code, parts[-1]) == (0, exported)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("given", "exported"),
+    [
+        ({}, "2000 2000 1"),
+        ({"TORCH_FR_BUFFER_SIZE": "7"}, "7 unset 1"),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, "unset  0"),
+    ],
+)
+def test_ranks_keep_a_flight_recorder_unless_the_user_says_otherwise(job, shell, given, exported):
+    names = "TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"
+    words = " ".join(f"${{{name}-unset}}" for name in names)
+    code, parts, _ = job.run(shell=shell, tail=f"sh -c 'echo \"{words}\"'\n", **given)
+    assert (code, parts[-1]) == (0, exported)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_fast_saves_without_helpers_leave_the_shared_checkpoints(job, shell):
+    newest = generic(job.root, "step-3", 3)
+    job.parts = {"fast": FastSaves(f"{job.tmp}/nvme", flush_s=60)}
+    tail = 'echo "$HPCTL_FAST_DIR $HPCTL_FAST_OPTIONS ${HPCTL_FAST_SPEC-none}"\n'
+    code, out, err = job.run(shell=shell, tail=TAIL + tail, SLURM_JOB_NODELIST="")
+    assert (code, out[0]) == (0, f"{newest}|{job.root}|0|2|a b c")
+    assert out[-1] == f'{job.tmp}/nvme {{"dir":"{job.tmp}/nvme","flush_s":60}} none'
+    assert "hpctl: fast saves: off: this is no job of hpctl sbatch with --fast-dir" in err
+    assert "lost with their node" in err

@@ -1,0 +1,347 @@
+"""The job table: every pair of phase and signal, deadlines, and the order that Slurm demands."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.job_deadlines import deadline_s
+from hpctl.engine.journal.events import SignalSeen, StepResolved, StepStarted
+from hpctl.jobs.advance import JobFacts, advance
+from hpctl.jobs.facts import job_facts
+from hpctl.toolkit.bounds import EARLIEST
+from hpctl.vocabulary.job_recovery import (
+    ENDS,
+    TRANSITIONS,
+    JobPhase,
+    JobRecovery,
+    JobReport,
+    JobSignal,
+    Wish,
+)
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Trail, Wait
+from hpctl.vocabulary.run_policy import Action
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
+from tests.fakes.values import N1, OWN, at, attempt, does, opened, slurm_job, slurm_node, view_of
+
+BASE = JobRecovery("j-1", attempt(), "n-1", ("n1",), at(0), JobPhase.HIT, at(0))
+WAITING = [p for p in JobPhase if p not in ENDS]
+RUNNING = slurm_job()
+FAILED = slurm_job(state="FAILED", end=at(-5))
+QUEUED = slurm_job(state="PENDING", restarts=1, nodes=(), reason="BeginTime", eligible=at(121))
+CLEANING = replace(QUEUED, flags=frozenset({"COMPLETING"}))
+STUCK = {
+    JobPhase.HIT: JobFacts(RUNNING),
+    JobPhase.EXCISING: JobFacts(RUNNING, cordoned=True, node_stops_it=True),
+    JobPhase.WATCHING: JobFacts(RUNNING, cordoned=True, gone=True),
+    JobPhase.SAVING: JobFacts(RUNNING, cordoned=True),
+    JobPhase.STOPPING: JobFacts(CLEANING, cordoned=True),
+    JobPhase.RELEASED: JobFacts(QUEUED),
+    JobPhase.STARTING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
+    JobPhase.PROVING: JobFacts(replace(QUEUED, reason="Resources", eligible=at(0))),
+}
+
+
+def rec(phase: JobPhase, **changes) -> JobRecovery:
+    return replace(BASE, phase=phase, **changes)
+
+
+def step(kind: StepKind, outcome: Outcome | None = None, number: int = 1) -> StepRecord:
+    return StepRecord(kind, number, "1", at(0), outcome, None if outcome is None else at(0))
+
+
+def moved(recovery: JobRecovery, facts: JobFacts, seconds: float = 1) -> JobSignal:
+    answer = advance(recovery, facts, OWN, at(seconds))
+    assert isinstance(answer, Move), answer
+    return JobSignal(answer.signal)
+
+
+@pytest.mark.parametrize("phase", WAITING)
+def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
+    # A signal is sent once; the update was refused for now, so that RELEASED waits too.
+    refused = step(StepKind.START_NOW, Outcome.rejected("away", transient=True))
+    far = replace(refused, resolved=at(1e9))
+    stuck = rec(phase, steps=(step(StepKind.SIGNAL), far), save_signal="USR1")
+    due = deadline_s(phase, OWN)
+    assert due > 0
+    assert isinstance(advance(stuck, STUCK[phase], OWN, at(0.5)), Wait)
+    ended = TRANSITIONS[phase, moved(stuck, STUCK[phase], due)]
+    grace = phase in (JobPhase.SAVING, JobPhase.WATCHING)
+    assert ended is (JobPhase.STOPPING if grace else JobPhase.GAVE_UP)
+
+
+def test_a_job_that_asked_is_signalled_once_and_given_its_grace():
+    facts = JobFacts(RUNNING, cordoned=True)
+    assert moved(rec(JobPhase.HIT, save_signal="USR1"), facts) is JobSignal.SAVE_WANTED
+    saving = rec(JobPhase.SAVING, save_signal="USR1")
+    assert advance(saving, facts, OWN, at(1)) == Do(StepKind.SIGNAL, "USR1", 1, "save a checkpoint")
+    for outcome in (None, Outcome.ambiguous("timeout"), Outcome.accepted()):
+        sent = replace(saving, steps=(step(StepKind.SIGNAL, outcome),))
+        assert isinstance(advance(sent, facts, OWN, at(59)), Wait)
+        assert moved(sent, facts, 60) is JobSignal.SAVE_OVER
+    assert moved(saving, JobFacts(FAILED)) is JobSignal.SAVE_OVER
+
+
+@pytest.mark.parametrize("job", [CLEANING, replace(FAILED, flags=frozenset({"COMPLETING"}))])
+def test_a_completing_job_is_never_requeued(job):
+    assert isinstance(advance(rec(JobPhase.STOPPING), JobFacts(job, True), OWN, at(1)), Wait)
+
+
+def test_who_stops_a_running_job():
+    stopping = rec(JobPhase.STOPPING)
+    by_node = JobFacts(RUNNING, cordoned=True, node_stops_it=True)
+    assert isinstance(advance(stopping, by_node, OWN, at(1)), Wait)
+    by_us = replace(by_node, node_stops_it=False)
+    assert advance(stopping, by_us, OWN, at(1)) == Do(StepKind.REQUEUE, "1", 1)
+    assert advance(stopping, JobFacts(FAILED, True), OWN, at(1)) == Do(StepKind.REQUEUE, "1", 1)
+    assert moved(stopping, JobFacts(QUEUED, True)) is JobSignal.QUEUED
+
+
+@pytest.mark.parametrize("phase", [JobPhase.HIT, JobPhase.SAVING, JobPhase.STOPPING])
+def test_a_running_job_is_left_alone_once_its_node_is_not_treated(phase):
+    facts = JobFacts(RUNNING, cordoned=True, called_off=True)
+    assert moved(rec(phase, save_signal="USR1"), facts) is JobSignal.CALLED_OFF
+    # One that was stopped already is started again all the same.
+    assert moved(rec(JobPhase.STOPPING), replace(facts, job=QUEUED)) is JobSignal.QUEUED
+
+
+def test_the_delay_goes_and_the_bad_nodes_are_excluded_in_one_step() -> None:
+    facts = JobFacts(QUEUED, True, exclude=("n1",), forgive=("n7",))
+    early = does(advance(rec(JobPhase.RELEASED), replace(facts, ready=at(1.1)), OWN, at(1)))
+    assert (early.kind, early.after_s) == (StepKind.START_NOW, pytest.approx(0.1))
+    do = does(advance(rec(JobPhase.RELEASED), facts, OWN, at(1.1)))
+    assert (do.kind, do.exclude, do.forgive) == (StepKind.START_NOW, ("n1",), ("n7",))
+    done = rec(JobPhase.RELEASED, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
+    assert moved(done, facts) is JobSignal.STARTED
+
+
+def test_the_delay_that_came_back_is_sent_away_again():
+    starting = rec(JobPhase.STARTING, steps=(step(StepKind.START_NOW, Outcome.accepted()),))
+    assert isinstance(advance(starting, JobFacts(QUEUED), OWN, at(1)), Wait)
+    for reason in ("BeginTime", "None", "NonZeroExitCode", ""):
+        again = does(advance(starting, JobFacts(replace(QUEUED, reason=reason)), OWN, at(2)))
+        assert (again.kind, again.attempt) == (StepKind.START_NOW, 2)
+
+
+def test_a_job_over_its_budget_is_held_and_told_why():
+    over = rec(JobPhase.RELEASED, over_budget="restarted 10 times")
+    do = does(advance(over, JobFacts(QUEUED), OWN, at(1)))
+    assert (do.kind, do.why) == (StepKind.HOLD, "restarted 10 times")
+    held = replace(over, steps=(step(StepKind.HOLD, Outcome.accepted()),))
+    assert moved(held, JobFacts(QUEUED)) is JobSignal.HELD
+
+
+AGAIN = slurm_job(restarts=1, nodes=("n3",))
+ENDINGS: dict[str, tuple[JobPhase, SlurmJob | None, JobSignal]] = {
+    "gone": (JobPhase.STOPPING, None, JobSignal.GONE),
+    "another submission": (JobPhase.STARTING, slurm_job(submit=at(-9999)), JobSignal.GONE),
+    "completed": (JobPhase.STARTING, slurm_job(state="COMPLETED", restarts=1), JobSignal.FINISHED),
+    "cancelled": (JobPhase.STARTING, slurm_job(state="CANCELLED", restarts=1), JobSignal.GONE),
+    "timeout": (JobPhase.PROVING, slurm_job(state="TIMEOUT", restarts=1), JobSignal.GONE),
+    "runs again": (JobPhase.STARTING, AGAIN, JobSignal.RUNNING_SEEN),
+    "quicker than we": (JobPhase.HIT, AGAIN, JobSignal.RUNNING_SEEN),
+    "proved": (JobPhase.PROVING, AGAIN, JobSignal.PROVED),
+    "failed again": (JobPhase.PROVING, slurm_job(state="FAILED", restarts=1),
+                     JobSignal.FAILED_AGAIN),
+    "hit again": (JobPhase.PROVING, slurm_job(restarts=2), JobSignal.FAILED_AGAIN),
+    "failed at the start": (JobPhase.STARTING, slurm_job(state="NODE_FAIL", restarts=1),
+                            JobSignal.REFUSED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "job", "signal"), ENDINGS.values(), ids=ENDINGS)
+def test_how_it_ends(phase, job, signal):
+    assert moved(rec(phase), JobFacts(job, True), 30) is signal
+
+
+def test_a_run_that_asks_for_something_has_not_proved_itself():
+    asking = JobFacts(AGAIN, True, asks="its supervisor asks for a requeue: loss is NaN")
+    assert moved(rec(JobPhase.PROVING), asking, 2) is JobSignal.FAILED_AGAIN
+    assert moved(rec(JobPhase.PROVING), asking, 30) is JobSignal.FAILED_AGAIN
+
+
+def test_slurm_refusing_for_good_is_told():
+    no = step(StepKind.REQUEUE, Outcome.rejected("ESLURM_DISABLED"))
+    assert moved(rec(JobPhase.STOPPING, steps=(no,)), JobFacts(FAILED, True)) is JobSignal.REFUSED
+    no = step(StepKind.START_NOW, Outcome.rejected("ESLURM_INVALID_NODE_NAME"))
+    assert moved(rec(JobPhase.RELEASED, steps=(no,)), JobFacts(QUEUED)) is JobSignal.REFUSED
+
+
+@pytest.mark.parametrize("phase", [JobPhase.RELEASED, JobPhase.STARTING, JobPhase.PROVING])
+def test_a_requeue_that_slurmctld_forgot_is_ordered_again(phase):
+    """Killed within seconds of it, slurmctld comes back with the run from before."""
+    requeued = step(StepKind.REQUEUE, Outcome.accepted())
+    back = rec(phase, steps=(requeued, step(StepKind.START_NOW, Outcome.rejected("not_pending"))))
+    assert moved(back, JobFacts(FAILED, True)) is JobSignal.STOP_WANTED
+    assert isinstance(advance(back, JobFacts(RUNNING, True), OWN, at(1)), Wait), "not disturbed"
+    assert TRANSITIONS[phase, JobSignal.STOP_WANTED] is JobPhase.STOPPING
+    again = advance(replace(back, phase=JobPhase.STOPPING), JobFacts(FAILED, True), OWN, at(60))
+    assert again == Do(StepKind.REQUEUE, "1", 2)
+    trail = (Trail(at(60), "stopped", "released", ""),)
+    released = replace(back, phase=JobPhase.RELEASED, since=at(60), trail=trail)
+    start = does(advance(released, JobFacts(QUEUED, True), OWN, at(62)))
+    assert (start.kind, start.attempt) == (StepKind.START_NOW, 2)
+
+
+def test_an_order_is_not_repeated_because_the_clock_was_set_back():
+    for outcome, expected in ((Outcome.accepted(), Move), (Outcome.ambiguous("?"), Wait)):
+        sent = replace(step(StepKind.START_NOW, outcome), moves=1)
+        trail = (Trail(at(600), "stopped", "released", ""),)
+        now = rec(JobPhase.RELEASED, since=at(600), trail=trail, steps=(sent,))
+        assert isinstance(advance(now, JobFacts(QUEUED), OWN, at(1)), expected)
+
+
+@pytest.mark.parametrize(
+    ("reason", "job", "closed"),
+    [
+        (own_reason("n-1", "Xid 79"), RUNNING, True),
+        ("bad fan", RUNNING, False),
+        ("bad fan", FAILED, True),
+    ],
+    ids=["ours", "an operator's", "an operator's, and the job has ended"],
+)
+def test_a_running_job_is_disturbed_only_under_our_own_drain(reason, job, closed):
+    """Our drain may be lost, and the node closed by somebody who lets its jobs run on."""
+    node = slurm_node(1, flags=frozenset({"DRAIN"}), reason=reason)
+    slurm = SchedulerView(at(0), {N1: node}, {job.id: job})
+    assert job_facts(BASE, view_of(log=[opened()], scheduler=slurm), OWN).cordoned is closed
+
+
+HOST, SPARE = "n2", "n3"
+WATCHED = slurm_job(nodes=(N1, HOST, SPARE), batch_host=HOST)
+LEFT = replace(WATCHED, nodes=(HOST, SPARE))
+WORD = JobReport(1, 0, action=Action.STEP, why="a new step on n2 and n3")
+
+
+def gone_silent() -> JobRecovery:
+    """A supervised job's, without its node, of which nothing was heard for a minute."""
+    excised = rec(JobPhase.EXCISING, supervised=True).on(JobSignal.EXCISED, at(1), "")
+    return excised.on(JobSignal.STOP_WANTED, at(61), "no word")
+
+
+def test_a_supervised_job_is_let_run_on_without_its_node():
+    facts = JobFacts(WATCHED, cordoned=True, node_stops_it=True)
+    assert moved(rec(JobPhase.HIT, supervised=True), facts) is JobSignal.SUPERVISED
+    excising = rec(JobPhase.EXCISING, supervised=True)
+    assert isinstance(advance(excising, facts, OWN, at(1)), Wait)
+    assert moved(excising, JobFacts(LEFT, gone=True, node_stops_it=True)) is JobSignal.EXCISED
+
+
+def test_a_supervised_job_is_stopped_where_it_cannot_go_on():
+    headless = JobFacts(WATCHED, cordoned=True, headless=True)
+    assert moved(rec(JobPhase.HIT, supervised=True), headless) is JobSignal.STOP_WANTED
+    for phase in (JobPhase.EXCISING, JobPhase.WATCHING):
+        watched = rec(phase, supervised=True)
+        assert moved(watched, headless) is JobSignal.STOP_WANTED
+        assert moved(watched, JobFacts(QUEUED)) is JobSignal.STOP_WANTED
+    kept = JobFacts(WATCHED, cordoned=True, node_stops_it=False)
+    assert moved(rec(JobPhase.EXCISING, supervised=True), kept) is JobSignal.STOP_WANTED
+
+
+def test_a_word_ends_the_watch_and_silence_ends_it_too():
+    watched = rec(JobPhase.WATCHING, supervised=True)
+    facts = JobFacts(LEFT, gone=True)
+    assert advance(watched, facts, OWN, at(59)).until == at(60)
+    assert moved(watched, facts, 60) is JobSignal.STOP_WANTED
+    assert moved(watched, replace(facts, report=WORD)) is JobSignal.WENT_ON
+    wish = replace(WORD, action=Action.REQUEUE, wish=Wish.REQUEUE)
+    assert moved(watched, replace(facts, report=wish)) is JobSignal.STOP_WANTED
+
+
+def test_a_node_that_is_back_before_the_silence_was_long_enough_saves_no_crippled_run():
+    facts = JobFacts(LEFT, gone=True, called_off=True, cordoned=True)
+    assert does(advance(gone_silent(), facts, OWN, at(62))).kind is StepKind.REQUEUE
+
+
+def test_a_word_that_comes_before_the_requeue_lets_the_run_go_on():
+    silent = gone_silent()
+    facts = JobFacts(LEFT, gone=True, report=WORD)
+    assert moved(silent, facts) is JobSignal.WENT_ON
+    for vain in (
+        JobFacts(LEFT, report=WORD, headless=True),
+        JobFacts(LEFT, report=JobReport(1, 0, progress=7)),
+        JobFacts(LEFT, report=replace(WORD, wish=Wish.REQUEUE)),
+    ):
+        assert isinstance(advance(silent, vain, OWN, at(62)), Do)
+    # One that a node's fault stops has no say in that.
+    assert isinstance(advance(rec(JobPhase.STOPPING), facts, OWN, at(62)), Do)
+
+
+def started(seconds: float, attempt: int = 1) -> StepRecord:
+    return StepRecord(
+        StepKind.START_NOW, attempt, "1", at(seconds), Outcome.accepted(), at(seconds)
+    )
+
+
+def test_a_backoff_is_slurms_to_keep_and_ends_with_a_nudge():
+    first = does(advance(rec(JobPhase.RELEASED, start_at=at(40)), JobFacts(QUEUED), OWN, at(2)))
+    assert (first.kind, first.after_s) == (StepKind.START_NOW, 38.0)
+    sent = started(2)
+    waiting = rec(JobPhase.STARTING, start_at=at(40), steps=(sent,))
+    facts = JobFacts(replace(QUEUED, eligible=at(40)))
+    assert advance(waiting, facts, OWN, at(10)).until == at(40)
+    nudge = does(advance(waiting, facts, OWN, at(40)))
+    assert (nudge.attempt, nudge.after_s) == (2, 0.0)
+    eligible = JobFacts(replace(QUEUED, eligible=at(40), reason="Resources"))
+    nudged = replace(waiting, steps=(sent, started(40, attempt=2)))
+    assert isinstance(advance(nudged, eligible, OWN, at(41)), Wait)
+
+
+def test_a_fault_of_the_hardware_ends_a_backoff():
+    released = rec(JobPhase.RELEASED, start_at=at(40))
+    assert does(advance(released, JobFacts(QUEUED, hardware=True), OWN, at(2))).after_s == 0.0
+    waiting = rec(JobPhase.STARTING, start_at=at(40), steps=(started(2),))
+    facts = JobFacts(replace(QUEUED, eligible=at(40)), hardware=True)
+    assert "no backoff" in does(advance(waiting, facts, OWN, at(5))).why
+
+
+@pytest.mark.parametrize(
+    ("versions", "apart"),
+    [("25.11.7 26.05.0 -", True), ("25.11.7 25.05.9", False), ("22.05.8", False), ("-", False)],
+)
+def test_runs_are_known_apart_where_every_slurmd_is_of_25_11_or_later(versions, apart):
+    slurmds = enumerate(versions.replace("-", "").split(" "))
+    nodes = {f"n{i}": SlurmNode(f"n{i}", "IDLE", version=version) for i, version in slurmds}
+    view = view_of(log=[opened()], scheduler=SchedulerView(at(0), nodes))
+    ready = job_facts(rec(JobPhase.RELEASED, since=at(0.3)), view, OWN).ready
+    assert ready == (EARLIEST if apart else at(1))
+
+
+@pytest.mark.parametrize("pass_s", [0.02, 0.5])
+def test_a_start_that_was_ordered_early_is_ordered_again_where_no_pass_came(pass_s: float) -> None:
+    waiting = rec(JobPhase.STARTING, since=at(1.5), steps=(started(1.4),))
+    due = JobFacts(replace(QUEUED, eligible=at(2)), pass_s=pass_s)
+    wait = advance(waiting, due, OWN, at(2.01))
+    assert isinstance(wait, Wait)
+    assert wait.until == at(2 + pass_s)
+    assert "no scheduling pass" in does(advance(waiting, due, OWN, at(2 + pass_s))).why
+    waiting = replace(waiting, steps=(*waiting.steps, started(2.5, attempt=2)))
+    assert isinstance(advance(waiting, JobFacts(replace(QUEUED, eligible=at(3))), OWN, at(9)), Wait)
+
+
+REQUEUED = replace(step(StepKind.REQUEUE, Outcome.accepted()), started=at(2.5), resolved=at(2.6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "ready"),
+    [
+        ({}, 3),
+        ({"cause": ""}, 5),
+        ({"steps": (REQUEUED,)}, 3),
+        ({"steps": (replace(REQUEUED, started=at(3.1), resolved=at(3.2)),)}, 4),
+        ({"supervised": True}, 5),
+        ({"opened": at(2.2)}, 5),
+        ({"steps": (replace(REQUEUED, outcome=Outcome.ambiguous("timeout", "")),)}, 3),
+    ],
+    ids=["down", "neither", "both", "requeued later", "supervised", "before", "in doubt"],
+)
+def test_the_second_counts_from_the_order_that_ended_the_run(changes, ready):
+    """Its nodes compare with when slurmctld told them to, not with when they had done it."""
+    down = (
+        StepStarted(at(2.1), "n-1", StepKind.DOWN, 1, "n1"),
+        StepResolved(at(2.2), "n-1", StepKind.DOWN, 1, Outcome.accepted()),
+    )
+    seen = SignalSeen(at(1), "n-1", "cordon_seen", "x")
+    view = view_of(log=[opened(), seen, *down], scheduler=SchedulerView(at(4.5), {}))
+    released = rec(JobPhase.RELEASED, since=at(4.5), **{"cause": "n-1", **changes})
+    assert job_facts(released, view, OWN).ready == at(ready)

@@ -1,0 +1,290 @@
+"""Runs that went wrong by themselves: who is looked at, what is made of it, what holds it."""
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, JobReported, SignalSeen
+from hpctl.jobs.plan import run_decisions
+from hpctl.vocabulary.identity import Attempt
+from hpctl.vocabulary.job_recovery import JobReport, Wish
+from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.registration import Ruled
+from hpctl.vocabulary.run_policy import Action, Backoff, RunPolicy, Treatment
+from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
+from hpctl.vocabulary.trouble import Kind, Trouble
+from tests.fakes.values import OWN, at, node_name, slurm_job, slurm_node, view_of
+from tests.unflawed import unflawed
+
+ASKED = 'hpctl:{"ckpt":"/ckpt"}'
+CRASH = Treatment((Action.REQUEUE,), backoff=True, hold_same=True)
+RUN = RunPolicy(backoff=Backoff(first_s=40.0), treatments={Kind.CRASH: CRASH})
+HOST = "n1"
+
+
+def job(**changes) -> SlurmJob:
+    return slurm_job(7, **{"comment": ASKED, "partition": "all", "batch_host": HOST, **changes})
+
+
+FAILED = job(state="FAILED", exit_code="1:0", reason="NonZeroExitCode", end=at(-1))
+QUEUED = job(
+    state="PENDING", restarts=1, nodes=(), reason="BeginTime", submit=at(-1), eligible=at(120)
+)
+
+
+def decided(job, log=(), *, run=RUN, note="", policy=OWN, seconds=0, **changes):
+    view = view_of(
+        jobs=[job], log=log, seconds=seconds, ruled={job.id: Ruled(run, note)}, **changes
+    )
+    found = unflawed(run_decisions(view, policy, (), at(seconds)))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def opens(job, log=(), **more):
+    found = decided(job, log, **more)
+    assert isinstance(found, JobRecoveryOpened), found
+    return found
+
+
+def holds(job, log=(), **more):
+    found = decided(job, log, **more)
+    assert isinstance(found, HoldNoted), found
+    return found
+
+
+def report_of(seconds=-2, restarts=0, kind=Kind.HANG, **changes):
+    trouble = Trouble(kind, at(seconds), "rank 3 stands still", "hang", progress=40)
+    report = JobReport(7, restarts, trouble, Action.REQUEUE, "no healthy node is left")
+    return JobReported(at(seconds), replace(report, **{"wish": Wish.REQUEUE, **changes}))
+
+
+def crashed(restarts: int, seconds: float, code: int = 1) -> list[Event]:
+    """An earlier crash, treated to its end."""
+    rid = f"j-{restarts}"
+    signature = f"FAILED {code}:0"
+    trouble = Trouble(Kind.CRASH, at(seconds), "exit code", signature, exit_code=code)
+    attempt = Attempt(7, at(-3700), restarts)
+    opened = JobRecoveryOpened(
+        at(seconds), rid, attempt, "", (), "", trouble=trouble, action=Action.REQUEUE
+    )
+    ways = ("stop_wanted", "queued", "started", "running_seen", "proved")
+    return [opened, *(SignalSeen(at(seconds), rid, way, "") for way in ways)]
+
+
+@pytest.mark.parametrize(
+    "quiet",
+    [
+        replace(FAILED, comment=""), replace(FAILED, comment="hpctl: held"),
+        replace(QUEUED, comment="my own words"), job(), job(state="COMPLETED", exit_code="0:0"),
+        job(state="CANCELLED", exit_code="0:15"), job(state="TIMEOUT"),
+        job(state="PENDING", nodes=(), reason="Resources", eligible=at(-5)),
+        replace(QUEUED, reason="JobHeldUser"), replace(QUEUED, reason="Dependency"),
+        replace(QUEUED, eligible=at(-1)), replace(QUEUED, restarts=0),
+        replace(QUEUED, eligible=at(3600)), replace(QUEUED, flags=frozenset({"COMPLETING"})),
+    ],
+)  # fmt: skip
+def test_what_is_none_of_our_business(quiet):
+    assert decided(quiet) is None
+
+
+def test_what_a_node_explains_is_left_to_it():
+    assert unflawed(run_decisions(view_of(jobs=[FAILED]), OWN, {FAILED.id}, at(0))) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "kind", "why"),
+    [
+        ({}, Kind.CRASH, "its script ended with exit code 1"),
+        ({"exit_code": "0:11"}, Kind.KILLED, "its script was ended by signal 11"),
+        (
+            {"exit_code": "137:0"},
+            Kind.KILLED,
+            "its script ended with exit code 137: signal 9 from outside",
+        ),
+        ({"exit_code": "139:0"}, Kind.CRASH, "its script ended with exit code 139"),
+        ({"exit_code": "16:0"}, Kind.CORRUPTION, "exit code 16 is evidence of silent corruption"),
+        ({"state": "OUT_OF_MEMORY"}, Kind.HOST_MEMORY, "Slurm killed it for its memory"),
+        ({"state": "NODE_FAIL", "exit_code": "0:1"}, Kind.NODE, "Slurm ended it as NODE_FAIL"),
+        (
+            {"reason": "JobLaunchFailure", "exit_code": "0:9"},
+            Kind.NODE,
+            "the node of its batch script, n1, was lost",
+        ),
+    ],
+)
+def test_an_end_is_read_from_state_and_exit_code(ended, kind, why):
+    found = opens(replace(FAILED, **ended), run=replace(RUN, same_signature=9))
+    assert (found.trouble.kind, found.trouble.why) == (kind, why)
+    assert (found.action, found.attempt) == (Action.REQUEUE, FAILED.attempt)
+    assert (found.cause, found.bad_nodes) == ("", ())
+    assert found.why.startswith(why)
+
+
+def test_the_first_restart_does_not_wait_and_the_next_does():
+    assert opens(FAILED).start_at == at(2)  # a node's fault has 3 s to show itself
+    assert opens(replace(FAILED, end=at(-9))).start_at is None
+    found = opens(replace(FAILED, restarts=1, exit_code="2:0"), crashed(0, -60))
+    assert found.start_at is not None
+    assert at(40) <= found.start_at <= at(50)
+
+
+def test_the_same_crash_twice_without_progress_is_held_with_a_reason():
+    found = opens(replace(FAILED, restarts=1), crashed(0, -60))
+    assert found.action is Action.HOLD
+    assert found.over_budget == (
+        "hpctl: the same crash 2 times without progress: its script ended with exit code 1;"
+        " held for you to look (scontrol release 7 lets it go on)"
+    )
+
+
+def test_what_was_treated_is_not_treated_again():
+    log = crashed(0, -60)
+    assert decided(FAILED, log) is None
+    assert decided(replace(FAILED, restarts=1, exit_code="2:0"), log) is not None
+
+
+@pytest.mark.parametrize("code", [93, 94])
+def test_a_final_exit_code_is_never_run_again(code):
+    found = holds(replace(FAILED, exit_code=f"{code}:0"), run=replace(RUN, final_exit_codes=(94,)))
+    assert found.gate == "asked_not_to"
+    assert f"exit code {code}" in found.why
+
+
+@pytest.mark.parametrize("code", [126, 127])
+def test_a_command_that_was_never_there_is_not_run_again(code):
+    found = holds(replace(FAILED, exit_code=f"{code}:0"))
+    assert found.gate == "run_policy"
+    assert f"(exit code {code}): another try would not change that" in found.why
+    gone = opens(replace(FAILED, exit_code=f"{code}:0", restarts=1))
+    assert (gone.trouble.kind, gone.action) == (Kind.STORAGE, Action.REQUEUE)
+
+
+def test_a_policy_that_cannot_be_used_is_said_and_does_no_harm():
+    assert (
+        "(its own policy is not used: x)" in opens(FAILED, note="its own policy is not used: x").why
+    )
+    assert "no number of nodes" in opens(replace(FAILED, comment='hpctl:{"spares":"x"}')).why
+
+
+def test_a_wish_of_a_running_job_is_granted_with_its_nodes_and_its_wait():
+    found = opens(job(), [report_of(-2, exclude=("n2",), after_s=12.0)])
+    assert (found.trouble.kind, found.exclude, found.start_at) == (Kind.HANG, ("n2",), at(10))
+    assert "no healthy node is left" in found.why
+
+
+def test_a_wish_for_a_hold():
+    found = opens(job(), [report_of(wish=Wish.HOLD, action=Action.HOLD, why="loss is NaN")])
+    assert found.action is Action.HOLD
+    assert found.over_budget.startswith("hpctl: loss is NaN; held for you to look")
+
+
+def test_a_wish_without_a_trouble_is_planned():
+    found = opens(job(), [report_of(trouble=None, why="nodes are free to grow back")])
+    assert (found.trouble.kind, found.action) == (Kind.PREEMPTED, Action.REQUEUE)
+    assert found.why == "nodes are free to grow back"
+
+
+def test_the_word_of_another_run_says_nothing_of_this_one():
+    assert decided(job(restarts=1), [report_of(restarts=0)]) is None
+
+
+def test_what_is_told_twice_counts_once():
+    """The answer was lost, so the supervisor told it again."""
+    same = {"trouble": Trouble(Kind.NAN, at(-3), "loss is NaN", "nan"), "wish": Wish.REQUEUE}
+    run = replace(RUN, same_signature=2)
+    found = opens(job(), [report_of(-3, **same), report_of(-2, **same)], run=run)
+    assert found.action is Action.REQUEUE
+    before = Trouble(Kind.NAN, at(-60), "loss is NaN", "nan")
+    earlier = report_of(-60, trouble=before, wish=Wish.NONE, action=Action.STEP)
+    held = opens(job(), [earlier, earlier, report_of(-3, **same), report_of(-2, **same)], run=run)
+    assert held.action is Action.HOLD
+    assert "nan 2 times" in held.why
+
+
+def test_nodes_that_the_job_could_not_do_without_are_not_left_out():
+    nodes = {node_name(i): slurm_node(i) for i in (1, 2)}
+    slurm = SchedulerView(at(0), nodes, {7: job()})
+    assert opens(job(), [report_of(exclude=("n2",))], scheduler=slurm).exclude == ()
+
+
+def test_a_job_that_requeued_itself_starts_at_once_or_when_its_answer_says():
+    found = opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=0.0)])
+    assert (found.start_at, found.attempt.restarts) == (None, 0)
+    assert opens(QUEUED, [report_of(-3, wish=Wish.NONE, after_s=30.0)]).start_at == at(27)
+
+
+def test_a_job_that_slurm_took_off_a_dead_node_starts_at_once():
+    nodes = {node_name(i): slurm_node(i) for i in range(1, 9)}
+    nodes[HOST] = slurm_node(1, state="DOWN")
+    shown = replace(QUEUED, nodes=(HOST, node_name(2)))
+    found = opens(shown, scheduler=SchedulerView(at(0), nodes, {7: shown}))
+    assert (found.trouble.kind, found.trouble.node) == (Kind.NODE, HOST)
+    assert (found.start_at, found.exclude) == (None, (HOST,))
+
+
+def test_a_job_that_somebody_requeued_without_a_word():
+    assert opens(QUEUED).trouble.kind is Kind.KILLED
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "flags", "kind"),
+    [
+        ("137:0", {"DRAIN"}, Kind.NODE),
+        ("137:0", {"FAIL"}, Kind.NODE),
+        ("137:0", set(), Kind.KILLED),
+        ("1:0", {"DRAIN"}, Kind.CRASH),
+    ],
+)
+def test_a_script_killed_on_a_closed_node_is_the_nodes_loss(exit_code, flags, kind):
+    ended = replace(FAILED, exit_code=exit_code)
+    nodes = {HOST: slurm_node(1, flags=frozenset(flags))}
+    found = opens(ended, scheduler=SchedulerView(at(0), nodes, {7: ended}))
+    assert (found.trouble and found.trouble.kind) is kind
+
+
+def test_a_job_that_runs_without_its_batch_host_is_requeued():
+    ghost = job(nodes=(node_name(2), node_name(3)))
+    assert opens(ghost).trouble.why == "the node of its batch script, n1, is lost"
+
+
+@pytest.mark.parametrize(
+    ("gate", "policy", "changes"),
+    [
+        ("kill_switch", OWN, {"stopped": "the kill switch exists"}),
+        ("stale_facts", OWN, {"current": False}),
+        ("not_allowed", Policy(mode=Mode.OWN, partitions=frozenset({"other"})), {}),
+        ("observing", Policy(mode=Mode.OBSERVE), {}),
+    ],
+)
+def test_the_gates_hold(gate, policy, changes):
+    assert holds(FAILED, policy=policy, **changes).gate == gate
+
+
+BOOTED = slurm_node(1, boot_time=at(-30), slurmd_start=at(-2))
+
+
+@pytest.mark.parametrize("comment", [ASKED, "", "my own words"])
+def test_a_job_whose_node_booted_under_it_is_started_whoever_submitted_it(comment):
+    queued = replace(QUEUED, comment=comment, nodes=(BOOTED.name,))
+    seen = SchedulerView(at(0), {BOOTED.name: BOOTED}, {queued.id: queued})
+    answer = opens(queued, scheduler=seen)
+    assert (answer.trouble.kind, answer.action, answer.start_at) == (
+        Kind.NODE, Action.REQUEUE, None,
+    )  # fmt: skip
+    assert "n1, which had booted" in answer.why
+    assert answer.attempt == Attempt(queued.id, queued.submit, 0)
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        replace(BOOTED, boot_time=at(-2000)),  # its slurmd was restarted alone
+        replace(BOOTED, slurmd_start=at(-500)),  # it had been well since
+        replace(BOOTED, boot_time=at(9), slurmd_start=at(9)),  # it booted after the requeue
+        replace(BOOTED, boot_time=None),
+    ],
+)
+def test_an_unregistered_job_that_somebody_requeued_is_left_alone(node):
+    queued = replace(QUEUED, comment="", nodes=(node.name,))
+    seen = SchedulerView(at(0), {node.name: node}, {queued.id: queued})
+    assert decided(queued, scheduler=seen) is None

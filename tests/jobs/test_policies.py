@@ -1,0 +1,125 @@
+"""Policy files: what they say, what is wrong with them, and how they add up."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpctl.vocabulary.policy_file import PolicyError, example, from_json, merged, parse, read
+from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunPolicy
+from hpctl.vocabulary.trouble import Kind
+
+CASES = yaml.safe_load(Path(__file__).with_name("policy_cases.yaml").read_text())
+
+FULL = """
+restarts: 5
+window_s: 12h
+nodes: 6-8
+backoff: {first_s: 10s}
+on:
+  hang: {ladder: [step, requeue, hold], backoff: true, exclude: 3}
+  nan: hold
+  spike: [notify, step]
+log_rules: megatron
+notify: [/usr/bin/logger, -t, hpctl]
+"""
+
+
+def test_a_file_says_only_what_is_set() -> None:
+    policy = merged([parse(FULL)])
+    assert (policy.restarts, policy.window_s, policy.nodes) == (5, 43200, (6, 8))
+    assert policy.backoff == Backoff(first_s=10)
+    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.REQUEUE, Action.HOLD)
+    assert policy.treatment(Kind.NAN).ladder == (Action.HOLD,)
+    assert policy.treatment(Kind.NAN).hold_same
+    assert policy.treatment(Kind.SPIKE).ladder == (Action.NOTIFY, Action.STEP)
+    assert policy.treatment(Kind.CRASH) == DEFAULTS[Kind.CRASH]
+    assert policy.log_rules == ("megatron",)
+    assert policy.without_progress == RunPolicy().without_progress
+
+
+def test_compact_is_small_json_that_reads_back() -> None:
+    file = parse(FULL)
+    assert (from_json(json.loads(json.dumps(file.compact()))), parse("").compact()) == (file, {})
+    assert parse("on: {hang: hold}").compact() == {"on": {"hang": {"ladder": ["hold"]}}}
+
+
+def test_later_files_win_key_by_key() -> None:
+    cluster = parse("restarts: 5\nbackoff: {first_s: 10}\non: {hang: {exclude: 4}}")
+    policy = merged([cluster, parse("backoff: {cap_s: 60}\non: {hang: [step, hold]}")])
+    assert (policy.restarts, policy.backoff) == (5, Backoff(first_s=10, cap_s=60))
+    assert policy.treatment(Kind.HANG).exclude == 4
+    assert policy.treatment(Kind.HANG).ladder == (Action.STEP, Action.HOLD)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "meant"),
+    [
+        *(("nodes", text, (6, 8)) for text in ("6-8", "[6, 8]")),
+        ("nodes", "8", (8, 8)),
+        *(("window_s", text, 600) for text in ("600", "600s", "10m")),
+        ("window_s", "'1.5 h'", 5400),
+        ("window_s", "2d", 172800),
+    ],
+)
+def test_how_a_value_may_be_written(key: str, text: str, meant) -> None:
+    assert getattr(merged([parse(f"{key}: {text}")]), key) == meant
+
+
+def test_every_error_at_once_with_its_line_and_a_near_miss(tmp_path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "restart: 3\nwindow_s: soon\nnodes: 8-6\non:\n  hagn: {ladder: [step]}\n"
+        "  crash: {lader: [step], exclude: -1}\n  cuda: {ladder: [hold, step]}\n"
+        "  nan: [setp]\n  final: requeue\nlog_rules: [megatorn]\nfinal_exit_codes: 300\n"
+        "backoff:\n  factor: .nan\n"
+    )
+    with pytest.raises(PolicyError) as caught:
+        read(path)
+    kinds = "node, crash, gpu_memory, host_memory, cuda, network, hang, nan, "
+    assert [p.replace(kinds, "... ") for p in caught.value.problems] == [
+        "restart (line 1): no such key; did you mean 'restarts'?",
+        "window_s (line 2): is no time: write seconds, or 30s, 10m, 2h, 1d (given 'soon')",
+        "nodes (line 3): goes from the least to the most nodes, and the least is 1 (given '8-6')",
+        "on.hagn (line 5): should be one of ... spike, slow, upload, storage, corruption,"
+        " no_progress, preempted, time_limit, killed, final (given 'hagn'); did you"
+        " mean 'hang'?",
+        "on.crash.lader (line 6): no such key; did you mean 'ladder'?",
+        "on.crash.exclude (line 6): should be greater than or equal to 0 (given -1)",
+        "on.cuda.ladder (line 7): goes from the gentlest on: step cannot follow hold",
+        "on.nan.ladder.0 (line 8): should be one of none, notify, process, step, requeue, hold"
+        " (given 'setp'); did you mean 'step'?",
+        "log_rules (line 10): 'megatorn' is no preset and no absolute path; did you mean"
+        " 'megatron'?",
+        "final_exit_codes.0 (line 11): should be less than or equal to 255 (given 300)",
+        "backoff.factor (line 13): should be a finite number (given nan)",
+    ]
+
+
+@pytest.mark.parametrize(("text", "problem"), CASES["problems"])
+def test_other_problems(text: str, problem: str) -> None:
+    with pytest.raises(PolicyError, match=problem):
+        parse(text)
+
+
+def test_the_example_is_every_key_at_its_default() -> None:
+    file = parse(example())
+    assert merged([file]) == merged([]) or merged([file]).treatments
+    assert file.compact().keys() >= set(file.__struct_fields__) - {"nodes"}
+    policy = merged([file])
+    for kind in Kind:
+        assert policy.treatment(kind) == DEFAULTS[kind]
+    for name in file.__struct_fields__:
+        if name != "on":
+            assert getattr(policy, name) == getattr(RunPolicy(), name)
+
+
+def test_aliases_of_aliases_take_no_time() -> None:
+    text = "a0: &a0 [x, x]\n" + "".join(
+        f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40)
+    )
+    with pytest.raises(PolicyError, match="40 problem"):
+        parse(text)
+    with pytest.raises(PolicyError):
+        parse("a: &a [*a]")

@@ -1,0 +1,250 @@
+"""What is done about a run's trouble, case by case."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.jobs.decide import Means, Past, decide
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.run_policy import DEFAULTS, Action, Backoff, RunDecision, RunPolicy, Treatment
+from hpctl.vocabulary.trouble import Kind, Trouble
+
+START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+NAMES = tuple(f"n{i}" for i in range(1, 6))
+MEANS = Means(process=True, step=True, nodes=5, wanted=4, names=NAMES)
+STEP_ONLY = replace(MEANS, process=False)
+GENTLE = RunPolicy(same_signature=99, without_progress=99)
+
+
+def seen(kind: Kind, minute: float = 0, **more) -> Trouble:
+    return Trouble(kind, START + timedelta(minutes=minute), more.pop("why", f"a {kind}"), **more)
+
+
+def run(
+    *troubles: Trouble, policy: RunPolicy | None = None, means: Means = MEANS
+) -> list[RunDecision]:
+    """The answers to one trouble after the other."""
+    past: list[Past] = []
+    answers = []
+    for trouble in troubles:
+        answers.append(decide(policy or RunPolicy(), past, trouble, means, trouble.at))
+        past.append(Past(trouble, answers[-1].action))
+    return answers
+
+
+def actions(*troubles: Trouble, **more) -> list[str]:
+    return [str(a.action) for a in run(*troubles, **more)]
+
+
+def crashes(count: int, **more) -> list[Trouble]:
+    return [seen(Kind.CRASH, i, signature=f"s{i}", progress=7, **more) for i in range(count)]
+
+
+def test_one_node_after_the_other_uses_up_the_spares_and_then_asks_for_new_nodes() -> None:
+    answers = run(seen(Kind.NODE, 0, node="n2"), seen(Kind.NODE, 1, node="n3"))
+    assert [a.action for a in answers] == [Action.STEP, Action.REQUEUE]
+    assert answers[1].exclude == ("n2", "n3")
+
+
+def test_a_node_that_is_gone_from_the_list_is_not_subtracted_again() -> None:
+    four = replace(MEANS, nodes=4, names=("n1", "n3", "n4", "n5"))
+    assert actions(seen(Kind.NODE, node="n2"), means=four) == ["step"]
+
+
+def test_without_names_every_excluded_node_is_counted_among_the_healthy() -> None:
+    unnamed = replace(MEANS, names=())
+    assert actions(seen(Kind.NODE, node="n2"), means=unnamed) == ["step"]
+    assert actions(seen(Kind.NODE, node="n2"), means=replace(unnamed, nodes=4)) == ["requeue"]
+
+
+def test_a_crash_goes_from_process_to_hold() -> None:
+    assert actions(*crashes(4), policy=GENTLE) == ["process", "step", "requeue", "hold"]
+
+
+def test_progress_goes_back_to_the_first_rung() -> None:
+    later = seen(Kind.CRASH, 9, signature="s", progress=8)
+    assert actions(*crashes(2), later) == ["process", "step", "process"]
+    assert actions(*crashes(2), replace(later, progress=7)) == ["process", "step", "requeue"]
+
+
+def test_training_steps_count_only_where_no_checkpoint_is_known() -> None:
+    at_step = [seen(Kind.CRASH, i, signature=f"s{i}", step=10 + i) for i in range(4)]
+    assert actions(*at_step) == ["process"] * 4
+    saved_none = [replace(t, progress=7) for t in at_step]
+    assert actions(*saved_none) == ["process", "step", "requeue", "hold"]
+
+
+def test_where_nobody_knows_an_hour_without_trouble_is_progress() -> None:
+    hourly = [seen(Kind.CRASH, 60 * i, signature=f"s{i}") for i in range(4)]
+    assert actions(*hourly) == ["process"] * 4
+    quicker = [seen(Kind.CRASH, 59 * i, signature=f"s{i}") for i in range(4)]
+    assert actions(*quicker) == ["process", "step", "requeue", "hold"]
+
+
+def test_the_same_crash_twice_from_the_same_checkpoint_is_held() -> None:
+    twice = [seen(Kind.CRASH, i, signature="KeyError", progress=7) for i in range(2)]
+    answer = run(*twice)[1]
+    assert answer.action is Action.HOLD
+    assert answer.why == "hpctl: the same crash 2 times without progress: a crash"
+    assert actions(twice[0], replace(twice[1], progress=8)) == ["process", "process"]
+
+
+@pytest.mark.parametrize("kind", [Kind.GPU_MEMORY, Kind.HOST_MEMORY, Kind.NAN])
+def test_what_the_program_does_to_itself_gets_one_restart(kind: Kind) -> None:
+    assert actions(*[seen(kind, i, progress=7) for i in range(2)]) == ["step", "hold"]
+
+
+def test_three_restarts_without_progress_are_enough() -> None:
+    troubles = [
+        seen(Kind.CRASH, 0, signature="a", progress=1),
+        seen(Kind.HANG, 1, progress=1),
+        seen(Kind.NODE, 2, node="n1", progress=1),
+        seen(Kind.NODE, 3, node="n2", progress=1),
+    ]
+    answers = run(*troubles)
+    assert [str(a.action) for a in answers] == ["process", "process", "step", "hold"]
+    assert answers[-1].why.startswith("hpctl: 3 restarts without progress: ")
+
+
+def test_time_limits_are_no_failures_but_must_get_on() -> None:
+    answers = run(*[seen(Kind.TIME_LIMIT, 60 * i, progress=i) for i in range(30)])
+    assert {a.action for a in answers} == {Action.REQUEUE}
+    assert {a.save_first_s for a in answers} == {60.0}
+    idle = [seen(Kind.TIME_LIMIT, 60 * i) for i in range(4)]
+    assert actions(*idle) == ["requeue", "requeue", "requeue", "hold"]
+
+
+def test_somebody_who_lets_a_held_job_go_starts_the_count_afresh() -> None:
+    same = [seen(Kind.CRASH, i, signature="s", progress=7) for i in range(4)]
+    assert actions(*same) == ["process", "hold", "process", "hold"]
+
+
+def test_the_second_restart_in_a_row_waits_and_further_ones_longer() -> None:
+    step = {Kind.CRASH: Treatment((Action.STEP,), backoff=True)}
+    policy = replace(GENTLE, backoff=Backoff(30, 2, 100), treatments=step)
+    waits = [a.after_s for a in run(*crashes(4), policy=policy)]
+    assert waits[0] == 0
+    assert 30 <= waits[1] <= 37.5
+    assert 60 <= waits[2] <= 75
+    assert waits[3] == 100
+
+
+def test_a_node_is_left_when_a_network_fault_names_it_again() -> None:
+    answers = run(*(seen(Kind.NETWORK, i, node="n3", progress=i) for i in range(2)))
+    assert [a.exclude for a in answers] == [(), ("n3",)]
+
+
+def test_ranks_are_not_restarted_in_place_on_a_node_that_is_left() -> None:
+    answers = run(*(seen(Kind.HANG, i, node="n3", progress=i) for i in range(2)))
+    assert [a.action for a in answers] == [Action.PROCESS, Action.STEP]
+
+
+def test_a_healed_node_is_let_in_again_and_its_next_trouble_counts() -> None:
+    healed = replace(MEANS, healed=("n2",))
+    before = [Past(seen(Kind.NODE, 0, node="n2"), Action.STEP)]
+    crash = seen(Kind.CRASH, 1, signature="s")
+    assert decide(RunPolicy(), before, crash, MEANS, crash.at).exclude == ("n2",)
+    assert decide(RunPolicy(), before, crash, healed, crash.at).exclude == ()
+    again = seen(Kind.NODE, 1, node="n2")
+    assert decide(RunPolicy(), before, again, healed, again.at).exclude == ("n2",)
+
+
+def test_a_suspected_node_is_better_than_no_run_and_a_bad_one_is_not() -> None:
+    last = Means(step=True, nodes=4, wanted=4, names=NAMES[:4], requeue=False)
+    suspect = run(seen(Kind.CUDA, node="n2"), means=last)[0]
+    assert (suspect.action, suspect.exclude) == (Action.STEP, ())
+    for kind in (Kind.NODE, Kind.CORRUPTION):
+        assert run(seen(kind, node="n2"), means=last)[0].action is Action.HOLD
+    assert "too few healthy nodes" in run(seen(Kind.NODE, node="n2"), means=last)[0].why
+
+
+def test_the_suspects_leave_enough_nodes_for_a_requeue() -> None:
+    policy = replace(
+        GENTLE, treatments={Kind.CUDA: replace(DEFAULTS[Kind.CUDA], ladder=(Action.REQUEUE,))}
+    )
+    troubles = [seen(Kind.CUDA, i, node=f"n{i}") for i in range(4)]
+    assert run(*troubles, policy=policy)[-1].exclude == ("n0", "n1", "n2", "n3")
+    assert run(*troubles, policy=policy, means=replace(MEANS, pool=6))[-1].exclude == ("n2", "n3")
+    assert run(*troubles, policy=replace(policy, most_excluded=1))[-1].exclude == ("n3",)
+
+
+def test_an_elastic_run_goes_on_smaller_before_it_gives_its_nodes_back() -> None:
+    full = Means(step=True, nodes=4, wanted=4, names=NAMES[:4])
+    elastic = RunPolicy(nodes=(3, 4))
+    lost = [seen(Kind.NODE, n - 1, node=f"n{n}", progress=n) for n in (1, 2)]
+    answers = run(*lost, policy=elastic, means=full)
+    assert [(a.action, a.size) for a in answers] == [(Action.STEP, 3), (Action.REQUEUE, 0)]
+
+
+@pytest.mark.parametrize("kind", [Kind.SPIKE, Kind.SLOW, Kind.UPLOAD])
+def test_what_does_not_stop_a_run_is_only_told(kind: Kind) -> None:
+    assert set(actions(*(seen(kind, i) for i in range(20)))) == {"notify"}
+
+
+def test_ranks_save_first_where_they_live_and_the_policy_asks() -> None:
+    alive, dead = replace(MEANS, alive=True), replace(MEANS, alive=False)
+    for means, seconds in ((MEANS, 0), (alive, 60), (dead, 0)):
+        assert run(seen(Kind.NODE, node="n2"), means=means)[0].save_first_s == seconds
+    assert run(seen(Kind.NAN), means=alive)[0].save_first_s == 0
+
+
+def test_no_end_without_progress_counts_as_progress() -> None:
+    ends = [seen(Kind.NO_PROGRESS, 60 * i, step=i, exit_code=0) for i in range(3)]
+    assert actions(*ends) == ["step", "requeue", "hold"]
+
+
+def test_a_run_that_cannot_be_requeued_takes_the_step_again() -> None:
+    fixed = replace(MEANS, requeue=False)
+    twice = [seen(Kind.NODE, i, node="n2") for i in range(4)]
+    assert actions(*twice, means=fixed) == ["step", "step", "step", "hold"]
+    crashes_on = actions(*crashes(3), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))
+    assert crashes_on == ["step", "hold", "step"]
+    why = run(*crashes(2), policy=GENTLE, means=replace(STEP_ONLY, requeue=False))[1].why
+    assert why == "hpctl: no further restart is possible: a crash"
+
+
+def test_a_kind_may_have_a_bound_of_its_own() -> None:
+    nan = replace(DEFAULTS[Kind.NAN], hold_same=False, ladder=(Action.STEP,), max=2)
+    policy = replace(RunPolicy(), treatments={**DEFAULTS, Kind.NAN: nan}, without_progress=9)
+    *_, again, held = run(*[seen(Kind.NAN, n) for n in range(3)], policy=policy, means=STEP_ONLY)
+    assert again.action is Action.STEP
+    assert held.action is Action.HOLD
+    assert "max: 2" in held.why
+
+
+NO_JSON = "its Comment is no JSON after `hpctl:`"
+NO_POLICY = "`policy` in its Comment is no mapping"
+NO_SPARES = "`spares` in its Comment is no number of nodes"
+
+
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ('hpctl:{"ckpt":"/a","save_signal":"USR1"}', Registration("USR1")),
+        ('hpctl:{"ckpt":"/a"} | hpctl: restarted 10 times', Registration()),
+        ('hpctl:{"spares":2}', Registration(spares=2, supervised=True)),
+        ('hpctl:{"spares":0,"supervised":true}', Registration(supervised=True)),
+        ('hpctl:{"policy":{"restarts":3}}', Registration(policy={"restarts": 3})),
+        ('hpctl:{"policy":[3]}', Registration(flaw=NO_POLICY)),
+        ('hpctl:{"spares":-1}', Registration(flaw=NO_SPARES)),
+        ('hpctl:{"spares":true}', Registration(flaw=NO_SPARES)),
+        ('hpctl:{"spares":"2","policy":3}', Registration(flaw=f"{NO_POLICY}; {NO_SPARES}")),
+        ("hpctl:{", Registration(flaw=NO_JSON)),
+        ("hpctl:{" + '"a":[' * 5000, Registration(flaw=NO_JSON)),
+        # Half a surrogate pair is JSON and no text: the journal could not take it.
+        ('hpctl:{"save_signal":"\\ud800"}', Registration(flaw=NO_JSON)),
+        ('hpctl:{"policy":{"\\udc00":1}}', Registration(flaw=NO_JSON)),
+        ('hpctl:{"save_signal":"USR1","ckpt":"/\\ud83d\\ude00"}', Registration("USR1")),
+        ("hpctl: restarted 10 times", None),
+        ("hpctl:[1]", None),
+        ("somebody's own words", None),
+        ("", None),
+    ],
+)
+def test_registration(comment: str, expected: Registration | None) -> None:
+    found = registration(comment)
+    assert found == expected
+    if found is not None and expected is not None:
+        assert found.policy == expected.policy

@@ -1,0 +1,189 @@
+"""Requests: written down, answered by whoever consumes them, or left queued. Nothing else acts."""
+
+import fcntl
+import json
+import os
+import resource
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from hpctl.engine import request_client
+from hpctl.engine.instance_resolver import joined_now
+from hpctl.engine.journal.state import replay
+from hpctl.engine.view import View
+from hpctl.engine.wake import Waker
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.policy import Mode, Policy
+from tests.cli import worlds
+from tests.fakes.engine import take
+
+
+@contextmanager
+def consumer(head):
+    """Take requests as the daemon does: woken through the FIFO, decided by the core."""
+    waker, stop = Waker(head.dir), threading.Event()
+
+    def serve() -> None:
+        while not stop.is_set():
+            waker.wait(20)
+            store = head.store()
+            for request in store.requests():
+                state = replay(store.events())
+                cloud, joined = joined_now(worlds.cloud(), worlds.slurm())
+                view = View(worlds.slurm(), cloud, worlds.health(), {}, state, joined.instances)
+                store.append(take(request, view, Policy(mode=Mode.OWN), worlds.NOW))
+            store.close()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        waker.poke()
+        thread.join(10)
+        waker.close()
+
+
+def test_a_daemon_with_many_connections_is_woken(head):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    waker = Waker(head.dir)
+    low = waker._fd
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    try:
+        waker._fd = fcntl.fcntl(low, fcntl.F_DUPFD, 1024)
+        waker.poke()
+        assert waker.poked()
+        assert waker.wait(5)
+        assert not waker.poked()
+        waker.close()
+    finally:
+        os.close(low)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def answered(history):
+    with consumer(history):
+        yield history
+
+
+def asked(head):
+    store = head.store()
+    try:
+        return [(r.verb, r.target) for r in store.requests()]
+    finally:
+        store.close()
+
+
+def test_pause_wakes_the_daemon_and_prints_its_answer(answered):
+    result = answered.run("pause")
+    assert result.exit_code == 0
+    assert result.stdout == "pause: paused: nothing new is opened and no step is taken\n"
+    assert "waiting for the daemon" in result.stderr
+    assert "paused" in answered.run("status").stdout
+    assert answered.run("resume").exit_code == 0
+
+
+def test_a_refusal_is_exit_code_one(answered):
+    result = answered.run("return", "ip-10-1-0-7")
+    assert result.exit_code == 1
+    assert "not drained by hpctl (Reason 'cable swap [dc3]')" in result.stdout
+
+
+def test_what_is_asked_for_is_named_as_the_daemon_names_it(history):
+    """A recovery by its id, its node or its job; what is held by its target."""
+    cancelled = [
+        ("n-44444444", "n-44444444"),
+        ("ip-10-1-0-4", "n-44444444"),
+        ("4343", "j-55555555"),
+    ]
+    for name, _ in cancelled:
+        assert history.run("cancel", name, "--no-wait").exit_code == 0
+    assert history.run("approve", "ip-10-1-0-5", "--no-wait").exit_code == 0
+    found = [("cancel", recovery) for _, recovery in cancelled]
+    assert asked(history) == [*found, ("approve", "ip-10-1-0-5")]
+
+
+def test_without_a_daemon_the_request_stays_queued(history, monkeypatch):
+    monkeypatch.setattr("hpctl.engine.request_client.ANSWER_S", 0.2)
+    result = history.run("pause")
+    assert result.exit_code == 3
+    assert "queued as request 1" in result.stdout
+    assert asked(history) == [("pause", "")]
+    assert history.run("pause", "--no-wait").exit_code == 0
+    assert asked(history) == [("pause", "")] * 2
+    monkeypatch.setattr("hpctl.engine.request_client.ANSWER_S", 5.0)
+    with consumer(history):
+        assert history.run("resume").exit_code == 0
+    assert asked(history) == []  # the daemon that came took the queued ones too
+
+
+def test_replace_after_yes_opens_a_recovery(answered):
+    result = answered.run("replace", "ip-10-1-0-3", stdin="y\n")
+    assert result.exit_code == 0
+    assert "recovery n-" in result.stdout
+
+
+def test_a_dry_run_asks_for_nothing_and_says_what_the_daemon_would_say(history):
+    fine = history.run("reboot", "ip-10-1-0-3", "--dry-run")
+    assert fine.stdout.endswith("\nDry run: nothing was done.\n")
+    assert fine.exit_code == 0
+    assert "reboot instance i-00000000000000003" in fine.stdout
+    busy = history.run("replace", "ip-10-1-0-4", "--dry-run", "--json")
+    assert busy.exit_code == 1
+    (shown,) = json.loads(busy.stdout)["previews"]
+    assert shown["open_recovery"] == "n-44444444"
+    assert "treats ip-10-1-0-4 already" in shown["answer"]
+    foreign = history.run("replace", "ip-10-1-0-7", "--dry-run")
+    assert foreign.exit_code == 1
+    assert "the daemon would refuse now: held by foreign_drain" in foreign.stdout
+    stuck = history.run("replace", "ip-10-1-0-5", "--now", "--dry-run")
+    assert "job 4444 (notebook, dan) is RUNNING on 1 node(s): CANNOT be run again" in stuck.stdout
+    stays = history.run("replace", "ip-10-1-0-5", "--dry-run")
+    assert "job 4444 (notebook, dan) is RUNNING on 1 node(s): is waited for" in stays.stdout
+    assert asked(history) == []
+
+
+def test_root_behind_sudo_is_the_person_and_others_cannot_pretend(monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "carol")
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    assert request_client.invoking_user() == "carol"
+    monkeypatch.setattr("os.getuid", lambda: 65534)
+    assert request_client.invoking_user() == "nobody"
+
+
+def test_who_may_not_write_is_told_so_and_nothing_is_created(head, monkeypatch):
+    assert type(head.run("pause").exception) is Unavailable
+    assert not (head.dir / "journal.db").exists()
+    head.write(worlds.healed())
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    refused = head.run("pause")
+    assert type(refused.exception) is Unavailable
+    assert "no daemon answers" in str(refused.exception)
+    assert "sudo" in refused.exception.hint
+
+
+def test_names_complete_from_the_journal(history, monkeypatch):
+    def complete(line: str) -> set[str]:
+        with monkeypatch.context() as shell:
+            shell.setenv("_HPCTL_COMPLETE", "bash_complete")
+            shell.setenv("COMP_WORDS", line)
+            shell.setenv("COMP_CWORD", str(len(line.split()) - 1))
+            ran = history.run()
+        return {row.partition(",")[2] for row in ran.stdout.split()}
+
+    assert complete("hpctl nodes ip-10-1-0-4") == {"ip-10-1-0-4"}
+    assert complete("hpctl cancel n-") == {"n-44444444"}
+    assert complete("hpctl approve ip") == {"ip-10-1-0-5"}
+    assert complete("hpctl explain j-") == {"j-22222222", "j-55555555", "j-77777777"}
+    assert complete("hpctl cluster describe llm-p") == {"llm-prod"}
+    long = "ip-10-1-0-250.us-west-2.compute.internal"
+    assert complete("hpctl cluster replace ip-10-1-0-25") == {"ip-10-1-0-250", long}
+    assert complete("hpctl cluster replace i-0bead") == {"i-0bead000000000001"}
+    for text in ("nodes", "events llm-prod", "software-update", "health-check"):
+        assert complete(f"hpctl cluster {text} --group work") == {"worker-group-1"}
+    history.config.write_text("nonsense: [")
+    assert complete("hpctl nodes ip") == set()

@@ -1,0 +1,381 @@
+"""The node table: every pair of phase and signal, and a deadline for every waiting phase."""
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.journal.state import replay
+from hpctl.engine.node_deadlines import deadline_of
+from hpctl.engine.timeline import awaited
+from hpctl.faults.assess import assess
+from hpctl.faults.catalogue import rules
+from hpctl.faults.hma_marks import CHECK, mark_of, spent, with_marks
+from hpctl.nodes.actors import NodeFacts
+from hpctl.nodes.advance import advance, new_generation
+from hpctl.vocabulary.assessment import Assessment, Condition, Remedy, Urgency
+from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
+from hpctl.vocabulary.identity import Generation
+from hpctl.vocabulary.model import Finding, Health, Verdict
+from hpctl.vocabulary.node_recovery import ENDS, TRANSITIONS, NodePhase, NodeRecovery, NodeSignal
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.policy import Mode
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.recovery import Do, Move, StepKind, StepRecord, Wait
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.fakes.values import (
+    OWN,
+    at,
+    does,
+    faulty,
+    generation,
+    moves,
+    opened,
+    slurm_job,
+    slurm_node,
+)
+
+BASE = replay([opened()]).nodes[opened().recovery]
+WAITING = [p for p in NodePhase if p not in ENDS]
+OURS = slurm_node(1, flags=frozenset({"DRAIN"}), reason=own_reason(BASE.id, "Xid 79"))
+INSTANCE = Instance("i-n1", InstanceStatus.RUNNING, node=OURS.name)
+FACTS = NodeFacts(OURS, INSTANCE, provider_fresh=True, provider_present=True, heard=generation())
+STUCK = {
+    NodePhase.OPEN: replace(FACTS, slurm=None),
+    NodePhase.CORDONED: replace(FACTS, running=(slurm_job(requeue=False),)),
+    NodePhase.VACATED: replace(FACTS, provider_fresh=False),
+    NodePhase.REMEDYING: FACTS,
+    NodePhase.REJOINING: replace(FACTS, instance=None),
+    NodePhase.VERIFYING: replace(FACTS, heard=None),
+    NodePhase.ACCEPTING: replace(FACTS, slurm=None),
+    NodePhase.UNRESERVING: replace(FACTS, slurm=slurm_node(1), held=True),
+}
+
+
+def rec(phase: NodePhase, **changes) -> NodeRecovery:
+    return replace(BASE, phase=phase, **changes)
+
+
+def signal_of(recovery: NodeRecovery, facts: NodeFacts, seconds: float = 1) -> NodeSignal:
+    return NodeSignal(moves(advance(recovery, facts, OWN, at(seconds))).signal)
+
+
+@pytest.mark.parametrize("phase", WAITING)
+def test_every_waiting_phase_has_a_deadline_that_ends_it(phase):
+    # The drain was tried and refused for now, so that OPEN waits too.
+    refused = Outcome.rejected("away", transient=True)
+    stuck = rec(phase, steps=(StepRecord(StepKind.DRAIN, 1, "n1", at(0), refused, at(1e9)),))
+    due = deadline_of(stuck, OWN)
+    last = (due - at(0)).total_seconds()
+    assert last > 0
+    assert advance(stuck, STUCK[phase], OWN, at(last - 1)).until <= due
+    end = TRANSITIONS[phase, signal_of(stuck, STUCK[phase], last)]
+    assert end is (NodePhase.UNRESERVING if phase is NodePhase.ACCEPTING else NodePhase.ESCALATED)
+
+
+@pytest.mark.parametrize("phase", [NodePhase.REMEDYING, NodePhase.REJOINING])
+def test_a_reboot_in_vain_climbs_to_the_next_rung(phase):
+    reboot = StepRecord(StepKind.REBOOT, 1, "i-n1", at(0), Outcome.accepted(), at(1))
+    waiting = rec(phase, steps=(reboot,))
+    due = deadline_of(waiting, OWN)
+    moved = moves(advance(waiting, STUCK[phase], OWN, due))
+    assert moved.signal is NodeSignal.REBOOT_IN_VAIN
+    climbed = waiting.on(NodeSignal.REBOOT_IN_VAIN, due, "", None)
+    assert (climbed.phase, climbed.remedy) == (NodePhase.VACATED, Remedy.REPLACE)
+    assert advance(replace(waiting, ladder=(Remedy.REBOOT,)), STUCK[phase], OWN, due) != moved
+
+
+@pytest.mark.parametrize(
+    "phase", [p for p in WAITING if p not in (NodePhase.OPEN, NodePhase.UNRESERVING)]
+)
+@pytest.mark.parametrize(
+    "node",
+    [slurm_node(1), slurm_node(1, flags=frozenset({"DRAIN"}), reason="bad fan")],
+    ids=["resumed", "re-reasoned"],
+)
+def test_an_operator_wins_in_every_phase_after_our_drain(phase, node):
+    signal = signal_of(rec(phase), replace(FACTS, slurm=node))
+    assert TRANSITIONS[phase, signal] in (
+        NodePhase.CANCELLED,
+        NodePhase.RETURNED,
+        NodePhase.UNRESERVING,
+    )
+    assert signal in (NodeSignal.OPERATOR_TOOK_OVER, NodeSignal.RETURN_SEEN)
+
+
+def test_down_waits_for_jobs_that_are_not_ready_and_for_those_that_cannot_be_requeued():
+    cordoned = rec(NodePhase.CORDONED)
+    ready = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
+    assert advance(cordoned, ready, OWN, at(1)) == Do(StepKind.DOWN, "n1", 1, BASE.meaning)
+    assert isinstance(advance(cordoned, replace(ready, movable=frozenset()), OWN, at(1)), Wait)
+    stays = replace(ready, running=(slurm_job(batch=False),))
+    assert isinstance(advance(cordoned, stays, OWN, at(1)), Wait)
+    lost = replace(stays, slurm=replace(OURS, flags=OURS.flags | {"NOT_RESPONDING"}))
+    assert isinstance(advance(cordoned, lost, OWN, at(1)), Do)
+
+
+def test_after_jobs_never_sets_a_node_down():
+    patient = rec(NodePhase.CORDONED, urgency=Urgency.AFTER_JOBS)
+    facts = replace(FACTS, running=(slurm_job(),), movable=frozenset({1}))
+    assert isinstance(advance(patient, facts, OWN, at(800_000)), Wait)
+
+
+def test_the_remedy_names_the_instance_that_was_sick():
+    assert isinstance(advance(rec(NodePhase.VACATED), FACTS, OWN, at(59)), Wait)
+    for rung, kind in enumerate((StepKind.REBOOT, StepKind.REPLACE)):
+        remedy = advance(rec(NodePhase.VACATED, rung=rung), FACTS, OWN, at(60))
+        assert remedy == Do(kind, "i-n1", 1, BASE.meaning)
+
+
+@pytest.mark.parametrize("kind", [StepKind.REBOOT, StepKind.REPLACE])
+def test_a_remedy_refused_for_now_is_asked_again_until_the_deadline(kind):
+    """Throttled for minutes, or somebody scales the cluster: that is no reason to call a person."""
+    busy = Outcome.rejected("ValidationException", "the cluster is Updating", transient=True)
+    waiting = rec(NodePhase.VACATED, rung=int(kind is StepKind.REPLACE))
+    asked, now = [], 60.0
+    while not isinstance(answer := advance(waiting, FACTS, OWN, at(now)), Move):
+        if isinstance(answer, Do):
+            asked.append(now)
+            step = StepRecord(kind, answer.attempt, answer.target, at(now), busy, at(now))
+            waiting = replace(waiting, steps=(*waiting.steps, step))
+        else:
+            now = (answer.until - at(0)).total_seconds()
+    assert answer.signal is NodeSignal.DEADLINE
+    assert "the cluster is Updating" in answer.why
+    assert now == OWN.node.replace_deadline_s
+    pauses = [b - a for a, b in pairwise(asked)]
+    assert pauses[:4] == [OWN.node.step_retry_s] * 4
+    assert set(pauses[4:]) == {OWN.node.doubt_window_s}
+
+
+def test_another_instance_under_the_name_means_it_was_done():
+    other = replace(FACTS, instance=replace(INSTANCE, id="i-new"))
+    assert signal_of(rec(NodePhase.VACATED, rung=1), other) is NodeSignal.REMEDY_ACCEPTED
+
+
+@pytest.mark.parametrize("phase", [NodePhase.CORDONED, NodePhase.VACATED])
+def test_a_mass_event_gives_the_node_back_while_no_instance_was_touched(phase):
+    mass = replace(FACTS, correlated="3 of 8 nodes")
+    assert advance(rec(phase), mass, OWN, at(1)) == Do(StepKind.RETURN, "n1", 1)
+    sent = StepRecord(StepKind.RETURN, 1, "n1", at(1), Outcome.accepted(), at(1))
+    back = replace(mass, slurm=slurm_node(1))
+    assert signal_of(rec(phase, steps=(sent,)), back, 2) is NodeSignal.WITHDRAWN
+    for later_phase in (NodePhase.REMEDYING, NodePhase.REJOINING):
+        assert not isinstance(advance(rec(later_phase), mass, OWN, at(1)), Do)
+
+
+@pytest.mark.parametrize(
+    ("heard", "seen"),
+    [
+        (None, False),
+        (generation(), False),
+        (generation(boot=2), True),
+        (Generation(OURS.name, "i-other", generation(boot=2).boot), False),
+    ],
+)
+def test_a_new_generation_is_a_new_boot_of_what_the_cloud_lists(heard, seen):
+    facts = replace(FACTS, heard=heard)
+    assert (new_generation(rec(NodePhase.REMEDYING), facts) is not None) is seen
+    assert new_generation(rec(NodePhase.REMEDYING, rung=1), facts) is None, "no replacement"
+
+
+def test_a_healthy_generation_is_returned_after_a_while():
+    facts = replace(FACTS, assessment=replace(faulty(), condition="healthy", findings=()))
+    assert isinstance(advance(rec(NodePhase.VERIFYING), facts, OWN, at(29)), Wait)
+    assert advance(rec(NodePhase.VERIFYING), facts, OWN, at(30)) == Do(StepKind.RETURN, "n1", 1)
+
+
+MARKED = slurm_node(1, flags=frozenset({"FAIL"}), reason="Action:Replace")
+ASSIST = replace(OWN, mode=Mode.ASSIST)
+
+
+@pytest.mark.parametrize(
+    ("reason", "mark"),
+    [
+        ("Action:Replace", "Action:Replace"), ("Action:Reboot", "Action:Reboot"),
+        ("Action:Replace : Not responding", "Action:Replace"),
+        ("Action:Reboot : reboot issued : Not responding", "Action:Reboot"), ("action:replace", ""),
+        ("Action:Replace ", ""), ("Action:Replace.", ""), ("Action:Replace please", ""),
+        (" Action:Replace", ""), ("Action:", ""), ("hpctl:n-1 Action:Replace", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_only_the_marks_to_the_letter_count(reason, mark):
+    for flag in ("FAIL", "DRAIN"):
+        assert mark_of(slurm_node(1, flags=frozenset({flag}), reason=reason)) == mark
+    assert mark_of(slurm_node(1, state="DOWN", reason=reason)) == mark
+    assert mark_of(slurm_node(1, reason=reason)) == "", "in service: an old Reason"
+
+
+def view(**changes) -> SchedulerView:
+    node = replace(MARKED, **changes)
+    return SchedulerView(at(0), {node.name: node})
+
+
+def rule_of(seen: SchedulerView, instance: Instance | None = None, heard: bool = True) -> str:
+    known = {MARKED.name: Health(generation(), at(0))} if heard else {}
+    health = with_marks(known, seen, {MARKED.name: instance} if instance else {})
+    judged = assess(health[MARKED.name], rules(), at(1))
+    assert judged.condition is Condition.FAULTY
+    assert judged.findings[0].detail == "Action:Replace"
+    return judged.fault.rule
+
+
+def launched(when):
+    return Instance("i-n1", InstanceStatus.RUNNING, launched=when)
+
+
+def test_a_mark_is_evidence_until_what_it_asks_for_was_done():
+    assert (rule_of(view()), rule_of(view(), heard=False)) == ("hma-replace", "hma-replace")
+    assert rule_of(view(reason_at=at(-9), boot_time=at(-99))) == "hma-replace"
+    rebooted = view(reason_at=at(-9), boot_time=at(-5))
+    assert rule_of(rebooted) == "hma-spent"
+    assert rule_of(rebooted, launched(at(-99))) == "hma-replace", "booted, and the same instance"
+    assert rule_of(rebooted, launched(at(-6))) == "hma-spent"
+    unregistered = view(reason_at=at(-9), boot_time=at(-99))
+    assert rule_of(unregistered, launched(at(-6))) == "hma-spent", "another instance is on its way"
+    again = replace(MARKED, reason="Action:Reboot", reason_at=at(-9), boot_time=at(-5))
+    assert spent(again, launched(at(-99)))
+
+
+def did(recovery: NodeRecovery, kind: StepKind) -> NodeRecovery:
+    """The recovery after one more accepted step."""
+    done = StepRecord(kind, len(recovery.steps) + 1, "n1", at(0), Outcome.accepted(), at(0))
+    return replace(recovery, steps=(*recovery.steps, done))
+
+
+@pytest.mark.parametrize(
+    "phase", [NodePhase.CORDONED, NodePhase.VACATED, NodePhase.REMEDYING, NodePhase.REJOINING]
+)
+def test_in_mode_own_a_mark_is_written_down_and_the_node_closed_again(phase):
+    facts = replace(FACTS, slurm=replace(MARKED, reason="Action:Reboot"))
+    treated = did(rec(phase), StepKind.DRAIN)
+    first = moves(advance(treated, facts, OWN, at(1)))
+    assert first.signal is NodeSignal.MARKED
+    noted = treated.on(NodeSignal.MARKED, at(1), first.why, None)
+    assert noted.since == treated.since, "it puts no deadline off"
+    answer = does(advance(noted, facts, OWN, at(1)))
+    assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    kept = advance(noted, facts, ASSIST, at(1))
+    assert not (isinstance(kept, Do) and kept.kind is StepKind.DRAIN), "the service reads it"
+
+
+def test_a_mark_that_comes_again_and_again_is_handed_to_a_person():
+    treated = rec(NodePhase.CORDONED)
+    for _ in range(2 * OWN.node.step_attempts):
+        treated = did(treated, StepKind.DRAIN)
+    treated = treated.on(NodeSignal.MARKED, at(1), "", None)
+    answer = moves(advance(treated, replace(FACTS, slurm=MARKED), OWN, at(1)))
+    assert answer.signal is NodeSignal.NEEDS_HUMAN
+    assert "again and again" in answer.why
+
+
+@pytest.mark.parametrize("mode", [OWN, ASSIST])
+def test_who_takes_a_mark_off_before_our_drain_keeps_the_node(mode):
+    marked = Finding(CHECK, Verdict.FAIL, at(0), at(0), code="reboot")
+    in_service = replace(FACTS, slurm=slurm_node(1))
+    opened = rec(NodePhase.OPEN)
+    for seen in (
+        replace(opened, findings=(marked,)),
+        opened.on(NodeSignal.MARKED, at(1), "", None),
+    ):
+        assert moves(advance(seen, in_service, mode, at(2))).signal is NodeSignal.OPERATOR_TOOK_OVER
+    drained = advance(opened, in_service, mode, at(2))
+    assert isinstance(drained, Do), "nobody had closed it, so nobody resumed it"
+    assert drained.kind is StepKind.DRAIN
+
+
+def test_a_fail_in_other_words_is_an_operators_and_no_resume():
+    other = replace(MARKED, reason="bad fan, Ann")
+    drained = did(rec(NodePhase.CORDONED), StepKind.DRAIN)
+    answer = moves(advance(drained, replace(FACTS, slurm=other), OWN, at(1)))
+    assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
+    assert "changed the Reason" in answer.why
+    assert "resumed" not in answer.why
+
+
+@pytest.mark.parametrize(
+    ("drained", "booted", "now", "again"),
+    [
+        (10, 12, 14, True),
+        (10.6, 10, 14, True),  # slurmctld tells whole seconds
+        (10, None, 14, False),
+        (14, 10, 15, False),  # drained under this very slurmctld: an operator resumed it
+        (10, 200, 202, False),  # saved long before
+        (10, 12, 80, False),  # an operator came after slurmctld
+    ],
+)
+def test_a_drain_that_slurmctld_forgot_is_made_again(drained, booted, now, again):
+    step = StepRecord(StepKind.DRAIN, 1, "ip-1", at(0), Outcome.accepted(), at(drained))
+    treated = replace(rec(NodePhase.CORDONED), steps=(step,))
+    node = replace(MARKED, state="IDLE", flags=frozenset(), reason="")
+    facts = replace(FACTS, slurm=node, booted=None if booted is None else at(booted))
+    answer = advance(treated, facts, OWN, at(now))
+    if again:
+        assert (answer.kind, answer.attempt) == (StepKind.DRAIN, 2)
+    else:
+        assert answer.signal is NodeSignal.OPERATOR_TOOK_OVER
+
+
+def test_in_verifying_a_new_mark_is_a_new_fault_and_an_old_one_is_not():
+    verifying = did(rec(NodePhase.VERIFYING), StepKind.DRAIN)
+    new = replace(MARKED, reason_at=at(5), boot_time=at(0))
+    assert signal_of(verifying, replace(FACTS, slurm=new), 6) is NodeSignal.FAULT_AGAIN
+    old = replace(MARKED, reason_at=at(-1), boot_time=at(0))
+    assert signal_of(verifying, replace(FACTS, slurm=old), 6) is NodeSignal.MARKED
+
+
+def test_in_mode_assist_a_node_is_set_down_under_its_mark():
+    facts = replace(FACTS, slurm=replace(MARKED, state="MIXED"), running=(slurm_job(),))
+    noted = rec(NodePhase.OPEN).on(NodeSignal.MARKED, at(1), "", None)
+    answer = moves(advance(noted, facts, ASSIST, at(1)))
+    assert answer.signal is NodeSignal.CORDON_SEEN
+    closed = noted.on(answer.signal, at(1), answer.why, None)
+    down = does(advance(closed, replace(facts, movable=frozenset({1})), ASSIST, at(2)))
+    assert (down.kind, down.reason) == (StepKind.DOWN, "Action:Replace")
+
+
+def test_in_mode_assist_a_person_is_told_how_to_ask_for_what_nobody_asked_for():
+    left = did(rec(NodePhase.REMEDYING, ladder=(Remedy.REPLACE,)), StepKind.DRAIN)
+    order = "scontrol update NodeName=n1 State=FAIL Reason=Action:Replace"
+    late = moves(advance(left, FACTS, ASSIST, at(1e6)))
+    assert late.signal is NodeSignal.DEADLINE
+    assert order in late.why
+    assert order in awaited(left, ASSIST).what
+    assert order not in awaited(left, OWN).what
+    assert order not in awaited(left.on(NodeSignal.MARKED, at(1), "", None), ASSIST).what
+
+
+@pytest.mark.parametrize(("code", "signal"), [("Replace", "replace_asked"), ("Reboot", "marked")])
+def test_a_mark_that_asks_for_more_climbs_before_anything_was_done(code, signal):
+    gentle = rec(
+        NodePhase.VACATED, ladder=(Remedy.REBOOT, Remedy.REPLACE), urgency=Urgency.AFTER_JOBS
+    )
+    facts = replace(FACTS, slurm=replace(MARKED, reason=f"Action:{code}"))
+    answer = moves(advance(did(gentle, StepKind.DRAIN), facts, OWN, at(1)))
+    assert answer.signal == signal
+    moved = gentle.on(answer.signal, at(1), "", None)
+    assert moved.urgency is Urgency.NOW
+    assert moved.remedy is (Remedy.REPLACE if code == "Replace" else Remedy.REBOOT)
+    rebooted = did(did(gentle, StepKind.DRAIN), StepKind.REBOOT)
+    assert signal_of(rebooted, facts) is NodeSignal.MARKED, (
+        "the reboot is under way: verifying tells"
+    )
+
+
+@pytest.mark.parametrize(("code", "climbs"), [("Replace", True), ("Reboot", False)])
+def test_a_replacement_asked_for_during_the_reboot_is_ordered_unless_the_node_is_well(code, climbs):
+    """Mode own drains the node again, which takes the mark off."""
+    rebooting = rec(NodePhase.REMEDYING, ladder=(Remedy.REBOOT, Remedy.REPLACE))
+    why = f"MIXED+FAIL: Action:{code}"
+    noted = did(rebooting.on(NodeSignal.MARKED, at(1), why, None), StepKind.DRAIN)
+    back = replace(noted, phase=NodePhase.VERIFYING, since=at(2))
+    ill = Assessment(replace(generation(), boot="b2"), Condition.SUSPECT, at(2))
+    back = replace(back, generation=ill.generation)
+    facts = replace(FACTS, heard=ill.generation, assessment=ill)
+    answer = advance(back, facts, OWN, at(3))
+    assert isinstance(answer, Move) == climbs
+    assert isinstance(advance(back, facts, ASSIST, at(3)), Wait), "the service acts on its marks"
+    if isinstance(answer, Move):
+        assert back.on(answer.signal, at(3), answer.why, None).remedy is Remedy.REPLACE
+    well = replace(facts, assessment=replace(ill, condition=Condition.HEALTHY))
+    assert isinstance(advance(back, well, OWN, at(1000)), Do), "it is given back"

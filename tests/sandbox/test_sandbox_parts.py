@@ -1,0 +1,118 @@
+"""Parts of the sandbox that need no Slurm: reaping, a metadata service, played hardware."""
+
+import os
+import socket
+import subprocess
+from datetime import datetime
+
+import pytest
+
+from hpctl.detection.check import Expected, Machine
+from hpctl.detection.checks import host_spot
+from hpctl.sandbox import hardware, slurmconf, supervisor
+from hpctl.sandbox.faults import change_file
+from hpctl.sandbox.instances import Imds
+from hpctl.sandbox.logs import last_lines
+from hpctl.sandbox.packages import Programs
+from hpctl.sandbox.proctree import zombie_children
+from hpctl.toolkit.compat import UTC
+from hpctl.toolkit.errors import HpctlError
+from tests.waiting import until
+
+
+def ended() -> subprocess.Popen[bytes]:
+    child = subprocess.Popen(["true"])
+    until(lambda: child.pid in zombie_children(os.getpid()))
+    return child
+
+
+def test_one_that_somebody_else_collects_first_ends_nothing(monkeypatch):
+    child = ended()
+    child.wait()
+    monkeypatch.setattr(supervisor, "zombie_children", lambda parent: [child.pid])
+    supervisor.reap_adopted()
+
+
+def test_strangers_are_collected_and_our_own_are_left_to_their_popen():
+    stranger, ours = ended(), ended()
+    supervisor.reap_adopted([ours.pid])
+    assert zombie_children(os.getpid()).count(ours.pid) == 1
+    assert stranger.pid not in zombie_children(os.getpid())
+    assert ours.wait() == 0
+    stranger.wait()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.1.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_the_agents_check_hears_the_notice_of_its_own_instance(port):
+    imds = Imds(port)
+    machines = {}
+    for address in ("127.0.1.1", "127.0.1.2"):
+        imds.serve(address)
+        machines[address] = Machine(expected=Expected(spot=True, metadata_url=imds.url(address)))
+    imds.give_notice("127.0.1.2", datetime(2026, 1, 1, tzinfo=UTC))
+    assert host_spot.gather_spot(machines["127.0.1.1"]).action == ""
+    heard = host_spot.gather_spot(machines["127.0.1.2"])
+    assert (heard.action, heard.at) == ("terminate", "2026-01-01T00:00:00Z")
+    imds.serve("127.0.1.2")
+    assert host_spot.gather_spot(machines["127.0.1.2"]).action == "", "a new instance has none"
+
+
+def test_a_file_is_changed_in_place_and_only_below_the_node(tmp_path):
+    root = tmp_path / "hardware"
+    hardware.boot(root, {"efa": 1})
+    path = "/sys/class/infiniband/rdmap79s0/ports/1/state"
+    held = (root / path[1:]).open()
+    change_file(root, path, "1: DOWN")
+    assert held.read() == "1: DOWN\n"
+    held.close()
+    change_file(root, path, remove=True)
+    assert not (root / path[1:]).exists()
+    change_file(root, "/sys/class/infiniband/rdmap79s0", remove=True)
+    assert not (root / "sys/class/infiniband/rdmap79s0").exists()
+    change_file(root, "/sys/class/nvme/nvme0/state", "live")
+    assert (root / "sys/class/nvme/nvme0/state").read_text() == "live\n"
+    for outside in ("/../boot_id", "/sys/../../boot_id", "/", "/proc/.."):
+        with pytest.raises(HpctlError, match="does not lie below"):
+            change_file(root, outside, "x")
+    with pytest.raises(HpctlError, match="No such file"):
+        change_file(root, "/sys/nothing", remove=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "plugin"),
+    [
+        ((22, 5, 8), "cgroup/v1"),
+        ((23, 2, 0), "cgroup/v1"),
+        ((23, 11, 10), "cgroup/v1"),
+        ((24, 5, 0), "disabled"),
+        ((24, 11, 5), "disabled"),
+        ((26, 5, 5), "disabled"),
+    ],
+)
+def test_cgroup_conf_names_a_plugin_that_the_release_knows(version, plugin):
+    assert slurmconf.render_cgroup(Programs({}, version)) == f"CgroupPlugin={plugin}\n"
+
+
+def test_no_plugin_of_slurm_conf_needs_cgroups():
+    template = slurmconf._TEMPLATE.read_text()
+    assert "ProctrackType=proctrack/linuxproc\n" in template
+    assert "cgroup" not in template
+
+
+def test_the_end_of_a_log_is_what_the_daemon_said(tmp_path):
+    out, own = tmp_path / "slurmd.x.out", tmp_path / "slurmd.x.log"
+    assert last_lines(out) == "(no output)"
+    own.write_text("[2026-11-27T10:10:36.126] error: no [scope]\n")
+    out.write_text("\n")
+    assert last_lines(out) == "error: no [scope]"
+    long = "slurmd: " + "x" * 100_000
+    out.write_text(f"slurmd: one\nslurmd: two\n\nslurmd: error: three\n{long}\n \n")
+    assert last_lines(out, 1) == "x" * 300
+    out.write_bytes(b"slurmd: one\nslurmd: two\nslurmd: error: \xff\nmunged: four\n\n")
+    assert last_lines(out) == "two / error: \ufffd / four"

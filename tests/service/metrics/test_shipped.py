@@ -1,0 +1,187 @@
+"""The shipped rules and dashboards, by promtool and by a real Prometheus."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from msgspec.structs import replace
+from prometheus_client import generate_latest
+
+from docgen.alerts import ALERTS, RECORDS
+from docgen.metrics import intake_registry
+from hpctl.cli.main import cli
+from hpctl.detection.metrics import PREFIX, Endpoint, render, samples_of, table
+from hpctl.insight.grey.decide import GAUGES
+from hpctl.service.intake.app import discovery_route, intake_app
+from hpctl.service.intake.server import IntakeServer
+from hpctl.service.metrics import Metrics
+from hpctl.service.observability_command import APT
+from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.policy import Policy
+from hpctl.wire.authentication import IntakeSettings
+from tests.fakes.values import view_of
+from tests.intakes import Sink, get
+from tests.process import free_port, promtool
+from tests.service.metrics.test_agent_metrics import SEEN
+from tests.tables import beside
+from tests.waiting import until
+
+CASES: dict[str, Any] = beside(__file__, "alerts.yaml")
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("rendered")
+    (place / "hpctl.yaml").write_text(f"state_dir: {place}\n")
+    done = run(place, "render", "--out", str(place), "--alertmanager", "127.0.0.1:9093")
+    assert done.exit_code == 0, done.output
+    return place
+
+
+def run(place: Path, *arguments: str):
+    command = ["observability", *arguments, "--config", str(place / "hpctl.yaml")]
+    return CliRunner().invoke(cli, command)
+
+
+def queries(place: Path) -> dict[str, str]:
+    """Every query of every dashboard, by where it stands."""
+    found = {}
+    for path in sorted((place / "dashboards").iterdir()):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel["targets"]:
+                assert target["datasource"]["uid"] == "${datasource}"
+                where = f"{path.stem}: {panel['title']}: {target['refId']}"
+                found[where] = target["expr"].replace("$__rate_interval", "5m")
+    return found
+
+
+def test_prometheus_takes_the_configuration_and_the_rules(rendered):
+    promtool("check", "config", rendered / "prometheus.yml")
+    promtool("check", "rules", rendered / "hpctl.rules.yml")
+    boards = [json.loads(p.read_text()) for p in (rendered / "dashboards").iterdir()]
+    assert len({board["uid"] for board in boards}) == len(boards) == 5
+
+
+def test_every_alert_fires_once_and_clears_once(rendered, tmp_path):
+    assert CASES.keys() == {alert.name for alert in ALERTS}
+    for every in ("1m", "30m"):
+        tests = [
+            _of_alert(a, CASES[a.name]) for a in ALERTS if CASES[a.name].get("every", "1m") == every
+        ]
+        file = tmp_path / f"{every}.yml"
+        order = {"group_eval_order": ["hpctl-records", "hpctl"], "evaluation_interval": every}
+        rules = [str(rendered / "hpctl.rules.yml")]
+        file.write_text(yaml.safe_dump({"rule_files": rules, **order, "tests": tests}))
+        promtool("test", "rules", file)
+
+
+def _of_alert(alert, case: dict[str, Any]) -> dict[str, Any]:
+    labels = case.get("labels", {})
+
+    def text(template: str) -> str:
+        return re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda m: labels[m[1]], template)
+
+    expected = {
+        "exp_labels": {**labels, "severity": alert.severity},
+        "exp_annotations": {"summary": text(alert.summary), "fix": f"Run `{text(alert.fix)}`."},
+    }
+    when = {"0m": [], case["fires"]: [expected], case["clears"]: []}
+    checks = [{"eval_time": t, "alertname": alert.name, "exp_alerts": e} for t, e in when.items()]
+    series = [{"series": k, "values": str(v)} for k, v in case["series"].items()]
+    return {"interval": case.get("every", "1m"), "input_series": series, "alert_rule_test": checks}
+
+
+def test_every_metric_that_is_named_exists(rendered):
+    exist = {PREFIX + name for name in table()} | RECORDS.keys()
+    for registry in (Metrics().registry, intake_registry()):
+        for family in registry.collect():
+            ends = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+            exist |= {family.name + end for end in ends.get(family.type, ("",))}
+    texts = [*queries(rendered).values(), *RECORDS.values(), *(alert.expr for alert in ALERTS)]
+    named = {name for text in texts for name in re.findall(r"\b(?:hpctl|hyperpod)[_:][\w:]+", text)}
+    assert len(named) > 40
+    assert named - exist == set()
+    gauges = {name for text in texts for name in re.findall(r'gauge="([^"]+)"', text)}
+    assert gauges <= set(GAUGES)
+
+
+def test_it_refuses_with_the_fix_what_cannot_be(rendered, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    refused = [
+        (("up",), "prometheus is not on the PATH"),
+        (("render", "--out", f"{rendered}/hpctl.yaml/x"), "cannot be written"),
+        (("render", "--out", "x", "--head", "http://a:b"), "not a head node's URL"),
+    ]
+    for arguments, why in refused:
+        error = run(rendered, *arguments).exception
+        assert isinstance(error, HpctlError)
+        assert why in str(error)
+    assert APT in run(rendered, "up").exception.hint
+
+
+@pytest.fixture
+def head():
+    """A head node's HTTP with a made-up state, and the agent of one of its nodes."""
+    text = render(samples_of(SEEN, [], {}))
+    agent = Endpoint("127.0.0.1:0", [], [], lambda: text)
+    agent.start()
+    metrics, view = Metrics(agent_port=agent.port), view_of(nodes=3)
+    nodes = {name: replace(n, address="127.0.0.1") for name, n in view.scheduler.nodes.items()}
+    metrics.cycle(0.1, replace(view, scheduler=replace(view.scheduler, nodes=nodes)), Policy())
+    app = intake_app(
+        IntakeSettings(),
+        Sink(),
+        lambda _: None,
+        routes=[discovery_route(lambda: json.dumps(metrics.targets()).encode())],
+        scrape=lambda: generate_latest(metrics.registry),
+    )
+    server = IntakeServer(app, "127.0.0.1", 0)
+    server.start()
+    yield server
+    server.stop()
+    agent.stop()
+    agent.join(5)
+
+
+def test_prometheus_follows_head_and_agents_and_answers_every_dashboard(head, rendered, tmp_path):
+    port = free_port()
+    (tmp_path / "hpctl.yaml").write_text(f"state_dir: {tmp_path}\n")
+    options = [f"--listen=127.0.0.1:{port}", f"--head=127.0.0.1:{head.port}", "--every=1s"]
+    command = [sys.executable, "-m", "hpctl", "observability", "up", *options]
+    with (tmp_path / "log").open("wb") as log:
+        up = subprocess.Popen(
+            [*command, f"--config={tmp_path}/hpctl.yaml"], stdout=log, stderr=log, cwd=tmp_path
+        )
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        try:
+            answer = json.loads(get(port, f"/api/v1/query?query={urllib.parse.quote(query)}"))
+        except (OSError, ValueError):  # it says so in words while it starts
+            return []
+        assert answer["status"] == "success", (query, answer)
+        return list(answer["data"]["result"])
+
+    try:
+        until(lambda: len(ask('up{job="hpctl-agents"} == 1')) == 3, 30)
+        until(lambda: ask('hpctl_nodes{partition="all",state="in_service"} == 3'), 10)
+        hot = ask("hpctl_agent_gpu_temperature_celsius")
+        assert {(one["metric"]["instance"], one["value"][1]) for one in hot} == {
+            (name, "61") for name in ("n1", "n2", "n3")
+        }
+        until(lambda: ask("hpctl_effective_training_time_ratio"), 10)
+        with_data = {
+            where.split(":")[0] for where, query in queries(rendered).items() if ask(query)
+        }
+        assert with_data == {"fleet", "grey", "hpctl", "jobs", "recoveries"}
+        assert not ask('ALERTS{alertname="HpctlDown"}')
+    finally:
+        up.send_signal(signal.SIGTERM)
+        assert up.wait(20) == 0, (tmp_path / "log").read_text()

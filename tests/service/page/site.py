@@ -1,0 +1,110 @@
+"""The page's real server on loopback, over a real journal; Slurm and the cloud are values."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from hpctl.engine.config import parse
+from hpctl.engine.journal.events import Event
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.service.intake.server import IntakeServer
+from hpctl.service.page.access import Access
+from hpctl.service.page.app import BOUNDS, Hub, application
+from hpctl.service.page.follow import Follower
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.identity import NodeName
+from hpctl.vocabulary.slurm_facts import SchedulerView
+from tests.cli import worlds
+
+HEAD = Holder("head-1", 4711, "0.1.0", "own", "head-1:8470")
+TOKEN = b"0123456789abcdef" * 2
+
+
+class Reads(Struct):
+    """A scheduler or a provider that answers what stands here."""
+
+    answer: SchedulerView | ProviderView
+    topology: dict[NodeName, str]
+
+    def view(self) -> SchedulerView | ProviderView:
+        return self.answer
+
+    def leaves(self) -> dict[NodeName, str]:
+        return self.topology
+
+
+def follower(place, patch, slurm, cloud=None, health=(), leaves=None):
+    """One that has looked once."""
+    config = parse(f"state_dir: {place}\nkill_switch: {place}/STOP\nmode: assist\n")
+    store = Store(config.url, write=True)
+    store.record(health)
+    store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
+    store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
+    store.close()
+    patch.setattr("hpctl.service.page.follow.now", lambda: worlds.NOW)
+    patch.setattr("hpctl.service.page.follow.make_scheduler", lambda _: Reads(slurm, leaves or {}))
+    patch.setattr(
+        "hpctl.service.page.follow.make_provider", lambda _: Reads(cloud or worlds.cloud(), {})
+    )
+    made = Follower(config)
+    made.look(5.0)
+    return made
+
+
+def append(place: Path, events: Sequence[Event]) -> None:
+    """What the daemon would write."""
+    store = Store(f"sqlite:///{place}/journal.db", write=True)
+    store.take_lease(HEAD, store.daemon(), worlds.at(-600), 30.0)
+    store.append(events)
+    store.renew_lease(worlds.at(89.5), 30.0, 0.012, "", "own")
+    store.close()
+
+
+@contextmanager
+def served(made: Follower, access: Access) -> Iterator[str]:
+    """The server, and its address."""
+    hub = Hub(made)
+    server = IntakeServer(application(hub, access), "127.0.0.1", bounds=BOUNDS)
+    server.start()
+    try:
+        yield server.url
+    finally:
+        hub.closed = True
+        server.stop()
+        made.close()
+
+
+def get(url, path, *, method="GET", **headers):
+    """One answer, by a connection of its own."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request(
+        method, path, headers={"authorization": f"Bearer {TOKEN.decode()}", **headers}
+    )
+    answer = connection.getresponse()
+    found = answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode()
+    connection.close()
+    return found
+
+
+def events(url: str, path: str, since: int = 0) -> Iterator[str]:
+    """The data of a stream's events, one by one."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), 10) as line:
+        ask = f"GET /live?path={path}&since={since} HTTP/1.1\r\nhost: {host}\r\n"
+        line.sendall(f"{ask}authorization: Bearer {TOKEN.decode()}\r\n\r\n".encode())
+        with line.makefile(encoding="utf-8") as lines:
+            yield from (one[6:] for one in lines if one.startswith("data: "))
+
+
+def holder() -> Access:
+    """Access for whoever has TOKEN."""
+    token: Callable[[], bytes] = lambda: TOKEN  # noqa: E731
+    return Access(token)

@@ -1,0 +1,172 @@
+"""What the page shows: every text escaped and bounded, whoever wrote it, in explain's words."""
+
+import re
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.engine.journal.events import HoldNoted, SignalSeen
+from hpctl.insight.explain_view import explain_view
+from hpctl.service.page.follow import Follower
+from hpctl.service.page.node_map import cells
+from hpctl.service.page.render import Renderer
+from hpctl.service.page.training import strip, trainings
+from hpctl.slurm.read import Reader
+from hpctl.slurm.run import Runner
+from hpctl.vocabulary.identity import JobId, NodeName, RecoveryId, RuleId
+from hpctl.vocabulary.model import Finding, Verdict
+from tests.cli import worlds
+from tests.service.page import site
+
+HOSTILE = (
+    "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{7*7}}{% raw %}"
+    "\u202e\u2066\x1b[31m\n\r\x00" + "A" * 10_000
+)
+PATHS = ("/", "/jobs", "/history")
+
+
+class Elements(HTMLParser):
+    """The tags and the attributes of a document."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+def shown(made: Follower, path: str) -> str:
+    renderer = Renderer(made)
+    return renderer.document(renderer.page(path), path, 1)
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follower:
+    some = (worlds.healed(), worlds.troubled(), worlds.changes())
+    site.append(tmp_path, [event for events in some for event in events])
+    return site.follower(tmp_path, monkeypatch, worlds.slurm(), health=[*worlds.health().values()])
+
+
+def test_no_text_of_anybody_becomes_markup_or_moves_the_reader(tmp_path, monkeypatch):
+    slurm = worlds.slurm()
+    jobs = {n: replace(job, name=HOSTILE, user=HOSTILE) for n, job in slurm.jobs.items()}
+    nodes = {n: replace(node, reason=HOSTILE) for n, node in slurm.nodes.items()}
+    evil = Finding(
+        "kernel.xid", Verdict.FAIL, worlds.at(0), worlds.at(0), HOSTILE, "79", HOSTILE, HOSTILE
+    )
+    health = [replace(h, findings=(evil,)) for h in worlds.health().values()]
+    opened = worlds.node_opened("n-1", worlds.gen(4), 60, meaning=HOSTILE, findings=(evil,))
+    hold = HoldNoted(worlds.at(70), HOSTILE, "budget", HOSTILE, RuleId(HOSTILE), True)
+    site.append(tmp_path, [opened, hold])
+    made = site.follower(
+        tmp_path, monkeypatch, replace(slurm, jobs=jobs, nodes=nodes), health=health,
+        leaves=dict.fromkeys(nodes, HOSTILE),
+    )  # fmt: skip
+    for path in (
+        *PATHS,
+        "/explain/n-1",
+        "/explain/4242",
+        "/explain/ip-10-1-0-5",
+        f"/explain/{HOSTILE}",
+    ):
+        text = shown(made, path)
+        found = Elements(text)
+        assert found.tags.isdisjoint({"img", "iframe", "object", "form", "style"}), path
+        assert text.count("<script") == 1  # our own
+        assert not {name for name in found.attributes if name.startswith("on") or name == "style"}
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b\x00]", text)
+        assert "49" not in re.findall(r"&gt;&#34;&#39;`(\S\S)", text)
+    assert "A" * 4001 not in text
+
+
+def test_a_page_says_what_explain_says(known: Follower) -> None:
+    for target in ("n-44444444", "j-77777777", "ip-10-1-0-5", "4444"):
+        view = explain_view(known.world, known.rules, target)
+        assert view is not None
+        text = shown(known, f"/explain/{target}")
+        for line in view.story:
+            assert line.text.replace("'", "&#39;") in text
+        assert view.headline.replace("'", "&#39;") in text
+        assert f"Waiting for: {view.next.what}"[:40] in text
+    assert Renderer(known).page("/explain/nobody") == {}
+    assert Renderer(known).page("/elsewhere") == {}
+    running = shown(known, "/explain/4242")
+    assert "alice" in running
+
+
+def test_the_map_tells_what_each_node_is(known: Follower) -> None:
+    kinds = {cell.name: cell.kind for cell in cells(known.world, {})}
+    assert kinds == {
+        "ip-10-1-0-1": "busy", "ip-10-1-0-2": "idle", "ip-10-1-0-3": "busy",
+        "ip-10-1-0-4": "healing", "ip-10-1-0-5": "held", "ip-10-1-0-6": "person",
+        "ip-10-1-0-7": "closed", "ip-10-1-0-10": "unknown",
+    }  # fmt: skip
+    names = [NodeName(f"ip-10-1-0-{n}") for n in (1, 2, 3)]
+    leaves = dict(zip(names, ("leaf-10", "leaf-2", "leaf-2"), strict=True))
+    placed = [(c.leaf, c.name) for c in cells(known.world, leaves) if c.leaf]
+    assert placed == [("leaf-2", names[1]), ("leaf-2", names[2]), ("leaf-10", names[0])]
+
+
+def test_a_job_s_losses_are_its_own_and_fit_its_time(known: Follower) -> None:
+    found = {t.id: t for t in trainings(known.world)}
+    train = found[JobId(4242)]
+    assert train.lost_s == pytest.approx(1.6 - 0.22)
+    assert train.since == worlds.SUBMIT
+    assert train.ratio == pytest.approx(1 - train.lost_s / (3600 + 60), abs=1e-6)
+    assert found[JobId(4545)].redone == 200
+    for each in found.values():
+        assert all(x >= 0 and x + width <= 1000 for x, width, _, _ in each.strip)
+    begin = worlds.T0
+    assert strip([(begin, begin, "a", ""), (begin, begin + timedelta(hours=1), "b", "")])
+
+
+def test_only_what_changed_has_another_key(known: Follower, tmp_path: Path) -> None:
+    renderer = Renderer(known)
+    before = renderer.page("/")
+    site.append(
+        tmp_path, [SignalSeen(worlds.at(80), RecoveryId("n-44444444"), "needs_human", "no")]
+    )
+    known._next = 0.0
+    assert known.look()
+    after = renderer.page("/")
+    changed = {name for name in after if after[name].key != before[name].key}
+    assert changed == {"attention", "healing", "legend", "c-worker-group-1", "n-ip-10-1-0-4"}
+
+
+def test_a_journal_that_cannot_be_read_is_shown_as_old(known: Follower, tmp_path: Path) -> None:
+    (tmp_path / "journal.db").rename(tmp_path / "away.db")
+    known._next = 0.0
+    assert known.look()
+    assert "This is out of date: there is no journal" in shown(known, "/")
+    (tmp_path / "away.db").rename(tmp_path / "journal.db")
+    known._next = 0.0
+    assert known.look()
+    assert "out of date" not in shown(known, "/")
+    assert "n-44444444" in known.world.state.nodes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # topology/tree; source: slurm.schedmd.com/topology.html
+        "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[0-1]\n"
+        "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n2\n"
+        "SwitchName=top Level=1 LinkSpeed=1 Nodes=n[0-2] Switches=s[0-1]\n",
+        # topology/block
+        "BlockName=s0 BlockIndex=0 Nodes=n[0-1] BlockSize=2\nBlockName=s1 BlockIndex=1 Nodes=n2\n",
+    ],
+)
+def test_a_node_hangs_on_its_leaf_or_block(tmp_path: Path, text: str) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}END\n")
+    program.chmod(0o755)
+    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {"n0": "s0", "n1": "s0", "n2": "s1"}
+    program.write_text("#!/bin/sh\necho No topology information available; exit 1\n")
+    assert Reader(Runner(bin_dir=tmp_path)).leaves() == {}

@@ -1,0 +1,45 @@
+"""The real daemon tells people: an operator's sink of an escalation, a job's owner by MailProg."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from hpctl.toolkit.compat import UTC
+from tests.daemon.chaos import cluster
+from tests.live import until
+from tests.service.test_notify import Webhook
+
+pytestmark = pytest.mark.slurm
+MAILER = '#!/bin/sh\necho "$@" >>{base}/mails\ncat >>{base}/mails\n'
+
+
+def test_an_escalation_and_a_resumed_job_are_told(tmp_path: Path) -> None:
+    hook = Webhook()
+    url = tmp_path / "url"
+    url.touch(0o600)
+    url.write_text(hook.url)
+    tmp_path.chmod(0o755)
+    ask = {"xid-79": {"ladder": ["ask_human"]}}
+    told = {"sinks": {"ops": str(url)}, "users": "mailprog"}
+    conf = "MailProg={base}/mailer\n"
+    with cluster(
+        {"catalogue": ask, "notify": told}, {"mailer": MAILER}, nodes=2, slurm_conf=conf
+    ) as live:
+        job = live.start("sleep 600", "--mail-user=ann@x.org", "--mail-type=REQUEUE")
+        node = str(live.job(job).nodes[0])
+        live.xid(node)
+        until(lambda: bool(hook.got), 60, "the sink has the escalation")
+        heard = datetime.now(UTC)
+        (rec,) = live.node_recoveries()
+        assert (heard - rec.since).total_seconds() < 5
+        assert hook.got[0]["title"].endswith(f"escalated: {node}")
+        assert f"Next: hpctl explain {node}" in hook.got[0]["message"]
+        box = Path(live.sandbox.state_dir).parent / "mails"
+        resumed = f"job resumed: {job} ann@x.org"
+        until(lambda: box.exists() and resumed in box.read_text(), 30, "the owner has a mail")
+        assert "Nobody has to do anything." in box.read_text()
+        listed = json.loads(live.hpctl("notify", "list", "--json"))["sinks"]
+        assert [(row["name"], row["waiting"]) for row in listed] == [("ops", 1), ("mailprog", 0)]
+    hook.close()

@@ -1,0 +1,220 @@
+"""What may be sent, decided from a look: the requeue sequence, the nodes' rules, the errors."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from hpctl.slurm import cli, rules
+from hpctl.slurm.records import JobRecord, Size
+from hpctl.slurm.run import End, Ran, outcome
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.identity import Attempt, NodeName
+from hpctl.vocabulary.outcome import Outcome
+from hpctl.vocabulary.reason import own_reason
+from hpctl.vocabulary.slurm_facts import SlurmJob, SlurmNode
+
+T = datetime(2026, 3, 1, tzinfo=UTC)
+FAILED = SlurmJob(7, "FAILED", T, 1)
+MINE = Attempt(7, T, 1)
+COMPLETING = frozenset({"COMPLETING"})
+A, B, C = map(NodeName, "abc")
+
+
+def record(**over) -> JobRecord:
+    return JobRecord(replace(FAILED, **over))
+
+
+def code(answer) -> str:
+    """`send`, a rejection's code, or `accepted`."""
+    if isinstance(answer, Outcome):
+        return answer.code or str(answer.kind)
+    return "send"
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(), "send"),
+        (record(state="RUNNING"), "send"),
+        (record(flags=COMPLETING), "completing"),
+        (record(state="PENDING", restarts=2, submit=T, flags=COMPLETING), "completing"),
+        (record(state="PENDING", restarts=2, submit=T + timedelta(9)), "accepted"),
+        (record(state="RUNNING", restarts=2, submit=T + timedelta(9)), "other_attempt"),
+        (record(state="FAILED", restarts=2, submit=T + timedelta(9)), "other_attempt"),
+        (record(restarts=0), "other_attempt"),
+        (record(submit=T + timedelta(9)), "other_attempt"),
+        (record(state="PENDING", restarts=2, submit=T - timedelta(9)), "other_attempt"),
+        (record(requeue=False), "no_requeue"),
+        (record(batch=False), "not_batch"),
+        (JobRecord(FAILED, array_job=5, array_task="1-3"), "array_whole"),
+        (JobRecord(FAILED, array_job=5, array_task="2"), "send"),
+        (JobRecord(FAILED, het_job=7), "het_job"),
+        (None, "no_such_job"),
+    ],
+)
+def test_requeue(job, expected):
+    assert code(rules.requeue(job, MINE)) == expected
+
+
+def test_a_task_is_named_so_that_the_array_is_not():
+    assert rules.requeue(JobRecord(FAILED, array_job=7, array_task="2"), MINE) == "7_2"
+
+
+EXPEDITED = frozenset({"REQUEUE_HOLD", "EXPEDITED_REQUEUE"})
+PENDING = {"state": "PENDING", "restarts": 2}
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (record(**PENDING), "send"),
+        (record(**PENDING, flags=COMPLETING), "completing"),
+        (record(**PENDING, reason="JobHeldUser"), "held"),
+        (record(**PENDING, reason="JobHeldAdmin"), "held"),
+        (record(**PENDING, flags=frozenset({"REQUEUE_HOLD"})), "held"),
+        (record(**PENDING, flags=EXPEDITED, reason="JobHeldUser"), "send"),
+        (record(**PENDING, flags=EXPEDITED, reason="JobHeldAdmin"), "held"),
+        (record(**PENDING, flags=frozenset({"EXPEDITING"})), "send"),
+        (record(state="RUNNING"), "not_pending"),
+        (record(), "not_pending"),
+        (JobRecord(replace(FAILED, state="PENDING"), array_job=7, array_task="1-3"), "array_whole"),
+        (JobRecord(replace(FAILED, state="PENDING"), het_job=7), "het_job"),
+        (None, "no_such_job"),
+    ],
+)
+def test_start_now(job, expected):
+    assert code(rules.start_now(job, [], [])) == expected
+
+
+def test_an_expedited_job_that_slurm_holds_is_released_as_well():
+    job = record(**PENDING, flags=EXPEDITED, reason="JobHeldUser")
+    assert rules.start_now(job, [], []).release
+
+
+@pytest.mark.parametrize(
+    ("own", "exclude", "forgive", "sent"),
+    [
+        ((), (), (), None), ((), (A,), (), (A,)), ((B,), (A,), (), (A, B)), ((B,), (B,), (), None),
+        ((B,), (C,), (B,), (C,)), ((B,), (), (B,), ()), ((B,), ("gone",), (), None),
+        ((B, "gone"), (A,), (), (A, B)), ((A,), (A,), (A,), None),
+    ],
+)  # fmt: skip
+def test_the_excluded_nodes_are_merged_with_the_users_own(own, exclude, forgive, sent):
+    send = rules.start_now(record(**PENDING, excluded=own), exclude, {A, B, C}, forgive)
+    assert send.exclude == sent
+
+
+OURS = own_reason("r1", "xid 79")
+DRAIN = frozenset({"DRAIN"})
+
+
+def node(state: str = "IDLE", reason: str = "", *flags: str) -> SlurmNode:
+    return SlurmNode(A, state, frozenset(flags), reason)
+
+
+@pytest.mark.parametrize(
+    ("seen", "drain", "down", "back"),
+    [
+        (None, "no_such_node", "no_such_node", "no_such_node"),
+        (node(), "send", "not_ours", "accepted"),
+        (node("IDLE", OURS, "DRAIN"), "accepted", "send", "send"),
+        (node("IDLE", OURS + " : Not responding", "DRAIN"), "accepted", "send", "send"),
+        (node("IDLE", "hpctl:r2 x", "DRAIN"), "send", "not_ours", "not_ours"),
+        (node("IDLE", "disk", "DRAIN"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "", "DRAIN"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "disk", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "Action:Replace", "FAIL"), "send", "not_ours", "not_ours"),
+        (node("MIXED", "Action:Reboot : Not responding", "DRAIN"), "send", "not_ours", "not_ours"),
+        (node("DOWN", "Action:Replace"), "send", "not_ours", "not_ours"),
+        (node("IDLE", "action: replace please", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
+        (node("IDLE", "Prolog error", "DRAIN"), "send", "not_ours", "not_ours"),
+        (node("IDLE", "Kill task failed", "FAIL"), "foreign_drain", "not_ours", "not_ours"),
+        (node("DOWN", "taken out by Ada"), "foreign_drain", "not_ours", "not_ours"),
+        (node("DOWN", "Not responding"), "send", "not_ours", "not_ours"),
+        (node("DOWN", OURS, "DRAIN"), "accepted", "accepted", "send"),
+        (node("DOWN", OURS, "DRAIN", "NOT_RESPONDING"), "accepted", "accepted", "not_responding"),
+        (node("IDLE", OURS, "DRAIN", "NOT_RESPONDING"), "accepted", "send", "not_responding"),
+    ],
+)
+def test_what_may_be_done_to_a_node(seen, drain, down, back):
+    answers = [rules.drain(seen, OURS), rules.down(seen, OURS), rules.give_back(seen, "r1")]
+    assert [code(a) if a else "send" for a in answers] == [drain, down, back]
+
+
+@pytest.mark.parametrize("reason", ["somebody's", "", "hpctl:r1 two\nlines"])
+def test_only_our_own_reasons_are_sent(reason):
+    assert rules.drain(node(), reason).code == "bad_reason"
+
+
+NO_CONTACT = "Unable to contact slurm controller"
+
+
+def ran(end: End = End.EXITED, exit_code: int = 1, err: str = "") -> Ran:
+    return Ran(("scontrol",), end, exit_code, b"", err, 1.0)
+
+
+def says(error: str) -> Ran:
+    return ran(err=f"slurm_update error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "code", "transient"),
+    [
+        (ran(exit_code=0), "accepted", "", False),
+        (ran(End.NOT_STARTED), "rejected", "not_started", True),
+        (ran(End.TIMED_OUT, -9), "ambiguous", "timeout", False),
+        (ran(End.TOO_LONG, -9), "ambiguous", "timeout", False),
+        (ran(exit_code=-11), "ambiguous", "killed", False),
+        (ran(), "ambiguous", "exit_status", False),
+        (says(f"{NO_CONTACT} (connect failure)"), "rejected", "unavailable", True),
+        (says(f"{NO_CONTACT} (receive failure)"), "ambiguous", "unavailable", False),
+        (says("Socket timed out on send/recv operation"), "ambiguous", "timeout", False),
+        (says("Zero Bytes were transmitted or received"), "ambiguous", "connection_lost", False),
+        (ran(err="Job is pending execution for job 7"), "rejected", "ESLURM_JOB_PENDING", False),
+        (says("Invalid node name specified"), "rejected", "ESLURM_INVALID_NODE_NAME", False),
+        (says("Something new"), "rejected", "SLURM_ERROR", False),
+    ],
+)
+def test_what_an_end_says_of_an_order(what, kind, code, transient):
+    answer = outcome(what)
+    assert (str(answer.kind), answer.code, answer.transient) == (kind, code, transient)
+
+
+def test_a_refused_batch_is_repeated_singly_and_an_ambiguous_one_is_not():
+    sent: list[list[str]] = []
+
+    def send(names, reason: str) -> Outcome:
+        sent.append(list(names))
+        if reason == "lost":
+            return Outcome.ambiguous("timeout")
+        return Outcome.rejected("BAD") if B in names else Outcome.accepted()
+
+    wanted = {A: "r", B: "r", C: "lost", "d": "lost"}
+    answers = cli.update(wanted, {}, lambda *_: None, send, with_reason=True)
+    assert sent == [[A, B], [A], [B], [C, "d"]]
+    assert [code(a) for a in answers.values()] == ["accepted", "BAD", "timeout", "timeout"]
+    assert list(answers) == list(wanted)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "word"), [(0.0, "now"), (-1.0, "now"), (0.2, "now+1"), (30.0, "now+30")]
+)
+def test_a_wait_is_rounded_up(after_s, word):
+    assert rules.start_time(after_s) == f"StartTime={word}"
+
+
+@pytest.mark.parametrize(
+    ("size", "tasks"),
+    [
+        (Size(nodes=3, least=2, tasks=24, tasks_per_node=8), 16),
+        (Size(nodes=3, least=3, tasks=24, tasks_per_node=8), None),
+        (Size(nodes=3, least=2, tasks=20, tasks_per_node=8), None),  # the user's own number
+        (Size(nodes=3, least=2, tasks=2), None),
+        (Size(), None),
+    ],
+)
+def test_an_elastic_job_needs_no_more_tasks_than_for_its_least_nodes(size, tasks):
+    job = JobRecord(SlurmJob(7, "PENDING", datetime(2026, 3, 1, tzinfo=UTC), 1), size=size)
+    for elastic, expected in ((True, tasks), (False, None)):
+        assert rules.start_now(job, (), (), elastic=elastic).tasks == expected

@@ -1,0 +1,104 @@
+"""The bounding module at the extremes of each type, and the terminal that it keeps clean."""
+
+import io
+import json
+import math
+from datetime import datetime, timedelta, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from hpctl.engine.journal.rows import _decoders
+from hpctl.toolkit import output
+from hpctl.toolkit.bounds import (
+    EARLIEST,
+    LATEST,
+    MAX_COUNT,
+    at_stamp,
+    at_text,
+    in_utc,
+    json_safe,
+    later,
+    natural,
+    printable,
+    span,
+)
+from hpctl.toolkit.compat import UTC
+from hpctl.vocabulary.model import Finding, Verdict
+
+FAR = (1e300, 1.7e308, math.inf, math.nan, -1e300, -math.inf, 0.0, 1e-300)
+
+
+@given(st.datetimes(timezones=st.just(UTC)), st.sampled_from(FAR) | st.floats())
+def test_time_arithmetic_is_total(at: datetime, seconds: float) -> None:
+    assert EARLIEST <= later(at, seconds) <= LATEST
+    assert isinstance(span(seconds), timedelta)
+    assert isinstance(at_stamp(seconds), datetime | None)
+
+
+@given(st.datetimes(), st.integers(-14, 14))
+def test_every_zone_of_every_time_is_utc(at: datetime, hours: int) -> None:
+    zoned = at.replace(tzinfo=timezone(timedelta(hours=hours)))
+    assert EARLIEST <= in_utc(zoned) <= LATEST
+    assert in_utc(zoned).tzinfo is UTC
+
+
+@given(st.text() | st.sampled_from(["\u00b2", "9" * 9999, "\u0663", "-1", " 1"]))
+def test_a_text_is_a_number_or_it_is_not(text: str) -> None:
+    assert 0 <= natural(text) <= MAX_COUNT
+    assert isinstance(at_text(text), datetime | None)
+
+
+def test_no_wait_is_over_that_is_no_number() -> None:
+    assert (later(datetime(2026, 1, 1, tzinfo=UTC), math.nan), natural("12")) == (LATEST, 12)
+    assert at_text("2026-01-31T12:00:00") == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert at_text("10000-01-03T23:00:00") == LATEST
+    assert at_stamp(0) is None
+
+
+def test_a_finding_of_the_year_one_that_is_stored_already_loads() -> None:
+    from hpctl.engine.journal.rows import _findings
+
+    stored = (
+        b'[{"check":"kernel.xid","verdict":"fail","first":"0001-01-01T00:00:00Z",'
+        b'"last":"9999-12-31T23:59:59Z"}]'
+    )
+    (finding,) = _findings.decode(stored)
+    assert (finding.first, finding.last) == (EARLIEST, LATEST)
+    assert Finding("c", Verdict.OK, datetime.min.replace(tzinfo=UTC), LATEST).first == EARLIEST
+    assert (
+        _decoders["JobReported"]
+        .decode(
+            b'{"at":"2026-01-01T00:00:00Z","report":{"job":1,"restarts":0,"trouble":'
+            b'{"kind":"crash","at":"0001-01-01T00:00:00Z","why":""}}}'
+        )
+        .report.trouble.at
+        == EARLIEST
+    )
+
+
+HOSTILE = "a\x1b[2Jb\x9b1mc\u202ed\x07e\x7f\u2028f"
+
+
+@given(st.text() | st.just(HOSTILE))
+def test_printable_leaves_nothing_that_a_terminal_obeys(text: str) -> None:
+    clean = printable(text)
+    assert not set(clean) & set(map(chr, [*range(32), *range(127, 160), 0x202E, 0x2028]))
+    assert len(clean) == len(text)
+    assert (printable(clean), printable("a\tb\n", lines=True)) == (clean, "a\tb\n")
+
+
+@given(st.text() | st.just(HOSTILE))
+def test_json_stays_the_same_document(text: str) -> None:
+    safe = json_safe(json.dumps(text, ensure_ascii=False))
+    assert (json.loads(safe), printable(safe, lines=True)) == (text, safe)
+
+
+def test_what_users_wrote_reaches_no_terminal_uncleaned_and_colours_stay() -> None:
+    terminal = io.StringIO()
+    made = output._clean_console()(file=terminal, force_terminal=True, color_system="standard")
+    made.print(Text(HOSTILE, "red"))
+    made.print(HOSTILE, markup=False)
+    assert "\x1b[31m" in terminal.getvalue()
+    assert "\x1b[2J" not in terminal.getvalue()
