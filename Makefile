@@ -19,7 +19,6 @@ WITH_SLURM = $(shell grep -rl 'mark\.slurm' tests --include='*.py' | sed -E '/\/
 # Where the environment forbids to write bytecode, every process of every test compiles hpctl again:
 # 1.4 s of a processor for a sandbox with its daemon, 9 s for each of the five that collect the tests.
 unexport PYTHONDONTWRITEBYTECODE
-INNER := tests/unit tests/properties tests/architecture tests/docs
 
 .PHONY: help
 help: ## List the targets
@@ -47,7 +46,7 @@ test: static test-pure test-slurm ## Format, lint, types, import rules and the t
 
 .PHONY: check
 check: static test-packages ## The inner loop: everything static, and the quick tests without Slurm (under a minute)
-	$(BIN)/$(PURE) -m "not slurm and not nightly and not slow" $(INNER)
+	$(BIN)/$(PURE) -m "not slurm and not nightly and not slow and not integration" tests
 
 .PHONY: static
 static: setup ## Format, lint, types and import rules
@@ -64,7 +63,7 @@ test-pure: test-packages ## The tests that need no Slurm
 .PHONY: test-trixie
 test-trixie: setup ## The same on Debian 13 and its Python, in the matrix's root (needs root)
 	@.ci/matrix --in trixie env HPCTL_TEST_WITHOUT_FRAMEWORKS=1 .ci/once-more $(PURE) tests \
-		--ignore=tests/architecture --ignore=tests/docs --ignore=tests/checkpoints \
+		--ignore=tests/architecture --ignore=tests/docs --ignore=tests/checkpoints/proof \
 		--ignore=tests/service/page/test_browser.py --ignore=tests/clusters/lifecycle/test_scripts.py --ignore=tests/jobs/elastic/test_elastic_torch.py
 
 .PHONY: test-floor
@@ -139,7 +138,7 @@ package: setup ## Build a wheel and a .deb that needs no network, under dist/
 
 .PHONY: corpus
 corpus: setup ## Play the fault corpus: each case gets the verdict that is right for it
-	$(BIN)/pytest -q tests/corpus
+	$(BIN)/pytest -q tests/detection/corpus
 
 # Strict: a broken link, or a command, key or view that is not documented, fails. The Material theme
 # is installed by the first run; nothing else needs it.

@@ -1,7 +1,7 @@
 """`hpctl triage`: how right it is on kernel lines that no pattern was written for, and how fast.
 
-How right: the sets of `tests/detection/corpus/held_out`, labeled by what the drivers' sources mean before
-hpctl read them; of the last one nothing was mended. The rival is what everybody types:
+How right: the sets of `tests/detection/corpus/held_out`, labeled by what the drivers' sources mean
+before hpctl read them; of the last one nothing was mended. The rival is what everybody types:
 `dmesg | grep -iE 'error|fail|...'`, and for acting a list of Xid numbers to reboot for.
 
 How fast: the whole command on a megabyte, of all kinds of lines and of Xid lines alone, beside a

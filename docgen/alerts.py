@@ -1,4 +1,5 @@
-"""hpctl/service/observability/hpctl.rules.yml: what is worth an alert, and rates that dashboards share."""
+"""hpctl/service/observability/hpctl.rules.yml: what is worth an alert, and rates that dashboards
+share."""
 
 import yaml
 from msgspec import Struct

@@ -1,4 +1,5 @@
-"""docs/cards.md: the floors of the acceptance test by card, from hpctl/nodes/acceptance/card_figures.md."""
+"""docs/cards.md: the floors of the acceptance test by card, from
+hpctl/nodes/acceptance/card_figures.md."""
 
 from hpctl.nodes.acceptance.cards import (
     CARDS,

@@ -1,4 +1,4 @@
-"""hpctl/observability/dashboards/: Grafana's dashboards, by Grafana's own typed builders."""
+"""hpctl/service/observability/dashboards/: Grafana's dashboards, by Grafana's own typed builders."""
 
 import json
 from collections.abc import Mapping, Sequence

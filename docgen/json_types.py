@@ -16,12 +16,11 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-import hpctl.agent
+import click
 import msgspec
 import yaml
 
-import hpctl.cli
-import hpctl.clusters
+import hpctl
 
 HEAD = """# The JSON that commands print
 
@@ -94,13 +93,32 @@ def _command(schema: str, command: str) -> str:
 
 
 def _classes() -> dict[str, type]:
-    """The classes that may be views, by their names; those of the commands win."""
+    """The classes that may be views, by their names.
+
+    Of several with one name that of a command wins, and above it that of what commands share.
+    """
     found: dict[str, type] = {}
-    for package in (hpctl.agent, hpctl.clusters, hpctl.cli):
-        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            members = vars(importlib.import_module(info.name))
-            found |= {name: v for name, v in members.items() if _is_part(v)}
-    return found
+    commands: dict[str, type] = {}
+    shared: dict[str, type] = {}
+    for name in _modules():
+        module = importlib.import_module(name)
+        parts = {key: value for key, value in vars(module).items() if _is_part(value)}
+        is_command = any(isinstance(value, click.Command) for value in vars(module).values())
+        if name.endswith("views"):
+            shared |= parts
+        elif is_command:
+            commands |= parts
+        else:
+            found |= parts
+    return found | commands | shared
+
+
+def _modules() -> Iterator[str]:
+    """The modules that may hold views, by name."""
+    for info in pkgutil.walk_packages(hpctl.__path__, "hpctl."):
+        room = info.name.split(".")[1]
+        if room not in ("__main__", "sandbox"):
+            yield info.name
 
 
 def _is_part(kind: Any) -> bool:

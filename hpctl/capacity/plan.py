@@ -42,7 +42,8 @@ from hpctl.vocabulary.slurm_facts import SlurmNode
 from hpctl.vocabulary.spares_reservation import RESERVATION
 
 RankRisks = Callable[[View, datetime, set[NodeName]], Mapping[NodeName, float]]
-"""How likely each of some nodes breaks within a week: `hpctl.insight.forecast.decide` in a daemon."""
+"""How likely each of some nodes breaks within a week: `hpctl.insight.forecast.decide` in a
+daemon."""
 
 REFUSED_S: Final = 30.0
 """How long a refused reservation is left alone."""

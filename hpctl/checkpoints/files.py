@@ -5,7 +5,8 @@ on NFS it is the open that asks the server for the file's present size, where a 
 from a cache.
 
 In an object store a key is taken for a directory or a file, as far as the formats need it. Which
-store it is, is not known here: `hpctl.sagemaker.objects` has S3, and the CLI brings the two together.
+store it is, is not known here: `hpctl.sagemaker.objects` has S3, and the CLI brings the two
+together.
 Objects differ from files: one appears whole or not at all, a listing has size, time and tag of a
 thousand of them in one request, and each read is a request of some 20 ms. So a candidate is listed
 once, and everything but the contents comes from that snapshot. A directory is what the keys

@@ -117,7 +117,8 @@ def parse_reservations(text: str) -> dict[str, tuple[NodeName, ...]]:
 
 
 class CliScheduler(Reader):
-    """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as Reader does.
+    """`hpctl.vocabulary.ports.Scheduler` over Slurm's own commands, run by `runner`; it reads as
+    Reader does.
 
     Slurm gives up on a dead or silent slurmctld after 10 s (MessageTimeout) by itself: a runner
     with a longer timeout gets Slurm's own message.

@@ -14,6 +14,8 @@ from hpctl.checkpoints.formats.pickle_reader import PickleReader
 from hpctl.checkpoints.search import Checkpoint, every, judge, last_complete
 from tests.checkpoints.checkpoint_files import generic
 
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
+
 NOBODY = 65534
 SIZE = 12 << 20
 MANY = 1 << 18

@@ -26,7 +26,7 @@ from hpctl.vocabulary.outcome import OutcomeKind
 from tests.aws_wire import Answer, answering
 from tests.examples import sliced
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.adversary, pytest.mark.timeout(120), pytest.mark.integration]
 
 GOOD_ID, OTHER_ID = "i-0123456789abcdef0", "i-0ffffffffffffffff"
 CLUSTER: dict[str, Any] = {

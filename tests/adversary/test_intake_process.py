@@ -18,6 +18,8 @@ from tests.intakes import get
 from tests.process import free_port
 from tests.waiting import until
 
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
+
 PATIENCE_S = 20.0
 
 

@@ -1,7 +1,11 @@
 """What one node, or one job, says of another node destroys nothing."""
 
+import pytest
+
 from hpctl.faults.catalogue import rules
 from hpctl.insight.grey.decide import SIGNALS
+
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
 
 
 def test_what_peers_say_of_a_node_is_watched_and_no_more() -> None:

@@ -19,7 +19,12 @@ from tests.adversary.bed import Siege, attack, begin
 from tests.live import until
 from tests.munged import munged, public_directory
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.adversary,
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.timeout(300),
+]
 
 JOBS, REPORTS = "/v1/jobs", wire.PATH
 

@@ -6,6 +6,8 @@ from hpctl.jobs.run.progress_notes import listen
 from tests.adversary.bed import attack
 from tests.jobs.run.progress_talk import heard, sender
 
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
+
 SHOTS = [
     b"step=99 loss=nan", b"token= step=99", b"token=00000000000000000000000000000000 step=99",
     b"done", b"\xff\xfe" * 400, b"step=" + b"9" * 4000, b'{"step":1e999}', b"",

@@ -12,7 +12,12 @@ from tests.adversary.bed import STRANGER, Siege, attack, drop
 from tests.live import until
 from tests.process import run_text
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.adversary,
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.timeout(300),
+]
 
 READS = (("status",), ("nodes",), ("jobs",), ("recoveries",), ("forecast",), ("audit",))
 # What a package below somebody's home needs is imported before the user is changed.

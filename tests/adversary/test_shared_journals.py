@@ -12,7 +12,7 @@ from tests.engine.journal.conftest import postgresql as postgresql
 from tests.engine.test_requests_desk import NOON, Head
 from tests.munged import realm
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.adversary, pytest.mark.timeout(120), pytest.mark.integration]
 INJECTED = ("n1'; DROP TABLE hpctl_events; --", 'n1" OR ""="', "n1\\' OR 1=1 -- ", "n%s%(x)s:p")
 
 

@@ -9,7 +9,13 @@ import pytest
 from tests.daemon.chaos import cluster, stays
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.adversary,
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]
 LIMIT = 3
 
 

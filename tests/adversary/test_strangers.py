@@ -13,6 +13,8 @@ from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink
 
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
+
 WITHIN_S = 30.0
 """How long a busy machine may take to hang up; a peer that is not bounded stays for good."""
 

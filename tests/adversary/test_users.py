@@ -7,7 +7,12 @@ import pytest
 from tests.adversary.bed import STRANGER, Siege, attack
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.adversary,
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.timeout(300),
+]
 
 
 def comment(policy, **more) -> str:

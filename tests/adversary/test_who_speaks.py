@@ -24,7 +24,7 @@ from hpctl.wire.heads import Unproved, check_proof, trusted_uids
 from hpctl.wire.job_report_client import MUNGE_SOCKET, send_report
 from tests.intakes import Head, Session, report
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.adversary, pytest.mark.slurm, pytest.mark.integration]
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from hpctl.wire import authentication
 from hpctl.wire.authentication import RateLimiter, Refusal
 from tests.fakes.desk import NOON, Desk
 
+pytestmark = [pytest.mark.integration, pytest.mark.adversary]
+
 HANG = JobReport(7, 0, Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang"))
 
 

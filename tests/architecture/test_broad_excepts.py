@@ -10,13 +10,13 @@ from collections import Counter
 from tests.architecture.source import python_files, text, tree
 
 ALLOWED = {
-    "hpctl/detection/outside/reported.py": 1,
+    "hpctl/detection/outside/local_server.py": 1,
     "hpctl/detection/runner.py": 1,
     "hpctl/clusters/request.py": 1,
     "hpctl/vocabulary/isolation.py": 2,
     "hpctl/service/intake/process.py": 2,
     "hpctl/daemon/main.py": 1,
-    "hpctl/engine/observe.py": 1,
+    "hpctl/engine/cloud_watch.py": 1,
     "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,
     "hpctl/jobs/hangs/flight_files.py": 1,

@@ -9,8 +9,8 @@ from tests.process import run_text
 
 # The libraries that open a door to the world, and the only places that may open it.
 DOORS = {
-    "boto3": ("hpctl/cloud", "hpctl/sandbox"),
-    "botocore": ("hpctl/cloud", "hpctl/sandbox"),
+    "boto3": ("hpctl/sagemaker", "hpctl/sandbox"),
+    "botocore": ("hpctl/sagemaker", "hpctl/sandbox"),
     "pyslurm": ("hpctl/slurm/pyslurm.py",),
     "pynvml": ("hpctl/detection/nvml/child.py",),
     "moto": ("hpctl/sandbox",),

@@ -1,4 +1,5 @@
-"""What others wrote reaches a terminal by `hpctl.toolkit.output`, or cleaned by `printable`, alone."""
+"""What others wrote reaches a terminal by `hpctl.toolkit.output`, or cleaned by `printable`,
+alone."""
 
 import ast
 from collections import Counter

@@ -5,7 +5,7 @@ import pytest
 from hpctl.vocabulary.change import ChangePhase, Kind
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 AUTOSCALE = {
     "enabled": True,

@@ -9,7 +9,7 @@ import pytest
 from hpctl.vocabulary.change import ChangePhase, Kind
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 def test_a_users_job_takes_the_node_from_a_burn_in(sandbox_factory, tmp_path):

@@ -6,7 +6,7 @@ from hpctl.vocabulary.change import Kind
 from hpctl.vocabulary.spares_reservation import RESERVATION
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_a_job_that_lost_a_node_gets_the_spare(sandbox_factory):

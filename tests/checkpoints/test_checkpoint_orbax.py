@@ -87,7 +87,8 @@ NEVER_READ = ("commit_success.txt", "orbax.checkpoint")
 
 @pytest.mark.parametrize("archive", [REAL, ITEMS], ids=lambda path: path.stem)
 def test_each_cut_and_each_loss_is_seen_without_reading_the_data(tmp_path, archive):
-    """Orbax 0.12.8 fails on each of these; tests/checkpoints/proof/test_damaged_orbax.py asks it."""
+    """Orbax 0.12.8 fails on each of these; tests/checkpoints/proof/test_damaged_orbax.py asks
+    it."""
     ends = value_ends(real(tmp_path, archive))
     for path in sorted(tmp_path.rglob("*")):
         of_process = "ocdbt.process_0" in path.parts

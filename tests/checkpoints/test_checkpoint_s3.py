@@ -19,6 +19,8 @@ from tests.checkpoints.checkpoint_files import (
 )
 from tests.s3 import BUCKET, s3, s3_endpoint
 
+pytestmark = pytest.mark.integration
+
 __all__ = ["s3", "s3_endpoint"]
 
 

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 
+import pytest
+
 from hpctl.checkpoints import search
 from hpctl.checkpoints.fetch import fetch
 from hpctl.checkpoints.search import Checkpoint
@@ -11,6 +13,8 @@ from hpctl.sagemaker.objects import S3Bucket
 from tests.checkpoints.checkpoint_bucket import counted, place, put, run
 from tests.checkpoints.checkpoint_files import dcp_files, torch_save, write
 from tests.s3 import BUCKET, s3, s3_endpoint
+
+pytestmark = pytest.mark.integration
 
 __all__ = ["s3", "s3_endpoint"]
 

@@ -10,6 +10,8 @@ from hpctl.engine.journal.events import ConfigurationTaken, RequestTaken
 from tests.cli import worlds
 from tests.fakes.command_line import Head
 
+pytestmark = pytest.mark.integration
+
 ASKED = RequestTaken(
     worlds.at(5), 3, "replace", "n1", "carol", "recovery n-1 opened", True, "MUNGE uid 1001"
 )

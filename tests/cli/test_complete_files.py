@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from hpctl.cli.main import cli
 
+pytestmark = pytest.mark.integration
+
 
 def complete(line: str) -> set[str]:
     """`type,value` of all that bash is told for the last word of `line`."""

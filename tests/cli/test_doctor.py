@@ -19,6 +19,8 @@ from hpctl.vocabulary.policy import AutoscalePolicy, GroupLimits, Mode
 from tests import munged
 from tests.cli import worlds
 
+pytestmark = pytest.mark.integration
+
 HEAD = Instance("i-1", InstanceStatus.RUNNING, "workers", protected=True)
 MOUNTS = """\
 22 1 252:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw

@@ -16,6 +16,8 @@ from hpctl.vocabulary.identity import RuleId
 from tests.cli import worlds
 from tests.fakes.command_line import Head
 
+pytestmark = pytest.mark.integration
+
 
 def test_events_are_told_in_order_in_the_words_of_explain(history: Head) -> None:
     lines = history.run("events", "n-11111111", width=200).stdout.splitlines()

@@ -13,6 +13,8 @@ from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
 from hpctl.insight.status_view import standby_views
 from tests.cli import worlds
 
+pytestmark = pytest.mark.integration
+
 NOW = worlds.at(0)
 LEADER = DaemonInfo(
     "head-1", 7, "0.1", "own", NOW, NOW, NOW + timedelta(seconds=0.2), 0.0,

@@ -8,6 +8,8 @@ import pytest
 
 from tests.tables import table
 
+pytestmark = pytest.mark.integration
+
 GOLDEN = Path(__file__).parent / "golden"
 NEW_PLAN = f"tpo-{'7' * 64}"
 CHECKED = "arn:aws:iam::111122223333:role/hyperpod"

@@ -16,6 +16,8 @@ from tests.cli import worlds
 from tests.cli.test_golden import CHECKED, GOLDEN
 from tests.clusters.commands.test_cluster_file import PLAIN
 
+pytestmark = pytest.mark.integration
+
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 SECTION = re.compile(r"^#{2,3} (.+)$")
 ROW = re.compile(r"^(\w+)(?:: ([^#]+?))?(?:  # .*)?$")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.process import run_text
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 QUICK = {
     "node": {"verify_healthy_s": 0.5, "remedy_after_s": 0.0, "step_retry_s": 1.0},

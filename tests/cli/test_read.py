@@ -25,6 +25,8 @@ from tests.cli import worlds
 from tests.cli.worlds import healed, troubled, world
 from tests.fakes.values import slurm_job
 
+pytestmark = pytest.mark.integration
+
 
 def test_all_is_well_after_a_healed_fault():
     view = status_view(world(healed()))

@@ -19,6 +19,8 @@ from tests.cli import worlds
 from tests.cli.test_golden import COMMANDS
 from tests.cli.test_json_contract import SHOWS
 
+pytestmark = pytest.mark.integration
+
 EVIL = "\x1b]0;owned\x07\x9b31m\u202egnp\r\x1b[2J"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 GOLDEN = [line for fixture, _, line in COMMANDS.values() if fixture == "history"]

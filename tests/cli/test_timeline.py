@@ -11,6 +11,8 @@ from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli.worlds import at, healed, node_opened, seen, step, troubled, world
 
+pytestmark = pytest.mark.integration
+
 N, J = "n-11111111", "j-22222222"
 
 

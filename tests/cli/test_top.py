@@ -24,6 +24,8 @@ from tests.cli import worlds
 from tests.cli.test_terminal import EVIL, OBEYED
 from tests.fakes.command_line import Head
 
+pytestmark = pytest.mark.integration
+
 SICK, JOB = "ip-10-1-0-4", "4343"
 
 

@@ -9,6 +9,8 @@ from tests.clusters.commands.test_cluster_file import PLAIN
 from tests.nodes.commands.test_requests import asked
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 TABLE = beside(__file__)
 HERE = Path(__file__).parent
 SAMPLES = HERE.parent / "jobs" / "logs" / "samples"

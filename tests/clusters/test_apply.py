@@ -14,6 +14,8 @@ from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 QUICK = Patience(lambda _: None, looks=2, every_s=0.0)
 

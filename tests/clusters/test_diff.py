@@ -9,6 +9,8 @@ from hpctl.clusters.diff import Change, Kind, diff
 from tests.clusters import api_model
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 DATA = beside(__file__, "diff.yaml")
 REQUEST = DATA["request"]
 

@@ -19,6 +19,8 @@ from hpctl.toolkit.errors import HpctlError
 from tests.clusters.any_spec import specs
 from tests.clusters.api_model import complaints, described, files
 
+pytestmark = pytest.mark.integration
+
 
 def parameters(spec):
     return provisioning.render(spec) if spec.slurm_config != "api" else None

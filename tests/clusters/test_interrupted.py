@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from hpctl.sandbox.emulator import Emulator, NullMachines
 from tests.clusters.bed import CLUSTER, REGION, SANDBOX_KEYS
 from tests.clusters.shell import SPEC
 from tests.waiting import until
+
+pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 30.0

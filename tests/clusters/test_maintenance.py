@@ -12,6 +12,8 @@ from hpctl.clusters.watch import NoEvents, events
 from hpctl.toolkit.errors import HpctlError, InDoubt
 from tests.clusters.bed import CLUSTER, AwsBed
 
+pytestmark = pytest.mark.integration
+
 SLEPT: list[float] = []
 
 
@@ -32,7 +34,10 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
 def software(bed, **how):
     request = maintenance_orders.software_request(CLUSTER, **how)
     maintenance_orders.order(
-        bed.aws, "update_cluster_software", request, lambda: maintenance_orders.updating(bed.aws, CLUSTER),
+        bed.aws,
+        "update_cluster_software",
+        request,
+        lambda: maintenance_orders.updating(bed.aws, CLUSTER),
         sleep,
     )  # fmt: skip
     return request

@@ -14,6 +14,8 @@ from tests.clusters.bed import CLUSTER
 from tests.clusters.shell import FAST
 from tests.clusters.test_apply import PATIENCE, change
 
+pytestmark = pytest.mark.integration
+
 
 def test_ctrl_c_in_the_middle_of_the_order_gives_no_node_back(desk):
     """The service may have taken it: a node given back would get jobs, and then go under them."""

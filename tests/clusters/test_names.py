@@ -15,6 +15,8 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob, SlurmNode
 from tests.clusters.bed import CLUSTER
 
+pytestmark = pytest.mark.integration
+
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -35,7 +37,7 @@ def test_a_replaced_node_is_found_by_its_logical_id(bed):
 
 def test_what_cannot_be_described_is_a_row_that_says_so(bed, monkeypatch):
     bed.emulator.faults.add("internal_error", calls=8, operations=["DescribeClusterNode"])
-    monkeypatch.setattr("hpctl.clusters.fleet.AT_ONCE", 1)
+    monkeypatch.setattr("hpctl.clusters.fleet_reading.AT_ONCE", 1)
     rows = read_fleet(bed.aws, CLUSTER).rows
     assert [bool(row.unread) for row in rows].count(True) == 1
     assert all(row.instance_id for row in rows)

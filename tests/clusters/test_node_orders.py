@@ -16,6 +16,8 @@ from hpctl.toolkit.errors import Refused
 from tests.clusters.bed import CLUSTER, AwsBed
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 CASES = beside(__file__, "orders.yaml")
 
 

@@ -12,14 +12,16 @@ from botocore import xform_name
 from hpctl.clusters import iam_policies
 from hpctl.clusters.iam_policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR
 
+pytestmark = pytest.mark.integration
+
 CODE = Path(iam_policies.__file__).parents[1]
 TABLES = {
     # The daemon's own calls; what an operator runs on a head node has the operator's rights.
-    "head node": ((HEAD_NODE, AUTOSCALE), [CODE / "cloud" / "sagemaker.py"]),
+    "head node": ((HEAD_NODE, AUTOSCALE), [CODE / "sagemaker" / "provider.py"]),
     # Who buys has the operator's rights as well.
     "operator": ((OPERATOR, BUYER), [CODE / "clusters", CODE / "cli"]),
 }
-NOT_CALLS = {"policies.py"}
+NOT_CALLS = {"iam_policies.py"}
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcd1234efgh"
 
 
@@ -38,7 +40,7 @@ def words(path: Path) -> set[str]:
     tree = ast.parse(path.read_text())
     texts = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}
     found = {text.replace("-", "_") for text in texts if isinstance(text, str)}
-    if path.parent.name == "cloud":
+    if path.parent.name == "sagemaker":
         found |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     return found
 

@@ -14,6 +14,8 @@ from hpctl.sandbox.emulator.faults import ApiError
 from tests.clusters.api_model import FILES, files, model, paths, said, shape
 from tests.clusters.mixtures import MIXTURES, Mixture
 
+pytestmark = pytest.mark.integration
+
 
 def left(path: str) -> bool:
     return any(path == one or path.startswith(f"{one}.") for one in LEFT_TO_RAW)

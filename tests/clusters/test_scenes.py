@@ -23,6 +23,8 @@ from tests.clusters.played import Extensions, Plans
 from tests.clusters.shell import FAST, SPEC, Shell
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 ORDERS = ("Create", "Update", "Delete", "Batch", "Add", "Extend")
 CHECKS = ("out", "err", "error", "whole", "view", "orders", "asked", "left", "facts")
 WORDS = {
@@ -296,10 +298,10 @@ def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     bed = shell.bed
     handlers = dict(bed.emulator.handlers)
     aws = Account(bed.aws, bed.s3) if isinstance(bed, LegacyBed) else bed.aws
-    for place in ("wiring", "cli.cluster.at_hand", "cli.capacity"):
+    for place in ("engine.adapters", "clusters.commands.context", "clusters.commands.capacity"):
         shell.patch.setattr(f"hpctl.{place}.open_aws", lambda *_: aws)
-    for place in ("cluster.extension", "capacity"):
-        shell.patch.setattr(f"hpctl.cli.{place}.EVERY_S", 0.02)
+    for place in ("extension", "capacity"):
+        shell.patch.setattr(f"hpctl.clusters.commands.{place}.EVERY_S", 0.02)
     if isinstance(bed, LegacyBed):
         played = bed.s3
     elif on != "cluster":

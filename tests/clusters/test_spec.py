@@ -8,6 +8,8 @@ from hpctl.clusters.spec.reading import json_schema
 from tests.clusters.api_model import FILES
 from tests.clusters.mixtures import GPU, HEAD, MIXTURES, Mixture, cluster
 
+pytestmark = pytest.mark.integration
+
 
 def problems(text: str) -> list[str]:
     with pytest.raises(SpecError) as caught:

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,8 @@ from hpctl.clusters.request import create_request
 from hpctl.clusters.spec import ClusterSpec, SpecError, parse
 from tests.clusters.api_model import FILES, complaints
 from tests.tables import table
+
+pytestmark = pytest.mark.integration
 
 SAMPLES = [table(path) for path in sorted(FILES.glob("*.yaml"))]
 _scalars = (

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,6 +15,8 @@ from hpctl.clusters.order_call import key
 from hpctl.clusters.request import create_request
 from tests.clusters.any_spec import specs
 from tests.examples import examples
+
+pytestmark = pytest.mark.integration
 
 PATIENCE = Patience(time.sleep, looks=2, every_s=0.01)
 

@@ -19,6 +19,8 @@ from hpctl.toolkit.errors import Unavailable
 from tests.clusters.bed import CLUSTER, REGION, AwsBed
 from tests.sagemaker.contract.beds import add
 
+pytestmark = pytest.mark.integration
+
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 

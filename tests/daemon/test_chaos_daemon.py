@@ -14,7 +14,7 @@ import pytest
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 @contextmanager

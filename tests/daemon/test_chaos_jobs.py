@@ -8,7 +8,7 @@ import pytest
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 # Slow only while a file says so, so that one cluster serves quick and slow tests.
 EPILOG = """#!/bin/sh

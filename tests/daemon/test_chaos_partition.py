@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")

@@ -7,7 +7,7 @@ import pytest
 from hpctl.vocabulary.node_recovery import ENDS, NodePhase
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 # A phase that lasts long enough to be hit: the daemon is killed the moment it is journaled.
 PHASES = [p for p in NodePhase if p not in ENDS]
 SLOW = {**FAST, "node": {**FAST["node"], "verify_healthy_s": 3.0}}

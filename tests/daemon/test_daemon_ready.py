@@ -11,6 +11,8 @@ import pytest
 from hpctl.cli import main as program
 from hpctl.slurm.run import Runner
 
+pytestmark = pytest.mark.integration
+
 SCONTROL = """#!/bin/sh
 [ -e {up} ] || {{ echo "Unable to contact slurm controller" >&2; exit 1; }}
 case "$*" in

@@ -17,7 +17,12 @@ from hpctl.wire.heads import SLURM_USER
 from tests.live import until
 from tests.process import run_text
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]
 
 BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 Hpctl = Callable[..., Any]

@@ -18,7 +18,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.examples import SEED
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 ROUNDS = int(os.environ.get("HPCTL_TEST_FAILOVERS", "5"))
 ORDERED = re.compile(r"update_node: node (\S+) state set to (DRAIN|DOWN)")

@@ -13,7 +13,7 @@ from tests.engine.journal.servers import MariaDB
 from tests.process import free_port
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 class LiveHead:

@@ -8,7 +8,7 @@ from hpctl.vocabulary.recovery import StepKind, last_step
 from tests.daemon.chaos import Chaos, cluster, stays
 from tests.live import SLEEPER, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 NO_REQUEUE = SLEEPER.replace("--requeue", "--no-requeue")
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.soak.run import soak
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def test_a_minute_of_faults_loses_no_job(capsys) -> None:

@@ -37,7 +37,7 @@ from tests.intakes import Sink, beat, credential, post, report
 from tests.service.test_intake_agent import Daemon
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 class Pair:

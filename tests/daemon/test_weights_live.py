@@ -6,7 +6,7 @@ import pytest
 
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 def test_a_job_goes_to_a_node_that_has_not_broken(sandbox_factory):

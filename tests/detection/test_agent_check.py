@@ -5,10 +5,14 @@ import os
 import re
 import sys
 
+import pytest
+
 from hpctl.detection.kmsg import format_record
 from tests.gpu.recordings import read_text
 from tests.process import run_text
 from tests.sysfs_tree import SysfsTree
+
+pytestmark = pytest.mark.integration
 
 LINE = "NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
 

@@ -15,6 +15,7 @@ UNIT = ROOT / "lifecycle_scripts/systemd/hpctl-agent.service"
 NOBODY = "65534"
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.slurm,  # where root is at hand, as for the sandbox's network namespaces
     pytest.mark.skipif(os.geteuid() != 0, reason="only root has powers to give up"),
     pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv (util-linux)"),

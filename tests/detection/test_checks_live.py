@@ -19,7 +19,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.stubs import nvml
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 EFAS, GPUS = 2, 8
 AGENT = {

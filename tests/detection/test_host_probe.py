@@ -20,6 +20,8 @@ from hpctl.faults.table import CHECKS
 from hpctl.vocabulary.model import Verdict
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 NEVER = ("sleep", "300")
 FSX = "50 22 0:51 / /fsx rw - lustre 10.0.0.1@tcp:/abcd rw\n"
 EFS = "52 22 0:52 / /efs rw - nfs4 fs-1:/ rw,hard\n"

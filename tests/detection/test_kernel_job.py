@@ -12,7 +12,7 @@ from hpctl.detection.slurm_jobs import Jobs
 from hpctl.toolkit.compat import UTC
 from tests.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 # The batch script, a process of its own below it, and a task that srun starts.
 SCRIPT = """\

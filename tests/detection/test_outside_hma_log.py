@@ -24,6 +24,8 @@ from hpctl.vocabulary.model import Finding, Verdict
 from tests.process import run_text
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 BOOTED = datetime(2026, 7, 20, tzinfo=UTC)
 
 

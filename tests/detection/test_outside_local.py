@@ -22,6 +22,8 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Finding, Verdict
 from tests.process import run_text
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 NODE = Generation("n1", "i-1", "b-1")
 

@@ -13,6 +13,8 @@ from hpctl.detection.outside.plugins import Plugin, PluginDirectory, specs_and_c
 from hpctl.vocabulary.model import Clears, Verdict
 from tests.process import ended
 
+pytestmark = pytest.mark.integration
+
 MACHINE = Machine()
 
 

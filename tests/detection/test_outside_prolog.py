@@ -9,6 +9,8 @@ import pytest
 from tests.detection.test_outside_local import ROOT, Node
 from tests.process import run_text
 
+pytestmark = pytest.mark.integration
+
 PROLOG = ROOT / "slurm_plugins" / "prolog.sh"
 
 

@@ -13,6 +13,8 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 NODE = Generation("n1", "i-1", "b-1")
 
 

@@ -11,7 +11,7 @@ from tests.agent_process import AgentProcess
 from tests.intakes import Head
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 RATE = 30_000
 SECONDS = 10
 STEP = 600

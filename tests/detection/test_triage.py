@@ -11,6 +11,8 @@ from tests.fakes import command_line
 from tests.gpu.recordings import read_text
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 LOST = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
 FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python, GPU has fallen off the bus."
 FIELDS = {"_TRANSPORT": "kernel", "SYSLOG_FACILITY": "0", "MESSAGE": LOST}

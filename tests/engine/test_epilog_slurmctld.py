@@ -11,6 +11,8 @@ import pytest
 from hpctl.sandbox.api import Sandbox
 from tests.live import until
 
+pytestmark = pytest.mark.integration
+
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
 SLOW = {"loop": {"reconcile_s": 30.0, "lease_s": 120.0}}
 AT_ONCE_S = 2.0

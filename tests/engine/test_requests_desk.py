@@ -25,7 +25,7 @@ from hpctl.wire.authentication import IntakeSettings
 from tests.intakes import Sink, post
 from tests.process import run_text
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 NOBODY = pwd.getpwnam("nobody")
 GROUP = grp.getgrgid(NOBODY.pw_gid).gr_name

@@ -22,6 +22,9 @@ from tests.cli.paper_aws import GROUP, PaperAws, PaperSageMaker
 from tests.clusters.paper_slurm import PaperSlurm
 from tests.clusters.validate import world
 
+CLI = Path(__file__).parents[1] / "cli"
+"""Where the tests of commands keep their files."""
+
 
 def run(*args, width=80, stdin="", env=None):
     """Run hpctl as from the shell, on a terminal so wide."""
@@ -215,11 +218,11 @@ def account(monkeypatch) -> Account:
         }
     )  # fmt: skip
     monkeypatch.setattr("hpctl.engine.adapters.open_aws", lambda *_: found)
-    monkeypatch.chdir(Path(__file__).parent / "validate")
+    monkeypatch.chdir(CLI / "validate")
     return found
 
 
 @pytest.fixture
 def policies(monkeypatch) -> SimpleNamespace:
-    monkeypatch.chdir(Path(__file__).parent / "policy")
+    monkeypatch.chdir(CLI / "policy")
     return SimpleNamespace(run=run)

@@ -4,8 +4,8 @@ Sources: NVIDIA/gpu-operator issue 118, NVIDIA/NVSentinel issue 1690, nvidia-smi
 in `calls`; the answers to --gpu-reset are taken from `answers` in turn, each an exit code and text.
 
 `install_recorded` answers what a real H200 answered: `-q -x` is smi-idle.xml or smi-load.xml of
-tests/gpu/recordings, and without arguments it is smi-plain-load.txt. The suite tests/detection/nvml/contract
-holds these answers and the real program's to the same reading.
+tests/gpu/recordings, and without arguments it is smi-plain-load.txt. The suite
+tests/detection/nvml/contract holds these answers and the real program's to the same reading.
 """
 
 import json

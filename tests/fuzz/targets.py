@@ -216,7 +216,9 @@ TARGETS: dict[str, Target] = {
     ),
     "ticket": _target(_on_text(job_comment.decode), b'hpctl:{"dir":"/shared/run"} mine'),
     "kmsg": _target(kmsg.parse, b"4,123,456789,-;NVRM: Xid (PCI:0000:18:00): 79, GPU\n"),
-    "kernel-lines": _target(_kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")),
+    "kernel-lines": _target(
+        _kernel, *_files("tests/cli/kmsg"), *_files("tests/detection/corpus/cases/*")
+    ),
     "hma": _target(_on_text(hma_records.read_detection), DETECTION, refuses=hma_records.Malformed),
     "plugin": _target(
         plugin_json.findings,
@@ -236,7 +238,9 @@ TARGETS: dict[str, Target] = {
     "ras-text": _target(
         ras_report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
     ),
-    "run-history": _target(lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'),
+    "run-history": _target(
+        lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'
+    ),
     "manifest": _target(manifest.decode, b'{"version":1,"step":4,"files":[]}'),
     "safetensors": _target(
         _on_file("a.safetensors", hf_trainer.prove_safetensors), TENSOR, refuses=NotWhole

@@ -10,6 +10,8 @@ import pytest
 from tests.fuzz.mutate import mutated
 from tests.fuzz.targets import SLOW_S, TARGETS, once
 
+pytestmark = pytest.mark.integration
+
 FOUND = Path(__file__).parent / "found"
 SEED = int(os.environ.get("HPCTL_TEST_SEED", "20261122"))
 INPUTS = 150

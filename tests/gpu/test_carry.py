@@ -25,6 +25,8 @@ from tests.gpu.carry import (
     trim_botocore,
 )
 
+pytestmark = pytest.mark.integration
+
 METADATA = """\
 Metadata-Version: 2.4
 Name: example

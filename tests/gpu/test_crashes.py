@@ -10,6 +10,8 @@ from tests.gpu.context import Context, NotRun
 from tests.gpu.parts import crashes
 from tests.gpu.training.death_program import WAYS
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:

@@ -19,7 +19,7 @@ from tests.gpu.recordings import read_json
 from tests.gpu.result import CONTENTS
 from tests.process import run_text
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 300

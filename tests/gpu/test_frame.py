@@ -11,6 +11,8 @@ from tests.gpu.result import LARGEST_BYTES, write_result
 from tests.gpu.runner import PartResult, Runner, read_facts
 from tests.process import ended
 
+pytestmark = pytest.mark.integration
+
 
 def run_parts(tmp_path: Path, *names: str, budget_s: float = 60.0) -> list[PartResult]:
     full = [f"tests.gpu.sample_parts.{name}" for name in names]

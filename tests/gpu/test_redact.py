@@ -2,7 +2,11 @@
 
 import pickle
 
+import pytest
+
 from tests.gpu.redact import Redactor
+
+pytestmark = pytest.mark.integration
 
 UUID = "GPU-4f0a1c2e-1234-5678-9abc-def012345678"
 SERIAL = "1652623001234"

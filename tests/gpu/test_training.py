@@ -23,6 +23,8 @@ from tests.gpu.training.measures import (
 from tests.gpu.training.ranks import read_marks
 from tests.gpu.training.warm import WarmPrograms
 
+pytestmark = pytest.mark.integration
+
 
 def mark(what, step, at, **more):
     """Return one line of a run's marks."""

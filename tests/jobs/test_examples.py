@@ -15,6 +15,8 @@ from tests.live import until
 from tests.process import run_text
 from tests.sandbox.test_training import ROOT
 
+pytestmark = pytest.mark.integration
+
 EXAMPLES = Path(ROOT) / "examples"
 STAND_IN = Path(ROOT) / "tests/stubs/megatron_lm"
 ITERATIONS, SAVE_EVERY = 40, 10

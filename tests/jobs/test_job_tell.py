@@ -25,7 +25,7 @@ from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
 from tests.fakes.desk import NOON, Desk
 from tests.intakes import Sink, credential, post, refused
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 TROUBLE = Trouble(Kind.HANG, NOON, "rank 3 stands still", "hang", "n2", 3, "gpu0", 139, "x", 40, 30)
 
 

@@ -24,7 +24,7 @@ from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 from tests.sandbox.test_training import ROOT, final
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 PLAIN = "#!/bin/sh\n#SBATCH --requeue --open-mode=append\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.live import EAGER, FAST, Live, until
 from tests.sandbox.test_training import ROOT
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 def submit(sandbox, shared: Path, bad: str, program: str, *options: str) -> int:

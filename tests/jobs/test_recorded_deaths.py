@@ -11,6 +11,8 @@ from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.fakes.values import T0 as NOW
 from tests.gpu.recordings import H200, read_json, read_text
 
+pytestmark = pytest.mark.integration
+
 EXPECTED = {
     name: row["expected"].split("|") for name, row in read_json("deaths/verdicts.json").items()
 }

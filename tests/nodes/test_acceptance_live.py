@@ -8,10 +8,11 @@ from hpctl.sandbox.api import Sandbox
 from hpctl.vocabulary.node_recovery import NodeRecovery
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 SCRIPT = """#!/bin/sh
-# As hpctl.nodes.acceptance.run is called: --level LEVEL --id ID. A node fails as often as its file says.
+# As hpctl.nodes.acceptance.run is called: --level LEVEL --id ID. A node fails as often as its file
+# says.
 nodes={nodes} asked={asked} host=$SLURMD_NODENAME now=$(date +%s)
 [ "$SLURM_JOB_RESERVATION" = "hpctl-accept-$4" ] || exit 9
 status=Passed remedy=none

@@ -8,7 +8,7 @@ import pytest
 from tests.daemon.chaos import cluster
 from tests.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 MISSING_AFTER_S = 18.0
 """slurmctld looks for a batch job that its node does not run once the job is so old."""

@@ -11,7 +11,7 @@ from hpctl.vocabulary.reason import reason_owner
 from tests.daemon.chaos import Chaos, cluster
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def closed(live: Chaos, node: str) -> bool:

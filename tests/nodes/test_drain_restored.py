@@ -5,7 +5,7 @@ import pytest
 from tests.daemon.chaos import cluster
 from tests.live import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_a_drain_that_was_lifted_is_lifted_again() -> None:

@@ -7,7 +7,7 @@ from tests.daemon.chaos import cluster
 from tests.fakes import nvidia_smi
 from tests.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 REBOOT = "BatchRebootClusterNodes"
 
 

@@ -10,7 +10,7 @@ from hpctl.daemon.main import MARKS_S
 from tests.daemon.chaos import REPLACE, Chaos, cluster
 from tests.live import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 HUNG = "trap '' TERM; while :; do sleep 1; done"
 
 

@@ -1,4 +1,5 @@
-"""hpctl/nodes/acceptance/speed.py: memory for copies is taken near the GPU; affinity is given back."""
+"""hpctl/nodes/acceptance/speed.py: memory for copies is taken near the GPU; affinity is given
+back."""
 
 import os
 from types import SimpleNamespace

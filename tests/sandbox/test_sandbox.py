@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(180)]
 
 
 @pytest.mark.nightly

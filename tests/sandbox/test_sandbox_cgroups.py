@@ -18,6 +18,7 @@ from tests.process import become_ordinary_user, room, run_text
 from tests.stubs.container import container
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.slurm,
     pytest.mark.timeout(180),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount and become somebody else"),

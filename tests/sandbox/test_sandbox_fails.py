@@ -10,7 +10,7 @@ import pytest
 
 from hpctl.toolkit.errors import HpctlError
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(120)]
 
 WITHIN_S = 5.0
 """From the daemon's last line to the error. Without the cause, `up` gives up after 60 s."""

@@ -14,7 +14,7 @@ from hpctl.vocabulary.node_recovery import NodePhase
 from tests.conftest import SandboxFactory
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
 def test_the_standby_heals_what_breaks_while_nobody_leads(sandbox_factory: SandboxFactory) -> None:

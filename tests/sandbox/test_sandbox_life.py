@@ -19,7 +19,7 @@ from hpctl.sandbox.proctree import environ, pids, start_time
 from hpctl.toolkit.errors import HpctlError
 from tests.process import become_ordinary_user, room, run_text
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.timeout(120)]
 
 SMALL = {"nodes": 2, "agents": False, "emulator": False}
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,6 +14,8 @@ import pytest
 from hpctl.checkpoints.search import last_complete
 from hpctl.sandbox.training.model import attempts, last_step
 
+pytestmark = pytest.mark.integration
+
 ROOT = str(Path(__file__).resolve().parents[2])
 
 

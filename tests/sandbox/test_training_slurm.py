@@ -10,7 +10,7 @@ import pytest
 from hpctl.sandbox.api import Sandbox
 from tests.sandbox.test_training import ROOT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 AT_ONCE = "SchedulerParameters=batch_sched_delay=0\n"
 
 

@@ -26,6 +26,8 @@ from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.values import Clock
 from tests.intakes import Rows, announced, post
 
+pytestmark = pytest.mark.integration
+
 TOKEN = "0123456789abcdef0123456789abcdef"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 N1, N2 = "ip-10-1-0-1", "ip-10-1-0-2"

@@ -31,7 +31,12 @@ from tests.service.test_notify import Webhook
 from tests.stubs import nvml
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.nightly,
+    pytest.mark.timeout(1200),
+]
 
 UNIT_S = {"m": 60, "h": 3600, "d": 86400}
 SLOWEST_S = 240

@@ -20,7 +20,7 @@ from hpctl.wire import reports as wire
 from tests.intakes import NOON, Head, announced, credential, report
 from tests.munged import ADDRESSES, Realm
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 def assert_refused(head: Head, answer: tuple[int, dict[str, Any]], status: int, code: str) -> None:

@@ -20,7 +20,7 @@ from tests.agent_process import GPU, AgentProcess
 from tests.intakes import Head, Rows, report
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 PATIENCE_S = 15.0
 
 

@@ -14,7 +14,7 @@ from hpctl.wire import reports as wire
 from tests.intakes import Head, Session, beat, credential, report
 from tests.munged import ADDRESSES, Realm
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 @pytest.fixture

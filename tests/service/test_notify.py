@@ -19,7 +19,7 @@ from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, Sig
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.service.metrics import Metrics
-from hpctl.service.notify import daemon, decide, outbox, sinks
+from hpctl.service.notify import daemon, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.hostlist import expand
@@ -28,6 +28,8 @@ from hpctl.vocabulary.slurm_facts import SchedulerView
 from tests.fakes.values import attempt, generation, node_name, opened, slurm_job, slurm_node
 from tests.process import free_port
 from tests.waiting import until
+
+pytestmark = pytest.mark.integration
 
 
 class Webhook:
@@ -266,7 +268,7 @@ def test_what_nobody_is_told_any_more_is_in_the_log(head, monkeypatch, caplog):
     first.stop()
     head.running.clear()
     until(lambda: not [t for t in threading.enumerate() if t.name.startswith("notify")], 30)
-    for module in (daemon, decide):
+    for module in (daemon, outbox):
         monkeypatch.setattr(module, "KEEP_S", 0.0)
     monkeypatch.setattr(outbox, "HOUR", timedelta(0))
     head.happens(*escalated(2))

@@ -11,7 +11,7 @@ from tests.daemon.chaos import cluster
 from tests.live import until
 from tests.service.test_notify import Webhook
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 MAILER = '#!/bin/sh\necho "$@" >>{base}/mails\ncat >>{base}/mails\n'
 
 

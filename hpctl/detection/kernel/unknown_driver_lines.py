@@ -18,7 +18,8 @@ from hpctl.faults.table import BENIGN_LINES
 #
 # Kernels and drivers find new phrases with each release, and print some of them on healthy nodes.
 # So such a line is a NOTE: counted by driver, shown, and nothing against the node. It becomes a
-# warning only beside another sign against the same hardware (`hpctl.faults.assess`). Lines are looked
+# warning only beside another sign against the same hardware (`hpctl.faults.assess`). Lines are
+# looked
 # at that begin with the name of what a node lives by, and hold a word of failure; of NVIDIA's
 # driver every line. Left out is what a healthy node prints (`BENIGN_LINES`), what other lines
 # explain (registers of an AER error), and what an application requested in vain (a queue pair that

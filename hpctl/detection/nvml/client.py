@@ -8,8 +8,8 @@ once it has exited, a fresh one is started. A child that crashes is started agai
 a failure waits twice as long as the one before.
 
 Time in which the child is stopped, frozen or starved, or in which the agent itself does not run, is
-not the driver's (`hpctl.detection.nvml.pauses`): it counts towards no deadline, and what is said then
-is that nobody can tell.
+not the driver's (`hpctl.detection.nvml.pauses`): it counts towards no deadline, and what is said
+then is that nobody can tell.
 """
 
 import logging

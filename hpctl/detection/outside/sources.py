@@ -37,6 +37,7 @@ from hpctl.vocabulary.identity import Generation, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Verdict
 from hpctl.wire.stack_request import CHECK, StackAsk
 
+NICE = ("nice", "-n", "19")
 log = logging.getLogger(__name__)
 
 READ_S, KEPT_S = 30.0, 120.0
@@ -75,7 +76,7 @@ class StackReader:
         try:
             with tempfile.TemporaryFile() as out:
                 subprocess.run(
-                    ["nice", "-n", "19", sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options],
+                    [*NICE, sys.executable, *SAFE_PATH, "hpctl.jobs.hangs.stacks", *options],
                     stdin=subprocess.DEVNULL, stdout=out, timeout=READ_S, check=False,
                 )  # fmt: skip
                 out.seek(0)

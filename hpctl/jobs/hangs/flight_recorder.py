@@ -6,8 +6,8 @@ come. A rank that waits itself, in whatever group, is a victim or may be one, an
 Point-to-point operations have numbers of their own on each side and are not aligned: a rank that
 waits in one is not named either.
 
-The functions are pure and take parsed entries; `hpctl.jobs.hangs.flight_files` reads the files. Fields:
-torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10, torch 2.11).
+The functions are pure and take parsed entries; `hpctl.jobs.hangs.flight_files` reads the files.
+Fields: torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (dump version 2.10, torch 2.11).
 """
 
 from collections import defaultdict

@@ -1,7 +1,7 @@
 """`hpctl sbatch --preflight quick`: a job's nodes are tested in its own allocation, before a step.
 
-Runs in the batch script (hpctl/jobs/sbatch/preamble.sh), as the job's owner. Prints one line for the
-shell: `go`, `without NODES` (spares take their places), or `leave` (the job is requeued without
+Runs in the batch script (hpctl/jobs/sbatch/preamble.sh), as the job's owner. Prints one line for
+the shell: `go`, `without NODES` (spares take their places), or `leave` (the job is requeued without
 them; this process waits to be ended with it). It fails open: where the tests do not run at all, or
 every node fails, or swapping has not helped, the job goes ahead with a warning.
 """

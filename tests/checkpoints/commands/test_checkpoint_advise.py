@@ -12,6 +12,8 @@ from hpctl.toolkit.compat import UTC
 from tests.checkpoints.test_jobs_save_interval import saved
 from tests.cli.test_golden import compare
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def checkpoints(history):

@@ -1,6 +1,7 @@
 """Nodes of a training job die with their disks, again and again: from where does it resume?
 
-    python -m tests.checkpoints.fast.kills --kills 200 --seed 7 [--shape dcp|deepspeed|megatron] [--both]
+    python -m tests.checkpoints.fast.kills --kills 200 --seed 7 [--shape dcp|deepspeed|megatron]
+    [--both]
 
 For each shape one sandbox: the daemon, agents, nodes in network namespaces with disks of their own
 (root), and one job of real ranks that saves every 2 s and is flushed every 30 s. Each kill ends all

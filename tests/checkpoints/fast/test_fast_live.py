@@ -11,7 +11,7 @@ from hpctl.checkpoints.fast.spec import META
 from tests.live import EAGER, FAST, Live, until
 from tests.sandbox.test_training import ROOT
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 class FastJob:

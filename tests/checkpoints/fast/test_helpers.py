@@ -51,6 +51,8 @@ from tests.checkpoints.fast.cluster import (
 from tests.cli.test_json_contract import holds
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 def test_a_lost_nodes_share_comes_from_its_partner(tmp_path):
     with Nodes(tmp_path, 4) as nodes:

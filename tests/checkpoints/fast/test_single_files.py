@@ -14,6 +14,8 @@ from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, wait_for
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def tell_soon(monkeypatch):

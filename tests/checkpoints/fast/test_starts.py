@@ -27,6 +27,8 @@ from tests.checkpoints.fast import cluster
 from tests.checkpoints.fast.cluster import Nodes, content, save, saved
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("silent", [False, True], ids=["", "with a helper that is silent"])
 def test_the_same_step_of_two_starts_is_never_mixed(tmp_path, silent):

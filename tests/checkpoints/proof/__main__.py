@@ -1,4 +1,5 @@
-"""`make proof`: the long run. `python -m tests.checkpoints.proof [--kills N] [--seed N] [LIBRARY...]`."""
+"""`make proof`: the long run. `python -m tests.checkpoints.proof [--kills N] [--seed N]
+[LIBRARY...]`."""
 
 import argparse
 import random

@@ -15,6 +15,8 @@ from hpctl.checkpoints.search import Checkpoint, judge
 from tests.checkpoints.proof.writers import missing
 from tests.checkpoints.test_checkpoint_orbax import ITEMS, REAL
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

@@ -14,6 +14,8 @@ from tests.checkpoints.proof.template import Template
 from tests.checkpoints.proof.torch_here import need
 from tests.checkpoints.proof.writers import ENGINES, WAYS, missing
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).resolve().parents[3]
 SEED = int(os.environ.get("HPCTL_TEST_SEED", "20260101"))
 

@@ -5,7 +5,10 @@ import pytest
 from hpctl.checkpoints.search import last_complete
 from tests.checkpoints.proof.torch_here import need
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.integration,
+]  # torch warns that there is no process group
 TENSORS, LENGTH = 6, 60_000
 torch = None
 dcp = None

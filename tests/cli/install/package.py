@@ -10,7 +10,8 @@ from tests.process import run_text
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 ROOT_PYTHON = "3.11"
-"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the packages hold the wheels of this one."""
+"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the packages hold the wheels of
+this one."""
 
 WRONG_PYTHON = (
     "" if HERE == ROOT_PYTHON else f"the machines have {ROOT_PYTHON}, these wheels are for {HERE}"

@@ -14,6 +14,8 @@ from hpctl.toolkit.checks_view import CheckView
 from tests.cli.test_json_contract import holds
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcd1234efgh"
 RESOURCES = {"ClusterConfig": {"ClusterArn": ARN, "ClusterName": "trainer"}}
 

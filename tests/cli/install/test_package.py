@@ -12,6 +12,7 @@ from tests.clusters.lifecycle.chroot import Machine
 
 MISSING = chroot.missing() or WRONG_PYTHON
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.slurm,  # where root and Slurm's packages are at hand
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED: {MISSING}"),

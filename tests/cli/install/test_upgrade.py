@@ -15,6 +15,7 @@ from tests.clusters.lifecycle.live import eventually
 
 MISSING = booted.missing() or WRONG_PYTHON
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(bool(MISSING), reason=f"PACKAGE NOT TESTED WITH SYSTEMD: {MISSING}"),

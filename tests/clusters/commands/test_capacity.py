@@ -2,9 +2,13 @@
 
 import json
 
+import pytest
+
 from hpctl.toolkit.errors import Absent, HpctlError, Unavailable
 from tests.cli import paper_aws
 from tests.cli.paper_aws import GROUP
+
+pytestmark = pytest.mark.integration
 
 
 def test_a_plan_that_cannot_be_read_is_said_and_the_rest_is_shown(planned):

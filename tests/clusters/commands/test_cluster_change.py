@@ -20,6 +20,8 @@ from hpctl.toolkit.compat import UTC
 from tests.cli.test_golden import compare
 from tests.cli.test_json_contract import holds
 
+pytestmark = pytest.mark.integration
+
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 ARN = "arn:aws:sagemaker:us-west-2:000000000000:cluster/abcdefghijkl"
 LOG = "/aws/sagemaker/Clusters/llm-prod/abcdefghijkl LifecycleConfig/h100/i-00000000000000002"

@@ -15,6 +15,8 @@ from hpctl.clusters.watch import ClusterEvent
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import HpctlError
 
+pytestmark = pytest.mark.integration
+
 
 def ordered(head):
     return [operation for operation, _ in head.aws.sagemaker.ordered]

@@ -16,6 +16,8 @@ from tests.clusters.api_model import FILES, complaints, files
 from tests.clusters.bed import SANDBOX_KEYS
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 ROLE = "arn:aws:iam::111122223333:role/hyperpod"
 FSX = "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"
 PLAIN = ("--name", "demo", "--role", ROLE, "--instance-type", "ml.p5.48xlarge", "--count", "8")

@@ -13,6 +13,8 @@ from tests.clusters.validate import world
 from tests.clusters.validate.world import ROLE
 from tests.fakes.command_line import run, simulated
 
+pytestmark = pytest.mark.integration
+
 WRONG = "cluster.yaml"
 
 

@@ -1,6 +1,7 @@
 """Clean machines that are switched on: systemd as first process, addresses, a network between them.
 
-Each is the root of tests/clusters/lifecycle/chroot.py under a layer of its own, in namespaces of its own:
+Each is the root of tests/clusters/lifecycle/chroot.py under a layer of its own, in namespaces of
+its own:
 mounts, processes, names, network, and a part of the kernel's second cgroup tree. Nothing of it is
 left when this process ends, however it ends.
 """

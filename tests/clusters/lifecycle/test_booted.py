@@ -23,7 +23,8 @@ from tests.s3 import s3_endpoint
 __all__ = ["s3_endpoint"]
 
 ROOT_PYTHON = (3, 11)
-"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the machines get the packages of this one."""
+"""Of the Debian release in tests/clusters/lifecycle/chroot.py: the machines get the packages of
+this one."""
 
 HERE = sys.version_info[:2]
 MISSING = booted.missing() or (
@@ -33,6 +34,7 @@ MISSING = booted.missing() or (
 )
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(bool(MISSING), reason=f"LIFECYCLE NOT TESTED WITH SYSTEMD: {MISSING}"),

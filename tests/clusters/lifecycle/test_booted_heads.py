@@ -12,6 +12,7 @@ from tests.clusters.lifecycle.live import birth, eventually
 from tests.clusters.lifecycle.node import BUCKET, PARAMETERS, bundle, resources
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.slurm,
     pytest.mark.skipif(

@@ -19,6 +19,8 @@ from hpctl.toolkit.errors import HpctlError
 from tests.clusters.lifecycle.node import bundle
 from tests.process import run_text
 
+pytestmark = pytest.mark.integration
+
 
 def output(directory: Path) -> list[str]:
     return [f"{problem.path} {problem.what}" for problem in problems(directory)]

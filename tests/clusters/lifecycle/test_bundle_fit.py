@@ -11,6 +11,8 @@ from hpctl.clusters.bundle_checks import problems
 from hpctl.clusters.bundle_wheels import Target, lacking, packed_python
 from tests.clusters.lifecycle.node import bundle
 
+pytestmark = pytest.mark.integration
+
 
 def wheel(house, name, *headers):
     house.mkdir(exist_ok=True)

@@ -25,6 +25,7 @@ from tests.clusters.lifecycle.node import (
 )
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.slurm,  # where root and Slurm's packages are at hand
     pytest.mark.timeout(chroot.BUILD_S + 300),  # the first test of all makes the root
     pytest.mark.skipif(bool(chroot.missing()), reason=f"LIFECYCLE NOT TESTED: {chroot.missing()}"),

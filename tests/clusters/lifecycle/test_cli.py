@@ -13,6 +13,8 @@ from tests.cli.test_json_contract import IS, documented, printed
 from tests.process import run_text
 from tests.s3 import BUCKET, s3, s3_endpoint
 
+pytestmark = pytest.mark.integration
+
 __all__ = ["s3", "s3_endpoint"]
 
 URI = f"s3://{BUCKET}/demo/base"

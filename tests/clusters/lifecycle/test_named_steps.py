@@ -26,6 +26,8 @@ from tests.clusters.lifecycle.node import (
 from tests.clusters.lifecycle.test_runner import Place
 from tests.process import run_text
 
+pytestmark = pytest.mark.integration
+
 UNNAMED = {key: word for key, word in PARAMETERS.items() if not key.startswith("fsx")}
 LUSTRE = "10.0.0.9@tcp:/abcdefgh {} lustre rw,noatime,flock 0 0\n"
 ZFS = "fs-0b.fsx.us-east-1.amazonaws.com:/fsx {} nfs4 rw 0 0\n"

@@ -13,6 +13,8 @@ from hpctl.toolkit.errors import Absent, HpctlError, InDoubt
 from tests.clusters.lifecycle.node import bundle
 from tests.s3 import BUCKET, s3, s3_endpoint
 
+pytestmark = pytest.mark.integration
+
 __all__ = ["s3", "s3_endpoint"]
 
 TO = S3Prefix(BUCKET, "demo/base")

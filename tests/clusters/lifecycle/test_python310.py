@@ -19,6 +19,7 @@ VENV = ROOT / "build/python3.10"
 """Made by .ci/floor where the machine has a Python 3.10."""
 
 pytestmark = [
+    pytest.mark.integration,
     pytest.mark.nightly,
     pytest.mark.slurm,  # where root and Slurm's packages are at hand
     pytest.mark.skipif(bool(chroot.missing()), reason=f"LIFECYCLE NOT TESTED: {chroot.missing()}"),

@@ -16,6 +16,8 @@ from hpctl.clusters.bundle import sign
 from tests.clusters.lifecycle.node import ADDRESSES, PARAMETERS, resources
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 SCRIPTS = Path(__file__).resolve().parents[3] / "lifecycle_scripts"
 STATE = "var/lib/hpctl/lifecycle"
 WRONG = beside(__file__, "wrong_settings.yaml")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.clusters.lifecycle.test_cli import run
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_an_instance_of_a_bundle_joins_slurm_and_a_broken_one_does_not(tmp_path) -> None:

@@ -10,6 +10,8 @@ from hpctl.clusters.bundle import lifecycle_scripts
 from tests.architecture.source import ROOT, tracked
 from tests.process import run_text
 
+pytestmark = pytest.mark.integration
+
 SCRIPTS = lifecycle_scripts()
 SHELL = [
     path

@@ -10,6 +10,8 @@ from tests.cli.test_golden import compare
 from tests.clusters.storage.fsx import Fsx
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 FS = "fs-0123456789abcdef0"
 
 

@@ -12,6 +12,8 @@ from hpctl.clusters.commands.storage import Lfs, load
 from hpctl.toolkit.errors import HpctlError
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 LFS = Path(__file__).parent / "lfs.py"
 Make = Callable[..., Path]
 

@@ -1,11 +1,14 @@
 """Whatever the file and however little AWS says: verdicts, never a traceback."""
 
+import pytest
 from hypothesis import given, settings
 
 from hpctl.clusters.validate import FAMILIES, validate
 from hpctl.clusters.validate.wanted import Level
 from hpctl.toolkit.errors import Absent, Unavailable
 from tests.clusters.any_spec import specs
+
+pytestmark = pytest.mark.integration
 
 
 class Nobody:

@@ -12,6 +12,8 @@ from hpctl.clusters.validate.role import needed
 from hpctl.clusters.validate.wanted import Level, spoken
 from tests.clusters.validate.world import ROLE, WORLD, trouble, wanted
 
+pytestmark = pytest.mark.integration
+
 CASES = [(check, case) for check, cases in WORLD["cases"].items() for case in cases]
 
 

@@ -8,6 +8,8 @@ from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.account import Bed, denied
 from tests.sagemaker.contract.beds import cluster
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(scope="module")
 def bed():

@@ -7,6 +7,8 @@ from hpctl.clusters.request import create_request
 from hpctl.clusters.validate.wanted import Lines, in_file, spoken
 from tests.clusters.any_spec import specs
 
+pytestmark = pytest.mark.integration
+
 
 def leaves(value, place=()):
     if isinstance(value, dict):

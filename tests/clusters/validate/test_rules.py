@@ -5,6 +5,8 @@ import pytest
 from hpctl.clusters.validate.network import Peers, everything, ports_open_to
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 NODES = Peers({"sg-nodes"}, ("10.1.0.0/20", "10.1.16.0/20"))
 RULES = beside(__file__, "rules.yaml")
 

@@ -11,6 +11,8 @@ from hpctl.clusters.validate.scripts import FAMILY
 from hpctl.clusters.validate.wanted import Level
 from tests.clusters.validate.world import facts, wanted
 
+pytestmark = pytest.mark.integration
+
 
 def write(path: Path, text: bytes, mode: int = 0o755) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)

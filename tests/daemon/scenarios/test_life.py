@@ -5,7 +5,7 @@ import pytest
 from tests.daemon.scenarios.conftest import EVERY, World
 from tests.waiting import until
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 @pytest.mark.parametrize("node_names", ["ip", pytest.param("group", marks=pytest.mark.nightly)])

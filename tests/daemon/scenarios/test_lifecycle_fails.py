@@ -6,7 +6,7 @@ import pytest
 
 from tests.daemon.scenarios.conftest import EVERY, World
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 BAD = "#!/bin/sh\necho reaching out\necho 'licence.example: no route' >&2\nexit 7\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 
 def test_no_capacity_says_what_it_means_and_what_to_do(world):

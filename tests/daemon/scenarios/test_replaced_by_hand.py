@@ -12,7 +12,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.live import EAGER, FAST, Live
 from tests.waiting import until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 QUICK = ("--yes", "--every", "0.2s")
 

@@ -7,7 +7,12 @@ import pytest
 from tests.daemon.scenarios.conftest import World
 from tests.live import EAGER, FAST, Live, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slurm,
+    pytest.mark.nightly,
+    pytest.mark.timeout(300),
+]
 
 
 def test_a_notice_moves_the_job_and_orders_nothing(sandbox_factory, tmp_path):

@@ -8,6 +8,8 @@ from hpctl.vocabulary.assessment import Condition
 from tests.detection.corpus.case import Case, load
 from tests.detection.corpus.play import Player, acts
 
+pytestmark = pytest.mark.integration
+
 CASES = load()
 WITHIN_S = {"gpu-driver-hang": 30}
 """From the fault to a verdict, of classes for which that is promised; kernel lines within 10 s."""

@@ -4,6 +4,8 @@ import pytest
 
 from tests.detection.corpus.unseen import SETS, figures, hpctl, load
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_set_is_judged_as_it_is_labeled(name: str) -> None:

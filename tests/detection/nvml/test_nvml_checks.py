@@ -10,6 +10,8 @@ from hpctl.faults.table import CHECKS
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, Stub
 
+pytestmark = pytest.mark.integration
+
 Fault = Callable[[Stub], object]
 
 FAULTS: dict[str, tuple[Fault, str]] = {

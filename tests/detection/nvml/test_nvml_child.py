@@ -13,6 +13,8 @@ from hpctl.detection.nvml.snapshot import Event, Fabric, NvLink, Process
 from tests.detection.nvml.bed import PATIENCE_S, fresh, pci_gpu, until
 from tests.stubs.nvml import GPU_UNAVAILABLE, LIBRARY, RECOVERY_ACTION, XID, uuid
 
+pytestmark = pytest.mark.integration
+
 GPU_IS_LOST, RESET_REQUIRED, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, MISMATCH = 15, 16, 9, 12, 18
 
 

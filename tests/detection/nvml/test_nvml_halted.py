@@ -21,7 +21,7 @@ from hpctl.faults.table import CHECKS
 from tests.detection.nvml import halts
 from tests.detection.nvml.bed import PATIENCE_S, fresh, hung, newest, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 ROOT = Path(__file__).parents[3]
 HUNG_S = 0.6

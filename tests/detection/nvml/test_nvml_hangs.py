@@ -13,6 +13,8 @@ from hpctl.detection.check import CannotTell
 from hpctl.detection.nvml import client as client_module
 from tests.detection.nvml.bed import PATIENCE_S, alive, fresh, hung, newest, until
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[3]
 
 

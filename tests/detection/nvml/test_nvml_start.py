@@ -15,6 +15,8 @@ from hpctl.faults.table import CHECKS
 from hpctl.wire.heads import Head
 from tests.detection.nvml.bed import PATIENCE_S, pci_gpu
 
+pytestmark = pytest.mark.integration
+
 RESET = 1
 
 

@@ -9,6 +9,8 @@ from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import broken
 from tests.engine.journal.events import NOW, signal, taken
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 
 def filled(database):
     journal = database.open()

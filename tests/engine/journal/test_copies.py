@@ -14,6 +14,8 @@ from hpctl.toolkit import output
 from tests.cli import worlds
 from tests.fakes.command_line import run
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 LEASE = (
     "INSERT INTO hpctl_lease (id, epoch, until, host, pid, version, mode, started, heartbeat,"
     " last_cycle_s, trouble) VALUES (1, 5, :until, 'head-1', 7, '1', 'own', 1, 1, 0, '')"

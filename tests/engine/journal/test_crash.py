@@ -15,6 +15,8 @@ from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 from tests.engine.journal.test_facts import WELL
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 BATCH = 3
 WRITER = """
 import os, sys

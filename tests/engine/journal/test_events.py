@@ -8,6 +8,8 @@ from hpctl.engine.journal.events import EVENT_TYPES, Event
 from tests.engine.journal.beds import AnyJournal, Bed, DatabaseBed
 from tests.engine.journal.events import numbers, signal, taken, values
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 BRIEF = settings(
     max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,6 +12,8 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Health
 from tests.engine.journal.events import NOW, any_health, taken
 from tests.engine.journal.test_events import BRIEF
+
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
 
 WELL = Health(Generation("n1", "i-1", "b-1"), NOW)
 

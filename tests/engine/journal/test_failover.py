@@ -19,6 +19,8 @@ from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import numbers
 from tests.examples import SEED, sliced
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 WITHIN_S, LEASE_S = 30.0, 3.0
 
 

@@ -27,6 +27,8 @@ from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import Health
 from tests.engine.journal.events import NOW, numbers, signal
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 HEALTH = Health(Generation("n1", "i-1", "b"), NOW, ())
 
 LEASE_S = 3.0

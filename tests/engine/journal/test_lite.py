@@ -22,6 +22,8 @@ from tests.engine.journal.events import NOW, numbers, signal, values
 from tests.engine.journal.test_facts import WELL
 from tests.engine.journal.test_past import ended
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 Read = Callable[[SqliteReader], object]
 
 
@@ -120,9 +122,11 @@ def test_showing_loads_no_sqlalchemy(sqlite: DatabaseBed) -> None:
     sqlite.open()
     code = (
         "import sys; from pathlib import Path; from hpctl.engine.config import Config\n"
-        "from hpctl.cli import status, explain, nodes, recoveries, output, gather\n"
+        "from hpctl.cli import status, explain, nodes, recoveries\n"
+        "from hpctl.engine import world\n"
+        "from hpctl.toolkit import output\n"
         f"config = Config(state_dir=Path({str(sqlite.file.parent)!r}))\n"
-        "gather.gather(config, output.now())\n"
+        "world.gather(config, output.now())\n"
         "assert not {'sqlalchemy', 'boto3', 'asyncio', 'rich'} & set(sys.modules), sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

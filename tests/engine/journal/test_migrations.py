@@ -13,6 +13,8 @@ from hpctl.toolkit.errors import JournalCorrupt, Unavailable
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 ME = Holder("head-1", 7, "0.1", "own", "head-1:8470")
 
 

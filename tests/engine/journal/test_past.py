@@ -10,6 +10,8 @@ from hpctl.engine.journal.store import LeaseLost
 from tests.engine.journal.beds import DatabaseBed
 from tests.engine.journal.events import NOW, numbers, signal, taken
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 DAY = timedelta(days=1)
 POISON = {
     "sqlite": "CREATE TRIGGER t BEFORE INSERT ON hpctl_past WHEN NEW.payload LIKE '%number 13%'"

@@ -11,6 +11,8 @@ from tests.engine.journal.events import NOW, numbers, signal
 from tests.engine.journal.test_facts import WELL
 from tests.process import run_text
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 TABLES = ["hpctl_events", "hpctl_agents", "hpctl_heard", "hpctl_requests", "hpctl_lease"]
 DAMAGE = [
     "payload = '{\"at\": '", "payload = ''", "payload = '{}'", "kind = 'Unheard'",

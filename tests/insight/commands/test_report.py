@@ -14,6 +14,8 @@ from tests.cli import worlds
 from tests.cli.test_json_contract import holds
 from tests.fakes.command_line import Head
 
+pytestmark = pytest.mark.integration
+
 EVIL = "<script>alert(1)</script>\x1b[2J"
 
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.insight.forecast import trace
 
+pytestmark = pytest.mark.integration
+
 
 def beats_the_rules(rows: list[trace.Scored]) -> None:
     ours, *rules = rows

@@ -1,8 +1,12 @@
 """The corpus is the same each time, and what is found on it does not get worse unseen."""
 
+import pytest
+
 from hpctl.engine.journal.state import replay
 from hpctl.insight.forecast.history import forecasts
 from tests.insight.grey import history, make, score
+
+pytestmark = pytest.mark.integration
 
 SEEDS = range(31, 37)
 """Neither tuned on nor those of the benchmark."""

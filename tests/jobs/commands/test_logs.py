@@ -12,6 +12,8 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.log_presets import PRESETS
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 SAMPLES = Path(__file__).parents[2] / "jobs" / "logs" / "samples"
 
 

@@ -9,6 +9,8 @@ from hpctl.toolkit import output
 from hpctl.vocabulary.run_policy import DEFAULTS
 from tests.fakes import command_line
 
+pytestmark = pytest.mark.integration
+
 
 def run(*args, width=100):
     return command_line.run("policy", *args, width=width)

@@ -1,8 +1,11 @@
 """What `hpctl run` makes of its options, before there is a job."""
 
+import pytest
 from click.testing import CliRunner
 
 from hpctl.cli.main import cli
+
+pytestmark = pytest.mark.integration
 
 
 def test_log_rules_are_a_preset_or_a_file_also_in_this_directory(tmp_path, monkeypatch):

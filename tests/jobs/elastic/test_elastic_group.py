@@ -12,6 +12,8 @@ from hpctl.jobs.elastic.wire import tell
 from hpctl.vocabulary.trouble import Kind
 from tests.jobs.elastic.elastic_bed import Start, all_wait, scripted, until_gone
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def start(tmp_path):

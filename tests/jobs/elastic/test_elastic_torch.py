@@ -10,7 +10,7 @@ from tests.jobs.elastic.elastic_bed import Launchers, program, until_gone, with_
 
 __all__ = ["with_torch"]
 
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 STEPS = 40
 WORDS = (f"--steps={STEPS}", "--checkpoint-every=7", "--step-s=0.02")
 

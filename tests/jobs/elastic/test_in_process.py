@@ -11,7 +11,7 @@ __all__ = ["with_torch"]
 pytest.importorskip(
     "nvidia_resiliency_ext", reason="NVIDIA'S WRAPPER NOT TESTED: it is not installed"
 )
-pytestmark = pytest.mark.nightly
+pytestmark = [pytest.mark.nightly, pytest.mark.integration]
 
 RANK = """
 import json, os, pathlib, sys, time, torch, torch.distributed as dist

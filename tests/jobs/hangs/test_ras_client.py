@@ -10,6 +10,8 @@ from tests.process import free_port
 from tests.stubs.ras.job import RELEASES, job
 from tests.stubs.ras.service import Fault, Service
 
+pytestmark = pytest.mark.integration
+
 LIMIT_S = 1.0
 ROOT = Path(__file__).resolve().parents[3]
 

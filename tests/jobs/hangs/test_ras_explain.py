@@ -15,6 +15,8 @@ from hpctl.vocabulary.trouble import Kind, Trouble
 from tests.stubs.ras.job import Job, job
 from tests.stubs.ras.service import Fault, Service
 
+pytestmark = pytest.mark.integration
+
 HOSTS = {"10.0.0.1": "node-1", "10.0.0.2": "node-2"}
 APART_S = 0.3
 

@@ -26,6 +26,8 @@ from tests.fakes.values import T0 as NOW
 from tests.gpu.recordings import H200
 from tests.gpu.recordings import read_text as recorded
 
+pytestmark = pytest.mark.integration
+
 NCCL = H200 / "nccl"
 RANKS = {"nccl_skip": 2, "nccl_skip3": 3, "nccl_kill": 2}
 SKIPS = ["nccl_skip", "nccl_skip3"]

@@ -27,6 +27,8 @@ from tests.agent_process import AgentProcess
 from tests.intakes import NOON, Head, Rows
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 RANKS = 3
 KINDS = ("sleeps", "spins", "reads", "loads", "stops")
 PROGRAM = Path(__file__).parents[2] / "jobs/hanging_rank.py"

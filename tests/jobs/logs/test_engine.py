@@ -8,6 +8,8 @@ import pytest
 from hpctl.jobs.logs.engine import SHOWN, Engine, RuleVerdict
 from hpctl.jobs.logs.rules import LogRule, RuleSet
 
+pytestmark = pytest.mark.integration
+
 
 def rule(**keys) -> LogRule:
     return LogRule(**{"name": "r", "logPattern": r"loss: (\S+)", **keys})

@@ -9,6 +9,8 @@ import pytest
 from hpctl.jobs.logs.engine import LONGEST_LINE, Follower, LineCutter, NotALog
 from hpctl.toolkit.errors import Unavailable
 
+pytestmark = pytest.mark.integration
+
 
 def drained(follower: Follower) -> bytes:
     made, done = b"", False

@@ -9,6 +9,8 @@ import pytest
 from hpctl.jobs.logs.patterns import Match, Pattern
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 CASES = beside(__file__, "rules_cases.yaml")
 
 HONEST = [

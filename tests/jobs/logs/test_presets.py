@@ -14,6 +14,8 @@ from hpctl.jobs.logs.engine import Replay, replay
 from hpctl.vocabulary import log_presets
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 SAMPLES = Path(__file__).parent / "samples"
 
 EXPECTED = beside(__file__, "preset_verdicts.yaml")

@@ -7,6 +7,8 @@ import pytest
 from hpctl.jobs.logs.rules import RulesError, parse
 from tests.tables import beside
 
+pytestmark = pytest.mark.integration
+
 CASES = beside(__file__, "rules_cases.yaml")
 
 OPERATOR = Path(__file__).with_name("operator_block.yaml").read_text()

@@ -10,6 +10,8 @@ from hpctl import progress
 from hpctl.jobs.run.progress_notes import listen
 from tests.jobs.run.progress_talk import CALLS, environment, heard, python
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture(params=["unix", "udp"])
 def listener(request, tmp_path):

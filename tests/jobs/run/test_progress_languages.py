@@ -8,6 +8,8 @@ import pytest
 from hpctl.jobs.run.progress_notes import NoteFileReader, in_log, listen
 from tests.jobs.run.progress_talk import ROOT, environment, heard
 
+pytestmark = pytest.mark.integration
+
 
 def test_the_c_example_compiles_without_a_warning_and_is_heard(tmp_path) -> None:
     source, program = ROOT / "examples/progress.c", tmp_path / "tell"

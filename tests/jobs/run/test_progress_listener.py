@@ -9,6 +9,8 @@ from hpctl.jobs.run.progress_notes import NoteFileReader, listen
 from hpctl.toolkit.errors import HpctlError
 from tests.jobs.run.progress_talk import heard, python, sender
 
+pytestmark = pytest.mark.integration
+
 
 def test_only_its_own_user_can_reach_the_unix_socket() -> None:
     with listen() as listener:

@@ -10,7 +10,7 @@ from tests.jobs.run.test_run_live import SETTLED_S, Job
 from tests.live import EAGER, FAST, Live, until
 from tests.sandbox.test_training import ROOT, Run, final
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 def test_daemon_and_supervisor_share_the_work(sandbox_factory, shared):

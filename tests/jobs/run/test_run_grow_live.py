@@ -12,7 +12,7 @@ from tests.jobs.run.test_run_inside import job as job
 from tests.jobs.run.test_run_live import SETTLED_S, Job
 from tests.live import EAGER, until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.nightly]
+pytestmark = [pytest.mark.integration, pytest.mark.slurm, pytest.mark.nightly]
 
 SUPERVISOR = """
 import sys

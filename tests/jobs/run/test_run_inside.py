@@ -8,7 +8,7 @@ import pytest
 from tests.jobs.run.test_run_live import Job
 from tests.sandbox.test_training import ROOT
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 
 
 @pytest.fixture

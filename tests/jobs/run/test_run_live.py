@@ -16,7 +16,7 @@ from tests.gpu.recordings import H200
 from tests.live import until
 from tests.sandbox.test_training import ROOT
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 RANK = """#!/bin/sh
 date +%s.%N > "$DIR/first.$HPCTL_ATTEMPT.$SLURM_PROCID"
 echo "$SLURMD_NODENAME $SLURM_JOB_NODELIST $SLURM_NODELIST $SLURM_NNODES" \\

@@ -15,7 +15,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.sandbox.test_training_slurm import field, requeue, wait_for_text
 from tests.tables import beside
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 ROOT = str(Path(__file__).resolve().parents[3])
 
 VALUES = beside(__file__, "sbatch_values.yaml")

@@ -15,7 +15,7 @@ from hpctl.sandbox.api import Sandbox
 from tests.process import room, run_text
 from tests.sandbox.test_training_slurm import field, requeue, wait, wait_for_text
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.integration]
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = ROOT / "slurm_plugins/build_spank.sh"
 HEADERS = Path(shutil.which("sbatch") or "/usr/bin/sbatch").resolve().parents[1] / "include"

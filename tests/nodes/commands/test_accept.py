@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import SignalSeen
@@ -9,6 +10,8 @@ from hpctl.vocabulary.model import TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.recovery import StepKind
 from tests.cli import worlds
 from tests.cli.worlds import OK, at, seen, step
+
+pytestmark = pytest.mark.integration
 
 RID = "n-11111111"
 

@@ -19,6 +19,8 @@ from hpctl.vocabulary.policy import Mode, Policy
 from tests.cli import worlds
 from tests.fakes.engine import take
 
+pytestmark = pytest.mark.integration
+
 
 @contextmanager
 def consumer(head):

@@ -7,6 +7,8 @@ from hpctl.vocabulary.cloud_facts import Instance, InstanceStatus
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from tests.sagemaker.contract.beds import Bed, EmulatorBed, FakeBed
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 ABSENT = "i-0fffffffffffffffe"
 
 

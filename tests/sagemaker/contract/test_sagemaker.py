@@ -16,6 +16,8 @@ from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.sagemaker.contract.beds import CLUSTER, EmulatorBed, GroupBed, cluster
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 
 def provider(bed: EmulatorBed, **more) -> SageMakerProvider:
     settings = {"region": "us-west-2", "endpoint_url": bed.emulator.endpoint_url, **more}

@@ -33,6 +33,8 @@ from tests.process import free_port, promtool
 from tests.service.metrics.test_metrics import HOSTILE
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 FULL = Gpu(
     0, "GPU-1", "0000:c1:00.0", "NVIDIA H100", "96.00", utilization=97, sm_clock_mhz=1980,
     power_mw=650_000, temperature_c=61, memory_temperature_c=88,

@@ -48,6 +48,8 @@ from tests.fakes.values import (
 )
 from tests.process import promtool
 
+pytestmark = pytest.mark.integration
+
 DAY = timedelta(days=1)
 JOB, NODE = RecoveryId("j-1"), RecoveryId("n-1")
 

@@ -34,6 +34,8 @@ from tests.service.metrics.test_agent_metrics import SEEN
 from tests.tables import beside
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 CASES: dict[str, Any] = beside(__file__, "alerts.yaml")
 
 

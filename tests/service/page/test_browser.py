@@ -13,6 +13,8 @@ from tests.cli import worlds
 from tests.engine.journal.servers import program
 from tests.service.page import site
 
+pytestmark = pytest.mark.integration
+
 PATHS = ("/", "/jobs", "/history", "/explain/n-44444444", "/explain/ip-10-1-0-5")
 
 

@@ -20,6 +20,8 @@ from tests.cli import worlds
 from tests.service.page import site
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:

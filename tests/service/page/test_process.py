@@ -19,6 +19,8 @@ from tests.fakes.command_line import run
 from tests.service.page import site
 from tests.waiting import until
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:

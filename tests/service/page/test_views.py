@@ -21,6 +21,8 @@ from hpctl.vocabulary.model import Finding, Verdict
 from tests.cli import worlds
 from tests.service.page import site
 
+pytestmark = pytest.mark.integration
+
 HOSTILE = (
     "</title><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{7*7}}{% raw %}"
     "\u202e\u2066\x1b[31m\n\r\x00" + "A" * 10_000

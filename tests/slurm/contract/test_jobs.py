@@ -16,6 +16,8 @@ from hpctl.vocabulary.reason import own_reason
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from tests.slurm.contract.beds import Bed, FakeBed, RealBed, cli, job_of, node_of
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 MINE = own_reason("r1", "xid 79")
 
 

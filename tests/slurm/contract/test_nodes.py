@@ -10,6 +10,8 @@ from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.reason import own_reason
 from tests.slurm.contract.beds import Bed, RealBed, cli, job_of, node_of
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 ODD = [
     'xid 79 on "GPU 3" (it\'s gone)', "State=IDLE Reason=none NodeName=n9 x=y=z",
     "# not a comment; $HOME `id` \\ %s [root@2026-01-01T00:00:00]",

@@ -11,6 +11,8 @@ from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.slurm.contract.beds import Bed, job_of
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 NAME = "hpctl-spares-w"
 
 

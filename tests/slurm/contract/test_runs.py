@@ -10,6 +10,8 @@ from tests.fakes.slurmctld import UID
 from tests.slurm.contract.beds import Bed, job_of, node_of
 from tests.slurm.contract.test_jobs import requeued, running
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 PING_S = 6.0
 """Longer than slurmctld's pings are apart in these clusters, a third of SlurmdTimeout."""
 MINE = own_reason("r1", "xid 79")

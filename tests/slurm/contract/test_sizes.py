@@ -9,6 +9,8 @@ from hpctl.vocabulary.demand import NOTHING_KNOWN, Demand, Tres
 from hpctl.vocabulary.reason import own_reason
 from tests.slurm.contract.beds import job_of, node_of
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 GPU = ("gpu", 1)
 
 

@@ -5,6 +5,8 @@ import pytest
 from hpctl.vocabulary.outcome import OutcomeKind
 from tests.slurm.contract.beds import Bed, job_of
 
+pytestmark = [pytest.mark.integration, pytest.mark.contract]
+
 NAME = "hpctl-accept-n-1-1"
 
 

@@ -17,7 +17,7 @@ from tests.detection.nvml.contract.beds import PATIENCE_S
 from tests.detection.nvml.contract.smi_fields import AGREES, DIFFERS, ONLY_SMI, OTHER_SCALE, compare
 from tests.detection.nvml.halts import stopped
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.integration]
 
 MIB = 1024 * 1024
 TIMES_STOPPED, STOPPED_S = 3, 3.0

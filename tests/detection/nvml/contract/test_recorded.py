@@ -10,7 +10,7 @@ from tests.detection.nvml.contract.smi_fields import AGREES, DIFFERS, OTHER_SCAL
 from tests.gpu.recordings import read_json, read_text
 from tests.stubs.nvml.recorded import snapshot
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.integration]
 
 
 @pytest.fixture(scope="module", params=RECORDED)

@@ -1,7 +1,7 @@
 """One full sweep of the NVML child's, with what each call and each field answered, as JSON.
 
-`python -m tests.detection.nvml.contract.trace LIBRARY`: a process of its own, because it loads NVIDIA's
-library. LIBRARY is as the child's: for where the loader finds none by itself.
+`python -m tests.detection.nvml.contract.trace LIBRARY`: a process of its own, because it loads
+NVIDIA's library. LIBRARY is as the child's: for where the loader finds none by itself.
 """
 
 import json

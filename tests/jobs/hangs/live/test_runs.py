@@ -10,6 +10,8 @@ import pytest
 from tests.examples import SEED
 from tests.jobs.hangs.live import runs
 
+pytestmark = pytest.mark.integration
+
 COUNT = int(os.environ.get("HPCTL_TEST_HANGS", "40"))
 AT_ONCE = 6
 BAR_S = 180.0
