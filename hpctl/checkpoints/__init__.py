@@ -1,0 +1,24 @@
+"""Checkpoints: which saved step is complete, where a job resumes, and saves that outlive a node.
+
+The room promises that a checkpoint is called complete only when its files prove it. A name, a
+modification time or a `latest` pointer is never the proof.
+
+- `search` finds candidates below a directory and returns the newest complete one. Each framework
+  is one Format of `formats`, which recognizes its directories and proves them.
+- `files` reads a checkpoint on a file system or in an object store, with bounds; `remote` names a
+  place in an object store, and `fetch` copies a checkpoint from there, whole or not at all.
+- `resume` answers where a start resumes, for `hpctl run` and the elastic launcher; the preamble of
+  `hpctl sbatch` calls `hpctl checkpoint last`. All of them use `search`.
+- `fast` keeps saves on the disks of the nodes and replicates them.
+- `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
+  no other part of hpctl.
+- `save_interval` computes how often to save; `job_comment` reads and writes a job's registration
+  in its Comment; `run_records` holds the records of earlier attempts.
+
+The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The
+daemon does not read checkpoints.
+
+Begin with `search.py`, `files.py` and `formats/manifest.py`. Nothing here executes what a
+checkpoint holds: pickles are read by `formats/pickle_reader.py`. In a job's checkpoint directory
+nothing that a training program saved is deleted; `fast` removes old steps from the nodes' disks.
+"""

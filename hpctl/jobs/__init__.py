@@ -1,0 +1,27 @@
+"""Jobs that resume: submission, supervision inside the job, and recovery by the daemon.
+
+The room promises that a job whose node or process fails starts again from its last complete
+checkpoint on healthy nodes, or is held with a reason that its owner can read. A daemon that is
+stopped neither ends nor holds a job.
+
+Three places run this code:
+
+- In the user's shell: `sbatch` adds the preamble and the registration to a script; `hangs`, `logs`
+  and `policy_command` are commands for looking and rehearsing (`rehearsal`); `spank` answers the
+  SPANK plugin.
+- In the job, as its owner: `run` supervises steps; `elastic` restarts ranks inside one step;
+  `logs` judges log lines; `crash` classifies how a program ended.
+- In the daemon: `plan` names the jobs that a faulty node hit (`plan_hits`) and the runs that
+  failed by themselves (`run_cases`, behind `run_gates`); `facts` and `advance` move each open
+  recovery; `hangs` watches jobs that nobody supervises; `report_intake` takes the reports of
+  supervisors. `kind` hands these to the engine.
+
+`decide` joins them: one pure function from a trouble, a policy and the past to an action. The
+supervisor, the daemon and `hpctl policy test` all call it. `advance`, `plan`, `plan_hits`,
+`run_cases` and `run_gates` are pure as well. The record and its transition table are in
+`hpctl.vocabulary.job_recovery`, run policies in `hpctl.vocabulary.run_policy`.
+
+Begin with `decide.py`, then `advance.py` for the daemon and `run/supervise.py` for the job. The
+order of steps that Slurm survives is in `hpctl/slurm/rules.py`. Daemon-side code here sends no
+order: the engine executes the steps. What a job says of itself decides about that job only.
+"""

@@ -1,0 +1,25 @@
+"""The treatment of a faulty node: drain, empty, repair, verify, return.
+
+The room promises that a recovery acts on one generation of a node (name, instance id, boot id),
+never on its successor, and that a drain of an operator is never lifted. The record and its
+transition table are in `hpctl.vocabulary.node_recovery`.
+
+- `kind` is what the engine drives: it finds candidates beyond the faulty nodes, advances every
+  open recovery, and lists the orders that operators may give.
+- `facts` takes what a recovery needs from the view; `actors` reads what HyperPod and operators did
+  to the node meanwhile; `advance` returns the next move, step or wait, one function for each
+  phase.
+- `acceptance` tests a node before it serves again; `culprit` searches a group for the node that is
+  slow or hangs.
+- `gpu_reset` resets GPUs on the node, when the daemon has ordered it.
+- `orders_command` holds `hpctl pause`, `approve`, `replace` and the other requests to the daemon.
+
+`facts`, `actors`, `advance` and `kind` are pure and run in the daemon, whose engine executes the
+steps (`hpctl/engine/execute.py`). `gpu_reset` runs in the agent, as root; `culprit` is pure and
+runs in `hpctl accept culprit`. The commands of `orders_command` append requests and change nothing
+themselves.
+
+Begin with `advance.py` beside the table in `hpctl/vocabulary/node_recovery.py`, then `kind.py`. No
+decision calls a port. A phase looks first whether its effect can be seen already, and only then
+asks for the step.
+"""

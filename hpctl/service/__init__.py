@@ -1,0 +1,20 @@
+"""What the daemon serves and sends: the intake, metrics, alerts, notifications, the web page.
+
+The room promises that a peer which is slow, hostile or absent costs the loop nothing: it is served
+by another process or another thread.
+
+- `intake`: the HTTP endpoint of agents, jobs, operators and Prometheus, in a process of its own.
+- `metrics`: counts in the loop; a scrape only prints. `observability/` holds alert rules and
+  dashboards, which `observability_command` writes out.
+- `alerts`: findings from Prometheus by Alertmanager's webhook, closed unless a token is
+  configured.
+- `notify`: who is told what, by an outbox in the journal's database.
+- `page`: the read-only web page, in a process of its own that reads as the commands do.
+
+The routes of the intake hand what they accept to the rooms that own it:
+`hpctl/engine/node_health.py` for reports, `hpctl/engine/request_intake.py` for requests,
+`hpctl/jobs/report_intake.py` for reports of jobs.
+
+`notify/decide.py` and `notify/outbox.py` are pure. Begin with `intake/app.py` and
+`intake/process.py`. Nothing here changes a node or a job, and the page writes nothing.
+"""

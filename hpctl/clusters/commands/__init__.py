@@ -1,4 +1,10 @@
-"""`hpctl cluster`: a table of commands, each in a module of its own."""
+"""`hpctl cluster` and its neighbors: one module for each command or pair of commands.
+
+COMMANDS below names the commands of `hpctl cluster`; a module is imported when its command is
+called. `capacity`, `iam`, `lifecycle` and `storage` are commands of their own. `context` finds the
+cluster and the account, `change_view` shows what a change did, `waiting` follows it and defines
+what Ctrl-C means.
+"""
 
 import click
 

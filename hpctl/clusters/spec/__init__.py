@@ -1,4 +1,9 @@
-"""cluster.yaml: one file that says what a cluster is. `read` is its door."""
+"""cluster.yaml: one file that says what a cluster is.
+
+`read` is the entrance: it reads the file, checks it against itself and reports every problem at
+once. `cluster` holds the keys, `field_types` the types of their values as the service accepts
+them, `reading` the rules between keys.
+"""
 
 from hpctl.clusters.spec.cluster import ClusterSpec, GroupSpec, Settings
 from hpctl.clusters.spec.reading import DEFAULT_PATH, SpecError, checked, parse, read

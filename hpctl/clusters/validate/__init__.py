@@ -1,7 +1,9 @@
 """Everything that can be known of a cluster's file before it costs money.
 
-All checks on one file: gather side by side, judge, every verdict at once. A family's module has
-the calls that gather its facts and the checks that read them.
+`validate` gathers facts in parallel, then judges, and returns every verdict at once. A family
+(`network`, `role`, `storage`, ...) is one module with the calls that gather its facts and the
+checks that read them; `facts` holds the facts, `wanted` what the file asks of an account. Checks
+are pure functions; a call that fails makes its verdicts UNKNOWN.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

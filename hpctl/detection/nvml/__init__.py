@@ -1,0 +1,7 @@
+"""NVML in a process of its own, because a call into the driver can block for ever or crash.
+
+`child` is that process: it sweeps the GPUs through `driver`, the only module that calls pynvml,
+and sends each sweep in the shape of `snapshot`. `client` is the agent's side: it takes the newest
+sweep and reports a child that hangs. A child inside a call is abandoned and never killed, because
+a process killed inside the driver can wedge the GPU.
+"""

@@ -1,7 +1,8 @@
 """The demo's job: real training, small enough for two cores and exact to the last bit.
 
-A character-level language model, data-parallel over Slurm tasks, with atomic sharded
-checkpoints. Only numpy beyond hpctl's own: four ranks start at once on two cores.
+A character-level language model, data-parallel over Slurm tasks, with atomic sharded checkpoints.
+Only numpy beyond hpctl's own: four ranks start at once on two cores. `loop` trains and saves,
+`group` joins the ranks, `model` computes; every reduction has a fixed order.
 """
 
 import os
