@@ -14,11 +14,17 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.burn_in import _burn_in, _ending, _testing
-from hpctl.capacity.change_facts import ChangeFacts, _Case
-from hpctl.capacity.group_growth import _add, _arriving
-from hpctl.capacity.node_removal import _closed, _giving_back, _leaving, _remove, _return
-from hpctl.capacity.spares import _spares
+from hpctl.capacity.burn_in import begin_burn_in, end_burn_in, watch_burn_in
+from hpctl.capacity.change_facts import ChangeCase, ChangeFacts
+from hpctl.capacity.group_growth import await_arrival, order_growth
+from hpctl.capacity.node_removal import (
+    await_departure,
+    await_vacancy,
+    close_node,
+    give_back_node,
+    return_node,
+)
+from hpctl.capacity.spares import set_reservation
 from hpctl.engine.change_deadlines import deadline_of
 from hpctl.vocabulary.change import Change, ChangePhase, ChangeSignal, Kind, ordered
 from hpctl.vocabulary.policy import Policy
@@ -37,16 +43,16 @@ def advance(change: Change, facts: ChangeFacts, policy: Policy, now: datetime) -
     return c.timed(answer, ChangeSignal.REFUSED if vain else ChangeSignal.DEADLINE)
 
 
-_PHASES: Final[Mapping[tuple[Kind, ChangePhase], Callable[[_Case], Next]]] = {
-    (Kind.ADD, ChangePhase.OPEN): _add,
-    (Kind.ADD, ChangePhase.ARRIVING): _arriving,
-    (Kind.REMOVE, ChangePhase.OPEN): _remove,
-    (Kind.REMOVE, ChangePhase.CLOSED): _closed,
-    (Kind.REMOVE, ChangePhase.LEAVING): _leaving,
-    (Kind.REMOVE, ChangePhase.GIVING_BACK): _giving_back,
-    (Kind.RETURN, ChangePhase.OPEN): _return,
-    (Kind.SPARES, ChangePhase.OPEN): _spares,
-    (Kind.BURN_IN, ChangePhase.OPEN): _burn_in,
-    (Kind.BURN_IN, ChangePhase.TESTING): _testing,
-    (Kind.BURN_IN, ChangePhase.LEAVING): _ending,
+_PHASES: Final[Mapping[tuple[Kind, ChangePhase], Callable[[ChangeCase], Next]]] = {
+    (Kind.ADD, ChangePhase.OPEN): order_growth,
+    (Kind.ADD, ChangePhase.ARRIVING): await_arrival,
+    (Kind.REMOVE, ChangePhase.OPEN): close_node,
+    (Kind.REMOVE, ChangePhase.CLOSED): await_vacancy,
+    (Kind.REMOVE, ChangePhase.LEAVING): await_departure,
+    (Kind.REMOVE, ChangePhase.GIVING_BACK): give_back_node,
+    (Kind.RETURN, ChangePhase.OPEN): return_node,
+    (Kind.SPARES, ChangePhase.OPEN): set_reservation,
+    (Kind.BURN_IN, ChangePhase.OPEN): begin_burn_in,
+    (Kind.BURN_IN, ChangePhase.TESTING): watch_burn_in,
+    (Kind.BURN_IN, ChangePhase.LEAVING): end_burn_in,
 }

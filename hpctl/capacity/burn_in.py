@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hpctl.capacity.change_facts import _Case, _taken
+from hpctl.capacity.change_facts import ChangeCase, was_taken
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.change import Change, ChangeSignal
 from hpctl.vocabulary.identity import JobId
@@ -28,9 +28,10 @@ def test_job(change: Change) -> JobId | None:
     return JobId(natural(step.outcome.detail))
 
 
-def _burn_in(c: _Case) -> Next:
+def begin_burn_in(c: ChangeCase) -> Next:
+    """Return the step that submits the test, or the move once it was taken."""
     about, idle = c.rec.opened, c.policy.idle
-    if _taken(c, StepKind.TEST):
+    if was_taken(c, StepKind.TEST):
         return Move(ChangeSignal.ORDER_TAKEN, f"job {test_job(c.rec)}")
     if c.facts.unwanted:
         return Move(ChangeSignal.IN_USE, c.facts.unwanted)
@@ -49,7 +50,8 @@ def _burn_in(c: _Case) -> Next:
     )
 
 
-def _testing(c: _Case) -> Next:
+def watch_burn_in(c: ChangeCase) -> Next:
+    """Return what the test came to, or wait for it."""
     job, taken = c.facts.job, c.last(StepKind.TEST)
     since = taken.resolved if taken and taken.resolved else c.rec.since
     tests = [f for f in c.facts.results if f.check != TEST_SUMMARY]
@@ -64,7 +66,7 @@ def _testing(c: _Case) -> Next:
     return c.wait(f"job {test_job(c.rec)} {job.state if job else ''}".strip(), Look.OFTEN)
 
 
-def _ended(c: _Case, since: datetime) -> Next:
+def _ended(c: ChangeCase, since: datetime) -> Next:
     """Its job has ended: its result may be on its way. A command of the site's may tell none."""
     job = c.facts.job
     how = f"job {job.id} ended as {job.state}" if job else "slurmctld has forgotten its job"
@@ -80,7 +82,7 @@ def _ended(c: _Case, since: datetime) -> Next:
     return Move(signal, f"{how}, and its node's agent told no result")
 
 
-def _ending(c: _Case) -> Next:
+def end_burn_in(c: ChangeCase) -> Next:
     """Its job is canceled by its name: one that was never answered may be there."""
     job, ended = c.facts.job, c.last(StepKind.END_TEST)
     if ended is not None and ended.accepted and (job is None or job.state in ENDED):

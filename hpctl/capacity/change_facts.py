@@ -40,12 +40,13 @@ class ChangeFacts(Struct, frozen=True):
     able_since: datetime | None = None
 
 
-_Case = Case[Change, ChangeFacts]
+ChangeCase = Case[Change, ChangeFacts]
 
 
-def _taken(c: _Case, kind: StepKind) -> bool:
+def was_taken(c: ChangeCase, kind: StepKind) -> bool:
+    """Return whether the last step of a kind was accepted."""
     last = c.last(kind)
     return last is not None and last.accepted
 
 
-_NOT_RESUMED: Final = "slurmctld will not resume the node"
+NOT_RESUMED: Final = "slurmctld will not resume the node"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from hpctl.capacity.change_facts import _Case, _taken
+from hpctl.capacity.change_facts import ChangeCase, was_taken
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, Wait
 
 
-def _add(c: _Case) -> Next:
+def order_growth(c: ChangeCase) -> Next:
+    """Return the step that asks the service for more instances, or the move once it was taken."""
     about = c.rec.opened
-    if _taken(c, StepKind.ADD):
+    if was_taken(c, StepKind.ADD):
         return Move(ChangeSignal.ORDER_TAKEN, f"the service took the order for {about.count} more")
     if c.facts.unwanted:
         return Move(ChangeSignal.REFUSED, c.facts.unwanted)
@@ -21,7 +22,8 @@ def _add(c: _Case) -> Next:
     return c.take(StepKind.ADD, about.group, ChangeSignal.REFUSED, cannot, about.why, **size)
 
 
-def _arriving(c: _Case) -> Next:
+def await_arrival(c: ChangeCase) -> Next:
+    """Wait until the new instances are registered in Slurm."""
     about, group = c.rec.opened, c.facts.group
     if c.facts.cloud_at <= c.rec.since or group is None:
         return c.wait("the cloud was not read since", Look.SLOWLY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpctl.capacity.change_facts import _NOT_RESUMED, _Case, _taken
+from hpctl.capacity.change_facts import NOT_RESUMED, ChangeCase, was_taken
 from hpctl.vocabulary.change import ChangeSignal, ordered
 from hpctl.vocabulary.cloud_facts import InstanceStatus
 from hpctl.vocabulary.outcome import Outcome
@@ -10,13 +10,14 @@ from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.recovery import Look, Move, Next, StepKind, answer_text, taken_over
 
 
-def _remove(c: _Case) -> Next:
+def close_node(c: ChangeCase) -> Next:
+    """Return the step that drains the node, or the move once Slurm shows it."""
     node, about = c.facts.node, c.rec.opened
     if node is not None and node.drained and reason_owner(node.reason) == c.rec.id:
         return Move(ChangeSignal.CLOSED_SEEN, "slurmctld shows DRAIN with our Reason")
     if node is not None and node.drained:
         return Move(ChangeSignal.OPERATOR_TOOK_OVER, f"drained by somebody else: {node.reason!r}")
-    if _taken(c, StepKind.DRAIN):
+    if was_taken(c, StepKind.DRAIN):
         return Move(ChangeSignal.OPERATOR_TOOK_OVER, "somebody resumed the node at once")
     if c.facts.busy or c.facts.unwanted:
         return Move(ChangeSignal.IN_USE, c.facts.busy or c.facts.unwanted)
@@ -24,10 +25,11 @@ def _remove(c: _Case) -> Next:
     return c.take(StepKind.DRAIN, str(about.node), ChangeSignal.REFUSED, cannot, "scale down")
 
 
-def _closed(c: _Case) -> Next:
+def await_vacancy(c: ChangeCase) -> Next:
+    """Wait until the node is empty, then ask the service to delete its instance."""
     if gone := _gone(c):
         return gone
-    if _taken(c, StepKind.REMOVE):
+    if was_taken(c, StepKind.REMOVE):
         return Move(
             ChangeSignal.ORDER_TAKEN, f"the service accepted to delete {c.rec.opened.instance}"
         )
@@ -52,11 +54,13 @@ def _closed(c: _Case) -> Next:
     return Move(ChangeSignal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
 
 
-def _leaving(c: _Case) -> Next:
+def await_departure(c: ChangeCase) -> Next:
+    """Wait until the service no longer lists the instance."""
     return _gone(c) or c.wait(f"{c.rec.opened.instance} still listed", Look.SLOWLY)
 
 
-def _giving_back(c: _Case) -> Next:
+def give_back_node(c: ChangeCase) -> Next:
+    """Return the step that resumes a node that stays."""
     node = c.facts.node
     if gone := _gone(c):
         return gone
@@ -64,10 +68,10 @@ def _giving_back(c: _Case) -> Next:
         return Move(ChangeSignal.BACK, "slurmctld shows the node in service")
     if how := taken_over(node, c.rec.id):
         return Move(ChangeSignal.OPERATOR_TOOK_OVER, how)
-    return c.take(StepKind.RETURN, str(c.rec.opened.node), ChangeSignal.REFUSED, _NOT_RESUMED)
+    return c.take(StepKind.RETURN, str(c.rec.opened.node), ChangeSignal.REFUSED, NOT_RESUMED)
 
 
-def _gone(c: _Case) -> Move | None:
+def _gone(c: ChangeCase) -> Move | None:
     """The instance is not listed by a view that is newer than the change, or on its way out."""
     if c.facts.cloud_at <= c.rec.since:
         return None
@@ -80,9 +84,10 @@ def _gone(c: _Case) -> Move | None:
     return None
 
 
-def _return(c: _Case) -> Next:
+def return_node(c: ChangeCase) -> Next:
+    """Return the step that resumes a node whose Reason a removal left behind."""
     node, cause = c.facts.node, c.rec.opened.cause
     if node is None or not node.drained or reason_owner(node.reason) != cause:
         return Move(ChangeSignal.BACK, "its Reason is not the removal's any more")
     target = str(c.rec.opened.node)
-    return c.take(StepKind.RETURN, target, ChangeSignal.REFUSED, _NOT_RESUMED, owner=cause)
+    return c.take(StepKind.RETURN, target, ChangeSignal.REFUSED, NOT_RESUMED, owner=cause)

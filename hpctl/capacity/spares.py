@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from hpctl.capacity.change_facts import _Case
+from hpctl.capacity.change_facts import ChangeCase
 from hpctl.vocabulary.change import ChangeSignal
 from hpctl.vocabulary.recovery import Move, Next, Repeat, StepKind
 
 
-def _spares(c: _Case) -> Next:
+def set_reservation(c: ChangeCase) -> Next:
+    """Return the step that sets the reservation, or the move once it holds the nodes."""
     about = c.rec.opened
     if c.facts.reserved == frozenset(about.nodes):
         return Move(

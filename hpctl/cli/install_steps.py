@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from lifecycle.node import Node
 
 
-_DELAY = "batch_sched_delay=0"
+DELAY_SETTING = "batch_sched_delay=0"
 
 
-_ADDED = "# batch_sched_delay: added by hpctl install"
+ADDED_LINE = "# batch_sched_delay: added by hpctl install"
 
 
 class Wish(Struct, frozen=True):
@@ -235,28 +235,31 @@ def site_parameters(machine: Machine) -> str:
     """The SchedulerParameters that a site's slurm.conf sets without batch_sched_delay, else ""."""
     from lifecycle.slurm_files import value
 
-    found = value(_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+    found = (
+        value(describe_node(machine, "head").slurm_etc / "slurm.conf", "SchedulerParameters") or ""
+    )
     return "" if "batch_sched_delay" in found.lower() else found
 
 
 def _eager(machine: Machine) -> Step:
     """batch_sched_delay=0 among a site's own SchedulerParameters, which uninstall takes out."""
-    conf = _node(machine, "head").slurm_etc / "slurm.conf"
+    conf = describe_node(machine, "head").slurm_etc / "slurm.conf"
 
     def run() -> None:
         text = re.sub(
             r"(?im)^([ \t]*SchedulerParameters[ \t]*=[ \t]*[^\s#]+)",
-            rf"{_ADDED}\n\1,{_DELAY}",
+            rf"{ADDED_LINE}\n\1,{DELAY_SETTING}",
             conf.read_text(),
         )
         machine.write(conf.resolve(), text, conf.stat().st_mode & 0o7777)
-        _reconfigure(machine)
+        reconfigure_slurm(machine)
 
-    what = f"{_DELAY} in {conf}"
+    what = f"{DELAY_SETTING} in {conf}"
     return Step("scheduler", what, lambda: not site_parameters(machine), run)
 
 
-def _reconfigure(machine: Machine) -> None:
+def reconfigure_slurm(machine: Machine) -> None:
+    """Have slurmctld read its configuration again, where it runs."""
     from lifecycle.slurm_files import program
 
     if machine.running and machine.up("slurmctld.service"):
@@ -267,7 +270,7 @@ def _slurm(machine: Machine, role: str) -> Step:
     """Epilog, prolog and, where it can be compiled, the SPANK plugin: the lifecycle's own step."""
     from lifecycle.steps import slurm_plugins
 
-    node = _node(machine, role)
+    node = describe_node(machine, role)
     here = slurm_plugins.applies(node)
     what = f"{PLUGINS}: the epilog that wakes the daemon, --resilient where it compiles"
     return Step(
@@ -279,7 +282,7 @@ def _slurm(machine: Machine, role: str) -> Step:
     )
 
 
-def _node(machine: Machine, role: str) -> Node:
+def describe_node(machine: Machine, role: str) -> Node:
     """As much of a node as the steps look at that know nothing of HyperPod."""
     from lifecycle import config, node
 

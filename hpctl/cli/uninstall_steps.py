@@ -24,7 +24,7 @@ from hpctl.cli.install_layout import (
     UNITS,
     Step,
 )
-from hpctl.cli.install_steps import _ADDED, _DELAY, _node, _reconfigure
+from hpctl.cli.install_steps import ADDED_LINE, DELAY_SETTING, describe_node, reconfigure_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +62,10 @@ def _gone(machine: Machine) -> Step:
 
 def _unlisted(machine: Machine) -> Step:
     """Slurm's files name no script of ours any more: a Prolog that is gone drains every node."""
-    directory = _node(machine, "head").slurm_etc
+    directory = describe_node(machine, "head").slurm_etc
     ours = re.compile(
-        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={_DELAY}$)\n?"
-        rf"|^{_ADDED}\n(.*),{_DELAY}"
+        rf"(?m)^(?:[^#\n]*{re.escape(HOME)}/.*|SchedulerParameters={DELAY_SETTING}$)\n?"
+        rf"|^{ADDED_LINE}\n(.*),{DELAY_SETTING}"
     )
     files = [path for path in (directory / name for name in SLURM_FILES) if path.is_file()]
 
@@ -76,7 +76,7 @@ def _unlisted(machine: Machine) -> Step:
         for path in files:
             mode = path.stat().st_mode & 0o7777
             machine.write(path.resolve(), ours.sub(r"\1", path.read_text()), mode)
-        _reconfigure(machine)
+        reconfigure_slurm(machine)
 
     return Step("Slurm plugins", f"none of ours in {directory}", done, run)
 

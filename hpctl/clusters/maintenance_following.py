@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.fleet_reading import node_rows
 from hpctl.clusters.maintenance import EVERY_S, LAG_S, UPDATING, GroupWork, Work
-from hpctl.clusters.maintenance_orders import _running_checks
+from hpctl.clusters.maintenance_orders import find_running_checks
 from hpctl.toolkit.errors import InDoubt, Unavailable
 from hpctl.vocabulary.ports import Aws
 
@@ -102,7 +102,7 @@ class Following(Struct):
 
     def _health(self, _description: Mapping[str, Any], work: Work) -> Work:
         moving = any(n for g in work.groups for s, n in g.nodes.items() if s not in _SETTLED)
-        active = moving or _running_checks(self.aws.service("sagemaker"), self.cluster)
+        active = moving or find_running_checks(self.aws.service("sagemaker"), self.cluster)
         self._seen = self._seen or active
         if active or self._lagging():
             return work

@@ -122,12 +122,13 @@ def updating(aws: Aws, cluster: str) -> bool:
 def checking(aws: Aws, cluster: str) -> bool:
     """Whether deep health checks on demand are under way. Raises nothing but Absent, Refused."""
     try:
-        return _running_checks(aws.service("sagemaker"), cluster)
+        return find_running_checks(aws.service("sagemaker"), cluster)
     except Unavailable:
         return False
 
 
-def _running_checks(sagemaker: Service, cluster: str) -> bool:
+def find_running_checks(sagemaker: Service, cluster: str) -> bool:
+    """Return whether the service lists deep health checks that are under way."""
     try:
         found = sagemaker.pages(
             "list_cluster_operations",

@@ -12,8 +12,8 @@ by name.
 from collections.abc import Callable, Mapping, Sequence
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.order_call import _call, key
-from hpctl.clusters.order_in_doubt import _deleted_by_another, _observed
+from hpctl.clusters.order_call import call_service, key
+from hpctl.clusters.order_in_doubt import accept_earlier_deletion, observe_orders
 from hpctl.clusters.order_terms import BATCH, Verb
 from hpctl.toolkit.hostlist import batches
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
@@ -36,13 +36,13 @@ def send(
     outcomes: dict[str, Outcome] = {}
     by_key = {key(row): row for row in rows}
     for chunk in batches(by_key, BATCH[verb]):
-        outcomes |= _call(sagemaker, cluster, verb, [by_key[one] for one in chunk])
+        outcomes |= call_service(sagemaker, cluster, verb, [by_key[one] for one in chunk])
     doubtful = [k for k, outcome in outcomes.items() if outcome.kind is OutcomeKind.AMBIGUOUS]
     if doubtful:
-        outcomes |= _observed(
+        outcomes |= observe_orders(
             sagemaker, cluster, verb, {k: (by_key[k], outcomes[k]) for k in doubtful}, sleep
         )
     if verb is Verb.DELETE:
         for k, outcome in outcomes.items():
-            outcomes[k] = _deleted_by_another(sagemaker, cluster, by_key[k], outcome)
+            outcomes[k] = accept_earlier_deletion(sagemaker, cluster, by_key[k], outcome)
     return outcomes

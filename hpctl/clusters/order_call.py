@@ -15,7 +15,7 @@ def key(row: NodeRow) -> str:
     return row.instance_id or row.logical_id
 
 
-def _call(
+def call_service(
     sagemaker: Service, cluster: str, verb: Verb, rows: Sequence[NodeRow]
 ) -> dict[str, Outcome]:
     """One call, and its answer for each node. A whole refusal is each one's."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from hpctl.clusters.fleet import NodeRow
-from hpctl.clusters.order_call import _call
-from hpctl.clusters.order_terms import _GONE, BATCH, DOUBT_S, GONE, IN_USE, LOOK_S, Verb
+from hpctl.clusters.order_call import call_service
+from hpctl.clusters.order_terms import BATCH, DOUBT_S, GONE, IN_USE, LOOK_S, STATUS_GONE, Verb
 from hpctl.clusters.progress import FAILURE, RUNNING
 from hpctl.toolkit.errors import Absent, Refused, Unavailable
 from hpctl.toolkit.hostlist import batches
@@ -12,7 +12,7 @@ from hpctl.vocabulary.outcome import Outcome, OutcomeKind
 from hpctl.vocabulary.ports import Service
 
 
-def _observed(
+def observe_orders(
     sagemaker: Service,
     cluster: str,
     verb: Verb,
@@ -32,7 +32,7 @@ def _observed(
         # An accepted reboot leaves no trace in the API, and a second one would hit fresh work.
         return found | {k: outcome for k, (_, outcome) in left_over.items()}
     for chunk in batches(left_over, BATCH[verb]):
-        again = _call(sagemaker, cluster, verb, [left_over[one][0] for one in chunk])
+        again = call_service(sagemaker, cluster, verb, [left_over[one][0] for one in chunk])
         for one, outcome in again.items():
             answer = after_doubt(outcome)
             doubt = answer.kind is OutcomeKind.AMBIGUOUS
@@ -57,20 +57,20 @@ def _status(sagemaker: Service, cluster: str, row: NodeRow) -> str | None:
     try:
         details = sagemaker.read("describe_cluster_node", ClusterName=cluster, **way)["NodeDetails"]
     except Absent:
-        return _GONE
+        return STATUS_GONE
     except (Refused, Unavailable):
         return None
     return str(details.get("InstanceStatus", {}).get("Status", ""))
 
 
-def _deleted_by_another(
+def accept_earlier_deletion(
     sagemaker: Service, cluster: str, row: NodeRow, outcome: Outcome
 ) -> Outcome:
     """What was refused because it is gone is as wished. A call that is refused as a whole, as it is
     where no node of it could be deleted, names one reason for all: then each is looked at."""
     gone = outcome.code in GONE
     if outcome.code == "ValidationException":
-        gone = _status(sagemaker, cluster, row) == _GONE
+        gone = _status(sagemaker, cluster, row) == STATUS_GONE
     return Outcome.accepted("it was gone already") if gone else outcome
 
 

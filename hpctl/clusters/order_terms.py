@@ -44,7 +44,7 @@ DOUBT_S = 20.0
 LOOK_S = 2.0
 
 
-_GONE = "gone"
+STATUS_GONE = "gone"
 
 
 _MENDS = {

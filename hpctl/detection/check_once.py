@@ -12,7 +12,7 @@ from hpctl.detection.check import CannotTell, Machine, NotHere, Observation
 from hpctl.detection.findings import Findings
 from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import open_log
-from hpctl.detection.runner import Check, _plain
+from hpctl.detection.runner import Check, make_finding
 from hpctl.detection.slurm_jobs import Jobs
 from hpctl.faults.assess import assess_settled
 from hpctl.faults.catalogue import rules
@@ -87,7 +87,7 @@ def _row(check: Check, machine: Machine) -> CheckRow:
         return CheckRow(spec.name, "absent", str(error))
     except CannotTell as error:
         seen = [Observation("cannot_tell", "", Verdict.UNKNOWN, str(error)[:256])]
-    findings = tuple(_plain(spec, one, now) for one in seen)
+    findings = tuple(make_finding(spec, one, now) for one in seen)
     return CheckRow(spec.name, _worst(findings), spec.what, findings)
 
 

@@ -262,7 +262,8 @@ def _jitter(seconds: float) -> float:
     return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
 
 
-def _plain(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
+def make_finding(spec: CheckSpec, seen: Observation, now: datetime) -> Finding:
+    """Return an observation as a finding of its check."""
     clears = Clears.GONE if seen.verdict is Verdict.UNKNOWN else spec.clears
     return Finding(
         spec.name, seen.verdict, now, now, seen.device, seen.code, seen.detail, seen.evidence,

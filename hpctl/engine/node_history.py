@@ -16,13 +16,13 @@ def unasked(rec: NodeRecovery, policy: Policy) -> str:
     Slurm keeps one Reason: a mark that landed in the milliseconds between our look and our drain
     leaves no trace in the node's record.
     """
-    if policy.mode is not Mode.ASSIST or _was_marked(rec) or rec.remedy not in MARKS.values():
+    if policy.mode is not Mode.ASSIST or was_marked(rec) or rec.remedy not in MARKS.values():
         return ""
     order = f"scontrol update NodeName={rec.node} State=FAIL Reason=Action:{rec.remedy.title()}"
     return f"HyperPod's health agent has not marked the node; `{order}` asks for the same"
 
 
-def _was_marked(rec: NodeRecovery) -> bool:
+def was_marked(rec: NodeRecovery) -> bool:
     """Whether a mark was seen on the node since the recovery opened, or opened it."""
     return rec.marked_at >= 0 or any(f.check == CHECK for f in rec.findings)
 

@@ -16,14 +16,14 @@ ORDER: Final = "operator-accept-"
 """The rule of an operator's order to test a node; the level ends it."""
 
 
-_HANDLING: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
+TEST_LADDER: Final = (Remedy.NONE, Remedy.ASK_HUMAN)
 
 
 ADDED: Final = FaultClass(
     RuleId("instance-added"),
     "a new instance serves only after a test",
     Urgency.AFTER_JOBS,
-    _HANDLING,
+    TEST_LADDER,
     source="acceptance.add",
 )
 
@@ -32,7 +32,7 @@ UPDATED: Final = FaultClass(
     RuleId("node-rebooted"),
     "a node that somebody rebooted or updated serves only after a test",
     Urgency.AFTER_JOBS,
-    _HANDLING,
+    TEST_LADDER,
     source="acceptance.software_update",
 )
 

@@ -26,7 +26,14 @@ from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import Means, Past, decide
-from hpctl.jobs.run_cases import _BOOTED, _NODES, _action, _Case, _case, _trouble
+from hpctl.jobs.run_cases import (
+    BOOTED_SIGNATURE,
+    NODE_KINDS,
+    RunCase,
+    find_action,
+    find_case,
+    find_trouble,
+)
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES, Run
 from hpctl.toolkit.bounds import later, natural
 from hpctl.vocabulary.hang import Hang
@@ -53,7 +60,7 @@ def history(
         if r.attempt.job == job and not r.let_run and r.phase is not JobPhase.CANCELLED
     ]
     counted = {r.trouble for r in recoveries if r.trouble is not None} | {now}
-    found = [Past(_trouble(r), _action(r)) for r in recoveries]
+    found = [Past(find_trouble(r), find_action(r)) for r in recoveries]
     for event in state.reports.get(job, ()):
         trouble = event.report.trouble
         if trouble is None or trouble in counted or (before is not None and event.at >= before):
@@ -72,13 +79,13 @@ def run_decisions(
         if job.id in taken or job.id in view.state.open_jobs or view.aside(job.id):
             return None
         registered = registration(job.comment)
-        case = _case(job, view, now)
+        case = find_case(job, view, now)
         hang = view.hangs.get(job.id)
         if case is None and hang is not None:
             return _hung(job, hang, view, policy, now)
         if case is None or _treated(case, view):
             return None
-        if registered is None and (case.reported or case.trouble.signature != _BOOTED):
+        if registered is None and (case.reported or case.trouble.signature != BOOTED_SIGNATURE):
             return None
         return _decision(job, registered or Registration(), case, view, policy, now)
 
@@ -93,7 +100,7 @@ def job_of(decision: JobRecoveryOpened | HoldNoted) -> JobId:
     return decision.attempt.job
 
 
-def _treated(case: _Case, view: View) -> bool:
+def _treated(case: RunCase, view: View) -> bool:
     """Whether this attempt, or a later one of the same submission, was treated before.
 
     Slurm sets the submit time anew at a requeue, so the restart count tells them apart; ids come
@@ -112,7 +119,12 @@ def _treated(case: _Case, view: View) -> bool:
 
 
 def _decision(
-    job: SlurmJob, registered: Registration, case: _Case, view: View, policy: Policy, now: datetime
+    job: SlurmJob,
+    registered: Registration,
+    case: RunCase,
+    view: View,
+    policy: Policy,
+    now: datetime,
 ) -> JobRecoveryOpened | HoldNoted:
     ruled = view.ruled.get(job.id, Ruled())
     notes = "; ".join(n for n in (registered.flaw, ruled.note) if n)
@@ -138,7 +150,7 @@ def _decision(
 
 
 def _opened(
-    job: SlurmJob, case: _Case, answer: RunDecision, view: View, now: datetime, notes: str = ""
+    job: SlurmJob, case: RunCase, answer: RunDecision, view: View, now: datetime, notes: str = ""
 ) -> JobRecoveryOpened:
     # The policy's answer says what went wrong as well; a supervisor's own may not.
     reasons = (case.trouble.why, answer.why)
@@ -165,9 +177,9 @@ def _opened(
     )
 
 
-def _settled(answer: RunDecision, case: _Case, policy: Policy, now: datetime) -> RunDecision:
+def _settled(answer: RunDecision, case: RunCase, policy: Policy, now: datetime) -> RunDecision:
     """Not so soon that a faulty node is met again before anybody could report its fault."""
-    if case.reported is not None or case.queued or case.trouble.kind in _NODES:
+    if case.reported is not None or case.queued or case.trouble.kind in NODE_KINDS:
         return answer
     settle = (later(case.trouble.at, policy.job.settle_s) - now).total_seconds()
     return replace(answer, after_s=max(answer.after_s, settle))
@@ -202,7 +214,7 @@ def _hung(
         did = f"`hangs: {mine[-1].hang}` was tried ({mine[-1].id})" if mine else "`hangs: notify`"
         return hold(HANG_GATE, f"{did}: it is left as it is")
     trouble = Trouble(Kind.HANG, hang.since, hang.why, "stands still", node=hang.node)
-    case = _Case(job.attempt, trouble)
+    case = RunCase(job.attempt, trouble)
     if action == "requeue":
         decided = _decision(job, registered or Registration(), case, view, policy, now)
         return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
@@ -225,7 +237,7 @@ def _owner_comment(job: SlurmJob, answer: RunDecision) -> str:
 
 
 def _answer(
-    job: SlurmJob, case: _Case, policy: RunPolicy, view: View, now: datetime
+    job: SlurmJob, case: RunCase, policy: RunPolicy, view: View, now: datetime
 ) -> RunDecision:
     """The supervisor's own answer, less the time that has passed; else the policy's.
 
@@ -235,7 +247,7 @@ def _answer(
         view.state, job.id, before=case.reported.at if case.reported else None, now=case.trouble
     )
     answer = decide(policy, past, case.trouble, _means(job, past, view), now)
-    if case.queued and case.reported is None and case.trouble.kind in _NODES:
+    if case.queued and case.reported is None and case.trouble.kind in NODE_KINDS:
         answer = replace(answer, after_s=0.0)
     if case.reported is None or answer.action is Action.HOLD:
         return answer
@@ -263,7 +275,7 @@ def _means(job: SlurmJob, past: Sequence[Past], view: View) -> Means:
         p.trouble.node
         for p in past
         if p.trouble.node in usable
-        and (p.trouble.kind in _NODES or _returned(p.trouble.node, p.trouble.at, view))
+        and (p.trouble.kind in NODE_KINDS or _returned(p.trouble.node, p.trouble.at, view))
     }
     names = tuple(sorted(name for name in healed if name is not None))
     return Means(wanted=len(job.nodes), pool=len(usable), healed=names)

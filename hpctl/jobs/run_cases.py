@@ -18,13 +18,14 @@ from hpctl.vocabulary.slurm_facts import ENDED_BADLY, SlurmJob, SlurmNode
 from hpctl.vocabulary.trouble import UNSTARTED, Kind, Trouble, unstarted
 
 
-def _action(rec: JobRecovery) -> Action:
+def find_action(rec: JobRecovery) -> Action:
+    """Return what was done about a trouble or a hit of a node."""
     if rec.trouble is not None:
         return rec.action
     return Action.HOLD if rec.over_budget else Action.REQUEUE
 
 
-def _trouble(rec: JobRecovery) -> Trouble:
+def find_trouble(rec: JobRecovery) -> Trouble:
     """What went wrong; for a node's fault, as the run felt it."""
     if rec.trouble is not None:
         return rec.trouble
@@ -35,14 +36,14 @@ def _trouble(rec: JobRecovery) -> Trouble:
 _DELAY_REASONS: Final = ("BeginTime", "None", "", "NonZeroExitCode")
 
 
-_BOOTED: Final = "node booted"
+BOOTED_SIGNATURE: Final = "node booted"
 
 
 _BOOTS_S, _REGISTERS_S = 900.0, 120.0
 """A boot, and a slurmd's start, are at most so long before the requeue that they cause."""
 
 
-_NODES: Final = (Kind.NODE, Kind.PREEMPTED)
+NODE_KINDS: Final = (Kind.NODE, Kind.PREEMPTED)
 
 
 _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
@@ -50,7 +51,7 @@ _FROM_OUTSIDE: Final = frozenset({1, 2, 3, 9, 15})
 the others (SEGV, ABRT) a program dies by its own fault."""
 
 
-class _Case(Struct, frozen=True):
+class RunCase(Struct, frozen=True):
     """A run that went wrong: which one, how, and what its supervisor has answered, if it has."""
 
     attempt: Attempt
@@ -60,19 +61,20 @@ class _Case(Struct, frozen=True):
     """It is back in the queue already: it starts by itself, and it is asked only when."""
 
 
-def _case(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+def find_case(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
+    """Return in what way a run went wrong; None where it did not."""
     wish = _wish(job, view)
     if job.state == "PENDING":
         return _requeued(job, view, now)
     if job.running or job.state in ENDED_BADLY:
         if wish is not None:
-            return _Case(job.attempt, _reported_trouble(wish), wish)
+            return RunCase(job.attempt, _reported_trouble(wish), wish)
         if job.state in ENDED_BADLY:
-            return _Case(job.attempt, _ended_badly(job, view, now))
+            return RunCase(job.attempt, _ended_badly(job, view, now))
         if headless(job, view):
             why = f"the node of its batch script, {job.batch_host}, is lost"
             trouble = Trouble(Kind.NODE, now, why, "batch host lost", node=job.batch_host)
-            return _Case(job.attempt, trouble)
+            return RunCase(job.attempt, trouble)
     return None
 
 
@@ -89,7 +91,7 @@ def _reported_trouble(event: JobReported) -> Trouble:
     return report.trouble or Trouble(Kind.PREEMPTED, event.at, why, progress=report.progress)
 
 
-def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
+def _requeued(job: SlurmJob, view: View, now: datetime) -> RunCase | None:
     """A job that somebody else put back in the queue, and that sits out Slurm's begin delay."""
     delayed = job.eligible is not None and now < job.eligible and not put_off(job)
     if job.restarts == 0 or job.completing or not delayed or job.reason not in _DELAY_REASONS:
@@ -97,7 +99,7 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
     attempt = Attempt(job.id, job.submit, job.restarts - 1)
     event = last_report(job.id, attempt.restarts, view)
     if event is not None and event.report.action in (Action.REQUEUE, Action.HOLD):
-        return _Case(attempt, _reported_trouble(event), event, queued=True)
+        return RunCase(attempt, _reported_trouble(event), event, queued=True)
     lost = [n for n in job.nodes if (node := view.scheduler.nodes.get(n)) and node.down]
     booted = [n for n in job.nodes if _booted_under(job, view.scheduler.nodes.get(n))]
     if lost:
@@ -105,11 +107,11 @@ def _requeued(job: SlurmJob, view: View, now: datetime) -> _Case | None:
         trouble = Trouble(Kind.NODE, now, why, "node down", node=min(lost))
     elif booted:
         why = f"Slurm took it off {','.join(sorted(booted))}, which had booted"
-        trouble = Trouble(Kind.NODE, now, why, _BOOTED, node=min(booted))
+        trouble = Trouble(Kind.NODE, now, why, BOOTED_SIGNATURE, node=min(booted))
     else:
         why = "somebody put it back in the queue, and told nothing"
         trouble = Trouble(Kind.KILLED, now, why, "requeued")
-    return _Case(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
+    return RunCase(attempt, replace(trouble, progress=_progress(job, view)), queued=True)
 
 
 def _booted_under(job: SlurmJob, node: SlurmNode | None) -> bool:

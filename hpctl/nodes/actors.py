@@ -11,11 +11,11 @@ from msgspec import Struct
 from hpctl.engine.node_history import (
     RESTORED,
     UNSAVED,
-    _was_marked,
     let_go,
     lost,
     returning,
     since_drain,
+    was_marked,
 )
 from hpctl.faults.hma_marks import CHECK, MARKS, mark_in, mark_of, spent
 from hpctl.faults.reachability import RULES as REACH_RULES
@@ -185,7 +185,7 @@ def seized(c: NodeCase) -> Move | None:
 
     Before it, that is whoever takes a mark off: the mark had closed the node.
     """
-    ours_to_close = c.rec.phase is NodePhase.OPEN and not _was_marked(c.rec)
+    ours_to_close = c.rec.phase is NodePhase.OPEN and not was_marked(c.rec)
     if ours_to_close or c.rec.phase in IN_TEST or returning(c.rec) or c.facts.mark:
         return None
     how = taken_over(c.facts.slurm, c.rec.id)

@@ -21,7 +21,7 @@ BODY_TIMEOUT_S = 10.0
 _PROOF = wire.PROOF_HEADER.lower().encode()
 
 
-_T = TypeVar("_T")
+AnswerT = TypeVar("AnswerT")
 
 
 _JSON = (b"content-type", b"application/json")
@@ -95,7 +95,8 @@ def proved_route(
     return Route(path, post, methods=["POST"])
 
 
-async def _answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
+async def make_answer(send: Send, status: int, body: bytes, proof: str, *, close: bool) -> None:
+    """Send one whole response, with the proof where there is one."""
     headers = [_JSON, (b"content-length", str(len(body)).encode())]
     if proof:
         headers.append((_PROOF, proof.encode()))

@@ -25,8 +25,8 @@ AS_USER = """
 import json, os, sys
 from click.testing import CliRunner
 from hpctl.cli.main import cli
-from hpctl.protocol import heads
-from hpctl.protocol import munge
+from hpctl.wire import heads
+from hpctl.wire import munge
 asked, uid = json.loads(sys.argv[1]), int(sys.argv[2])
 for words in asked:
     CliRunner().invoke(cli, words)

@@ -107,7 +107,7 @@ def test_what_it_cannot_follow_is_no_verdict(tmp_path):
 PEAK = """
 import sys, tracemalloc
 from pathlib import Path
-from hpctl.jobs.checkpoints import torch_files
+from hpctl.checkpoints.formats import torch_files
 from hpctl.checkpoints.files import opened
 tracemalloc.start()
 with opened(Path(sys.argv[1]), "") as file:

@@ -50,7 +50,7 @@ WHERE = """
 import sys
 from pathlib import Path
 from hpctl.detection.check import Machine
-from hpctl.detection.checks.host_processes import _where
+from hpctl.detection.checks.host_dstate import _where
 print(_where(Machine(), int(sys.argv[1])))
 """
 

@@ -11,7 +11,7 @@ from hpctl.detection.nvml.snapshot import Gpu, Snapshot
 # Only ever relative: what clock is right depends on the model, the power limit and the work. Fewer
 # than three peers prove nothing.
 
-_BUSY_PERCENT = 50.0
+BUSY_PERCENT = 50.0
 
 
 _GAUGE = "gpu.sm_clock_mhz"
@@ -37,7 +37,7 @@ def gauges_clocks(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float
     clocks = [
         gpu.sm_clock_mhz
         for gpu in seen.gpus
-        if gpu.sm_clock_mhz is not None and busy(gpu, _BUSY_PERCENT)
+        if gpu.sm_clock_mhz is not None and busy(gpu, BUSY_PERCENT)
     ]
     return {_GAUGE: float(min(clocks))} if clocks else {}
 

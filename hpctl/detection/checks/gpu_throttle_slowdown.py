@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from hpctl.detection.check import Judged, Limits, busy, grown, pairs, warn
-from hpctl.detection.checks.gpu_clocks import _BUSY_PERCENT
+from hpctl.detection.checks.gpu_clocks import BUSY_PERCENT
 from hpctl.detection.nvml.snapshot import Gpu, Snapshot, Throttle
 
 # Time for which the hardware held a busy GPU's clocks down, as a share of the time between runs.
@@ -35,7 +35,7 @@ def judge_throttle(seen: Snapshot, before: Snapshot | None, limits: Limits) -> J
 
 def gauges_throttle(seen: Snapshot, before: Snapshot | None) -> Mapping[str, float]:
     """`gpu.throttle_share`: the most throttled busy GPU's share, all reasons but the power cap."""
-    totals = [sum(shares.values()) for _, _, shares in _shares(seen, before, _BUSY_PERCENT)]
+    totals = [sum(shares.values()) for _, _, shares in _shares(seen, before, BUSY_PERCENT)]
     return {_THROTTLE_GAUGE: min(1.0, max(totals))} if totals else {}
 
 

@@ -37,18 +37,18 @@ PCIE_WORDS = (" AER: ", "PCIe Bus Error: ")
 PCIE_HEADS = ("pcie", "pci ", "nvid", "nvme", "mlx5", "efa ", "ena ")
 
 
-_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+PCI_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
 
 _SEVERITY = r"(?P<severity>Correct|Uncorrect)(?:ed|able)(?: \((?P<grade>Non-Fatal|Fatal)\))?"
 
 
-_DRIVER = rf"[\w.-]+ (?P<own>{_ADDRESS}): "
+_DRIVER = rf"[\w.-]+ (?P<own>{PCI_ADDRESS}): "
 
 
 _RECEIVED = re.compile(
     rf"{_DRIVER}AER: (?:Multiple )?{_SEVERITY} error (?:received:|message received from) "
-    rf"(?P<device>{_ADDRESS})"
+    rf"(?P<device>{PCI_ADDRESS})"
 )
 
 

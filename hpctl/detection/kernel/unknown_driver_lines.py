@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import HEAD_CHARS, Line, line
-from hpctl.detection.kernel.pcie import _ADDRESS
+from hpctl.detection.kernel.pcie import PCI_ADDRESS
 from hpctl.detection.kmsg import Record
 from hpctl.faults.table import BENIGN_LINES
 
@@ -104,7 +104,7 @@ _ORDINARY = re.compile(
 _GPU_NUMBER = re.compile(r"NVRM: GPU\d{1,3} ")
 
 
-_GPU_ADDRESS = re.compile(rf"(?:NVRM: GPU|nvidia) ({_ADDRESS}): ", re.IGNORECASE)
+_GPU_ADDRESS = re.compile(rf"(?:NVRM: GPU|nvidia) ({PCI_ADDRESS}): ", re.IGNORECASE)
 
 
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)

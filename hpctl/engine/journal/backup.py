@@ -12,19 +12,20 @@ from sqlalchemy import Connection, Table, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.copies import AT_ONCE, Tell, _counts, _opened, _rows
+from hpctl.engine.journal.copies import AT_ONCE, Tell, count_rows, open_snapshot, read_rows
 from hpctl.engine.journal.database import make_engine
 from hpctl.toolkit.errors import HpctlError
 
 
-def _copy(source: Connection, target: Connection, tables: Iterable[Table], tell: Tell) -> None:
-    counts, done = _counts(source), 0
+def copy_rows(source: Connection, target: Connection, tables: Iterable[Table], tell: Tell) -> None:
+    """Copy the rows of tables, and tell how far it is."""
+    counts, done = count_rows(source), 0
     total = sum(counts.values())
     for table in tables:
         if table.name not in counts:
             continue
         batch: list[dict[str, Any]] = []
-        for row in _rows(source, select(table)):
+        for row in read_rows(source, select(table)):
             batch.append(dict(row._mapping))
             if len(batch) == AT_ONCE:
                 target.execute(insert(table), batch)
@@ -53,9 +54,9 @@ def backup(url: str, file: Path, tell: Tell) -> None:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         target = make_engine(file_url(part), write=True)
         try:
-            with _opened(url) as source, target.begin() as c:
+            with open_snapshot(url) as source, target.begin() as c:
                 t.metadata.create_all(c)
-                _copy(source, c, t.metadata.sorted_tables, tell)
+                copy_rows(source, c, t.metadata.sorted_tables, tell)
         finally:
             target.dispose()
         with closing(sqlite3.connect(part)) as plain:

@@ -10,16 +10,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.engine.journal import database as t
 from hpctl.engine.journal.copies import (
-    _RESTORE,
     AT_ONCE,
+    RESTORE_HINT,
+    BadRow,
     Checked,
     Problem,
     Tell,
-    _Bad,
-    _counts,
-    _in_order,
-    _opened,
-    _rows,
+    count_rows,
+    open_snapshot,
+    ordered_events,
+    read_rows,
 )
 from hpctl.engine.journal.database import make_engine, message_of
 from hpctl.engine.journal.events import Event
@@ -30,11 +30,11 @@ from hpctl.toolkit.errors import JournalCorrupt
 
 
 class _Walk:
-    """Reads every row as its readers do. Raises _Bad at the first that is wrong."""
+    """Reads every row as its readers do. Raises BadRow at the first that is wrong."""
 
     def __init__(self, c: Connection, tell: Tell) -> None:
         self._c, self._tell = c, tell
-        self.rows = _counts(c)
+        self.rows = count_rows(c)
         self.seq = -1
         self.done, self.total = 0, sum(self.rows.values())
         self.now, self.all = State(), State()
@@ -43,7 +43,7 @@ class _Walk:
 
     def run(self) -> None:
         """All tables."""
-        self._each(t.events, _in_order, self._event)
+        self._each(t.events, ordered_events, self._event)
         audit = select(t.audit).order_by(t.audit.c.seq)
         for table, query, read in (
             (t.audit, audit, self._audit_row),
@@ -57,23 +57,23 @@ class _Walk:
     def _each(self, table: Table, query: Any, read: Callable[[Any], object]) -> None:
         last: object = "the first"
         try:
-            for row in _rows(self._c, query):
+            for row in read_rows(self._c, query):
                 last = row[0]
                 read(row)
                 self.done += 1
                 if self.done % AT_ONCE == 0:
                     self._tell(self.done, self.total)
         except JournalCorrupt as error:
-            raise _Bad(table.name, last, error, error.hint) from error
+            raise BadRow(table.name, last, error, error.hint) from error
         except SQLAlchemyError as error:
             after = f"after {last}"
-            raise _Bad(table.name, after, message_of(error), _RESTORE) from error
+            raise BadRow(table.name, after, message_of(error), RESTORE_HINT) from error
 
     def _event(self, row: Any) -> None:
         table = t.past.name if row.old else t.events.name
         event: Event = decode(row.seq, row.kind, row.payload)
         if row.seq == self.seq:
-            raise _Bad(table, row.seq, "two events have this number", _RESTORE)
+            raise BadRow(table, row.seq, "two events have this number", RESTORE_HINT)
         self.seq = row.seq
         self.digest.update(f"{row.seq}\n{row.kind}\n{row.payload}\n".encode())
         try:
@@ -81,8 +81,8 @@ class _Walk:
             if not row.old:
                 self.now.fold(event)
         except Corrupt as error:
-            raise _Bad(
-                table, row.seq, f"cannot follow the events before: {error}", _RESTORE
+            raise BadRow(
+                table, row.seq, f"cannot follow the events before: {error}", RESTORE_HINT
             ) from error
         self.newest = max(event.at, self.newest or event.at)
 
@@ -93,16 +93,17 @@ class _Walk:
             fix = (
                 "compare with a backup and the daemon's log: journalctl -u hpctl-daemon -g digest="
             )
-            raise _Bad(t.audit.name, row.seq, why, fix)
+            raise BadRow(t.audit.name, row.seq, why, fix)
         self.audit = row.digest
         _ = audited.event
 
 
-def _examined(c: Connection, name: str, tell: Tell) -> Checked:
+def examine_journal(c: Connection, name: str, tell: Tell) -> Checked:
+    """Return what a check of every row found."""
     walk, problem = _Walk(c, tell), None
     try:
         walk.run()
-    except _Bad as bad:
+    except BadRow as bad:
         problem = bad.problem
     state = walk.now
     opened = len(state.open_nodes) + len(state.open_jobs) + len(state.open_changes)
@@ -115,8 +116,8 @@ def check(url: str, tell: Tell) -> Checked:
     """Read everything, as a daemon and its commands would. Raises Unavailable, HpctlError."""
     name = make_engine(url, write=False).url.render_as_string()
     try:
-        with _opened(url) as c:
-            return _examined(c, name, tell)
+        with open_snapshot(url) as c:
+            return examine_journal(c, name, tell)
     except JournalCorrupt as error:
         problem = Problem(str(t.meta.name), "", str(error), error.hint)
         return Checked(name, "", {}, None, 0, "", "", problem)
@@ -125,9 +126,9 @@ def check(url: str, tell: Tell) -> Checked:
 def events(
     url: str, since: datetime | None, recovery: str | None
 ) -> Iterator[tuple[int, str, str]]:
-    """Number, kind and JSON of each event, ended ones too. Raises as `_opened` does."""
-    with _opened(url) as c:
-        for row in _rows(c, _in_order):
+    """Number, kind and JSON of each event, ended ones too. Raises as `open_snapshot` does."""
+    with open_snapshot(url) as c:
+        for row in read_rows(c, ordered_events):
             event = decode(row.seq, row.kind, row.payload)
             if since is not None and event.at < since:
                 continue

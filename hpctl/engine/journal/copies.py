@@ -32,22 +32,22 @@ Tell = Callable[[int, int], None]
 """How many rows are done, of how many."""
 
 
-_RESTORE = (
+RESTORE_HINT = (
     "keep a copy of the journal, stop the daemons, and put the newest good one back:"
     " hpctl journal restore FILE"
 )
 
 
-_events = union_all(
+all_events = union_all(
     select(t.past.c.seq, t.past.c.kind, t.past.c.payload, literal(1).label("old")),
     select(t.events.c.seq, t.events.c.kind, t.events.c.payload, literal(0).label("old")),
 ).subquery()
 
 
-_in_order = select(_events).order_by(_events.c.seq)
+ordered_events = select(all_events).order_by(all_events.c.seq)
 
 
-_TRANSIENT = (t.lease.name, t.standbys.name)
+TRANSIENT_TABLES = (t.lease.name, t.standbys.name)
 """Tables of daemons that run: not of the journal that is put back."""
 
 
@@ -73,14 +73,16 @@ class Checked(Struct, frozen=True):
     problem: Problem | None = None
 
 
-class _Bad(Exception):
+class BadRow(Exception):
+    """A row that no journal can hold."""
+
     def __init__(self, table: str, row: object, why: object, fix: str) -> None:
         super().__init__(why)
         self.problem = Problem(str(table), str(row), str(why), fix)  # SQLAlchemy's names are no str
 
 
 @contextmanager
-def _snapshot(engine: Engine) -> Iterator[Connection]:
+def connect_snapshot(engine: Engine) -> Iterator[Connection]:
     """A connection whose every look is at the same moment."""
     lite = engine.dialect.name == "sqlite"
     with engine.connect() as plain:
@@ -96,12 +98,12 @@ def _snapshot(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def _opened(url: str) -> Iterator[Connection]:
+def open_snapshot(url: str) -> Iterator[Connection]:
     """A snapshot of a journal. Raises Unavailable, JournalCorrupt, HpctlError."""
     Store(url, write=False).close()
     engine = make_engine(url, write=False)
     try:
-        with reading("the journal"), _snapshot(engine) as c:
+        with reading("the journal"), connect_snapshot(engine) as c:
             yield c
     finally:
         engine.dispose()
@@ -113,12 +115,14 @@ def _tables(c: Connection) -> list[Table]:
     return [table for table in t.metadata.sorted_tables if table.name in there]
 
 
-def _rows(c: Connection, query: Any) -> Iterator[Any]:
+def read_rows(c: Connection, query: Any) -> Iterator[Any]:
+    """Yield the rows of a query without holding them all."""
     with closing(c.execute(query.execution_options(yield_per=AT_ONCE))) as found:
         yield from found
 
 
-def _counts(c: Connection) -> dict[str, int]:
+def count_rows(c: Connection) -> dict[str, int]:
+    """Return the number of rows of each table."""
     tables = _tables(c)
     return {
         one.name: c.execute(select(func.count()).select_from(one)).scalar_one() for one in tables

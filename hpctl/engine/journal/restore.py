@@ -12,19 +12,19 @@ from sqlalchemy import Connection, Engine, func, insert, inspect, select, text, 
 from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.engine.journal import database as t
-from hpctl.engine.journal.backup import _copy, file_url
-from hpctl.engine.journal.check import _examined
+from hpctl.engine.journal.backup import copy_rows, file_url
+from hpctl.engine.journal.check import examine_journal
 from hpctl.engine.journal.copies import (
-    _TRANSIENT,
     SAME,
     STANDBY_S,
+    TRANSIENT_TABLES,
     Checked,
     Tell,
-    _events,
-    _in_order,
-    _opened,
-    _rows,
-    _snapshot,
+    all_events,
+    connect_snapshot,
+    open_snapshot,
+    ordered_events,
+    read_rows,
 )
 from hpctl.engine.journal.database import make_engine, message_of, reading
 from hpctl.engine.journal.rows import utc
@@ -67,14 +67,14 @@ def target(source: str, url: str, now: datetime) -> Target:
         file = _file(engine)
         if file is not None and not file.exists():
             return Target(str(file), 0, 0)
-        with _opened(source) as a, reading("the journal"), _snapshot(engine) as b:
+        with open_snapshot(source) as a, reading("the journal"), connect_snapshot(engine) as b:
             if t.meta.name not in inspect(b).get_table_names():
                 return Target(name, 0, 0)
             _refuse_running(b, now)
             _refuse_other(a, b, name)
-            newest = a.execute(select(func.max(_events.c.seq))).scalar() or 0
-            count = select(func.count()).select_from(_events)
-            lost = b.execute(count.where(_events.c.seq > newest)).scalar_one()
+            newest = a.execute(select(func.max(all_events.c.seq))).scalar() or 0
+            count = select(func.count()).select_from(all_events)
+            lost = b.execute(count.where(all_events.c.seq > newest)).scalar_one()
             return Target(name, b.execute(count).scalar_one(), lost)
     finally:
         engine.dispose()
@@ -96,8 +96,10 @@ def _refuse_running(c: Connection, now: datetime) -> None:
 
 def _refuse_other(source: Connection, there: Connection, name: str) -> None:
     """Two copies of one journal share some of their oldest events."""
-    first = {row.seq: (row.kind, row.payload) for row in _rows(there, _in_order.limit(SAME))}
-    known = _rows(source, select(_events).where(_events.c.seq.in_(first)))
+    first = {
+        row.seq: (row.kind, row.payload) for row in read_rows(there, ordered_events.limit(SAME))
+    }
+    known = read_rows(source, select(all_events).where(all_events.c.seq.in_(first)))
     if first and not any(first[row.seq] == (row.kind, row.payload) for row in known):
         raise HpctlError(
             f"{name} is another journal: none of its first events is in the backup",
@@ -112,13 +114,13 @@ def restore(source: str, url: str, now: datetime, tell: Tell) -> Checked:
     engine = make_engine(url, write=True)
     name = engine.url.render_as_string()
     try:
-        with _opened(source) as a, engine.begin() as b:
+        with open_snapshot(source) as a, engine.begin() as b:
             if engine.dialect.name == "sqlite":
                 b.execute(text("BEGIN IMMEDIATE"))
             b.execute(update(t.lease).values(id=1))  # no daemon takes it meanwhile
             _refuse_running(b, now)
             _overwrite(a, b, tell)
-            done, wanted = _examined(b, name, tell), _examined(a, name, tell)
+            done, wanted = examine_journal(b, name, tell), examine_journal(a, name, tell)
             if done.problem or done.digest != wanted.digest:
                 why = done.problem.why if done.problem else "its events are not those of the backup"
                 raise HpctlError(f"what was restored is not whole: {why}", "nothing was changed")
@@ -149,10 +151,10 @@ def _hand_over(file: Path) -> None:
 
 def _overwrite(source: Connection, target: Connection, tell: Tell) -> None:
     epochs = [e for c in (source, target) for e in c.execute(select(t.lease.c.epoch)).scalars()]
-    tables = [table for table in t.metadata.sorted_tables if table.name not in _TRANSIENT]
+    tables = [table for table in t.metadata.sorted_tables if table.name not in TRANSIENT_TABLES]
     for table in reversed(tables):
         target.execute(table.delete())
-    _copy(source, target, tables, tell)
+    copy_rows(source, target, tables, tell)
     if epochs and not target.execute(update(t.lease).values(epoch=max(epochs) + 1)).rowcount:
         row = source.execute(select(t.lease)).mappings().one()
         target.execute(insert(t.lease).values(**{**row, "epoch": max(epochs) + 1, "until": 0.0}))

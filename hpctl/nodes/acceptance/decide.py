@@ -3,7 +3,13 @@
 from hpctl.engine.node_history import let_go, since_drain
 from hpctl.engine.test_reservation import level_of, name_of
 from hpctl.faults.reachability import closed_by_slurm
-from hpctl.nodes.acceptance.limits import _FAILED, _PATIENCE_S, _REMEDIES, _SHOWN, job_of
+from hpctl.nodes.acceptance.limits import (
+    FAILED_SIGNALS,
+    FIGURES_SHOWN,
+    PATIENCE_S,
+    REMEDY_SIGNALS,
+    job_of,
+)
 from hpctl.nodes.actors import NodeCase, attempt, moved
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition
@@ -109,7 +115,9 @@ def _failed(c: NodeCase) -> Move | None:
     if not failed:
         return None
     asked = {f.code for f in failed}
-    signal = next((s for word, s in _REMEDIES.items() if word in asked), NodeSignal.TEST_FAILED)
+    signal = next(
+        (s for word, s in REMEDY_SIGNALS.items() if word in asked), NodeSignal.TEST_FAILED
+    )
     return Move(signal, _listed(failed), c.facts.results)
 
 
@@ -132,8 +140,10 @@ def _results(c: NodeCase) -> Next | None:
 
 
 def _listed(failed: list[Finding]) -> str:
-    texts = [f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:_SHOWN]]
-    more = [f"{len(failed) - _SHOWN} more"] if len(failed) > _SHOWN else []
+    texts = [
+        f"{f.check.removeprefix(TEST)}: {f.detail or 'failed'}" for f in failed[:FIGURES_SHOWN]
+    ]
+    more = [f"{len(failed) - FIGURES_SHOWN} more"] if len(failed) > FIGURES_SHOWN else []
     return "; ".join((*texts, *more))
 
 
@@ -183,7 +193,7 @@ def unreserving(c: NodeCase) -> Next:
                 return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
             return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
         return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
-    if verdict in _FAILED:
+    if verdict in FAILED_SIGNALS:
         return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
     if verdict is NodeSignal.UNTESTED:
         return Move(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
@@ -233,7 +243,7 @@ def _settled(c: NodeCase, kind: StepKind, name: str, what: str) -> Next:
     last = c.last(kind)
     if last is not None and last.target == name and last.resolved is not None:
         refused = last.outcome is not None and last.outcome.kind is OutcomeKind.REJECTED
-        pause = min(last.attempt, _PATIENCE_S) if refused else c.policy.node.step_retry_s
+        pause = min(last.attempt, PATIENCE_S) if refused else c.policy.node.step_retry_s
         if c.now < later(last.resolved, pause):
             text = answer_text(last.outcome) if last.outcome else ""
             return c.wait(f"waiting for {what} to go: {text}".removesuffix(": "), Look.SOON)

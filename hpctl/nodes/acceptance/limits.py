@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.gates import Candidate
-from hpctl.engine.test_reservation import _HANDLING, ADDED, ORDER, UPDATED, name_of
+from hpctl.engine.test_reservation import ADDED, ORDER, TEST_LADDER, UPDATED, name_of
 from hpctl.engine.view import View
 from hpctl.nodes.acceptance.cards import Card, card_of_type, find_figure
 from hpctl.toolkit.bounds import later, natural
@@ -355,7 +355,7 @@ ORDERS: Final = {
         RuleId(f"{ORDER}{level}"),
         f"an operator asked for a {level} test",
         Urgency.AFTER_JOBS,
-        _HANDLING,
+        TEST_LADDER,
         source="an operator",
     )
     for level in ("quick", "full")
@@ -440,10 +440,10 @@ def measured(view: View) -> list[Measured]:
     ]
 
 
-_FAILED: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
+FAILED_SIGNALS: Final = frozenset({NodeSignal.FAULT_AGAIN, NodeSignal.TEST_FAILED, *TEST_ASKS})
 
 
-_REMEDIES: Final = {
+REMEDY_SIGNALS: Final = {
     "replace": NodeSignal.TEST_ASKS_REPLACE,
     "reboot": NodeSignal.TEST_ASKS_REBOOT,
     "reset": NodeSignal.TEST_ASKS_RESET,
@@ -451,10 +451,10 @@ _REMEDIES: Final = {
 """What a failed test may ask for (a finding's `code`), the strongest first."""
 
 
-_SHOWN: Final = 3
+FIGURES_SHOWN: Final = 3
 
 
-_PATIENCE_S: Final = 30
+PATIENCE_S: Final = 30
 """At most so long after a refusal what must take effect is asked for again: a second longer each
 time."""
 

@@ -45,7 +45,7 @@ from hpctl.wire.authentication import (
     Session,
     read_body,
 )
-from hpctl.wire.proved_route import _T, BODY_TIMEOUT_S, RefusalCounter, _answer
+from hpctl.wire.proved_route import BODY_TIMEOUT_S, AnswerT, RefusalCounter, make_answer
 
 log = logging.getLogger(__name__)
 
@@ -314,9 +314,9 @@ class _Reports:
             proof = session.proof(answered)
         elif credential is not None:
             proof = await self._run(self._settings.prove, credential.uid, answered)
-        await _answer(send, status, answer, proof, close=close)
+        await make_answer(send, status, answer, proof, close=close)
 
-    async def _run(self, blocking: Callable[..., _T], *arguments: object) -> _T:
+    async def _run(self, blocking: Callable[..., AnswerT], *arguments: object) -> AnswerT:
         return await asyncio.get_running_loop().run_in_executor(self._pool, blocking, *arguments)
 
     async def _accept_message(self, message: Report | wire.Heartbeat) -> wire.Ack:

@@ -43,7 +43,7 @@ _PASSING: Final = frozenset({"stale_facts", "wrong_instance", "provider_acts", O
 """Gates that pass by themselves within a reading of Slurm or of the cloud; and what others tell."""
 
 
-_DOES: Final[Mapping[NoticeKind, str]] = {
+NOTICE_EFFECTS: Final[Mapping[NoticeKind, str]] = {
     "escalated": "takes no further step on this node",
     "node_back": "has resumed the node; Slurm gives it work again",
     "job_resumed": "has nothing more to do for this job",
@@ -55,7 +55,7 @@ _DOES: Final[Mapping[NoticeKind, str]] = {
 }
 
 
-_WAITS: Final = "waits, and goes ahead by itself once nothing blocks it"
+WAITS_TEXT: Final = "waits, and goes ahead by itself once nothing blocks it"
 
 
 class Notice(Struct, frozen=True):

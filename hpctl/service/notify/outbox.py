@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.service.notify.decide import _DOES, _WAITS, Notice
+from hpctl.service.notify.decide import NOTICE_EFFECTS, WAITS_TEXT, Notice
 from hpctl.toolkit.bounds import later, printable, span
 from hpctl.toolkit.hostlist import HostlistError, fold
 
@@ -144,7 +144,7 @@ def message(cluster: str, notices: Sequence[Notice]) -> SinkMessage:
     lines = [n.what for n in notices[:NAMED]]
     if one_kind:
         title = f"{first.kind.replace('_', ' ')}: {_targets(notices)}"
-        lines.append(f"hpctl {_DOES.get(first.kind, _WAITS)}.")
+        lines.append(f"hpctl {NOTICE_EFFECTS.get(first.kind, WAITS_TEXT)}.")
     if len(notices) > NAMED:
         lines.insert(NAMED, f"and {len(notices) - NAMED} more: hpctl recoveries --all")
     lines.append(f"A person is needed: {needed[0]}." if needed else "Nobody has to do anything.")

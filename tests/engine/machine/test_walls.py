@@ -83,7 +83,7 @@ BUGS = [
     (parse, "_record", "parse", str(JOB)), (parse, "_node", "parse", NODE),
     (observe, "assess", "assess", NODE), (run_policies.RunPolicies, "ruled", "policy", str(JOB)),
     (plan, "_candidate", "plan", NODE), (plan, "decide", "plan", NODE),
-    (jobs_plan, "_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
+    (jobs_plan, "find_case", "plan", str(JOB)), (kind, "node_facts", "advance", NODE),
 ]  # fmt: skip
 
 

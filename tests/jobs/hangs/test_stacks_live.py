@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 RANKS = 3
 KINDS = ("sleeps", "spins", "reads", "loads", "stops")
-PROGRAM = Path(__file__).parents[2] / "jobs/hanging_rank.py"
+PROGRAM = Path(__file__).with_name("hanging_rank.py")
 COLLECTOR = [sys.executable, "-P", "-m", "hpctl.jobs.hangs.stacks"]
 
 

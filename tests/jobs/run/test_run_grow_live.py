@@ -25,7 +25,7 @@ main()
 SAVES = """
 import os, pathlib, time
 from hpctl import progress
-from hpctl.jobs.checkpoints import manifest
+from hpctl.checkpoints.formats import manifest
 ck, rank = pathlib.Path(os.environ["DIR"], "ck"), os.environ["SLURM_PROCID"]
 attempt = int(os.environ["HPCTL_ATTEMPT"])
 step = 1000 * attempt
