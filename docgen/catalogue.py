@@ -22,7 +22,7 @@ What each kernel message or node-level fact means, and what hpctl does about it.
 name in bold and the code: `xid-79`, `host-disk-full`. A site changes a rule by its id in
 [hpctl.yaml](configuration.md), and may write rules of its own ([plugins](plugins.md)). Of two
 faults the more urgent decides, then the stronger first remedy, then the order here.
-`hpctl/core/faults/` says where a rule differs from NVIDIA's advice.
+`hpctl/faults/` says where a rule differs from NVIDIA's advice.
 
 **Reset**: the agent stops DCGM, exporters and persistence, ends what holds GPUs and resets them,
 with NVLink peers where the driver asks. MIG, a job on any GPU, or NVSwitch without the Fabric

@@ -1,6 +1,6 @@
 """What a check is: `gather` touches the machine, `judge` is pure, and a Spec says the rest.
 
-A module `hpctl.agent.checks.check_*` holds the checks of one thing, two functions for each:
+A module of `hpctl.detection.checks` holds one check, two functions for each:
 
     def gather(machine: Machine) -> Sample: ...
     def judge(seen: Sample, before: Sample | None, limits: Limits) -> Judged: ...

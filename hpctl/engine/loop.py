@@ -59,7 +59,7 @@ class Loop:
         clock: Clock,
         kinds: Sequence[Kind],
     ) -> None:
-        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `core.kinds`."""
+        """`executor` appends to the same `memory`. `kinds`: of recoveries, see `engine.kinds`."""
         self._memory, self._executor, self._observer = memory, executor, observer
         self._requests, self._jobs, self._clock = requests, jobs, clock
         self._kinds, self._orders = kinds, collect_orders(kinds)

@@ -224,7 +224,7 @@ def hold_view(hold: HoldNoted) -> HoldView:
 
 
 def looks_back(now: datetime, *, ended: bool, since: datetime | None) -> bool:
-    """Whether what somebody asks for may have been retired (`core.retire`)."""
+    """Whether what somebody asks for may have been retired (`engine.retire`)."""
     if since is None:
         return ended
     return since < now - timedelta(seconds=RECENT_S)

@@ -2,7 +2,7 @@
 their policy answers: the daemon's half.
 
 A node's fault comes first. Of the other runs only jobs that registered with hpctl
-(`run_policy.registration`) are looked at, and those whose node booted under them. Level-triggered
+(`vocabulary.registration`) are looked at, and those whose node booted under them. Level-triggered
 like all planning: a run that wants something is seen wanting it in every cycle until its attempt
 has been treated. Between a run that went wrong and its recovery stand RUN_GATES, as `gates.GATES`
 stand before a node's; the last speaks for all the others, as there.
@@ -13,7 +13,7 @@ stand before a node's; the last speaks for all the others, as there.
 | FAILED, OUT_OF_MEMORY, NODE_FAIL, BOOT_FAIL | read from state and exit code |
 | RUNNING without the node of its batch script (25.11, --no-kill) | NODE |
 | back in the queue, waiting out Slurm's begin delay | the one told, or KILLED, or NODE |
-| RUNNING, wrapped by nobody, and standing still (`core.hangs`) | HANG, answered by `hangs` |
+| RUNNING, wrapped by nobody, and standing still (`jobs.hangs`) | HANG, answered by `hangs` |
 """
 
 from collections.abc import Collection, Sequence

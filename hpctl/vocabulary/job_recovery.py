@@ -1,6 +1,6 @@
 """The durable treatment of one attempt of one job, its table, and what its supervisor reports.
 
-What moves it is in `job_advance`. The order is the whole art (facts/recovery 2.1-2.4): node
+What moves it is in `hpctl.jobs.advance`. The order is the whole art (facts/recovery 2.1-2.4): node
 drained, then the job stopped, then COMPLETING waited out, then the requeue where the job ended by
 itself, then the excluded nodes and StartTime=now in one update. Nothing is held on the way, so a
 daemon that dies half-way leaves a job that still starts by itself.

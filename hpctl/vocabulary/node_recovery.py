@@ -1,8 +1,8 @@
 """The durable treatment of one generation of one node: its value and its table.
 
 Rules of this file. Every phase change is in TRANSITIONS; an unknown pair raises. Every waiting
-phase has a DEADLINE row. What moves a recovery is decided in `node_advance`; nothing there or
-here opens one: `plan` does, under the gates. A closed recovery never acts again.
+phase has a DEADLINE row. What moves a recovery is decided in `hpctl.nodes.advance`; nothing there
+or here opens one: `plan` does, under the gates. A closed recovery never acts again.
 """
 
 from __future__ import annotations

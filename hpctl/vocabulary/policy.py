@@ -80,7 +80,7 @@ class AcceptancePolicy(Struct, frozen=True):
     of the daemon's user, with `--level LEVEL --id ID` behind it. `start_s`: how long that job may
     wait to start; `result_s`: how long after its end its result may take to be reported. `floors`:
     by card (`NVIDIA H200`) or EC2 instance type (`p5.48xlarge`, which goes first), what a figure
-    must at least be, in place of core.cards; 0 is no floor.
+    must at least be, in place of `hpctl.nodes.acceptance.cards`; 0 is no floor.
     """
 
     replace: Level = "off"

@@ -39,7 +39,7 @@ class Scheduler(Protocol):
         """
 
     def marks(self) -> Mapping[NodeName, str]:
-        """The nodes that bear a mark of HyperPod's health agent, as `core.marks.mark_of` has it.
+        """The nodes that bear a mark of HyperPod's health agent, as `hma_marks.mark_of` has it.
 
         A fraction of what `view` costs: for whoever wants to know often. Raises Unavailable.
         """

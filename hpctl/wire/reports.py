@@ -1,7 +1,7 @@
 """The bytes between agent and head node: JSON, versioned, bounded, strict.
 
 A body holds one `report` (all findings) or one `heartbeat` (their digest alone, where nothing has
-changed since a report that was acknowledged). The shapes below repeat core.model's Report and
+changed since a report that was acknowledged). The shapes below repeat vocabulary.model's Report and
 Finding with their limits, so that msgspec names the place of whatever is wrong
 (`$.report.findings[3].evidence`). A field that we do not know is an error: within one version the
 two ends say the same things.

@@ -66,7 +66,7 @@ def test_every_operation_that_is_called_has_a_row_and_no_other(who: str) -> None
     rows = {name for kind in kinds for names in kind.values() for name in names.split()}
     calls = called(places)
     lacking = {name: where for name, where in calls.items() if name not in rows}
-    assert not lacking, f"add rows to clusters/policies.py ({who}): {lacking}"
+    assert not lacking, f"add rows to clusters/iam_policies.py ({who}): {lacking}"
     assert rows <= calls.keys()
 
 

@@ -1,4 +1,4 @@
-"""`hpctl cluster create`: a cluster from its spec, once, however often it is asked for."""
+"""`hpctl cluster create` and `update`: a cluster from its spec, once, however often asked for."""
 
 from __future__ import annotations
 

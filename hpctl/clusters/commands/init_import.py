@@ -1,4 +1,4 @@
-"""A file that a command writes: whole or not at all, and over another one only when told."""
+"""`hpctl cluster init`, `import`, `provisioning-parameters` and `schema`: write a cluster file."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 It is trusted where only root can have written it: the journal's own fields (`_SYSTEMD_UNIT`,
 `_UID`) say who logged a line, a file must be root's in directories that are root's. It informs and
-never acts (`hpctl/core/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
+never acts (`hpctl/faults/outside.md`), so whatever is wrong with it is one UNKNOWN finding.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The table is small and forgets by the reports' own times. It outlives a restart 
 small file; not a boot, which clears it: a script that still sees the trouble says so again, and
 what only an operator clears the head node remembers. Who reports the same check, code, device and
 job again renews it; the first detail is kept, for it is part of what makes two findings the same
-one (`hpctl.core.health.key`).
+one (`hpctl.faults.health.key`).
 """
 
 import contextlib

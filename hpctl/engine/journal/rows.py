@@ -3,8 +3,8 @@
 SQLite keeps any type in any column, so a number in a row may be a text that somebody wrote: what
 cannot be read is corruption. Importing SQLAlchemy takes longer than all else that `hpctl status`
 does, so the commands that show a SQLite journal read it by Python's own sqlite3 module. What is
-read, and what an error means, is as `sql.Store` has it: the contract suite reads every journal both
-ways.
+read, and what an error means, is as `store.Store` has it: the contract suite reads every journal
+both ways.
 """
 
 import re

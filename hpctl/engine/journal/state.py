@@ -69,7 +69,7 @@ class State(Struct):
     began: datetime | None = None
     """When the first of the events was."""
     retired: frozenset[RecoveryId] = frozenset()
-    """The ids of what is in the journal's past alone (`core.retire`)."""
+    """The ids of what is in the journal's past alone (`hpctl.engine.retire`)."""
 
     def __contains__(self, rid: object) -> bool:
         """Whether an id is taken, by whatever kind of recovery or change, now or in the past."""

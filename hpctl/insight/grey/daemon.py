@@ -33,7 +33,7 @@ class PeerWindows:
     """Gauges in, findings out. `take` runs on the intake's threads, `judge` on one other.
 
     In memory only. Of each node there are the sums of the window that is open and, where something
-    stood out lately, its tracks (`core.peers`): a few hundred bytes a node, whatever is sent.
+    stood out lately, its tracks (`grey.decide`): a few hundred bytes a node, whatever is sent.
     """
 
     def __init__(self) -> None:

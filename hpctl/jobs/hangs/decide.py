@@ -1,6 +1,6 @@
 """Hangs of jobs that nobody wrapped, from what the agents count of each job's processes and GPUs.
 
-A run stands still while on no node a process of it works (`agent.checks.check_job_activity`) nor
+A run stands still while on no node a process of it works (`detection.checks.job_activity`) nor
 a GPU draws WORKS of the power that the run's GPUs have drawn, and somebody waits as in a
 collective: a CPU rank on a futex, a GPU busy for (nearly) all of the time, or a process in D.
 Without such a sign it is idle: a notebook, a server without requests. Traffic of the node may be

@@ -4,7 +4,7 @@ The log of such an end shows who waited, and seldom who was waited for. Three wi
 in this order:
 
 1. the flight recorder's dumps, which the ranks write before they end: numbers, operations and sizes
-   of the collectives of each rank (`core.flight`);
+   of the collectives of each rank (`hpctl.jobs.hangs.flight_recorder`);
 2. NCCL's RAS service: how many collectives each rank has launched, and who does not answer;
 3. the ranks' stacks: who stands elsewhere than in the collective.
 

@@ -12,7 +12,7 @@ of a thousand. The margin below the median follows the fleet's own spread (MAD),
 LEAST and MOST, half of the 10 % that must be caught. A single run of a noisy test may lie: what is
 near the limit is measured again.
 
-Until PEERS nodes were tested, and below them always, a figure has a floor by its card (core.cards)
+Until PEERS nodes were tested, and below them always, a figure has a floor by its card (cards.py)
 or by the site (`acceptance.floors`). A floor decides by one run, also on the first node of all.
 """
 
@@ -71,7 +71,7 @@ Figures = Mapping[str, float]
 Floors = Mapping[str, Figures]
 """A site's own floors: by card or EC2 instance type (without `ml.`), then by figure.
 
-The instance type goes before the card, and both before core.cards; 0 is no floor. For a figure
+The instance type goes before the card, and both before cards.py; 0 is no floor. For a figure
 that is better low it is the most that passes.
 """
 

@@ -24,7 +24,7 @@ from hpctl.toolkit.errors import HpctlError
 SEND_S: Final = 20.0
 """How long a sink may take."""
 _APPRISE = "import sys; sys.path[:] = filter(None, sys.path); from apprise.cli import main; main()"
-"""Nothing is imported from the current directory, see `core.compat.SAFE_PATH`."""
+"""Nothing is imported from the current directory, see `toolkit.compat.SAFE_PATH`."""
 _HOST: Final = re.compile(
     r"(json|xml|form)?\w*?(s)?://(?:[^/@]*@)?([\w.-]+)(?::(\d{1,5}))?(?=[/?]|$)"
 )
