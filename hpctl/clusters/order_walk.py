@@ -143,8 +143,6 @@ class Walk(Struct):
                 self._end(target, OrderPhase.LEFT, "")
         return tuple(self.progress.values())
 
-    # --- before the order ---------------------------------------------------------------------
-
     def _drain(self) -> None:
         wanted = {NodeName(t.row.node): t.reason for t in self.plan.targets if t.reason}
         if self.slurm is None or not wanted:
@@ -264,8 +262,6 @@ class Walk(Struct):
             elif not self.wait:
                 self._end(target, OrderPhase.LEFT, "")
 
-    # --- after the order ----------------------------------------------------------------------
-
     def _follow(
         self, ordered: Sequence[Target], rows: Sequence[NodeRow], view: SchedulerView | None
     ) -> None:
@@ -368,8 +364,6 @@ class Walk(Struct):
             self._end(target, OrderPhase.DONE, f"back; it stays closed by another: {node.reason}")
         else:
             self._put(target, OrderPhase.JOINING, outcome.detail)
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _reopen(self, targets: Sequence[Target]) -> Mapping[NodeName, Outcome]:
         """Lift the drains of these nodes that are ours by their Reason."""

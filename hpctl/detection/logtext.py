@@ -131,8 +131,6 @@ class LogText:
         self._at = at or self._at
         return Entry(number, kmsg.Record(facility, number, self._at, message), raw or message)
 
-    # --- forms of several lines ---------------------------------------------------------------
-
     def _block(self, block: list[str]) -> Iterator[Entry]:
         """One object of json-pretty or of dmesg's JSON, which ended on this line."""
         inner = [line for line in block if line.strip(" ,") not in ("{", "}", "},{")]

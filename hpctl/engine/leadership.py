@@ -104,8 +104,6 @@ class Leadership:
             return ""
         return seen.address
 
-    # --- standing by ---
-
     @property
     def poll_s(self) -> float:
         """How often a standby is to look, in seconds."""
@@ -166,8 +164,6 @@ class Leadership:
         """Say that we stand by. Raises OSError."""
         self._beats += 1
         self._store.note_standby(self._me, self._beats, self._clock.now())
-
-    # --- leading ---
 
     def note(self, last_cycle_s: float, trouble: str, mode: str) -> None:
         """What the lease's row says of the loop. Raises LeaseLost, OSError, where no thread
@@ -244,8 +240,6 @@ class Leadership:
             self._store.release_lease(self._clock.now(), self.hand_over_to)
         elif self._beats:
             self._store.forget_standby(self._me.address)
-
-    # --- handing over ---
 
     def take(self, request: Request, memory: JournaledState) -> None:
         """Answer `hpctl failover` in the journal; where it is yes, `hand_over_to` names who is

@@ -164,8 +164,6 @@ class Reset:
             raise NoReset(RESET_FAILED, _message(answer))
         return chosen
 
-    # --- what is run and read -----------------------------------------------------------------
-
     def _gpus(self) -> tuple[Gpu, ...]:
         answer = self._smi(LIST)
         if answer.exit_code:

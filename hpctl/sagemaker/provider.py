@@ -270,8 +270,6 @@ class SageMakerProvider:
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
 
-    # --- reads --------------------------------------------------------------------------------
-
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
 
@@ -372,8 +370,6 @@ class SageMakerProvider:
             f"sagemaker:{operation} of cluster {self._cluster}: the answer has no {key}",
             _NOT_THE_SERVICE,
         )
-
-    # --- mutations ----------------------------------------------------------------------------
 
     def reboot(self, instances: Sequence[InstanceId]) -> Mapping[InstanceId, Outcome]:
         """BatchRebootClusterNodes, 25 ids a call, each call once. Answers for every id."""

@@ -100,8 +100,6 @@ class Sandbox:
         self._settings = settings
         self._keeper: subprocess.Popen[bytes] | None = None
 
-    # --- its life -----------------------------------------------------------------------------
-
     def up(self, progress: Progress = lambda _line: None, *, detach: bool = False) -> Sandbox:
         """Start it and return when every node is idle.
 
@@ -160,8 +158,6 @@ class Sandbox:
     def running(self) -> bool:
         """Whether its keeper lives."""
         return bool(self._keeper_pid())
-
-    # --- what is in it ------------------------------------------------------------------------
 
     @property
     def spec(self) -> specs.Spec:
@@ -236,8 +232,6 @@ class Sandbox:
         with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own, loopback
             return list(json.load(answer)["calls"])
 
-    # --- using it -----------------------------------------------------------------------------
-
     def command(self, arguments: Sequence[str]) -> list[str]:
         """The command line that runs `arguments` where the head node is."""
         if not self.spec.netns:
@@ -305,8 +299,6 @@ class Sandbox:
     def signal_service(self, name: str, signal_name: str) -> None:
         """Send `SIGSTOP`, `SIGCONT`, ... to munged, slurmctld or daemon of the head node."""
         self._service(name, signal_name)
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         return ask(self.spec.layout.control, request)

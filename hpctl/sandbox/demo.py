@@ -238,8 +238,6 @@ class Demo:
         self._judge()
         return self.result
 
-    # --- before the fault ---------------------------------------------------------------------
-
     def _submit(self, sandbox: Sandbox, name: str, *, resumable: bool, step_s: float) -> int:
         directory = self._runs(sandbox, name)
         directory.mkdir(parents=True, exist_ok=True)
@@ -288,8 +286,6 @@ class Demo:
         self._plain.run(["scancel", str(job)])
         self.result.floor_s = round(sorted(taken)[len(taken) // 2], 3)
         self._screen.line("plain", f"scancel + sbatch to RUNNING: {self.result.floor_s} s", None)
-
-    # --- the race -----------------------------------------------------------------------------
 
     def _race(self, healed: Watch, plain: Watch, reference: str) -> None:
         mine = self._submit(self._healed, "train", resumable=True, step_s=STEP_S)
@@ -395,8 +391,6 @@ class Demo:
             "hpctl: training": f"step {_step(directory)} of {STEPS}",
             "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
         }
-
-    # --- the proof ----------------------------------------------------------------------------
 
     def _calls(self, victim: str) -> None:
         self.result.instance_after = self._instance(victim)

@@ -40,8 +40,6 @@ class SysfsTree:
         slots = [path.name for path in (root / _PCI).iterdir()]
         self._next = 1 + max((_number(slot) for slot in slots), default=-1)
 
-    # --- EFA ----------------------------------------------------------------------------------
-
     def add_efa(
         self, name: str, values: Mapping[str, int] | None = None, *, old: bool = False,
         bound: bool = True,
@@ -70,8 +68,6 @@ class SysfsTree:
             self.add_efa(name)
         return names
 
-    # --- InfiniBand and RoCE ------------------------------------------------------------------
-
     def add_mlx5(
         self, name: str, *, ports: int = 1, state: str = "4: ACTIVE", interface: str = ""
     ) -> None:
@@ -85,8 +81,6 @@ class SysfsTree:
             self._write(port / "hw_counters", COUNTERS["mlx5_hardware"], {})
         if interface:
             self._write(pci / "net" / interface, ("carrier_changes",), {"carrier_changes": 2})
-
-    # --- Neuron -------------------------------------------------------------------------------
 
     def add_neuron(self, number: int, folder: str = "stats/hardware", total: bool = False) -> None:
         """A Neuron device whose counters are in `folder`; `total`: each as a folder of its own."""
@@ -114,8 +108,6 @@ class SysfsTree:
         pci = (device / "device").resolve()
         shutil.rmtree(device)
         self._off_the_bus(pci)
-
-    # --- changing -----------------------------------------------------------------------------
 
     def file(self, device: str, name: str, port: int = 1) -> Path:
         """A counter of an RDMA device: the port's, else the device's own, else its interface's."""
@@ -158,8 +150,6 @@ class SysfsTree:
         link = self.root / _RDMA / device
         shutil.rmtree(link.resolve())
         link.unlink()
-
-    # --- making -------------------------------------------------------------------------------
 
     def _pci(self, vendor: str, device: str) -> Path:
         slot = f"0000:{self._next // 32:02x}:{self._next % 32:02x}.0"

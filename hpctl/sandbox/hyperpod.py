@@ -91,8 +91,6 @@ class HyperPod:
         if failed := [n for n in self._spec.names if self._machines.machine_of(n) is None]:
             raise HpctlError(f"instances did not boot: {', '.join(failed)}", "See the logs.")
 
-    # --- what the emulator asks ---------------------------------------------------------------
-
     def _allocate(self, name: str, role: Role) -> tuple[str, NodeName]:
         """An address of a slot that nobody has; the head's for the first controller.
 
@@ -141,8 +139,6 @@ class HyperPod:
             return
         where = log_place(cluster.arn, cluster.name, machine.group, machine.instance_id)
         self._aws.log(where.group, where.stream, lines)
-
-    # --- faults -------------------------------------------------------------------------------
 
     def inject(self, kind: str, how: dict[str, Any]) -> str:
         """Put a fault of the API in force, or `clear` them. A line that says what was done."""

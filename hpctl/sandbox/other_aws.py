@@ -248,8 +248,6 @@ class OtherAws:
             ],
         }
 
-    # --- what it is filled with ---------------------------------------------------------------
-
     def _network(self) -> dict[str, Any]:
         ec2 = self.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.9.0.0/16")["Vpc"]["VpcId"]

@@ -43,8 +43,6 @@ class Machine:
                 return No(f"only root may change {thing}")
         return True
 
-    # --- programs -----------------------------------------------------------------------------
-
     def run(
         self,
         *command: str,
@@ -92,8 +90,6 @@ class Machine:
             return False
         return True
 
-    # --- files --------------------------------------------------------------------------------
-
     def write(self, path: Path, text: str, mode: int = 0o644, owner: str = "") -> bool:
         """Give a file this text, whole or not at all. True where it had another."""
         if holds(path, text) and (path.stat().st_mode & 0o7777) == mode:
@@ -115,8 +111,6 @@ class Machine:
     def install(self, source: Path, target: Path, mode: int = 0o644) -> None:
         """Copy a text file of the bundle to its place."""
         self.write(target, source.read_text(), mode)
-
-    # --- systemd ------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:

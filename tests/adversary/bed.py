@@ -91,8 +91,6 @@ class Siege:
         self.treated: set[int] = set()
         """Jobs that may be treated: the bystanders', and the stranger's own."""
 
-    # --- the attacker --------------------------------------------------------------------------
-
     def as_stranger(self, args, **more):
         """Run a command on the cluster as the stranger."""
         return subprocess.run(
@@ -110,8 +108,6 @@ class Siege:
         self.treated.add(number)
         return number
 
-    # --- the bystander -------------------------------------------------------------------------
-
     def heals(self) -> float:
         """A node faults under somebody else's job: the seconds until that runs elsewhere."""
         live = self.live
@@ -127,8 +123,6 @@ class Siege:
         assert node not in live.job(job).nodes
         self.sandbox.run(["scancel", str(job)])
         return taken
-
-    # --- what must hold ------------------------------------------------------------------------
 
     def daemon_pid(self) -> int:
         return int(self.sandbox.status()["services"]["daemon"])

@@ -94,8 +94,6 @@ class PaperSageMaker:
         self.failure: str = _file("nodes.yaml")["failed"]["InstanceStatus"]["Message"]
         self.checks = 0
 
-    # --- ports.Service ------------------------------------------------------------------------
-
     def read(self, operation: str, **request) -> Mapping[str, Any]:
         model = shapes.operation_model(NAMES[operation])
         assert model is not None
@@ -117,8 +115,6 @@ class PaperSageMaker:
     def order(self, operation: str, **request) -> Mapping[str, Any]:
         self.ordered.append((operation, request))
         return self.read(operation, **request)
-
-    # --- answers ------------------------------------------------------------------------------
 
     def _describe_cluster(self, request):
         if request["ClusterName"] != "llm-prod":

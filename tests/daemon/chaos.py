@@ -51,8 +51,6 @@ class Chaos(Live):
         self._turn = 0
         self._before: Counter[str] = Counter()
 
-    # --- whom to hurt -------------------------------------------------------------------------
-
     def victims(self, count: int) -> list[str]:
         """The next nodes that are in service with nothing on them, in turn."""
         view = self.scheduler.view().nodes
@@ -84,8 +82,6 @@ class Chaos(Live):
         job = self.submit(body, *options, **more)
         until(lambda: self.running(job), 20, f"job {job} runs")
         return job
-
-    # --- what became of them ------------------------------------------------------------------
 
     def of(self, node: str) -> list[NodeRecovery]:
         """The node's recoveries since it was last broken."""
@@ -131,8 +127,6 @@ class Chaos(Live):
     def log(self, name: str = "daemon.out") -> str:
         return (self.sandbox.spec.layout.logs / name).read_text(errors="replace")
 
-    # --- the daemon's file --------------------------------------------------------------------
-
     def reconfigure(self, **sections) -> None:
         """Lay keys over the daemon's first file, and have it read that."""
         wanted = merged(yaml.safe_load(self.first_config), sections)
@@ -151,8 +145,6 @@ class Chaos(Live):
         """`hpctl daemon run` beside, or in place of, the sandbox's own."""
         args = ["-m", "hpctl", "daemon", "run", "--config", str(self.sandbox.config_path)]
         return self.sandbox.run([sys.executable, *args], check=False, timeout=30)
-
-    # --- what must hold, whatever was done ----------------------------------------------------
 
     def settle(self) -> None:
         """End what is broken, let every recovery end, and check the invariants."""

@@ -150,7 +150,7 @@ def test_a_check_gone_mad_is_bounded():
     assert len(conditions.findings()) == MAX_THINGS
 
 
-# --- One thing that a check sees may end otherwise than its CheckSpec says.
+# One thing that a check sees may end otherwise than its CheckSpec says.
 
 
 def output(conditions: Conditions) -> set[str]:
@@ -215,7 +215,7 @@ def test_no_storm_outgrows_a_report_and_each_sighting_is_counted(storm):
         assert any(f.check == "agent.findings" for f in found)
 
 
-# --- Jobs in the fold, and what the log itself says is over.
+# Jobs in the fold, and what the log itself says is over.
 def hit(job: str, second: int = 0, code: str = "31") -> Finding:
     when = at(second)
     return Finding("kernel.xid", Verdict.FAIL, when, when, "0000:c1:00.0", code, job=job)

@@ -177,7 +177,7 @@ def test_an_hour_without_a_head_node_loses_nothing_that_matters(bench):
     assert (bench.deliver(2), bench.line.held) == (["full", "brief"], wire.digest((XID, OTHER)))
 
 
-# --- When the sender is woken: at once, then seldom, and nothing is forgotten.
+# When the sender is woken: at once, then seldom, and nothing is forgotten.
 def test_what_is_new_goes_out_at_once_and_only_once():
     pace = Pace()
     assert not pace.due(100.0)

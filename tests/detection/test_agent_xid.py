@@ -67,7 +67,7 @@ def test_evidence_is_bounded() -> None:
     assert len(finding.evidence) == xid.EVIDENCE_CHARS
 
 
-# --- The seven registers of an Xid 74, as NVIDIA's workflow reads them.
+# The seven registers of an Xid 74, as NVIDIA's workflow reads them.
 
 
 @pytest.mark.parametrize("row", rows("xid_74_bits.txt"))

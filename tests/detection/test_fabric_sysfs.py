@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_listed_is_not_reported_apart_from_nothing(tree,
         efa_reading.trace(Node(tree.root).machine)
 
 
-# --- The fabric's checks together: silent on a healthy machine, and on one without a fabric.
+# The fabric's checks together: silent on a healthy machine, and on one without a fabric.
 def test_every_check_loads_and_is_silent_on_a_healthy_p5(tmp_path):
     tree = SysfsTree(tmp_path)
     tree.add_efas(32)

@@ -99,8 +99,6 @@ class FakeProvider:
             for node in nodes
         }
 
-    # --- Provider -----------------------------------------------------------------------------
-
     def view(self) -> ProviderView:
         """Every place's instance. Raises Unavailable while `unreadable` holds."""
         now = self.tick()
@@ -148,8 +146,6 @@ class FakeProvider:
         """As BatchDeleteClusterNodes."""
         return self._batch("remove", instances)
 
-    # --- what tests ask -----------------------------------------------------------------------
-
     def instance_of(self, node: NodeName) -> InstanceId:
         """The instance that stands for a node now."""
         self.tick()
@@ -171,8 +167,6 @@ class FakeProvider:
         """Whether any operation is in progress."""
         self.tick()
         return any(p.operation for p in self._places.values())
-
-    # --- fault switches -----------------------------------------------------------------------
 
     def lose_reply(self, calls: int = 1) -> None:
         """The next mutating calls are done, and nobody hears of it."""
@@ -232,8 +226,6 @@ class FakeProvider:
             while place.operation and place.due is not None and place.due <= now:
                 self._go_on(place)
         return now
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _new_id(self) -> InstanceId:
         self._born += 1

@@ -116,8 +116,6 @@ class Slurmctld:
         self._ids = 0
         self.reserved: dict[str, tuple[NodeName, ...]] = {}
 
-    # --- the world ----------------------------------------------------------------------------
-
     def submit(
         self,
         size: int,
@@ -326,8 +324,6 @@ class Slurmctld:
         self._back_to_queue(job, now)
         if ended:
             self._completed(job, now)
-
-    # --- what it shows ------------------------------------------------------------------------
 
     def kept(self, job: Job, now: datetime) -> bool:
         """Whether slurmctld still has it: ended jobs go after MinJobAge."""

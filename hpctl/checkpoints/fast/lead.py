@@ -168,8 +168,6 @@ class Lead:
         self._sure &= before is None and host not in self._found
         return host in self._found
 
-    # --- proof ----------------------------------------------------------------------------------
-
     def _prove(self, ahead: dict[str, int]) -> bool:
         """Whether every step that changed could be judged."""
         whole = union(self._peers, self._found, ahead)
@@ -242,8 +240,6 @@ class Lead:
             given = msgspec.to_builtins(row)
             self._peers.each("row", self._living, row=given, living=self._living)
 
-    # --- retention ------------------------------------------------------------------------------
-
     def _keep(self, found: dict[str, dict[str, Any]]) -> bool:
         """Drop steps older than the newest with all its copies, but not the newest `steps` of all
         nor the newest `steps` of those that have all their copies. One that lacks copies, because
@@ -264,8 +260,6 @@ class Lead:
         wanted = 1 + min(self._spec.saves.replicas, max(0, fit - 1))
         held = holders(row, found)
         return all(len({host for host, _ in held[file]}) >= wanted for file in row.files)
-
-    # --- flush ----------------------------------------------------------------------------------
 
     def _flush_beside(self) -> None:
         """Steps are proved and copied meanwhile."""

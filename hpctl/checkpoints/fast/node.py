@@ -243,8 +243,6 @@ class Node:
             return _marked(mark, (status.st_ino, status.st_mtime_ns))
         return {}
 
-    # --- requests -------------------------------------------------------------------------------
-
     def handle(self, request: dict[str, Any]) -> Answer:
         """Answer a helper of this job, or a restore. Raises OSError, ValueError."""
         return _HANDLERS[str(request["do"])](self, request)
@@ -418,8 +416,6 @@ class Node:
         task = Task(step, errors, threading.Thread(target=run, daemon=True), given_up)
         self._tasks[kind] = task
         task.thread.start()
-
-    # --- files ----------------------------------------------------------------------------------
 
     def open(self, step: str, path: str, origin: str = "") -> BinaryIO:
         """A file of a step, this node's own or of a copy. Raises OSError, ValueError."""

@@ -342,8 +342,6 @@ class Client:
             self._child = self._leaving = None
             self._epoll.close()
 
-    # --- looking after the child, with the lock held ------------------------------------------
-
     def _look(self) -> None:
         if self._leaving is not None and (status := self._leaving.exit_status()) is not None:
             self._bury(self._leaving, status)
@@ -412,8 +410,6 @@ class Client:
         self._failures += 1
         self._start_at = time.monotonic() + pause_s
         log.warning("%s; the next starts in %g s", why, pause_s)
-
-    # --- whether it answers, with the lock held ------------------------------------------------
 
     def _watch(self) -> None:
         """Look at the child that is late: whether it can run at all, and for how long it was."""

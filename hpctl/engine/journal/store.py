@@ -253,8 +253,6 @@ class Store:
                 " DELETE FROM hpctl_meta WHERE name = 'cluster'",
             )
 
-    # --- events ---
-
     def append(self, batch: Sequence[Event]) -> None:
         """All or nothing, on stable storage when it returns. Raises LeaseLost, OSError."""
         if not batch:
@@ -365,8 +363,6 @@ class Store:
             old = t.requests.c.taken.is_(True) & (t.requests.c.at < before.timestamp())
             c.execute(t.requests.delete().where(old))
 
-    # --- what agents say ---
-
     def record(self, facts: Sequence[Health]) -> None:
         """Remember what a few agents said last, durably. Raises OSError."""
         rows = {h.generation.node: health_row(h) for h in facts}
@@ -392,8 +388,6 @@ class Store:
             found = c.execute(select(t.agents)).all()
             row = c.execute(select(t.heard)).first()
         return health_as_heard(found, row)
-
-    # --- what operators ask ---
 
     def ask(
         self, verb: str, target: str, by: str, at: datetime, prove: Proves | None = None
@@ -459,8 +453,6 @@ class Store:
             query = select(t.audit).order_by(t.audit.c.seq)
             return [AuditRow(r.seq, r.kind, r.payload, r.digest) for r in c.execute(query)]
 
-    # --- what people are told ---
-
     def outbox(self) -> str | None:
         """What `keep_outbox` has kept. Raises Unavailable, JournalCorrupt."""
         with reading("the outbox"), self._engine.connect() as c:
@@ -475,8 +467,6 @@ class Store:
             self._still_mine(c)
             c.execute(t.outbox.delete())
             c.execute(insert(t.outbox).values(id=1, payload=payload))
-
-    # --- the lease ---
 
     def daemon(self) -> DaemonInfo | None:
         """Who holds, or last held, the lease. Raises Unavailable, JournalCorrupt."""

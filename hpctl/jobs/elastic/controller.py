@@ -241,8 +241,6 @@ class GroupController:
             for line in self._lines.values():
                 line.send({"beat": 1})
 
-    # --- connections --------------------------------------------------------------------------
-
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             line, hello = await wire.accept(reader, writer, self._place.secret)
@@ -304,8 +302,6 @@ class GroupController:
             self.asked(str(message["ask"])[:500])
         elif "leaving" in message:
             self._do(self._group.leaving(f"{message['leaving']} on {self._hosts[node]}"))
-
-    # --- orders -------------------------------------------------------------------------------
 
     def _do(self, order: Order | None) -> None:
         if isinstance(order, PrepareGeneration):

@@ -291,8 +291,6 @@ class NodeLauncher:
                 task.cancel()
             await self._leave()
 
-    # --- orders -------------------------------------------------------------------------------
-
     async def _obey(self) -> int:
         """One order at a time: the stop of a generation is over before the next one starts."""
         while True:
@@ -352,8 +350,6 @@ class NodeLauncher:
 
     def _error_file(self, local: int) -> Path:
         return self._files / f"error-{self._generation}-{local}.json"
-
-    # --- the connection -----------------------------------------------------------------------
 
     async def _joined(self) -> wire.Connection | None:
         """The connection; None where the step is ended before there is one."""

@@ -122,8 +122,6 @@ class Capacity(Struct):
                     f"{', '.join(sorted(kinds)) or 'nothing'}, not {spec.get('InstanceType')}."
                 )
 
-    # --- training plans -----------------------------------------------------------------------
-
     def add_plan(self, name: str, **more: Any) -> str:
         """A training plan for tests, Active unless `more` says otherwise; its ARN.
 
@@ -151,8 +149,6 @@ class Capacity(Struct):
                 return {"InUseInstanceCount": mine, "AvailableInstanceCount": left, **plan}
         raise not_found(f"Training plan {wanted} not found.")
 
-    # --- Service Quotas -----------------------------------------------------------------------
-
     def list_quotas(self, request: Body) -> Body:
         """ListServiceQuotas and ListAWSDefaultServiceQuotas."""
         if request["ServiceCode"] != "sagemaker":
@@ -179,8 +175,6 @@ class Capacity(Struct):
             "Adjustable": True,
             "GlobalQuota": False,
         }
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _in(self, plan: Body, kind: str) -> bool:
         if plan["Status"] != "Active":

@@ -181,8 +181,6 @@ class ClusterOperations(Struct):
         self.walks.delete(cluster, nodes, gone)
         return {"ClusterArn": cluster.arn}
 
-    # --- inside -------------------------------------------------------------------------------
-
     def _create(self, cluster: Cluster, nodes: list[Node]) -> None:
         """The controller first, then login nodes, then workers; Continuous does not wait for
         these.

@@ -77,8 +77,6 @@ class Launches(Struct):
     def __post_init__(self) -> None:
         self._booting = threading.Semaphore(self.parallel_boots)
 
-    # --- who has a node -----------------------------------------------------------------------
-
     def claim(self, node: Node, operation: str) -> None:
         """Mark a node as being worked on. The caller holds the lock and looked that it is free."""
         node.operation = operation
@@ -89,8 +87,6 @@ class Launches(Struct):
         with self.world.changed:
             node.operation = ""
             self.world.changed.notify_all()
-
-    # --- launching ----------------------------------------------------------------------------
 
     def obtain(self, cluster: Cluster, node: Node) -> bool:
         """Take capacity for a node and give it an instance id; False where there is none.
@@ -178,8 +174,6 @@ class Launches(Struct):
                 node, NodeState(state.instance_id, InstanceStatus.FAILURE, message, state.launched)
             )
             self.events.record(cluster, "Instance failed.", node=node, failure=message)
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _launch(self, cluster: Cluster, node: Node) -> bool:
         try:
@@ -351,8 +345,6 @@ class Walks(Struct):
         """
         with ThreadPoolExecutor(self.launches.parallel_boots, "emulator-update") as pool:
             return all(list(pool.map(lambda n: self._update(cluster, n, release), nodes)))
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _update(self, cluster: Cluster, node: Node, release: str) -> bool:
         launches = self.launches

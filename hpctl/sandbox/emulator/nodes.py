@@ -234,8 +234,6 @@ class BatchOperations(Struct):
         )
         return body
 
-    # --- inside -------------------------------------------------------------------------------
-
     def _grow(self, cluster: Cluster, entry: Body) -> tuple[list[Body], list[Node]]:
         """One entry of NodesToAdd: what is refused of it, and the nodes it made."""
         group = cluster.groups.get(entry["InstanceGroupName"])
@@ -401,8 +399,6 @@ class HealthCheckOperation(Struct):
         checks = reversed(self.world.cluster(request["ClusterName"]).checks)
         found = [one for one in checks if request.get("Status") in (None, one["Status"])]
         return paged("ClusterOperationSummaries", found, request)
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _nodes(self, cluster: Cluster, config: Body) -> list[Node]:
         name = config["InstanceGroupName"]

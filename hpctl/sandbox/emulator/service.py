@@ -292,8 +292,6 @@ class Emulator:
             "DescribeClusterEvent": self.events.describe_event,
         }
 
-    # --- life ---------------------------------------------------------------------------------
-
     @property
     def endpoint_url(self) -> str:
         """What to give boto3 as `endpoint_url`, the AWS CLI as `--endpoint-url`."""
@@ -313,8 +311,6 @@ class Emulator:
             self._http.shutdown()
             self._serving.join(5)
         self._http.server_close()
-
-    # --- in-process use -----------------------------------------------------------------------
 
     def create(self, spec: Mapping[str, Any]) -> str:
         """CreateCluster without HTTP; the ARN. Raises ApiError. Not in the log of calls."""
@@ -352,8 +348,6 @@ class Emulator:
                 f"{found.trouble or found.failure}",
                 "look at the lifecycle scripts' log in the sandbox's state directory",
             )
-
-    # --- the second actor ---------------------------------------------------------------------
 
     def act_by_itself(self, instance_id: str, how: str = "replace") -> bool:
         """The service replaces, or reboots, an instance with no call of the customer's.
@@ -436,8 +430,6 @@ class Emulator:
                 if not node.operation and node.state.status is InstanceStatus.RUNNING
             ]
         return [m.instance_id for m in watched if not self.launches.machines.alive(m)]
-
-    # --- a call over HTTP ---------------------------------------------------------------------
 
     def handle(self, operation: str, request: Body, service: str = shapes.SAGEMAKER) -> HttpAnswer:
         """Answer one call: faults first, then the checks, then the operation."""

@@ -59,8 +59,6 @@ class SoftwareOperation(Struct):
         )
         return {"ClusterArn": cluster.arn}
 
-    # --- inside -------------------------------------------------------------------------------
-
     def _update(self, cluster: Cluster, groups: list[GroupState], deployment: Body) -> None:
         for group in groups:
             policy = deployment.get("RollingUpdatePolicy", {})
@@ -214,8 +212,6 @@ class UpdateOperation(Struct):
             self._begin(cluster, new, going, leaving, before)
         return {"ClusterArn": cluster.arn}
 
-    # --- checks -------------------------------------------------------------------------------
-
     def _check_free(self, cluster: Cluster) -> None:
         if cluster.status != "InService":
             raise conflict(
@@ -299,8 +295,6 @@ class UpdateOperation(Struct):
 
         self.scaling.settle(cluster, "Updating")
         self.walks.launches.threads.spawn(work, f"refuse-{cluster.name}")
-
-    # --- inside -------------------------------------------------------------------------------
 
     def _restate(self, cluster: Cluster, name: str, spec: Body) -> tuple[list[Node], list[Node]]:
         """Take over a group's new specification; the nodes that are new, and those that go."""

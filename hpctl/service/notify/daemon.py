@@ -105,8 +105,6 @@ class Notifier:
         self._stopping.set()
         self._news.set()
 
-    # --- from the journal to the outbox ---
-
     def _follow(self) -> None:
         while not self._stopping.is_set() and not self._walled("start", self._begin, None):
             pass
@@ -204,8 +202,6 @@ class Notifier:
         mails = _MAIL.findall(shown.text)
         mail, kinds = mails[-1] if mails else ("", "")
         return account.text.strip(), sinks.address(mail), kinds.split(",")
-
-    # --- from the outbox to a sink ---
 
     def _serve(self, name: str) -> None:
         if source := self._settings.sinks.get(name):

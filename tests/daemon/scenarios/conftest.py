@@ -20,16 +20,12 @@ class World:
         self.file = directory / "cluster.yaml"
         self.write()
 
-    # --- the file -----------------------------------------------------------------------------
-
     def write(self, workers: int = 2, **more) -> None:
         """cluster.yaml: a controller and `workers` of one group, `more` being keys of the group."""
         spec = yaml.safe_load(self.sandbox.cluster_file.read_text())
         (group,) = (g for g in spec["instance_groups"] if g["role"] == "compute")
         group |= {"name": "workers", "partition": "workers", "count": workers, **more}
         self.file.write_text(yaml.safe_dump(spec, sort_keys=False))
-
-    # --- hpctl --------------------------------------------------------------------------------
 
     def hpctl(self, *arguments: str, code: int = 0, timeout: float = 60.0) -> str:
         """What `hpctl WORDS` prints, both streams as a terminal shows them."""
@@ -50,8 +46,6 @@ class World:
     @property
     def env(self) -> dict[str, str]:
         return {**self.sandbox.env, "COLUMNS": "120", "LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-
-    # --- what came of it ----------------------------------------------------------------------
 
     def slurm(self) -> dict[str, str]:
         """The workers that Slurm knows, and their states."""

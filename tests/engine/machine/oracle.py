@@ -101,8 +101,6 @@ class Oracle(Watcher):
         if flaws:
             raise Violation(f"internal error: {flaws}")
 
-    # --- what is written ----------------------------------------------------------------------
-
     def on_append(self, events: Sequence[Event]) -> None:
         self.last = list(events)
         for event in events:
@@ -260,8 +258,6 @@ class Oracle(Watcher):
         _require(len(done) < len(mine), 3, f"{e.step} #{e.attempt} of {e.recovery} resolved again")
         answer.resolved.append(e)
 
-    # --- what is done -------------------------------------------------------------------------
-
     def before(self, kind: str, targets: Mapping[str, Any]) -> None:
         world, daemon = self.world, self.daemon
         _require(daemon.scheduler.seen is not None, 5, f"{kind} without a view of Slurm")
@@ -387,8 +383,6 @@ class Oracle(Watcher):
         for order in mine:
             wanted = order.instance in {*self.world.afflicted, *by_hand, *self.unreached}
             _require(wanted, 5, f"{order.kind} of {order.instance}, which never was ill")
-
-    # --- after each rule ----------------------------------------------------------------------
 
     def check(self) -> None:
         """What must hold whenever nothing is under way."""

@@ -114,8 +114,6 @@ class ClusterMachine(JobRules):
         self.world.passes(seconds)
         self.daemon.run()
 
-    # --- hardware -----------------------------------------------------------------------------
-
     @rule(node=which, defect=defects, after=then)
     def hardware_fails(self, node: int, defect: Defect, after: float) -> None:
         self.world.breaks(self._node(node), defect)
@@ -157,8 +155,6 @@ class ClusterMachine(JobRules):
         for _ in range(times):
             self._go(20.0)
 
-    # --- network and time ---------------------------------------------------------------------
-
     @rule(lose=st.integers(0, 20), delay=st.integers(0, 10), double=st.integers(0, 5))
     def network_misbehaves(self, lose: int, delay: int, double: int) -> None:
         net = self.world.network
@@ -183,8 +179,6 @@ class ClusterMachine(JobRules):
         self.world.clock.offset += timedelta(seconds=seconds)
         self.daemon.run()
 
-    # --- the daemon ---------------------------------------------------------------------------
-
     @rule(ahead=st.integers(1, 6), after=st.booleans(), wait=then)
     def daemon_will_crash(self, ahead: int, after: bool, wait: float) -> None:
         self.daemon.boundary.arm(ahead, after)
@@ -194,8 +188,6 @@ class ClusterMachine(JobRules):
     def daemon_restarts(self) -> None:
         self.daemon.start()
         self.daemon.run()
-
-    # --- Slurm and the cloud ------------------------------------------------------------------
 
     @rule(seconds=spells, after=then)
     def slurm_is_away(self, seconds: float, after: float) -> None:
@@ -260,8 +252,6 @@ class ClusterMachine(JobRules):
             self.world.marks(name, mark)
         self._go(5.0)
 
-    # --- people -------------------------------------------------------------------------------
-
     @rule(node=which, why=st.sampled_from(("bad fan", "NHC: down", "hpctl is wrong")), after=then)
     def operator_drains(self, node: int, why: str, after: float) -> None:
         self.world.slurm.operator(self._node(node), drain=why)
@@ -308,8 +298,6 @@ class ClusterMachine(JobRules):
         rids = list(self.daemon.loop.state.open_jobs.values())
         self.daemon.ask("cancel", rids[number % len(rids)])
         self.daemon.run()
-
-    # --- promises -----------------------------------------------------------------------------
 
     @invariant()
     def promises_hold(self) -> None:

@@ -120,8 +120,6 @@ class World:
         self.afflicted: dict[str, list[Defect]] = {}
         self._away_until = {"slurm": 0.0, "cloud": 0.0}
 
-    # --- what is true -------------------------------------------------------------------------
-
     def alive(self, node: str) -> bool:
         """Whether its slurmd answers."""
         return self.runs(node) and not self.machines[node].slurmd_dead
@@ -146,8 +144,6 @@ class World:
 
     def _slurm_away(self) -> None:
         self.slurm.away = self.clock.monotonic() < self._away_until["slurm"]
-
-    # --- what happens -------------------------------------------------------------------------
 
     def breaks(self, node: str, defect: Defect) -> None:
         """Hardware fails."""
@@ -250,8 +246,6 @@ class World:
                 )
             )
 
-    # --- HyperPod's other actors --------------------------------------------------------------
-
     def marks(self, node: str, mark: str, *, drain: bool = False) -> None:
         """HyperPod's health agent closes a node, rightly or not: its word makes the node ill.
 
@@ -287,8 +281,6 @@ class World:
                 and self.provider.act_by_itself(self.provider.instance_of(name))
             ):
                 self.treated.add(name)
-
-    # --- what agents say ----------------------------------------------------------------------
 
     def speak(self, inbox: Callable[[Report], None]) -> None:
         """Each agent that can sends what it knows; the network does what it does."""
