@@ -1,6 +1,8 @@
 """The frame of the proof on a GPU: every part is bounded, and what it found is kept."""
 
 import json
+import multiprocessing
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,9 +17,23 @@ pytestmark = pytest.mark.integration
 
 
 def run_parts(tmp_path: Path, *names: str, budget_s: float = 60.0) -> list[PartResult]:
+    """Run sample parts in another process: a runner adopts orphans, and kills all below it."""
     full = [f"tests.gpu.sample_parts.{name}" for name in names]
-    runner = Runner(full, tmp_path, budget_s=budget_s, dry=False, grace_s=0.5)
-    return runner.run()
+    processes = multiprocessing.get_context("spawn")
+    receiver, sender = processes.Pipe(duplex=False)
+    process = processes.Process(target=send_results, args=(sender, full, tmp_path, budget_s))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join(10)
+        receiver.close()
+
+
+def send_results(sender: Connection, names: list[str], scratch: Path, budget_s: float) -> None:
+    """Run parts, and send what became of them."""
+    sender.send(Runner(names, scratch, budget_s=budget_s, dry=False, grace_s=0.5).run())
 
 
 def test_a_part_that_hangs_is_ended_at_its_limit_and_cleans_up(tmp_path: Path) -> None:
