@@ -142,6 +142,31 @@ def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
     assert ended(int(mark.read_text()))
 
 
+CANCELLED_IN_POPEN = """
+import os, signal, subprocess, sys
+from hpctl.nodes.acceptance import run
+
+class Popen(subprocess.Popen):
+    def __init__(self, *words, **options):
+        super().__init__(*words, **options)
+        print(self.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+subprocess.Popen = Popen
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+def test_a_run_that_is_cancelled_while_it_starts_a_test_kills_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(row("exec sleep 60", timeout_s=60))
+    command = [sys.executable, "-c", CANCELLED_IN_POPEN, "--test", "site.test"]
+    done = subprocess.run(
+        [*command, "--tests", str(tmp_path)], stdout=subprocess.PIPE, text=True, timeout=20
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert ended(int(done.stdout))
+
+
 @pytest.mark.parametrize(
     "raw",
     [

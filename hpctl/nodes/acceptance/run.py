@@ -269,11 +269,27 @@ def write(results: Results, spool: Path) -> Path:
     return path
 
 
+def _end(*_: object) -> None:
+    """Kill the test that runs, and exit.
+
+    A signal may come while Popen is starting the test. No object holds the process then, so the
+    kernel's list of children says which it is.
+    """
+    own = os.getpid()
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        for pid in map(int, children):
+            with contextlib.suppress(OSError):
+                # A test is in a session of its own, except before its exec.
+                os.kill(pid, signal.SIGKILL)
+                os.killpg(pid, signal.SIGKILL)
+    sys.exit(128 + signal.SIGTERM)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests that were asked for; the exit code."""
     given = _parser().parse_args(arguments)
-    # Children are in sessions of their own: to end is to kill the one that runs.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _end)
     try:
         todo = chosen(known_tests(given.tests), given.level, given.test)
         results = _run_all(todo, given.level, given.id or "none")
