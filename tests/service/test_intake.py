@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from hpctl.service.intake import app
 from hpctl.toolkit.errors import Unavailable
-from hpctl.wire import munge, proved_route
+from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from tests.intakes import NOON, Head, announced, credential, report
 from tests.munged import ADDRESSES, Realm
@@ -126,7 +127,7 @@ def test_too_large_as_announced(head: Head) -> None:
 
 
 def test_too_slow_a_body(head: Head, monkeypatch) -> None:
-    monkeypatch.setattr(proved_route, "BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(app, "BODY_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", head.server.port), timeout=10) as client:
         client.sendall(
             f"POST {wire.PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx".encode()
