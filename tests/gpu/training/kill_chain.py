@@ -157,9 +157,11 @@ class KillChain:
         place = self._folder / f"loads-{len(self.rounds)}.json"
         words = [self._saves, place, self._form.name, self._sizes.ballast_mib]
         program = self._programs.start(CHECK, words, f"load{len(self.rounds)}", self._folder)
-        program.wait(self._limit_s())
+        limit_s = self._limit_s()
+        code = program.wait(limit_s)
         if not place.exists():
-            raise RuntimeError(f"the loader died: {program.err[-600:]}")
+            how = f"exit code {code}" if code is not None else f"not done within {limit_s:.0f} s"
+            raise RuntimeError(f"the loader wrote nothing ({how}): {program.err[-600:]}")
         found: dict[str, dict[str, Any]] = json.loads(place.read_text())
         return found
 
