@@ -131,15 +131,29 @@ def test_a_test_that_hangs_has_failed_where_its_whole_time_was_left(
     assert run.main(["--level", level, "--tests", str(tmp_path)]) == (2 if level == "quick" else 1)
 
 
-def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", run.CANCELLING)
+def test_a_run_that_is_cancelled_kills_what_it_started(tmp_path: Path, number: int) -> None:
     mark = tmp_path / "pid"
     (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 60", timeout_s=60))
     command = [sys.executable, "-m", "hpctl.nodes.acceptance.run", "--test", "site.test"]
-    child = subprocess.Popen([*command, "--tests", str(tmp_path)])
+    child = subprocess.Popen(
+        [*command, "--tests", str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
     until(lambda: mark.exists() and mark.read_text(), 20)
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(10) == 128 + signal.SIGTERM
+    child.send_signal(number)
+    assert child.communicate(timeout=10)[1] == ""
+    assert child.returncode == 128 + number
     assert ended(int(mark.read_text()))
+
+
+def test_a_run_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    (tmp_path / "a.yaml").write_text(row(f"echo $$ > {mark}; exec sleep 1"))
+    command = [sys.executable, "-m", "hpctl.nodes.acceptance.run", "--test", "site.test"]
+    child = subprocess.Popen(["nohup", *command, "--tests", str(tmp_path)])
+    until(lambda: mark.exists() and mark.read_text(), 20)
+    child.send_signal(signal.SIGHUP)
+    assert child.wait(10) == 0
 
 
 CANCELLED_IN_POPEN = """
@@ -153,6 +167,7 @@ class Popen(subprocess.Popen):
         os.kill(os.getpid(), signal.SIGTERM)
 
 subprocess.Popen = Popen
+run.handle_cancellation()
 sys.exit(run.main(sys.argv[1:]))
 """
 

@@ -269,8 +269,15 @@ def write(results: Results, spool: Path) -> Path:
     return path
 
 
-def _end(*_: object) -> None:
-    """Kill the test that runs, and exit.
+CANCELLING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Slurm and systemd send the first, Ctrl-C the second, a terminal that closes the third.
+
+A test is in a session of its own, so neither Ctrl-C nor the terminal's end reaches it.
+"""
+
+
+def _kill_test_and_exit(number: int, _frame: object) -> None:
+    """Kill the test that runs, and exit with 128 + the signal's number, as a shell does.
 
     A signal may come while Popen is starting the test. No object holds the process then, so the
     kernel's list of children says which it is.
@@ -280,16 +287,23 @@ def _end(*_: object) -> None:
         children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
         for pid in map(int, children):
             with contextlib.suppress(OSError):
-                # A test is in a session of its own, except before its exec.
+                # Before its exec the test has no process group of its own.
                 os.kill(pid, signal.SIGKILL)
                 os.killpg(pid, signal.SIGKILL)
-    sys.exit(128 + signal.SIGTERM)
+    sys.exit(128 + number)
+
+
+def handle_cancellation() -> None:
+    """Install the handlers of CANCELLING in this process, which runs nothing else."""
+    for number in CANCELLING:
+        # nohup ignores SIGHUP: the run is to outlive its terminal.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _kill_test_and_exit)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tests that were asked for; the exit code."""
     given = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _end)
     try:
         todo = chosen(known_tests(given.tests), given.level, given.test)
         results = _run_all(todo, given.level, given.id or "none")
@@ -401,4 +415,5 @@ def shown(nodes: Mapping[NodeName, str]) -> str:
 
 
 if __name__ == "__main__":
+    handle_cancellation()
     sys.exit(main())
