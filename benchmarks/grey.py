@@ -1,9 +1,8 @@
 """How many slow and lossy nodes are found, how many healthy ones are accused, and how soon.
 
 On made-up clusters (`tests/insight/grey`, which names the shapes) whose seeds were not tuned on,
-with the
-real window store and judge. Rivals see the same windows: fixed thresholds as node agents have
-them, three standard deviations from the job's mean, and the bare robust z.
+with the real window store and judge. Rivals see the same windows: fixed thresholds as node agents
+have them, three standard deviations from the job's mean, and the bare robust z.
 """
 
 import statistics

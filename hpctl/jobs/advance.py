@@ -38,16 +38,15 @@ CLOCK_MARGIN_S = 0.02
 class JobFacts(Struct, frozen=True):
     """What is known now of the job that a recovery treats.
 
-    `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`:
-    the node recovery will set the node DOWN, which stops the job; otherwise we requeue it.
+    `cordoned`: its bad nodes are closed, so a requeue cannot land there again. `node_stops_it`: the
+    node recovery will set the node DOWN, which stops the job; otherwise we requeue it.
     `called_off`: that node recovery has ended, and hpctl keeps none of the bad nodes closed.
-    `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded
-    for this job before and that have healed since. `gone`: its bad nodes hold it no more.
-    `headless`: the node of its batch script is lost. `report`: the newest of its supervisor
-    since the recovery opened. `asks`: what the run that follows wishes. `hardware`: a node that it
-    ran on is under treatment, so that no
-    backoff is called for. `elastic`: its policy has a range of nodes. `able_since`: see `View`.
-    `hangs`: it stands still still. `works`: it was seen at work since.
+    `exclude`: its bad nodes that are under treatment now. `forgive`: nodes that hpctl excluded for
+    this job before and that have healed since. `gone`: its bad nodes hold it no more. `headless`:
+    the node of its batch script is lost. `report`: the newest of its supervisor since the recovery
+    opened. `asks`: what the run that follows wishes. `hardware`: a node that it ran on is under
+    treatment, so that no backoff is called for. `elastic`: its policy has a range of nodes.
+    `able_since`: see `View`. `hangs`: it stands still still. `works`: it was seen at work since.
     `ready`: when slurmds take the credential of its next run. `pass_s`: so long after a begin time
     slurmctld's pass has come by itself, or the order to start must be repeated to cause one.
     """

@@ -1,8 +1,7 @@
 """Every number that a decision depends on, with its unit in its name.
 
-These are the defaults a careful person would choose; the configuration file overrides them
-(`hpctl config example` prints all of them). Autoscaling and
-spares are off until a file names a group.
+These are the defaults a careful person would choose; the configuration file overrides them (`hpctl
+config example` prints all of them). Autoscaling and spares are off until a file names a group.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,9 @@
 """Sends a supervisor's reports to the head node: the trouble, the action, and what it asks for.
 
-Runs inside a job, as the job's owner, and must never harm it: `send_report` raises nothing,
-waits for two seconds at most, and some more where several head nodes may settle who leads, and
-answers None where nobody was reached. The daemon believes it by
-its MUNGE credential, whose uid must be the job's owner in Slurm (or root), and is believed by one
-of its own.
+Runs inside a job, as the job's owner, and must never harm it: `send_report` raises nothing, waits
+for two seconds at most, and some more where several head nodes may settle who leads, and answers
+None where nobody was reached. The daemon believes it by its MUNGE credential, whose uid must be the
+job's owner in Slurm (or root), and is believed by one of its own.
 
 Where the head node is: $HPCTL_HEAD, else what this node's agent is started with: HPCTL_AGENT_HEAD
 in /etc/hpctl/agent.env (another file: $HPCTL_AGENT_ENV), which users must be able to read. Which

@@ -1,21 +1,20 @@
 """Orbax's checkpoints (JAX): a step with one or more items, each a tree of arrays or JSON.
 
-A save goes to `NAME.orbax-checkpoint-tmp` and is renamed, or lies under its own name from the
-first (object stores). `commit_success.txt` ends either since Orbax 0.12, before only the second: so
-a step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. With
-it neither: Orbax removes its oldest steps file by file, so that one killed at it leaves a committed
-step with half of its data. So every array that an item's
-`_METADATA` names must have its description and each of its chunks, in the OCDBT database or as
-zarr's files. tensorstore syncs each file before it renames it, and Orbax commits after the last.
-Chunks have no digests. Of a chunk that is a file of a file system, the blocks of its zstd frame are
-followed to its end, and the index of a zarr 3 shard is compared with its checksum: a cut is seen.
-Objects of a store are not read for it, for they appear whole or not at all. With `deep` all chunks
-that zstd compressed are decompressed. A load reads further JSON files that may be absent, and fails
-where one is damaged: `_sharding`, which says on which devices the arrays lay, and
-`array_metadatas/process_N`. Of an item in another library's format only the times of its
-directories and files tell that nothing was changed since. Source: orbax-checkpoint 0.12,
-orbax/checkpoint/_src (path/atomicity.py, metadata/tree.py, metadata/sharding.py,
-metadata/array_metadata_store.py, handlers/random_key_checkpoint_handler.py,
+A save goes to `NAME.orbax-checkpoint-tmp` and is renamed, or lies under its own name from the first
+(object stores). `commit_success.txt` ends either since Orbax 0.12, before only the second: so a
+step without it, of which `_CHECKPOINT_METADATA` has the time of the commit, is not proved. With it
+neither: Orbax removes its oldest steps file by file, so that one killed at it leaves a committed
+step with half of its data. So every array that an item's `_METADATA` names must have its
+description and each of its chunks, in the OCDBT database or as zarr's files. tensorstore syncs each
+file before it renames it, and Orbax commits after the last. Chunks have no digests. Of a chunk that
+is a file of a file system, the blocks of its zstd frame are followed to its end, and the index of a
+zarr 3 shard is compared with its checksum: a cut is seen. Objects of a store are not read for it,
+for they appear whole or not at all. With `deep` all chunks that zstd compressed are decompressed. A
+load reads further JSON files that may be absent, and fails where one is damaged: `_sharding`, which
+says on which devices the arrays lay, and `array_metadatas/process_N`. Of an item in another
+library's format only the times of its directories and files tell that nothing was changed since.
+Source: orbax-checkpoint 0.12, orbax/checkpoint/_src (path/atomicity.py, metadata/tree.py,
+metadata/sharding.py, metadata/array_metadata_store.py, handlers/random_key_checkpoint_handler.py,
 serialization/tensorstore_utils.py); zarr's specifications.
 """
 

@@ -1,11 +1,10 @@
 """The stacks of a job's ranks: read on each node by py-spy, gathered by one srun.
 
 `python -m hpctl.jobs.hangs.stacks` on a node finds the job's Python ranks by their environment and
-owner,
-reads each within bounds, and prints what it saw in lines (`hpctl.jobs.hangs.stack_groups.lines`).
-A first look
-reads a rank's memory and stops nobody; a second one, for the C++ calls below Python's, stops it for
-as long as unwinding takes, and is left out where it cannot end well.
+owner, reads each within bounds, and prints what it saw in lines
+(`hpctl.jobs.hangs.stack_groups.lines`). A first look reads a rank's memory and stops nobody; a
+second one, for the C++ calls below Python's, stops it for as long as unwinding takes, and is left
+out where it cannot end well.
 
 `collect` runs that beside the job's own steps, on CPUs and GPUs that they use: --overlap.
 """

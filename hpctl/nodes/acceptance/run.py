@@ -1,9 +1,9 @@
 """Runs the tests of a level on this node: `python -m hpctl.nodes.acceptance.run --level quick`.
 
 Prints one line of the contract and one of JSON for each test (hpctl/nodes/acceptance/result.py),
-and ends
-with 1 where one failed, 2 where there was none to run. With `--id` the results are also written
-for the agent, which reports them. It imports nothing of the daemon and runs as whoever starts it.
+and ends with 1 where one failed, 2 where there was none to run. With `--id` the results are also
+written for the agent, which reports them. It imports nothing of the daemon and runs as whoever
+starts it.
 `on_nodes` runs it on several nodes at once, one task a node, by srun: in a job, or as jobs of their
 own.
 """

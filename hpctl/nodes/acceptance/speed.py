@@ -1,9 +1,8 @@
 """How fast this machine computes, copies and talks: `python speed.py cpu|gpu|group SECONDS`.
 
 Prints figures and a line of the contract (hpctl/nodes/acceptance/result.py). It runs by its path,
-under
-whatever interpreter has numpy or torch, and imports nothing of hpctl. Of several GPUs the slowest
-counts: a job goes at its speed. GB are 10^9 bytes.
+under whatever interpreter has numpy or torch, and imports nothing of hpctl. Of several GPUs the
+slowest counts: a job goes at its speed. GB are 10^9 bytes.
 """
 
 import json

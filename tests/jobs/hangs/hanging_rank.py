@@ -1,9 +1,9 @@
 """A rank of a real gloo job: PLAN is JSON of [kind, culprit], each hung in until it is released.
 
 `python hanging_rank.py FOLDER PLAN`. The n-th hang has begun when FOLDER/n.hung exists and a
-FOLDER/n.RANK.waits of every other rank, and ends
-when somebody writes to the FIFO FOLDER/n.fifo (a reader stuck on a dead mount looks the same), or
-creates FOLDER/n.go; a rank that was stopped ends it by SIGCONT.
+FOLDER/n.RANK.waits of every other rank, and ends when somebody writes to the FIFO FOLDER/n.fifo (a
+reader stuck on a dead mount looks the same), or creates FOLDER/n.go; a rank that was stopped ends
+it by SIGCONT.
 """
 
 import json
