@@ -46,6 +46,8 @@ from hpctl.checkpoints.search import TEMPORARY, has_temporary_name, is_beside_ch
 
 MOST_FILES = 100_000
 """Files of a node's saves that are looked at."""
+LOCK_S = 5.0
+"""How long a helper waits for the helper of the run before to exit."""
 _AT_ONCE = 4
 """Files that are pulled side by side."""
 
@@ -141,13 +143,18 @@ class Node:
         return self.meta / "ledger.json"
 
     def _own(self) -> None:
-        """As long as this process lives."""
+        """Lock the directory as long as this process lives. Raises PeerError.
+
+        A helper of the run before that is killed holds the lock until it has exited, and at its
+        low priority that takes a while on a busy node.
+        """
         lock = os.open(self.meta / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise PeerError(f"another job's helper uses {self.root}") from error
+        deadline = time.monotonic() + LOCK_S
+        while not _try_lock(lock):
+            if time.monotonic() >= deadline:
+                os.close(lock)
+                raise PeerError(f"another job's helper uses {self.root}")
+            time.sleep(0.05)
 
     def _settle_in(self) -> None:
         """What another run left here is not this one's to resume."""
@@ -631,6 +638,15 @@ _HANDLERS: dict[str, Callable[[Node, dict[str, Any]], Answer]] = {
     "task": Node._task_state,
     "bye": Node._bye,
 }
+
+
+def _try_lock(file: int) -> bool:
+    """Lock an open file for this process; False where another process holds the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=8)

@@ -1,5 +1,6 @@
 """Real helpers, real sockets: what a node's loss costs, and what strangers and full disks do."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -540,7 +541,20 @@ def test_a_slow_answer_is_no_clock_that_differs():
     assert clocks.ahead_ns("n1") == 20 * ms, "a drift of 1 ms judges no step again"
 
 
-def test_two_jobs_do_not_share_a_directory(tmp_path):
+def test_a_helper_waits_for_the_one_of_the_run_before_to_exit(tmp_path):
+    place = tmp_path / "n0"
+    spec = Spec("7", "0" * 64, FastSaves(str(place)), str(tmp_path), ("n0",), ("127.0.9.1",))
+    (place / META).mkdir(parents=True, mode=0o700)
+    with (place / META / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        release = threading.Timer(0.5, fcntl.flock, (lock, fcntl.LOCK_UN))
+        release.start()
+        Node(spec, "n0")
+        release.join()
+
+
+def test_two_jobs_do_not_share_a_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpctl.checkpoints.fast.node.LOCK_S", 0.2)
     with Nodes(tmp_path, 1) as nodes:
         nodes.resume()
         other = replace(nodes.spec, job="other", saves=FastSaves(str(nodes.disk("n0"))))
