@@ -134,6 +134,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """The commands by the headings of the help."""
 
+EXTRAS = {"sandbox": "pip install 'hpctl[sandbox]'"}
+"""How to install the commands that are distributions of their own."""
+
 COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items()}
 
 
@@ -141,6 +144,7 @@ COMMANDS = {name: row for rows in SECTIONS.values() for name, row in rows.items(
     cls=LazyGroup,
     table=COMMANDS,
     sections=SECTIONS,
+    extras=EXTRAS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
     epilog="Exit codes: 0 fine, 1 problem found, 2 usage, 3 cannot tell.",
 )

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from hpctl.clusters.bundle import slurm_plugins
 from hpctl.sandbox.bootplan import child_env
 from hpctl.sandbox.machines import Machine
 from hpctl.sandbox.packages import Programs
@@ -88,9 +89,9 @@ def render_epilog(spec: Spec) -> str:
 
     Without a daemon to wake Slurm is left as it comes.
     """
-    script = Path(__file__).resolve().parents[2] / "slurm_plugins" / "epilog_slurmctld.sh"
-    if not spec.daemon or not script.exists():
+    if not spec.daemon:
         return ""
+    script = slurm_plugins() / "epilog_slurmctld.sh"
     daemons = [shlex.quote(str(spec.layout.of_head(n + 1)[1])) for n in range(spec.heads)]
     lines = [f"HPCTL_STATE_DIR={daemon} {shlex.quote(str(script))}\n" for daemon in daemons]
     return "#!/bin/sh\n" + "".join(lines)

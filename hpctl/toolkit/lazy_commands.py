@@ -59,7 +59,7 @@ class LazyGroup(click.Group):
     """A group by a table: name to (module:attribute, one-line help), in the help's order.
 
     Commands may be added as to any group, too. `sections`: the headings of the help, each with its
-    commands' names.
+    commands' names. `extras`: how to install the commands that come with an extra.
     """
 
     context_class = _Context
@@ -69,11 +69,13 @@ class LazyGroup(click.Group):
         *args: Any,
         table: Mapping[str, tuple[str, str]] | None = None,
         sections: Mapping[str, Iterable[str]] | None = None,
+        extras: Mapping[str, str] | None = None,
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self.table = table or {}
         self.sections = sections
+        self.extras = extras or {}
 
     def invoke(self, ctx: click.Context) -> Any:
         """Ctrl-C that no command has an answer to is 130 everywhere, as a shell has it."""
@@ -100,13 +102,27 @@ class LazyGroup(click.Group):
         return [*self.table, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the one command that was asked for."""
+        """Import the one command that was asked for.
+
+        Raises ClickException for a command whose extra is not installed. Shell completion gets None
+        for it, as for a command that does not exist.
+        """
         if cmd_name not in self.table:
             return super().get_command(ctx, cmd_name)
+        if cmd_name in self.extras and not self._is_installed(cmd_name):
+            if ctx.resilient_parsing:
+                return None
+            raise click.ClickException(f"{cmd_name} is not installed: {self.extras[cmd_name]}")
         module, _, attribute = self.table[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+    def _is_installed(self, command: str) -> bool:
+        from importlib.util import find_spec
+
+        package = self.table[command][0].rpartition(".")[0]
+        return find_spec(package) is not None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

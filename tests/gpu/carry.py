@@ -100,7 +100,7 @@ def main(words: Sequence[str]) -> int:
     }
     wheels = folder / WHEELS
     if keys.get("own") != wanted["own"]:
-        _build_own_wheel(wheels)
+        _build_own_wheels(wheels)
     if keys.get("wheels") != wanted["wheels"]:
         _fetch_wheels(wheels)
     if keys.get("slurm") != wanted["slurm"] or not (folder / SLURM).exists():
@@ -173,11 +173,12 @@ def _pip(*words: str) -> None:
         raise SystemExit(f"pip {words[0]}: {done.stdout}{done.stderr}")
 
 
-def _build_own_wheel(wheels: Path) -> None:
+def _build_own_wheels(wheels: Path) -> None:
     wheels.mkdir(exist_ok=True)
-    for old in wheels.glob("hpctl-*.whl"):
+    for old in wheels.glob("hpctl*.whl"):
         old.unlink()
-    _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT))
+    sandbox = ROOT / "hpctl/sandbox"
+    _pip("wheel", "--no-deps", "--wheel-dir", str(wheels), str(ROOT), str(sandbox))
 
 
 def _fetch_wheels(wheels: Path) -> None:
@@ -187,7 +188,7 @@ def _fetch_wheels(wheels: Path) -> None:
     the Python that runs it and fetch 3 GB of CUDA for torch.
     """
     for old in wheels.glob("*.whl"):
-        if not old.name.startswith("hpctl-"):
+        if not old.name.startswith("hpctl"):
             old.unlink()
     own = next(wheels.glob("hpctl-*.whl"))
     needed = {name: SpecifierSet() for name in RESILIENCY}

@@ -74,7 +74,9 @@ def wheelhouse(target: Path, whole: bool = False, version: str = "0.1.0") -> tup
     files = {
         path.relative_to(ROOT).as_posix(): path.read_bytes()
         for path in sorted((ROOT / "hpctl").rglob("*"))
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file()
+        and path.suffix != ".pyc"
+        and not path.is_relative_to(ROOT / "hpctl/sandbox")
     }
     own = files["hpctl/__init__.py"].decode()
     files["hpctl/__init__.py"] = own.replace('"0.1.0"', f'"{version}"').encode()
