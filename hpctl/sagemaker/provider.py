@@ -27,7 +27,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -67,6 +68,8 @@ AT_MOST = 100
 """Calls in one view, and how many are there at the start."""
 AT_ONCE = 8
 RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
+CLOCK_TOLERANCE = timedelta(seconds=5)
+"""Clocks that differ by less count as equal: `Date` has whole seconds, and an answer takes time."""
 LONGEST = 64 << 20
 """Bytes of resource_config.json that are read: 10,000 instances with their labels are 3 MB."""
 
@@ -251,6 +254,7 @@ class SageMakerProvider:
         self._cluster = cluster
         self._protected_groups = frozenset(protected_groups)
         self._now = now
+        self._ahead = timedelta()
         session = open_session(region, profile, "cluster.profile")
         self.calls = Counter[tuple[str, str]]()
         self._read = _client(session, endpoint_url, read_timeout_s, self._called)
@@ -264,11 +268,15 @@ class SageMakerProvider:
             reraise=True,
         )
 
-    def _called(self, event_name: str, parsed: Any = None, **_: object) -> None:
-        """Count a call that ended, each attempt by itself."""
+    def _called(
+        self, event_name: str, parsed: Any = None, http_response: Any = None, **_: object
+    ) -> None:
+        """Count a call that ended, each attempt by itself, and compare the service's clock."""
         code = _of(_of({"": parsed}, "", dict).get("Error"), "Code", str)
         result = "throttled" if code in THROTTLED else "error" if code or parsed is None else "ok"
         self.calls[event_name.rpartition(".")[2], result] += 1
+        if result == "ok" and http_response is not None:
+            self._ahead = measure_lead(http_response.headers.get("Date"), self._now())
 
     def view(self) -> ProviderView:
         """Cluster and instances. Raises Unavailable, with what to do about it.
@@ -293,7 +301,7 @@ class SageMakerProvider:
             if group.get("SlurmConfig", {}).get("NodeType") in PROTECTED_TYPES
         }
         summaries = list(self._summaries(continuous=_continuous(cluster)))
-        listed, flaws = instances_of(summaries, protected)
+        listed, flaws = instances_of(summaries, protected, self._ahead)
         found = self._details.complete(listed)
         return ProviderView(
             as_of=as_of,
@@ -482,15 +490,32 @@ def _groups(cluster: Mapping[str, Any]) -> dict[str, InstanceGroup]:
     }
 
 
+def measure_lead(date: str | None, now: datetime) -> timedelta:
+    """Return by how much this host's clock is ahead of the one in an answer's `Date` header.
+
+    Zero where the two agree within CLOCK_TOLERANCE, and where the header cannot be read.
+    """
+    try:
+        lead = now - in_utc(parsedate_to_datetime(date or ""))
+    except (TypeError, ValueError, OverflowError):
+        return timedelta()
+    return lead if CLOCK_TOLERANCE <= abs(lead) <= timedelta(days=1) else timedelta()
+
+
 def instances_of(
-    summaries: Iterable[Mapping[str, Any]], protected: Collection[str]
+    summaries: Iterable[Mapping[str, Any]],
+    protected: Collection[str],
+    ahead: timedelta = timedelta(),
 ) -> tuple[list[Instance], list[Flaw]]:
-    """The instances of ListClusterNodes, and those that cannot be read, by their node."""
+    """Return the instances of ListClusterNodes, and those that cannot be read, by their node.
+
+    `ahead`: by how much this host's clock is ahead of the service's.
+    """
     return each(
         "parse",
         (summary for summary in summaries if summary.get("InstanceId")),
         _host,
-        lambda summary: _instance(summary, protected),
+        lambda summary: _instance(summary, protected, ahead),
     )
 
 
@@ -498,7 +523,7 @@ def _host(summary: Mapping[str, Any]) -> str:
     return str(summary.get("PrivateDnsHostname", "")).partition(".")[0]
 
 
-def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instance:
+def _instance(summary: Mapping[str, Any], protected: Collection[str], ahead: timedelta) -> Instance:
     status, message = _status(summary.get("InstanceStatus", {}))
     dns, launched = str(summary.get("PrivateDnsHostname") or ""), summary.get("LaunchTime")
     logical = summary.get("NodeLogicalId")
@@ -511,7 +536,7 @@ def _instance(summary: Mapping[str, Any], protected: Collection[str]) -> Instanc
         logical_id=LogicalId(printable(str(logical))) if logical else None,
         protected=group in protected,
         message=message,
-        launched=in_utc(launched) if isinstance(launched, datetime) else None,
+        launched=in_utc(launched) + ahead if isinstance(launched, datetime) else None,
         address=spelled(dns),
         dns=dns,
     )

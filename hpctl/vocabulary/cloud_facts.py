@@ -35,7 +35,10 @@ class InstanceStatus(StrEnum):
 
 
 class Instance(Struct, frozen=True):
-    """One cluster node as the provider lists it; `node`, until `join`, is a guess from its host."""
+    """One cluster node as the provider lists it; `node`, until `join`, is a guess from its host.
+
+    `launched` is by this host's clock: it is compared with times that slurmctld has written.
+    """
 
     id: InstanceId
     status: InstanceStatus

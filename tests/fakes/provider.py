@@ -73,7 +73,8 @@ class FakeProvider:
     """A Provider. `protected` nodes are controllers: never replaced.
 
     A replacement takes `shutdown` (old id listed as ShuttingDown) and then `boot` (new id
-    Pending); a reboot takes `boot` with the status Running throughout.
+    Pending); a reboot takes `boot` with the status Running throughout. `now` is the service's clock
+    and `wall` the head node's; where `wall` is not given they agree.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class FakeProvider:
         shutdown: timedelta = timedelta(seconds=5),
         boot: timedelta = timedelta(seconds=60),
         automatic: bool = False,
+        wall: Callable[[], datetime] | None = None,
     ) -> None:
         self._now = now
+        self._wall = wall or now
         self._shutdown, self._boot = shutdown, boot
         self._automatic = automatic
         self._born = 0
@@ -108,9 +111,10 @@ class FakeProvider:
         shown = [p for p in self._places.values() if not self._is_vanished(p, now)]
         mine = [p for p in self._places.values() if not p.protected and p.operation != "remove"]
         running = sum(p.status is InstanceStatus.RUNNING for p in mine)
+        ahead = self._wall() - now
         return ProviderView(
-            as_of=now, present=True, automatic=self._automatic, cluster_status="InService",
-            instances={p.instance: _instance(p) for p in shown}, continuous=True,
+            as_of=now + ahead, present=True, automatic=self._automatic, cluster_status="InService",
+            instances={p.instance: _instance(p, ahead) for p in shown}, continuous=True,
             groups={GROUP: InstanceGroup(GROUP, "ml.p5.48xlarge", running, len(mine), "InService")},
         )  # fmt: skip
 
@@ -331,9 +335,9 @@ def _answered(code: str) -> Outcome:
     return Outcome.ambiguous(code or "unanswered")
 
 
-def _instance(place: _Place) -> Instance:
+def _instance(place: _Place, ahead: timedelta) -> Instance:
     return Instance(
         id=place.instance, status=place.status, group="controller" if place.protected else GROUP,
         node=place.node, logical_id=place.logical, protected=place.protected, message=place.message,
-        launched=place.launched,
+        launched=place.launched + ahead if place.launched else None,
     )  # fmt: skip

@@ -138,7 +138,19 @@ def _test_of_a_node_takes_too_long(m: ClusterMachine) -> None:
     m.daemon_sleeps(seconds=2000.0)
 
 
+def _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services(m: ClusterMachine) -> None:
+    """The mark looked younger than the launch of the instance that replaced the marked one."""
+    m.begin(mode=Mode.OWN, jobs=[(1, "", False)], **{**BEGUN, "budget": 4})
+    m.clock_jumps(seconds=90.0)
+    m.many_fail(after=0.0, count=3, defect=OFF_THE_BUS, first=2)
+    m.slurm_is_away(after=0.0, seconds=700.0)
+    m.hardware_fails_and_is_marked(node=0, defect=OFF_THE_BUS, mark="Action:Reboot", early=False)
+    m.service_replaces_by_itself(node=0, after=0.0)
+    m.operator_pauses(after=0.0, seconds=40.0, switch=False)
+
+
 FOUND = (
+    _mark_of_a_replaced_instance_by_a_clock_ahead_of_the_services,
     _mark_outlives_a_clock_set_back, _mark_on_a_node_that_is_being_replaced,
     _supervisor_goes_on_while_a_requeue_is_in_doubt,
     _supervisor_takes_its_wish_back_before_the_requeue, _supervisor_wishes_again_what_it_took_back,

@@ -105,6 +105,7 @@ class World:
         self.provider = FakeProvider(
             self.names,
             now=self.clock.physical,
+            wall=self.clock.now,
             automatic=automatic,
             protected=self.names[size - protected :],
         )
