@@ -30,17 +30,17 @@ Every node must reach every other on all ports.
 
 IAM = """## IAM policies
 
-`hpctl iam WHO` prints a policy of least privilege; `--cluster ARN`, `--bucket` and `--role` narrow
-it, `--trust` prints the trust policy, and `hpctl iam check ROLE-ARN --as WHO` asks
-`iam:SimulatePrincipalPolicy` whether a role has it.
+`hpctl iam policy WHO` prints the policy of least privilege for what the configuration uses.
+`--file cluster.yaml` adds the alarms and the accounting secret, and narrows the policy to the
+bucket and the role; `--config hpctl.yaml` adds autoscaling where it is on. `--cluster ARN`,
+`--bucket` and `--role` narrow it by hand, and `--trust` prints the trust policy.
+`hpctl iam check ROLE-ARN --as WHO` asks `iam:SimulatePrincipalPolicy` whether a role has it.
 
 | who | what for |
 |---|---|
 | `head-node` | the daemon, on the controller group's role |
-| `autoscale` | the same where autoscaling is on |
 | `execution-role` | HyperPod's agents and lifecycle scripts on every node |
 | `operator` | who runs `hpctl cluster`, `lifecycle`, `storage` and `capacity` |
-| `buyer` | who runs `hpctl capacity buy` and `extend` |
 
 HyperPod's sample execution role has no `sagemaker` action: without `head-node` the daemon can treat
 nothing.

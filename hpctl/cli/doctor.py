@@ -446,7 +446,7 @@ def scaled(view: ProviderView, config: Config) -> Iterator[CheckView]:
         wrong = True
     if not view.continuous:
         what = "NodeProvisioningMode is not Continuous: groups grow by UpdateCluster"
-        hint = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as autoscale`"
+        hint = "that needs iam:PassRole too: `hpctl iam check ROLE-ARN --as head-node`"
         yield CheckView("autoscale", "warn", what, hint)
     elif not wrong:
         what = f"{len(config.autoscale.groups)} group(s) within their bounds"

@@ -29,7 +29,6 @@ class On(Enum):
     NEW_CLUSTER = "new-cluster"
     TRAINING_PLAN = "training-plan"
     RESERVED = "reserved"
-    EXTENSION = "extension"
     BUCKET = "bucket"
     OBJECTS = "objects"
     ROLE = "role"
@@ -39,7 +38,6 @@ class On(Enum):
     LOG_STREAMS = "log-streams"
     SECRET = "secret"  # noqa: S105 -- a word, not a secret
     SESSION = "session"
-    ALARM = "alarm"
     INTERFACE = "interface"
     FSX_ROLE = "fsx-role"
 
@@ -72,12 +70,9 @@ OPERATOR: Table = {
         " list_cluster_nodes list_cluster_operations list_tags start_cluster_health_check"
         " update_cluster update_cluster_software",
         On.NEW_CLUSTER: "create_cluster",
-        On.EXTENSION: "create_cluster_extension delete_cluster_extension"
-        " describe_cluster_extension list_cluster_extensions update_cluster_extension",
         On.RESERVED: "describe_reserved_capacity list_ultra_servers_by_reserved_capacity",
         On.TRAINING_PLAN: "describe_training_plan describe_training_plan_extension_history",
-        On.ANY: "list_cluster_extension_versions list_clusters list_training_plans"
-        " search_training_plan_offerings",
+        On.ANY: "list_clusters list_training_plans",
     },
     "ec2": {
         On.ANY: "describe_images describe_instance_type_offerings describe_instance_types"
@@ -100,9 +95,6 @@ OPERATOR: Table = {
 }
 """What `hpctl cluster` and its siblings call, at the operator's desk or in CI."""
 
-BUYER: Table = {"sagemaker": {On.RESERVED: "create_training_plan extend_training_plan"}}
-"""What costs money up front: apart, so that an operator need not have it."""
-
 ACTIONS: Mapping[str, tuple[str, ...]] = {
     # Whose IAM action has another name than the operation (Service Authorization Reference).
     "s3.list_objects_v2": ("s3:ListBucket",),
@@ -110,10 +102,6 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
         "servicequotas:ListAWSDefaultServiceQuotas",
     ),
     # Tags in a request need an action of their own.
-    "sagemaker.create_training_plan": (
-        "sagemaker:CreateTrainingPlan",
-        "sagemaker:CreateReservedCapacity",
-    ),
     "sagemaker.create_cluster": ("sagemaker:CreateCluster", "sagemaker:AddTags"),
 }
 """Actions of the operations whose action is not `<service>:<Operation>`."""
@@ -162,8 +150,10 @@ class Scope(Struct, frozen=True):
     partition: str = "aws"
     secret: str = ""
     """ARN of the secret of an accounting database of one's own."""
-    alarm: str = ""
-    """Name of the alarms that roll an update back, `*` for any; "" for none."""
+    alarms: tuple[str, ...] = ()
+    """Names of the CloudWatch alarms that roll an update back."""
+    autoscale: bool = False
+    """Whether the daemon scales groups."""
 
     @property
     def log_group(self) -> str:
@@ -200,9 +190,10 @@ def scope(
     bucket: str = "",
     role: str = "",
     secret: str = "",
-    alarm: str = "",
+    alarms: tuple[str, ...] = (),
+    autoscale: bool = False,
 ) -> Scope:
-    """A scope from what a person says; a cluster's ARN says region and account as well.
+    """Make a scope of names and of settings; a cluster's ARN gives region and account as well.
 
     Raises HpctlError for what is no name, and for names that contradict each other.
     """
@@ -229,19 +220,18 @@ def scope(
         role.rpartition(":role/")[2] or "*",
         partition,
         secret,
-        alarm,
+        alarms,
+        autoscale,
     )
 
 
 def head_node(to: Scope) -> tuple[Statement, ...]:
     """What a controller needs beside the nodes' policy: the daemon, and the accounting's secret."""
-    return (*_from(HEAD_NODE, to), *accounting_secret(to.secret))
-
-
-def autoscale(to: Scope) -> tuple[Statement, ...]:
-    """What a controller needs where autoscaling is on."""
-    both = " ".join(table["sagemaker"][On.CLUSTER] for table in (HEAD_NODE, AUTOSCALE))
-    return (*_from({"sagemaker": {On.CLUSTER: both}}, to), *accounting_secret(to.secret))
+    operations = HEAD_NODE["sagemaker"][On.CLUSTER]
+    if to.autoscale:
+        operations = f"{operations} {AUTOSCALE['sagemaker'][On.CLUSTER]}"
+    daemon = _from({"sagemaker": {On.CLUSTER: operations}}, to)
+    return (*daemon, *accounting_secret(to.secret))
 
 
 def accounting_secret(arn: str) -> tuple[Statement, ...]:
@@ -257,16 +247,15 @@ def operator(to: Scope) -> tuple[Statement, ...]:
 
 
 def rollback_alarms(to: Scope) -> tuple[Statement, ...]:
-    """What an execution role needs where alarms roll an update back; nothing without an alarm.
+    """Return what an execution role needs where alarms roll an update back; nothing without one.
 
     SageMaker guide, "Update your AMI version in your SageMaker HyperPod cluster".
     """
-    return (_allow("RollbackAlarms", "cloudwatch:DescribeAlarms", On.ALARM, to),) * bool(to.alarm)
-
-
-def buyer(to: Scope) -> tuple[Statement, ...]:
-    """What `hpctl capacity buy` and `extend` need beside the operator's."""
-    return _from(BUYER, to)
+    if not to.alarms:
+        return ()
+    at = f"arn:{to.partition}:cloudwatch:{to.region}:{to.account}:alarm:"
+    resources = tuple(at + name for name in to.alarms)
+    return (Statement("RollbackAlarms", ("cloudwatch:DescribeAlarms",), resources),)
 
 
 def execution_role(to: Scope) -> tuple[Statement, ...]:
@@ -311,10 +300,8 @@ def _allow(
 
 PERSONAS: Mapping[str, Callable[[Scope], tuple[Statement, ...]]] = {
     "head-node": head_node,
-    "autoscale": autoscale,
     "execution-role": execution_role,
     "operator": operator,
-    "buyer": buyer,
 }
 
 
@@ -382,10 +369,6 @@ _RESOURCES: Mapping[On, tuple[str, ...]] = {
     On.NEW_CLUSTER: (_at("sagemaker", "cluster/*"),),
     On.TRAINING_PLAN: (_at("sagemaker", "training-plan/*"),),
     On.RESERVED: (_at("sagemaker", "training-plan/*"), _at("sagemaker", "reserved-capacity/*")),
-    On.EXTENSION: (
-        _at("sagemaker", "cluster/{to.cluster_id}"),
-        _at("sagemaker", "extension/sagemaker-{to.cluster_id}/*"),
-    ),
     On.BUCKET: ("arn:{to.partition}:s3:::{to.bucket}",),
     On.OBJECTS: ("arn:{to.partition}:s3:::{to.bucket}/*",),
     On.ROLE: ("arn:{to.partition}:iam::{to.account}:role/{to.role}",),
@@ -398,7 +381,6 @@ _RESOURCES: Mapping[On, tuple[str, ...]] = {
         _at("sagemaker", "cluster/{to.cluster_id}"),
         *("arn:{to.partition}:ssm:{to.region}:*:document/" + name for name in DOCUMENTS),
     ),
-    On.ALARM: (_at("cloudwatch", "alarm:{to.alarm}"),),
     On.INTERFACE: (_at("ec2", "network-interface/*"),),
     On.FSX_ROLE: (
         "arn:{to.partition}:iam::{to.account}:role/aws-service-role/"

@@ -129,10 +129,7 @@ def test_what_is_printed_is_what_is_documented(history, name, monkeypatch):
 GOLDENS = {
     "capacity": ["capacity"],
     "autoscale": ["autoscale-status", "autoscale-explain"],
-    "training-plan-offers": ["training-plan-offers"],
     "training-plans": ["training-plan"],
-    "training-plan-order": ["training-plan-buy", "training-plan-bought"],
-    "cluster-extensions": ["cluster-extension"],
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from botocore import xform_name
 
 from hpctl.clusters import iam_policies
-from hpctl.clusters.iam_policies import AUTOSCALE, BUYER, HEAD_NODE, OPERATOR
+from hpctl.clusters.iam_policies import AUTOSCALE, HEAD_NODE, OPERATOR
 
 pytestmark = pytest.mark.integration
 
@@ -18,8 +18,7 @@ CODE = Path(iam_policies.__file__).parents[1]
 TABLES = {
     # The daemon's own calls; what an operator runs on a head node has the operator's rights.
     "head node": ((HEAD_NODE, AUTOSCALE), [CODE / "sagemaker" / "provider.py"]),
-    # Who buys has the operator's rights as well.
-    "operator": ((OPERATOR, BUYER), [CODE / "clusters", CODE / "cli"]),
+    "operator": ((OPERATOR,), [CODE / "clusters", CODE / "cli"]),
 }
 NOT_CALLS = {"iam_policies.py"}
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcd1234efgh"

@@ -19,7 +19,6 @@ from click.testing import Result
 from hpctl.toolkit.errors import HpctlError
 from tests.clusters.bed import CLUSTER
 from tests.clusters.legacy import FILE, KEY, SCRIPTS, Account, LegacyBed
-from tests.clusters.played import Extensions, Plans
 from tests.clusters.shell import FAST, SPEC, Shell
 from tests.tables import beside
 
@@ -27,12 +26,7 @@ pytestmark = pytest.mark.integration
 
 ORDERS = ("Create", "Update", "Delete", "Batch", "Add", "Extend")
 CHECKS = ("out", "err", "error", "whole", "view", "orders", "asked", "left", "facts")
-WORDS = {
-    "fast": shlex.join(FAST),
-    "here": f"--cluster {CLUSTER}",
-    "add": f"cluster extension add sagemaker-observability --cluster {CLUSTER}",
-    "offers": "--type ml.p5.48xlarge --count 16 --duration 7d",
-}
+WORDS = {"fast": shlex.join(FAST), "here": f"--cluster {CLUSTER}"}
 Body = dict[str, Any]
 LONG = ("$long", "x" * (1 << 20))
 SCENES = [
@@ -249,15 +243,8 @@ class Stage:
     def is_checked(self) -> list[int]:
         return self.checked
 
-    def is_bought(self) -> list[str]:
-        return list(self.played.names)
-
     def is_mode(self) -> str:
         return str(self.bed.emulator.world.cluster(CLUSTER).spec["NodeProvisioningMode"])
-
-    def is_one_token(self) -> bool:
-        calls = self.bed.emulator.calls.all("CreateClusterExtension")
-        return len({call.request["ClientToken"] for call in calls}) == 1
 
     def is_migrated(self) -> bool:
         request = {"ClusterName": CLUSTER}
@@ -300,12 +287,8 @@ def test_scene(name: str, steps: list[Any], on: str, request) -> None:
     aws = Account(bed.aws, bed.s3) if isinstance(bed, LegacyBed) else bed.aws
     for place in ("engine.adapters", "clusters.commands.context", "clusters.commands.capacity"):
         shell.patch.setattr(f"hpctl.{place}.open_aws", lambda *_: aws)
-    for place in ("extension", "capacity"):
-        shell.patch.setattr(f"hpctl.clusters.commands.{place}.EVERY_S", 0.02)
     if isinstance(bed, LegacyBed):
         played = bed.s3
-    elif on != "cluster":
-        played = {"extensions": Extensions, "plans": Plans}[on](bed)
     stage = Stage(shell, played)
     if on == "legacy":
         stage.do_legacy()

@@ -154,7 +154,7 @@ def planned(history: Head) -> Head:
 
 @pytest.fixture
 def sold(head: Head) -> Head:
-    """Training plans to buy and to extend, and an extension of the cluster."""
+    """A training plan of UltraServers that was extended."""
     head.aws.sagemaker = PaperSageMaker("sold.yaml")
     return head
 

@@ -74,10 +74,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "hpctl.clusters.commands.maintenance:health_check",
         "Run HyperPod's deep health checks on nodes or groups: one to two hours.",
     ),
-    "extension": (
-        "hpctl.clusters.commands.extension:extension",
-        "AWS's own software on every node, such as sagemaker-observability.",
-    ),
     "ssh": (
         "hpctl.clusters.commands.ssh:ssh",
         "A shell on a node through Systems Manager, or one COMMAND after `--`.",

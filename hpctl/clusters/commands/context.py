@@ -116,7 +116,7 @@ def place(
     Of its own cluster a head node's file knows where it is, and its daemon goes by it: an option
     outweighs it, the environment, which is about no cluster, does not.
     """
-    loaded = _daemon_config(config)
+    loaded = read_daemon_config(config)
     resources = _resource_config()
     own = resources.get("ClusterConfig", {}) if resources else {}
     named = cluster or (loaded.cluster.name if loaded else "") or str(own.get("ClusterName", ""))
@@ -140,8 +140,8 @@ def place(
     )
 
 
-def _daemon_config(path: str) -> Config | None:
-    """The daemon's configuration; None where nobody named one and there is none."""
+def read_daemon_config(path: str) -> Config | None:
+    """Read the daemon's configuration; None where the default path has none. Raises ConfigError."""
     if path == DEFAULT_CONFIG and not os.access(path, os.R_OK):
         return None
     from hpctl.engine.config import load

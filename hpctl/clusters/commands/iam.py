@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
+from hpctl.clusters.commands.context import read_daemon_config
 from hpctl.engine.aws_account import open_aws
 from hpctl.toolkit import output
-from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, aws_options, usage
+from hpctl.toolkit.arguments import BUCKET, ROLE_ARN, ThereType, aws_options, usage
 from hpctl.toolkit.output import Exit
 from hpctl.toolkit.tables import table, wrapped
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from hpctl.clusters.iam_policies import Scope
 
 
-WHO = ("head-node", "autoscale", "execution-role", "operator", "buyer")
+WHO = ("head-node", "execution-role", "operator")
 
 
 class IamView(Struct, frozen=True):
-    """What `hpctl iam head-node` and its siblings show."""
+    """What `hpctl iam policy` shows."""
 
     who: str
     policy: dict[str, Any]
@@ -57,64 +58,77 @@ class IamCheckView(Struct, frozen=True):
 
 scope_options = output.together(
     click.option(
+        "--file",
+        metavar="FILE",
+        type=ThereType(exists=True, dir_okay=False),
+        help="cluster.yaml: its alarms, accounting secret, bucket and execution role.",
+    ),
+    output.config_option,
+    click.option(
         "--cluster",
         metavar="NAME",
         default="",
         help="The cluster: its name, or its ARN, which alone narrows what is done to it.",
     ),
-    click.option("--account", metavar="ID", default="", help="The account's 12 digits."),
-    click.option("--region", default="", help="The AWS region."),
     click.option("--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket."),
     click.option("--role", metavar="NAME", default="", help="The execution role."),
 )
-"""What a policy is narrowed to."""
+"""What a policy is for, and what it is narrowed to."""
 
 
 @click.group(short_help="Print IAM policies of least privilege.")
 def iam() -> None:
-    """Print IAM policies of least privilege, and check a role against one (docs/validate.md).
+    """Print IAM policies of least privilege, and check a role against one (docs/validate.md)."""
 
-    What is not named stays `*`. A policy goes to standard output as IAM takes it:
-    `hpctl iam operator > policy.json`.
+
+@iam.command()
+@click.argument("who", metavar="WHO", type=click.Choice(WHO))
+@scope_options
+@click.option("--account", metavar="ID", default="", help="The account's 12 digits.")
+@click.option("--region", default="", help="The AWS region.")
+@click.option("--trust", is_flag=True, help="Print the trust policy of the role instead.")
+@output.json_option
+def policy(
+    who: str, file: str | None, config: str, as_json: bool, trust: bool, **names: str
+) -> None:
+    """Print the policy of least privilege for what the configuration uses.
+
+    WHO is `head-node` (the daemon, on a controller), `execution-role` (every node of a cluster) or
+    `operator` (the person or CI job that runs `hpctl cluster`). What is not named stays `*`. The
+    policy goes to standard output as IAM takes it: `hpctl iam policy operator > policy.json`.
     """
+    from hpctl.clusters import iam_policies
 
-
-def _command(who: str, text: str, *, trusted: bool = True) -> None:
-    @iam.command(who, help=text)
-    @scope_options
-    @output.json_option
-    def command(as_json: bool, trust: bool = False, **narrowed: str) -> None:
-        _print(who, narrowed, trusted=trusted, trust=trust, as_json=as_json)
-
-    if who in ("head-node", "autoscale"):
-        meant = "The secret of an accounting database of your own."
-        click.option("--secret", metavar="ARN", default="", help=meant)(command)
-    if who == "execution-role":
-        meant = "The CloudWatch alarms that roll updates back; * for any."
-        click.option("--alarm", metavar="NAME", default="", help=meant)(command)
-    if trusted:
-        click.option("--trust", is_flag=True, help="Print the trust policy instead.")(command)
-
-
-_BESIDE = "The nodes' policy stands beside it."
-_command("head-node", f"Print what hpctl's daemon needs on a controller. {_BESIDE}")
-_command("autoscale", "Print what hpctl's daemon needs where autoscaling is on.")
-_command("execution-role", "Print what every node of a cluster needs.")
-_command("operator", "Print what somebody needs who runs `hpctl cluster`.", trusted=False)
-_command("buyer", "Print what the operator needs besides who buys capacity.", trusted=False)
+    trusted = who != "operator"
+    if trust and not trusted:
+        raise click.UsageError(
+            "--trust: an operator is not a role of instances and has no trust policy"
+        )
+    to = _scope(file=file, config=config, **names)
+    view = IamView(
+        who,
+        iam_policies.document(iam_policies.PERSONAS[who](to)),
+        iam_policies.trust() if trusted else None,
+    )
+    if as_json:
+        output.echo(output.to_json("iam", view))
+    else:
+        output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
+    if open_ := [] if trust else _open(to, view.policy):
+        output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
 
 
 @iam.command(short_help="Ask IAM whether a role allows what a policy does.")
 @click.argument("principal", metavar="ROLE-ARN", type=ROLE_ARN)
 @click.option("--as", "who", required=True, type=click.Choice(WHO), help="The policy meant.")
-@click.option("--cluster", metavar="NAME", default="", help="The cluster: its name, or its ARN.")
-@click.option("--bucket", metavar="NAME", type=BUCKET, default="", help="The scripts' bucket.")
-@click.option("--role", metavar="NAME", default="", help="The execution role that is passed on.")
+@scope_options
 @output.json_option
 @aws_options
 def check(
     principal: str,
     who: str,
+    file: str | None,
+    config: str,
     cluster: str,
     bucket: str,
     role: str,
@@ -133,7 +147,15 @@ def check(
 
     aws = open_aws(**account)
     number = principal.split(":")[4]
-    to = _scope(cluster=cluster, account=number, region=aws.region, bucket=bucket, role=role)
+    to = _scope(
+        file=file,
+        config=config,
+        cluster=cluster,
+        account=number,
+        region=aws.region,
+        bucket=bucket,
+        role=role,
+    )
     statements = PERSONAS[who](to)
     if open_ := _open(to, document(statements)):
         output.echo(f"hpctl: asked with invented names for want of {', '.join(open_)}", err=True)
@@ -152,33 +174,38 @@ def check(
     output.leave(Exit.CANNOT_TELL if view.error or view.unsure else Exit.FINE)
 
 
-def _print(
-    who: str, narrowed: dict[str, str], *, trusted: bool, trust: bool, as_json: bool
-) -> None:
-    from hpctl.clusters import iam_policies
-
-    to = _scope(**narrowed)
-    view = IamView(
-        who,
-        iam_policies.document(iam_policies.PERSONAS[who](to)),
-        iam_policies.trust() if trusted else None,
-    )
-    if as_json:
-        output.echo(output.to_json("iam", view))
-    else:
-        output.echo(json.dumps(view.trust if trust else view.policy, indent=2))
-    if open_ := [] if trust else _open(to, view.policy):
-        output.echo(f"hpctl: {', '.join(open_)} would narrow it", err=True)
-
-
-def _scope(**narrowed: str) -> Scope:
+def _scope(*, file: str | None, config: str, **names: str) -> Scope:
+    """Read a scope from the files and options. What an option names outweighs a file."""
     from hpctl.clusters import iam_policies
     from hpctl.toolkit.errors import HpctlError
 
+    settings = _of_file(file) if file else {}
+    settings |= {key: value for key, value in names.items() if value}
+    loaded = read_daemon_config(config)
+    autoscale = loaded is not None and loaded.autoscale.enabled
     try:
-        return iam_policies.scope(**narrowed)
+        return iam_policies.scope(**settings, autoscale=autoscale)
     except HpctlError as error:
         raise usage(error) from error
+
+
+def _of_file(file: str) -> dict[str, Any]:
+    """Read what a cluster's file names; several buckets or roles stay `*`."""
+    from hpctl.clusters.spec import read
+    from hpctl.clusters.validate.wanted import of_spec
+
+    wanted = of_spec(read(file))
+    roles = {group.execution_role for group in wanted.groups if group.execution_role}
+    uris = {group.lifecycle.get("SourceS3Uri", "") for group in wanted.groups}
+    buckets = {uri.removeprefix("s3://").partition("/")[0] for uri in uris if uri}
+    alarms = {name for group in wanted.groups for name in group.alarms}
+    return {
+        "cluster": wanted.name,
+        "role": roles.pop() if len(roles) == 1 else "",
+        "bucket": buckets.pop() if len(buckets) == 1 else "",
+        "secret": wanted.secret,
+        "alarms": tuple(sorted(alarms)),
+    }
 
 
 def _open(to: Scope, policy: dict[str, Any]) -> list[str]:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 class Waiting(Struct, frozen=True):
@@ -111,38 +110,6 @@ def looking_options(command: F) -> F:
         duration_option("patience", "15min", patience),
         duration_option("every", "10s", "How often to look."),
     )(with_waiting)  # type: ignore[return-value]
-
-
-def until_options(goal: str) -> Callable[[F], F]:
-    """`--wait/--no-wait` as `waits`, `--timeout`, `--dry-run` and `--json`, of one order."""
-    return all_of(
-        output.json_option,
-        dry_run_option,
-        wait_option(goal, "waits"),
-        duration_option("timeout", "30min", GIVE_UP),
-    )
-
-
-def settled(
-    name: str,
-    look: Callable[[], tuple[str, bool, T]],
-    timeout_s: float,
-    every_s: float,
-    quiet: bool,
-) -> T:
-    """The last of the looks, each a state, whether it will pass, and a value.
-
-    Ends with a state that stays, or with the time. Each new state is said on standard error.
-    """
-    until, text = time.monotonic() + timeout_s, ""
-    while True:
-        now, moving, value = look()
-        if now != text and not quiet:
-            output.echo(f"  {name}: {now} ...", err=True)
-        text = now
-        if not moving or time.monotonic() >= until:
-            return value
-        time.sleep(every_s)
 
 
 def confirm(question: str, yes: bool) -> None:

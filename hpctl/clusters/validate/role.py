@@ -108,8 +108,8 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statemen
         if one.sid.startswith("Interface") and not any(group.network.subnets for group in groups):
             continue
         statements.append(one)
-    for alarm in sorted({name for group in groups for name in group.alarms}):
-        statements += iam_policies.rollback_alarms(replace(to, alarm=alarm))
+    alarms = tuple(sorted({name for group in groups for name in group.alarms}))
+    statements += iam_policies.rollback_alarms(replace(to, alarms=alarms))
     if wanted.secret and any(group.role == "Controller" for group in groups):
         statements += iam_policies.accounting_secret(wanted.secret)
     for uri in sorted({group.lifecycle.get("SourceS3Uri", "") for group in groups}):
@@ -135,7 +135,7 @@ def needed(wanted: Wanted, arn: str, region: str) -> tuple[iam_policies.Statemen
     return tuple(statements)
 
 
-FIX = "`hpctl iam execution-role` prints the policy"
+FIX = "`hpctl iam policy execution-role` prints the policy"
 
 
 @FAMILY.check("role")
@@ -209,7 +209,7 @@ def _untrusted(arn: str, place: Place) -> Finding:
     return fail(
         place,
         f"{arn} does not let {SERVICE} take it on",
-        "`hpctl iam execution-role --trust` prints the trust policy",
+        "`hpctl iam policy execution-role --trust` prints the trust policy",
     )
 
 

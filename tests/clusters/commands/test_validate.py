@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.fakes.command_line import run, simulated
 pytestmark = pytest.mark.integration
 
 WRONG = "cluster.yaml"
+FILES = Path(world.__file__).parents[1] / "files"
 
 
 @pytest.fixture
@@ -116,10 +118,36 @@ def test_a_role_that_allows_everything_is_0_an_absent_one_1_an_unknown_one_3(acc
 
 def test_the_trust_policy_is_printed_alone_and_what_is_left_open_beside_a_policy():
     for who in ("head-node", "execution-role"):
-        printed = json.loads(run("iam", who, "--trust").stdout)
+        printed = json.loads(run("iam", "policy", who, "--trust").stdout)
         assert printed["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
-    result = run("iam", "operator", "--region", "us-east-1", "--account", "111122223333")
+    result = run("iam", "policy", "operator", "--region", "us-east-1", "--account", "111122223333")
     assert json.loads(result.stdout)["Version"] == "2012-10-17"
     assert result.stderr == (
         "hpctl: --cluster NAME, --cluster ARN, --bucket, --role would narrow it\n"
     )
+
+
+def test_the_policy_is_for_what_the_configuration_uses(tmp_path):
+    config = tmp_path / "hpctl.yaml"
+    config.write_text(
+        "cluster: {provider: sagemaker, name: llm}\n"
+        "autoscale: {enabled: true, groups: {gpu: {min_count: 0, max_count: 4}}}"
+    )
+
+    def actions(who: str, *options: str) -> dict[str, object]:
+        document = json.loads(run("iam", "policy", who, *options).stdout)
+        return {a: one["Resource"] for one in document["Statement"] for a in one["Action"]}
+
+    plain, scaled = actions("head-node"), actions("head-node", "--config", str(config))
+    assert "sagemaker:BatchAddClusterNodes" not in plain
+    assert {"sagemaker:BatchAddClusterNodes", "iam:PassRole"} <= scaled.keys()
+    secret = "secretsmanager:GetSecretValue"
+    assert secret not in plain
+    assert secret in actions("head-node", "--file", str(FILES / "continuous.yaml"))
+    assert "cloudwatch:DescribeAlarms" not in actions("execution-role")
+    found = actions("execution-role", "--file", str(FILES / "full.yaml"))
+    alarms = [str(arn).rpartition(":")[2] for arn in found["cloudwatch:DescribeAlarms"]]
+    assert alarms == ["jobs-lost", "nodes-down"]
+    assert found["s3:GetObject"] == "arn:aws:s3:::sagemaker-scripts/*"
+    operator = actions("operator", "--file", str(FILES / "full.yaml"))
+    assert operator["iam:PassRole"] == "arn:aws:iam::*:role/hyperpod"
