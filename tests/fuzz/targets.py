@@ -49,7 +49,7 @@ from tests import intakes
 from tests.checkpoints import checkpoint_files, ocdbt_files
 from tests.engine.journal.events import signal, taken
 from tests.fuzz import intake
-from tests.stubs.ras.job import Job, as_json, as_text, job
+from tests.stubs.ras.job import as_json, job
 
 MOST = 1 << 16
 SLOW_S = 10.0
@@ -125,8 +125,8 @@ def _report() -> model.Report:
     return replace(intakes.report(), findings=(found,))
 
 
-def _ras(release: str, say: Callable[[Job, str], str]) -> bytes:
-    return say(job(), release).encode()
+def _ras() -> bytes:
+    return as_json(job()).encode()
 
 
 def _events() -> tuple[bytes, ...]:
@@ -234,10 +234,7 @@ TARGETS: dict[str, Target] = {
     "progress": _target(progress_notes.parse, b"hpctl1 token step=4 loss=0.5 rank=1\n"),
     "job-log": _target(_log, *_files("tests/jobs/logs/samples/*")),
     "crash": _target(_crash, *_files("tests/jobs/crash_samples/*")),
-    "ras-json": _target(ras_report.read_json, _ras("2.30.7", as_json), refuses=HpctlError),
-    "ras-text": _target(
-        ras_report.read_text, _ras("2.24.3", as_text), _ras("2.28.3", as_text), refuses=HpctlError
-    ),
+    "ras-json": _target(ras_report.read_json, _ras(), refuses=HpctlError),
     "run-history": _target(
         lambda raw: list(run_records.read_records(raw)), b'{"type":"started"}\n'
     ),

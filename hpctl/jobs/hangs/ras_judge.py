@@ -84,7 +84,6 @@ class _Lag(Struct, frozen=True):
     behind: tuple[RasMember, ...]
     ahead: tuple[RasMember, ...]
     counts: tuple[int, int]
-    sizes: tuple[int, int]
 
 
 Name = Callable[[RasMember, Communicator | None], str]
@@ -96,7 +95,7 @@ def culprits(first: RasSample, second: RasSample, name: Name | None = None) -> R
     """Whom the ranks wait for, by two answers of the same job, `first` the older one."""
     names = _names(name or (lambda member, _: nccl_name(member)))
     sure = second.at - first.at >= APART_S
-    if not second.report.communicators and not second.report.dead:
+    if not second.report.communicators:
         return RasFinding(HangCause.NOTHING, "NCCL reports no communicator", sure=sure)
     twice = _absent(first.report) & _absent(second.report)
     return (
@@ -128,21 +127,15 @@ def _missing(
     report: RasReport, absent: set[tuple[str, int]], sure: bool, names: _Names
 ) -> RasFinding | None:
     """Who of those absent is still not there, and who is given up for dead anyway."""
-    dead = {(member.host, member.pid) for member in report.dead}
     for communicator in _largest_first(report):
         gone = tuple(
             missing.member
             for missing in communicator.missing
-            if missing.absence is Absence.DEAD
-            or (missing.member.host, missing.member.pid) in dead
-            or (communicator.name, missing.member.rank) in absent
+            if missing.absence is Absence.DEAD or (communicator.name, missing.member.rank) in absent
         )
         if gone:
             why = f"the process of {names(gone, communicator)} does not answer NCCL's RAS"
             return RasFinding(HangCause.MISSING, why, gone, communicator, sure)
-    if report.dead:
-        why = f"NCCL's RAS considers dead: {names(report.dead, None)}"
-        return RasFinding(HangCause.MISSING, why, report.dead, None, sure)
     return None
 
 
@@ -170,18 +163,10 @@ def _moving(first: RasReport, second: RasReport) -> RasFinding | None:
 
 
 def _grew(before: Communicator, now: Communicator | None) -> bool:
-    if before.whole:
-        known = _by_member(before)
-        after = _by_member(now) if now else {}
-        return any(count > known.get(key, count) for key, count in after.items())
     if now is None:
-        # The text has only communicators with a difference or a rank missing: it is gone.
-        return bool(before.counts)
-    return any(
-        groups[-1].count > before.counts[operation][-1].count
-        for operation, groups in now.counts.items()
-        if operation in before.counts
-    )
+        return False
+    known = _by_member(before)
+    return any(count > known.get(key, count) for key, count in _by_member(now).items())
 
 
 def _by_member(communicator: Communicator) -> dict[tuple[str, int], int]:
@@ -205,29 +190,16 @@ def _behind(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
     )
     own = tuple(member for member in lag.behind if member.process not in waiting) or lag.behind
     count, front = lag.counts
-    others = f"{lag.sizes[1]} other{'s' if lag.sizes[1] > 1 else ''}"
-    who = names(own, lag.communicator) if own else f"{lag.sizes[0]} ranks"
+    others = f"{len(lag.ahead)} other{'s' if len(lag.ahead) > 1 else ''}"
+    who = names(own, lag.communicator)
     why = f"{who} launched {_operations(lag.operation, count)}, {others} {front}"
     return RasFinding(HangCause.BEHIND, why, own, lag.communicator, sure)
 
 
 def _lag(communicator: Communicator) -> _Lag | None:
-    """By the sum over all operations where it is known; else by the first that differs."""
+    """Return the ranks behind by the sum of their operations; None where the sums are equal."""
     if communicator.status != RUNNING:
         return None
-    if communicator.whole:
-        return _whole_lag(communicator)
-    for operation, groups in communicator.counts.items():
-        low, high = groups[0], groups[-1]
-        if low.count < high.count:
-            ahead = tuple(member for group in groups[1:] for member in group.members)
-            rest = sum(group.size for group in groups[1:])
-            counts, sizes = (low.count, high.count), (low.size, rest)
-            return _Lag(communicator, operation, low.members, ahead, counts, sizes)
-    return None
-
-
-def _whole_lag(communicator: Communicator) -> _Lag | None:
     sums: dict[RasMember, int] = {}
     for groups in communicator.counts.values():
         for group in groups:
@@ -245,7 +217,7 @@ def _whole_lag(communicator: Communicator) -> _Lag | None:
         mine = [g.count for g in groups if late.intersection(g.members)]
         if mine and groups[-1].count - min(mine) > counts[1] - counts[0]:
             operation, counts = name, (min(mine), groups[-1].count)
-    return _Lag(communicator, operation, behind, ahead, counts, (len(behind), len(ahead)))
+    return _Lag(communicator, operation, behind, ahead, counts)
 
 
 def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None:
@@ -254,8 +226,8 @@ def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None
             continue
         for operation, groups in communicator.counts.items():
             if len(groups) > 1:
-                odd = min(groups, key=lambda group: group.size)
-                who = names(odd.members, communicator) if odd.members else f"{odd.size} ranks"
+                odd = min(groups, key=lambda group: len(group.members))
+                who = names(odd.members, communicator)
                 others = next(group.count for group in groups if group is not odd)
                 why = (
                     f"{who} launched {_operations(operation, odd.count)}, others {others}, and as"
@@ -266,7 +238,7 @@ def _diverged(report: RasReport, sure: bool, names: _Names) -> RasFinding | None
 
 
 def _largest_first(report: RasReport) -> list[Communicator]:
-    return sorted(report.communicators, key=lambda one: -(one.size or 0))
+    return sorted(report.communicators, key=lambda one: -one.size)
 
 
 def _operations(operation: str, count: int) -> str:
@@ -287,8 +259,7 @@ def nccl_name(member: RasMember) -> str:
     """`rank 5 (GPU 1 of 10.0.0.2, process 2001)`."""
     place = " of ".join(part for part in (device(member), member.host) if part)
     place += f", process {member.pid}" if member.pid is not None else ""
-    rank = f"rank {member.rank}" if member.rank >= 0 else "a rank"
-    return f"{rank} ({place})" if place else rank
+    return f"rank {member.rank} ({place})" if place else f"rank {member.rank}"
 
 
 def device(member: RasMember) -> str:
@@ -317,8 +288,8 @@ class RankNames(Struct, frozen=True):
             same = [rank for rank in same if rank.node == node]
         if len(same) == 1:
             return same[0]
-        size = communicator.size if communicator else None
-        if size and size == self.world and member.rank >= 0:
+        size = communicator.size if communicator else 0
+        if size and size == self.world:
             return self.ranks.get(member.rank) or Rank(member.rank, 0.0, node)
         return None
 

@@ -1,13 +1,12 @@
-"""NCCL's RAS service: how it is asked over TCP, and its answer as values, whichever its format.
+"""Ask NCCL's RAS service over TCP, and read its JSON as values.
 
-Lines go both ways; the answer to STATUS ends with the connection. The protocol's number has been 2
-in every release so far (2.24.3 to 2.30.7), also across the coming of JSON: what the service can do
-is found out by asking for it. A hung job is the very thing that is asked, so that every wait has an
-end and every read a bound.
+Lines go both ways; the answer to STATUS ends with the connection. The protocol's number is 2 in
+every release from 2.24.3 to 2.30.7, with and without JSON, so the client finds out by asking. The
+job that is asked hangs, so every wait has an end and every read a bound.
 
-JSON (NCCL 2.28.7 and later) has every rank's counts. The text of 2.24 to 2.28.3 groups ranks by
-count and lists only the outliers: fewer than half of a communicator in its verbose form. Facts of
-the protocol are NCCL's: src/ras of its source, and its user guide's page on RAS.
+JSON (NCCL 2.28.7 and later) has every rank's counts. Earlier releases answer a text that lists only
+some ranks; it is not read. Facts of the protocol are NCCL's: src/ras of its source, and its user
+guide's page on RAS.
 """
 
 import re
@@ -18,7 +17,6 @@ from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from hpctl.toolkit.compat import StrEnum
 from hpctl.toolkit.errors import HpctlError
@@ -49,13 +47,9 @@ class RasMember(Struct, frozen=True, order=True):
 
 
 class CountGroup(Struct, frozen=True):
-    """Ranks of a communicator that have launched the same number of one operation.
-
-    `size` of them; `members` are those who are named, all or none or some.
-    """
+    """Ranks of a communicator that have launched the same number of one operation."""
 
     count: int
-    size: int
     members: tuple[RasMember, ...] = ()
 
 
@@ -89,17 +83,15 @@ class RankError(Struct, frozen=True):
 class Communicator(Struct, frozen=True):
     """One communicator. `counts` maps an operation to its groups, lowest count first.
 
-    `whole`: each rank's counts are known, also where all are equal (JSON). In the text, equal
-    counts are not given: `counts` holds only operations whose counts differ.
+    Each rank that reported is in one group of each operation. `size` is 0 where it is not given.
     """
 
     name: str
-    size: int | None = None
+    size: int = 0
     counts: Mapping[str, tuple[CountGroup, ...]] = field(default_factory=dict)
     missing: tuple[AbsentRank, ...] = ()
     failures: tuple[RankError, ...] = ()
     status: str = RUNNING
-    whole: bool = False
 
 
 class RasReport(Struct, frozen=True):
@@ -107,8 +99,6 @@ class RasReport(Struct, frozen=True):
 
     nccl_version: str
     communicators: tuple[Communicator, ...]
-    dead: tuple[RasMember, ...] = ()
-    """Processes that are given up for dead (text only; their rank is not given: -1)."""
     text: str = ""
     """The beginning of the answer as it came, for evidence."""
 
@@ -126,6 +116,14 @@ _ERRORS = {
 
 class RasError(HpctlError):
     """The RAS service cannot be asked, or its answer cannot be read."""
+
+
+class RasWithoutJsonError(RasError):
+    """The RAS service is of a release that answers no JSON."""
+
+    def __init__(self) -> None:
+        """Name the release that is needed."""
+        super().__init__("RAS answers no JSON before NCCL 2.28", "use NCCL 2.28.7 or later")
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -203,7 +201,6 @@ def _communicator(raw: _Communicator) -> Communicator:
         missing=tuple(_missing(one) for one in raw.missing_ranks),
         failures=tuple(failure for one in raw.ranks if (failure := _failure(one))),
         status=_status(raw.ranks),
-        whole=True,
     )
 
 
@@ -215,8 +212,7 @@ def _counts(ranks: list[_Rank]) -> Mapping[str, tuple[CountGroup, ...]]:
         for rank in ranks:
             by_count[rank.collective_counts.get(name, 0)].append(_member(rank))
         found[name] = tuple(
-            CountGroup(count, len(members), tuple(members))
-            for count, members in sorted(by_count.items())
+            CountGroup(count, tuple(members)) for count, members in sorted(by_count.items())
         )
     return found
 
@@ -258,176 +254,6 @@ def _member(raw: _Process) -> RasMember:
         raw.cuda_dev if raw.cuda_dev >= 0 else None,
         raw.nvml_dev if raw.nvml_dev >= 0 else None,
     )
-
-
-_VERSION = re.compile(r"NCCL version (\S+)")
-_ROW = re.compile(
-    r" *(?P<group>\d+) +(?P<comms>\d+) +\d+ +\S+ +(?P<size>\d+) +\d+ +(?P<status>[A-Z]+) +\S+ *\Z"
-)
-_SECTION = re.compile(r"#(?P<group>\d+)-(?P<one>\d+) \((?P<hash>[0-9a-f]+)\) (?P<what>[A-Z]+)\Z")
-_COUNTS = re.compile(r"  Communicator ranks have different (?P<operation>\w+) operation counts\Z")
-_OF_SEVERAL = re.compile(
-    r"  (?P<size>\d+) ranks have (?:launched up to operation (?P<count>\d+)|not launched any)"
-)
-_OF_ONE = re.compile(
-    r"  Rank \d+ has (?:launched up to operation (?P<count>\d+)|not launched any operations) -- "
-)
-_RANK = re.compile(r"  Rank (?P<rank>\d+)\b")
-_MANAGED = re.compile(
-    r"GPU (?P<cuda>\d+)(?: \(NVML (?P<nvml>\d+)\))? managed by process (?P<pid>\d+)"
-    r" on node (?P<host>\S+)"
-)
-_PROCESS = re.compile(r"  Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? (?P<cuda>\d+)")
-_BARE = re.compile(r"  The missing ranks?: (?P<ranks>[\d,]+)")
-_ERROR = re.compile(r"  (?:Rank \d+|\d+ ranks) reported (?P<error>[A-Za-z ]+?)(?: --|\Z)")
-LONGEST_LINE = 4096
-
-
-class _Draft(Struct):
-    """A communicator as its sections describe it, one after the other."""
-
-    name: str
-    size: int | None
-    status: str
-    counts: dict[str, list[CountGroup]] = field(default_factory=dict)
-    missing: list[AbsentRank] = field(default_factory=list)
-    failures: list[RankError] = field(default_factory=list)
-
-    def finished(self) -> Communicator:
-        counts = {
-            operation: tuple(sorted(groups, key=lambda group: group.count))
-            for operation, groups in self.counts.items()
-        }
-        missing, failures = tuple(self.missing), tuple(self.failures)
-        return Communicator(self.name, self.size, counts, missing, failures, self.status)
-
-
-class _Reader:
-    """Takes line by line; remembers whose lines they are."""
-
-    def __init__(self) -> None:
-        self.version = ""
-        self.rows: dict[int, tuple[int, int, str]] = {}
-        self.drafts: dict[tuple[int, int], _Draft] = {}
-        self.dead: list[RasMember] = []
-        self._draft: _Draft | None = None
-        self._section = ""
-        self._operation = ""
-        self._error = ""
-
-    def line(self, line: str) -> None:
-        if not line.startswith("  "):
-            self._header(line)
-        elif self._section == "MISMATCH" and self._draft is not None:
-            self._mismatch(self._draft, line)
-        elif self._section == "INCOMPLETE" and self._draft is not None:
-            self._incomplete(self._draft, line)
-        elif self._section == "ERROR" and self._draft is not None:
-            self._failed(self._draft, line)
-        elif self._section == "DEAD" and (found := _PROCESS.match(line)):
-            gpu = int(found["cuda"])
-            self.dead.append(RasMember(-1, found["host"], int(found["pid"]), gpu))
-        elif found := _ROW.match(line):
-            self._row(found)
-
-    def _row(self, found: re.Match[str]) -> None:
-        row = (int(found["comms"]), int(found["size"]), found["status"])
-        self.rows[int(found["group"])] = row
-
-    def _header(self, line: str) -> None:
-        if found := _ROW.match(line):
-            self._row(found)
-        elif found := _VERSION.match(line):
-            self.version = found[1]
-        elif found := _SECTION.match(line):
-            key = (int(found["group"]), int(found["one"]))
-            _, size, status = self.rows.get(key[0], (0, None, RUNNING))
-            self._draft = self.drafts.setdefault(key, _Draft(f"0x{found['hash']}", size, status))
-            self._section, self._operation = found["what"], ""
-        elif line.strip():
-            self._draft, self._section = None, line.strip()
-
-    def _mismatch(self, draft: _Draft, line: str) -> None:
-        if found := _COUNTS.match(line):
-            self._operation = found["operation"]
-        elif line.startswith("  Communicator ranks have different status"):
-            self._operation = ""
-        elif self._operation:
-            groups = draft.counts.setdefault(self._operation, [])
-            if found := _OF_SEVERAL.match(line):
-                groups.append(CountGroup(int(found["count"] or 0), int(found["size"])))
-            elif found := _OF_ONE.match(line):
-                groups.append(CountGroup(int(found["count"] or 0), 1, _members(line)))
-            elif groups and (members := _members(line)):
-                last = groups[-1]
-                groups[-1] = CountGroup(last.count, last.size, (*last.members, *members))
-
-    def _incomplete(self, draft: _Draft, line: str) -> None:
-        if found := _BARE.match(line):
-            numbers = [int(text) for text in found["ranks"].split(",") if text]
-            draft.missing += [AbsentRank(RasMember(n), Absence.UNRESPONSIVE) for n in numbers]
-        else:
-            draft.missing += [AbsentRank(m, Absence.UNRESPONSIVE) for m in _members(line)]
-
-    def _failed(self, draft: _Draft, line: str) -> None:
-        if found := _ERROR.match(line):
-            self._error = found["error"].lower()
-        remote = self._error == "remote process error"
-        draft.failures += [RankError(m, self._error, remote) for m in _members(line) if self._error]
-
-
-def _members(line: str) -> tuple[RasMember, ...]:
-    """The rank that a line names, with its process where it is given."""
-    found = _RANK.match(line)
-    if not found:
-        return ()
-    rank, managed = int(found["rank"]), _MANAGED.search(line)
-    if not managed:
-        return (RasMember(rank),)
-    cuda = int(managed["cuda"])
-    nvml = int(managed["nvml"]) if managed["nvml"] else cuda
-    return (RasMember(rank, managed["host"], int(managed["pid"]), cuda, nvml),)
-
-
-def read_text(raw: bytes) -> RasReport:
-    """Read a whole answer. Raises RasError where it is torn, or not such a text."""
-    text = raw.decode(errors="replace")
-    lines = text.splitlines()
-    reader = _Reader()
-    for line in lines:
-        if len(line) <= LONGEST_LINE:
-            reader.line(line.rstrip())
-    # The last section's heading is always there, whether or not it has anything in it.
-    if not reader.version or "Warnings" not in lines or "Errors" not in lines:
-        raise RasError(
-            "the RAS service's text is not whole", "was the job ending just then? ask again"
-        )
-    for draft in reader.drafts.values():
-        _join(draft, reader.dead)
-    reported = [draft.finished() for _, draft in sorted(reader.drafts.items())]
-    return RasReport(
-        nccl_version=reader.version,
-        communicators=(*reported, *_unreported(reader)),
-        dead=tuple(reader.dead),
-        text=text[:SHOWN],
-    )
-
-
-def _join(draft: _Draft, dead: list[RasMember]) -> None:
-    """2.24 and 2.25 list a missing rank and a dead process apart; one of each is the same."""
-    if len(dead) == len(draft.missing) == 1 and draft.missing[0].member.pid is None:
-        member = replace(dead[0], rank=draft.missing[0].member.rank)
-        draft.missing = [AbsentRank(member, Absence.DEAD)]
-
-
-def _unreported(reader: _Reader) -> list[Communicator]:
-    """Communicators about which there is nothing to say: a row counts them, no section does."""
-    found = []
-    for group, (comms, size, status) in sorted(reader.rows.items()):
-        reported = sum(key[0] == group for key in reader.drafts)
-        names = (f"group {group}, number {n}" for n in range(min(comms - reported, 1)))
-        found += [Communicator(name, size, status=status) for name in names]
-    return found
 
 
 PORT = 28028
@@ -473,9 +299,10 @@ def address_of_job(job_id: int) -> Address:
 
 
 def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasReport:
-    """What all ranks of the job say now: JSON where the service knows it, its text elsewhere.
+    """Ask what all ranks of the job report now.
 
-    Takes at most `deadline_s`. Raises RasError: nobody there, no answer in time, a torn one.
+    Takes at most `deadline_s` seconds. Raises RasError where no service listens, an answer is late
+    or torn, and RasWithoutJsonError where the service knows no JSON.
     """
     where = where or Address()
     line = _Connection(where, time.monotonic() + deadline_s)
@@ -487,8 +314,9 @@ def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasRe
             raise RasError(f"{where} is no RAS service: it says {reply[:80]!r}", _HINT)
         line.expect_ok(f"TIMEOUT {LEG_TIMEOUT_S}")
         line.send("SET FORMAT json")
-        # Releases before 2.28.7 answer "ERROR: Unknown command ...", and go on.
-        json = line.reply().upper() == "OK"
+        # Releases before 2.28.7 answer "ERROR: Unknown command ...".
+        if line.reply().upper() != "OK":
+            raise RasWithoutJsonError
         line.send("VERBOSE STATUS")
         answer = line.rest()
     except OSError as error:
@@ -496,11 +324,11 @@ def query(where: Address | None = None, deadline_s: float = DEADLINE_S) -> RasRe
         raise RasError(f"cannot ask the RAS service at {where}: {reply}", _HINT) from error
     finally:
         line.close()
-    return read_json(answer) if json else read_text(answer)
+    return read_json(answer)
 
 
 _HINT = (
-    "does this node run a rank of the job, with NCCL 2.24 or later, NCCL_RAS_ENABLE not 0,"
+    "does this node run a rank of the job, with NCCL 2.28.7 or later, NCCL_RAS_ENABLE not 0,"
     " and is NCCL_RAS_ADDR the job's own?"
 )
 

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.checkpoints.fast.spec import HELPER
-from hpctl.jobs.hangs.ras_report import address, query
+from hpctl.jobs.hangs.ras_report import RasWithoutJsonError, address, query
 from hpctl.jobs.hangs.stack_groups import (
     MOST_FRAMES,
     MOST_RANKS,
@@ -247,6 +247,8 @@ def _ras(found: Mapping[tuple[str, int], _Process]) -> str:
         return ""
     try:
         return query(address(first.env.get("NCCL_RAS_ADDR", "")), RAS_S).text[:2000]
+    except RasWithoutJsonError as error:
+        return str(error)
     except HpctlError:
         return ""
 

@@ -36,7 +36,7 @@ from hpctl.jobs.hangs.ras_judge import (
     RasSample,
     culprits,
 )
-from hpctl.jobs.hangs.ras_report import Address, RasReport, query
+from hpctl.jobs.hangs.ras_report import Address, RasReport, RasWithoutJsonError, query
 from hpctl.jobs.hangs.stack_groups import StackVerdict, Suspect
 from hpctl.jobs.run.progress import Rank
 from hpctl.toolkit.errors import HpctlError
@@ -58,6 +58,8 @@ class Witnesses(Struct, frozen=True):
     flight: FlightVerdict = FlightVerdict()
     ras: RasFinding | None = None
     stacks: StackVerdict | None = None
+    no_ras: str = ""
+    """Why the RAS service that answered cannot be read."""
 
 
 def name_absent(trouble: Trouble, said: Witnesses, names: RankNames) -> Trouble:
@@ -171,7 +173,7 @@ def _with_evidence(trouble: Trouble, said: Witnesses) -> Trouble:
         f"flight recorder ({said.flight.dumps} dumps): {said.flight.text}"
         if said.flight.dumps
         else "",
-        f"NCCL's RAS: {said.ras.why}" if said.ras else "",
+        f"NCCL's RAS: {said.ras.why}" if said.ras else said.no_ras,
         f"stacks: {said.stacks.text}" if said.stacks else "",
     ]
     told = [piece[:PIECE_CHARS] for piece in pieces if piece]
@@ -241,12 +243,15 @@ class TimeoutInquiry:
             flight,
             _judge_ras(report, names) if isinstance(report, RasReport) else None,
             stacks if isinstance(stacks, StackVerdict) else None,
+            str(report) if isinstance(report, RasWithoutJsonError) else "",
         )
         return name_absent(trouble, said, names)
 
     def _ask_ras(self, heard: dict[str, object]) -> None:
         try:
             heard["ras"] = self._ask(self._address, LAST_LOOK_S)
+        except RasWithoutJsonError as error:
+            heard["ras"] = error
         except HpctlError:
             return  # no NCCL, or one without the service
 

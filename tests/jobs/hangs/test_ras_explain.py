@@ -114,6 +114,14 @@ def test_without_a_service_the_ranks_own_notes_answer_at_once() -> None:
     assert "NCCL RAS: cannot ask" in trouble.evidence
 
 
+def test_a_service_without_json_is_the_reason_in_the_evidence(state: Job) -> None:
+    progress = hung(state)
+    with Service(state, "2.26.2") as service:
+        inquiry = Inquiry(Address("localhost", service.port), HOSTS, apart_s=APART_S)
+        trouble = inquiry.explain(progress, trouble_of(progress))
+    assert "NCCL RAS: RAS answers no JSON before NCCL 2.28" in trouble.evidence
+
+
 @pytest.mark.parametrize("fault", [Fault.HALF, Fault.GARBAGE, Fault.OTHER, Fault.CLOSES])
 def test_a_broken_service_leaves_the_trouble_as_it_is(state: Job, fault: Fault) -> None:
     progress = hung(state)

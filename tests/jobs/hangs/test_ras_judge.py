@@ -1,26 +1,22 @@
-"""Whom the ranks wait for, by two answers, in every format the service has."""
+"""Whom the ranks wait for, by two answers."""
 
 import pytest
 
 from hpctl.jobs.hangs.ras_judge import APART_S, HangCause, RasFinding, RasSample, culprits
-from hpctl.jobs.hangs.ras_report import RasReport, read_json, read_text
-from tests.stubs.ras.job import RELEASES, Communicator, Job, as_json, as_text, job
-
-JSON = "2.30.7"
+from hpctl.jobs.hangs.ras_report import RasReport, read_json
+from tests.stubs.ras.job import Communicator, Job, as_json, job
 
 
-def answer(state: Job, release: str) -> RasReport:
-    if RELEASES[release].json:
-        return read_json(as_json(state, release).encode())
-    return read_text(as_text(state, release).encode())
+def answer(state: Job) -> RasReport:
+    return read_json(as_json(state).encode())
 
 
 def judged(first: RasReport, second: RasReport, apart: float = APART_S) -> RasFinding:
     return culprits(RasSample(first, 100.0), RasSample(second, 100.0 + apart))
 
 
-def still(state: Job, release: str = JSON) -> RasFinding:
-    return judged(answer(state, release), answer(state, release))
+def still(state: Job) -> RasFinding:
+    return judged(answer(state), answer(state))
 
 
 def stepped(times: int) -> Job:
@@ -33,74 +29,67 @@ def ranks(finding: RasFinding) -> list[int]:
     return sorted(member.rank for member in finding.members)
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_the_rank_that_launched_fewer_is_behind(release: str) -> None:
+def test_the_rank_that_launched_fewer_is_behind() -> None:
     state = stepped(1200)
     state.communicators[0].step(but=(5,))
-    finding = still(state, release)
+    finding = still(state)
     assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
     assert "rank 5 (GPU 1 of 10.0.0.2, process 2001) launched 1200" in finding.why
     assert "7 others 1201" in finding.why
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_counts_that_grow_are_no_hang(release: str) -> None:
+def test_counts_that_grow_are_no_hang() -> None:
     state = job()
     state.communicators[0].step(but=(5,))
-    first = answer(state, release)
+    first = answer(state)
     state.communicators[0].step(but=(6,))
-    assert judged(first, answer(state, release)).cause is HangCause.MOVING
+    assert judged(first, answer(state)).cause is HangCause.MOVING
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_a_process_that_does_not_answer_twice_is_missing(release: str) -> None:
+def test_a_process_that_does_not_answer_twice_is_missing() -> None:
     state = stepped(9)
     state.communicators[0].step(but=(5,))
     state.processes[3].unresponsive = True
-    finding = still(state, release)
+    finding = still(state)
     assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
     assert finding.sure
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_one_that_was_given_up_meanwhile_is_missing(release: str) -> None:
+def test_one_that_was_given_up_meanwhile_is_missing() -> None:
     state = stepped(1)
-    first = answer(state, release)
+    first = answer(state)
     state.processes[3].dead = True
-    finding = judged(first, answer(state, release))
+    finding = judged(first, answer(state))
     assert (finding.cause, ranks(finding)) == (HangCause.MISSING, [3])
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_a_process_that_was_late_once_is_not_taken_for_a_movement(release: str) -> None:
+def test_a_process_that_was_late_once_is_not_taken_for_a_movement() -> None:
     state = job()
     state.communicators[0].step(but=(5,))
     state.processes[3].unresponsive = True
-    first = answer(state, release)
+    first = answer(state)
     state.processes[3].unresponsive = False
-    finding = judged(first, answer(state, release))
+    finding = judged(first, answer(state))
     assert (finding.cause, ranks(finding)) == (HangCause.BEHIND, [5])
 
 
 def test_one_that_stopped_answering_between_the_looks_is_missing_but_not_for_sure() -> None:
     state = stepped(1)
-    first = answer(state, JSON)
+    first = answer(state)
     state.processes[3].unresponsive = True
-    finding = judged(first, answer(state, JSON))
+    finding = judged(first, answer(state))
     assert (finding.cause, finding.sure) == (HangCause.MISSING, False)
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_where_all_are_equal_nobody_is_named(release: str) -> None:
-    finding = still(stepped(7), release)
+def test_where_all_are_equal_nobody_is_named() -> None:
+    finding = still(stepped(7))
     assert (finding.cause, finding.members) == (HangCause.EQUAL, ())
 
 
-@pytest.mark.parametrize("release", list(RELEASES))
-def test_an_error_of_ones_own_goes_before_those_of_others(release: str) -> None:
+def test_an_error_of_ones_own_goes_before_those_of_others() -> None:
     state = stepped(7)
     state.communicators[0].errors = {1: 6, 2: 2, 3: 6}
-    finding = still(state, release)
+    finding = still(state)
     assert (finding.cause, ranks(finding)) == (HangCause.FAILED, [2])
     assert "system error" in finding.why
 
@@ -135,11 +124,10 @@ def small_tensor_groups(everyone: bool) -> Job:
     return state
 
 
-@pytest.mark.parametrize("release", ["2.26.2", JSON])
 @pytest.mark.parametrize("groups", [None, False, True])
-def test_victims_that_wait_in_another_group_are_not_blamed(release, groups) -> None:
+def test_victims_that_wait_in_another_group_are_not_blamed(groups) -> None:
     state = tensor_parallel() if groups is None else small_tensor_groups(groups)
-    finding = still(state, release)
+    finding = still(state)
     assert finding.cause is HangCause.BEHIND
     assert [member.process for member in finding.members] == [("10.0.0.2", 2001, 1)]
 

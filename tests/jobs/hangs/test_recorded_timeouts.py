@@ -13,7 +13,14 @@ from hpctl.jobs.crash import NOT_COME, classify
 from hpctl.jobs.hangs.flight_files import read_dump, read_verdict
 from hpctl.jobs.hangs.flight_recorder import FlightCause, FlightVerdict, align
 from hpctl.jobs.hangs.ras_judge import RankNames
-from hpctl.jobs.hangs.ras_report import Absence, Address, RasError, RasReport, read_json, read_text
+from hpctl.jobs.hangs.ras_report import (
+    Absence,
+    Address,
+    RasError,
+    RasReport,
+    RasWithoutJsonError,
+    read_json,
+)
 from hpctl.jobs.hangs.stack_groups import Frame, NodeStacks, RankStack, StackVerdict, aggregate
 from hpctl.jobs.run.ending import Evidence, judge
 from hpctl.jobs.run.srun import TaskEnd
@@ -47,9 +54,8 @@ def dumped(run: str) -> FlightVerdict:
     return align([read_dump(int(path.stem[-1]), path.read_bytes()) for path in paths])
 
 
-def reported(run: str, form: str) -> RasReport:
-    raw = (NCCL / f"{run}.ras.{form}").read_bytes()
-    return read_json(raw) if form == "json" else read_text(raw)
+def reported(run: str) -> RasReport:
+    return read_json((NCCL / f"{run}.ras.json").read_bytes())
 
 
 def beside(folder: Path, run: str) -> str:
@@ -77,10 +83,9 @@ def test_a_rank_that_wrote_no_dump_is_not_named_where_half_of_them_are_missing()
     assert "rank 1 wrote no dump" in found.text
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
 @pytest.mark.parametrize("run", RANKS)
-def test_ras_names_the_same_rank_in_both_forms(run: str, form: str) -> None:
-    inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run, form))
+def test_ras_names_the_rank_that_did_not_come(run: str) -> None:
+    inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=lambda *_: reported(run))
     inquiry.begin([N1], HOSTS, "", RANKS[run])
     inquiry.timed_out()
     found = inquiry.explain(NETWORK, {})
@@ -90,7 +95,7 @@ def test_ras_names_the_same_rank_in_both_forms(run: str, form: str) -> None:
 
 def test_the_json_of_nccl_2_28_9_is_read_although_a_comma_is_missing() -> None:
     """nccl_kill.ras.json: the service forgets a comma in each missing rank."""
-    (missing,) = reported("nccl_kill", "json").communicators[0].missing
+    (missing,) = reported("nccl_kill").communicators[0].missing
     assert (missing.member.rank, missing.absence) == (1, Absence.UNRESPONSIVE)
 
 
@@ -126,12 +131,12 @@ def ended(run: str) -> Trouble:
 
 
 @pytest.mark.parametrize("run", SKIPS)
-@pytest.mark.parametrize("witness", ["flight", "json", "text", "stacks", "none"])
+@pytest.mark.parametrize("witness", ["flight", "ras", "stacks", "none"])
 def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness: str) -> None:
     inquiry = TimeoutInquiry(
         NOBODY,
         (lambda _: stacks_of(run)) if witness == "stacks" else no_stacks,
-        ask=(lambda *_: reported(run, witness)) if witness in ("json", "text") else no_ras,
+        ask=(lambda *_: reported(run)) if witness == "ras" else no_ras,
     )
     prefix = beside(tmp_path, run) if witness == "flight" else f"{tmp_path}/flight-"
     inquiry.begin([N1], HOSTS, prefix, RANKS[run])
@@ -141,6 +146,18 @@ def test_only_without_any_witness_is_it_the_network(tmp_path, run: str, witness:
         assert (found.kind, found.why) == (Kind.NETWORK, "a collective timed out")
     else:
         assert (found.kind, found.rank, found.signature) == (Kind.HANG, 1, NOT_COME)
+
+
+def test_a_service_that_answers_no_json_is_the_reason_in_the_evidence() -> None:
+    def without_json(*_: object) -> RasReport:
+        raise RasWithoutJsonError
+
+    inquiry = TimeoutInquiry(NOBODY, no_stacks, ask=without_json)
+    inquiry.begin([N1], HOSTS, "", 2)
+    inquiry.timed_out()
+    found = inquiry.explain(NETWORK, {})
+    assert found.kind is Kind.NETWORK
+    assert "RAS answers no JSON before NCCL 2.28" in found.evidence
 
 
 def test_the_flight_recorder_goes_first_and_the_others_add_the_place() -> None:

@@ -7,7 +7,9 @@ import socketserver
 import threading
 from enum import Enum
 
-from tests.stubs.ras.job import RELEASES, Job, as_json, as_text
+from tests.stubs.ras.job import NEWEST, Job, as_json
+
+WITHOUT_JSON = ("2.24.3", "2.26.2", "2.28.3")
 
 
 class Fault(Enum):
@@ -30,7 +32,7 @@ class Service(socketserver.ThreadingTCPServer):
 
     daemon_threads = True
 
-    def __init__(self, job: Job, release: str = "2.30.7", fault: Fault = Fault.NONE) -> None:
+    def __init__(self, job: Job, release: str = NEWEST, fault: Fault = Fault.NONE) -> None:
         super().__init__(("127.0.0.1", 0), _Client)
         self.job, self.release, self.fault = job, release, fault
         self.commands: list[str] = []
@@ -52,7 +54,7 @@ class _Client(socketserver.StreamRequestHandler):
     server: Service
 
     def handle(self) -> None:
-        json, fault = False, self.server.fault
+        fault = self.server.fault
         for raw in self.rfile:
             if fault is Fault.CLOSES:
                 return
@@ -62,30 +64,28 @@ class _Client(socketserver.StreamRequestHandler):
                 continue
             if command.lower() == "verbose status":
                 self.server.queries += 1
-                self._status(json)
+                self._status()
                 return
-            answer, json = self._answer(command, json)
-            self.wfile.write(answer)
+            self.wfile.write(self._answer(command))
 
-    def _answer(self, command: str, json: bool) -> tuple[bytes, bool]:
+    def _answer(self, command: str) -> bytes:
         fixed = {
             Fault.OTHER: b"220 mail.example.com ESMTP\r\n",
             Fault.NO_NEWLINE: b"SERVER PROTOCOL 2" * 200,
         }
         lower = command.lower()
         if self.server.fault in fixed:
-            return fixed[self.server.fault], json
+            return fixed[self.server.fault]
         if lower.startswith("client protocol "):
-            return b"SERVER PROTOCOL 2\n", json
+            return b"SERVER PROTOCOL 2\n"
         if lower.startswith("timeout "):
-            return b"OK\n", json
-        if lower == "set format json" and RELEASES[self.server.release].json:
-            return b"OK\n", True
-        return f"ERROR: Unknown command {command}\n".encode(), json
+            return b"OK\n"
+        if lower == "set format json" and self.server.release not in WITHOUT_JSON:
+            return b"OK\n"
+        return f"ERROR: Unknown command {command}\n".encode()
 
-    def _status(self, json: bool) -> None:
-        say = as_json if json else as_text
-        answer, fault = say(self.server.job, self.server.release).encode(), self.server.fault
+    def _status(self) -> None:
+        answer, fault = as_json(self.server.job, self.server.release).encode(), self.server.fault
         if fault is Fault.MUTE_STATUS:
             self.server.closing.wait()
         elif fault is Fault.ENDLESS:
