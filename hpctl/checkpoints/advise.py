@@ -15,7 +15,6 @@ from msgspec import Struct
 from hpctl.checkpoints.fast.spec import FastSaves
 from hpctl.checkpoints.job_comment import JobRegistration, decode
 from hpctl.checkpoints.save_interval import (
-    CREDIBLE,
     DAY_S,
     MeasuredSaves,
     Rate,
@@ -24,7 +23,6 @@ from hpctl.checkpoints.save_interval import (
     measure,
     median,
     rate,
-    young,
 )
 from hpctl.engine import config_loading
 from hpctl.engine.world import fold
@@ -67,17 +65,10 @@ class AdviceView(Struct, frozen=True):
     failures: int | None
     node_days: float | None
     failures_per_1000_node_days: float | None
-    failures_low: float | None
-    failures_high: float | None
     failures_from: str
     mtbf_s: float
-    mtbf_low_s: float
-    mtbf_high_s: float
     interval_s: float
-    interval_low_s: float
-    interval_high_s: float
     interval_steps: int | None
-    young_s: float
     ratio: float
     now_s: float | None
     now_steps: int | None
@@ -138,18 +129,10 @@ def draw(out: Console, v: AdviceView) -> None:
         ("save", f"{long(v.save_s)}, {v.save_from}"),
         ("restart", f"{long(v.restart_s)}, {v.restart_from}"),
         ("failures", v.failures_from),
-        (
-            "job",
-            f"{v.nodes} node{'s' * (v.nodes != 1)}: a failure every {long(v.mtbf_s)}"
-            + f" (between {long(v.mtbf_low_s)} and {long(v.mtbf_high_s)})"
-            * (v.mtbf_low_s != v.mtbf_high_s),
-        ),
+        ("job", f"{v.nodes} node{'s' * (v.nodes != 1)}: a failure every {long(v.mtbf_s)}"),
         ("", ""),
         ("save every", f"{long(v.interval_s)}{_steps(v.interval_steps)}: {v.ratio:.2%} effective"),
     ]
-    if v.interval_low_s != v.interval_high_s:
-        best = f"{long(v.interval_low_s)} to {long(v.interval_high_s)}, as failures may be"
-        rows.append(("", f"{best}; Young: {long(v.young_s)}"))
     if v.now_s is not None and v.now_ratio is not None:
         rows.append(("now", f"{long(v.now_s)}{_steps(v.now_steps)}: {v.now_ratio:.2%} effective"))
     for name, text in rows:
@@ -157,9 +140,9 @@ def draw(out: Console, v: AdviceView) -> None:
         for head, line in zip_longest([name], lines, fillvalue=""):
             out.print(f"{head:<12} {line}".rstrip())
     out.print()
-    out.print("INTERVAL      EFFECTIVE TRAINING TIME")
-    for row in v.table:
-        out.print(f"{long(row.interval_s):<12}  {row.ratio:.2%}")
+    out.print("            INTERVAL      LOST TIME")
+    for name, row in zip(("half", "best", "double"), v.table, strict=True):
+        out.print(f"{name:<10}  {long(row.interval_s):<12}  {1 - row.ratio:.2%}")
     for note in v.notes:
         out.print()
         out.print(note)
@@ -206,10 +189,9 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
     history = _history(config)
     restart_s, restart_from = _restart(asked, history)
     known = history.rate(now)
-    if asked.mtbf_s is None:
-        low, mtbf, high = (DAY_S / (each * nodes) for each in known.rates)
-    else:
-        low = mtbf = high = asked.mtbf_s
+    mtbf = asked.mtbf_s
+    if mtbf is None:
+        mtbf = DAY_S / (known.per_node_day * nodes)
     apart, step_s = saves.apart_s, saves.step_s
 
     def at(interval_s: float) -> AtView:
@@ -230,18 +212,13 @@ def advice_view(asked: Asked, config: str, now: datetime) -> AdviceView:
         restart_from=restart_from,
         **_failures(asked, known, history),
         mtbf_s=round(mtbf),
-        mtbf_low_s=round(low),
-        mtbf_high_s=round(high),
         interval_s=_r(best),
-        interval_low_s=_r(daly(save_s, low)),
-        interval_high_s=_r(daly(save_s, high)),
         interval_steps=at(best).steps,
-        young_s=_r(young(save_s, mtbf)),
         ratio=at(best).ratio,
         now_s=None if now_at is None else now_at.interval_s,
         now_steps=None if apart is None else at(apart).steps,
         now_ratio=None if now_at is None else now_at.ratio,
-        table=tuple(at(best * times) for times in (0.25, 0.5, 1, 2, 4, 8)),
+        table=tuple(at(best * times) for times in (0.5, 1, 2)),
         notes=(*_fast_notes(fast), *_notes(asked, known, history)),
     )
 
@@ -351,23 +328,19 @@ def _failures(asked: Asked, known: Rate, history: History) -> dict[str, Any]:
     """The view's fields about failures. Nothing of them counts where the MTBF was given."""
     given = asked.mtbf_s is not None
     seen = not given and history.since is not None
-    rates = [None if given else _r(each * 1000) for each in known.rates]
     return {
         "failures": known.failures if seen else None,
         "node_days": round(known.node_days, 1) if seen else None,
-        "failures_per_1000_node_days": rates[1],
-        "failures_low": rates[2],
-        "failures_high": rates[0],
+        "failures_per_1000_node_days": None if given else _r(known.per_node_day * 1000),
         "failures_from": "as given (--mtbf)" if given else _failures_from(known, history),
     }
 
 
 def _failures_from(known: Rate, history: History) -> str:
     each = f"{known.per_node_day * 1000:.2f} per 1000 node-days"
-    reach = f"({CREDIBLE:.0%}: {known.low * 1000:.2f} to {known.high * 1000:.2f})"
     if history.since is None:
-        return f"{each} {reach}, published"
-    return f"{known.failures} in {known.node_days:.1f} node-days: {each} {reach}"
+        return f"{each}, published"
+    return f"{known.failures} in {known.node_days:.1f} node-days: {each}"
 
 
 def _fast_notes(fast: FastSaves | None) -> tuple[str, ...]:

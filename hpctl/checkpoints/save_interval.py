@@ -1,14 +1,13 @@
-"""How often to save: from what a save costs, what a restart costs, and how often nodes fail.
+"""Compute how often to save from the cost of a save, the cost of a restart and the failure rate.
 
-Pure arithmetic, all of it in seconds unless the name says otherwise. Failures are taken to be
-independent of each other and of age (exponential), as in the papers:
+All values are in seconds unless the name says otherwise. Failures are independent of each other
+and of age (exponential), as in the papers:
 
 - J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17 (1974).
 - J. T. Daly, A higher order estimate of the optimum checkpoint interval for restart dumps,
   Future Generation Computer Systems 22 (2006): equations 20 (run time) and 37 (interval).
-- The rate is a Gamma posterior. Its prior is Meta's RSC-1, 6.50 failures per 1000 node-days on
-  A100 nodes (arXiv 2410.21680), and weighs as much as one failure: a cluster's own history takes
-  over as it grows.
+- Where a cluster's history is short, the published rate of Meta's RSC-1 counts as one failure more,
+  in the node-days that it takes: 6.50 per 1000 node-days on A100 nodes (arXiv 2410.21680).
 """
 
 import contextlib
@@ -27,65 +26,46 @@ from hpctl.checkpoints.search import Checkpoint, proved, survey
 DAY_S = 86400.0
 PRIOR_FAILURES = 1
 PRIOR_NODE_DAYS = PRIOR_FAILURES / (6.50 / 1000)
-CREDIBLE = 0.90
-"""How probable it is that the rate lies within its range."""
 FEW = 5
-"""Below so many failures the prior still weighs, and the answer says so."""
+"""Below so many failures the published rate still matters, and the answer says so."""
 
 
 class Rate(Struct, frozen=True):
-    """Failures of one node per day: the posterior's mean, and its credible range."""
+    """Failures of one node per day, and what they were counted from."""
 
     failures: int
     node_days: float
     per_node_day: float
-    low: float
-    high: float
 
     @property
     def few(self) -> bool:
-        """Whether the published prior still has a say."""
+        """Whether the published rate still matters."""
         return self.failures < FEW
-
-    @property
-    def rates(self) -> tuple[float, float, float]:
-        """The worst, the mean and the best."""
-        return self.high, self.per_node_day, self.low
 
 
 def rate(failures: int, node_days: float) -> Rate:
-    """The rate after so many failures in so many node-days, and CREDIBLE's central range."""
-    shape = failures + PRIOR_FAILURES
+    """Return the rate after so many failures in so many node-days."""
     exposure = max(0.0, node_days) + PRIOR_NODE_DAYS
-    tail = (1 - CREDIBLE) / 2
-    return Rate(
-        failures=failures,
-        node_days=node_days,
-        per_node_day=shape / exposure,
-        low=_gamma_quantile(shape, tail) / exposure,
-        high=_gamma_quantile(shape, 1 - tail) / exposure,
-    )
-
-
-def young(save_s: float, mtbf_s: float) -> float:
-    """Young's interval of work between two saves."""
-    return math.sqrt(2 * save_s * mtbf_s)
+    return Rate(failures, node_days, (failures + PRIOR_FAILURES) / exposure)
 
 
 def daly(save_s: float, mtbf_s: float) -> float:
-    """Daly's interval of work between two saves: Young's, corrected where a save is costly."""
+    """Return the best interval of work between two saves, by Daly's equation 37.
+
+    It is Young's `sqrt(2 * save_s * mtbf_s)`, corrected where a save is costly.
+    """
     if save_s >= 2 * mtbf_s:
         return mtbf_s
     small = save_s / (2 * mtbf_s)
-    corrected = young(save_s, mtbf_s) * (1 + math.sqrt(small) / 3 + small / 9)
-    return corrected - save_s
+    young = math.sqrt(2 * save_s * mtbf_s)
+    return young * (1 + math.sqrt(small) / 3 + small / 9) - save_s
 
 
 def effective_ratio(interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
-    """The share of the wall clock that is training which is kept: between 0 and 1.
+    """Return the share of the wall clock that is kept training, 0 to 1, by Daly's equation 20.
 
-    Lost are the saves, the work since the last save at each failure, and the restarts, which
-    failures may interrupt, too.
+    The rest is lost: the saves, the work since the last save at each failure, and the restarts,
+    which failures can interrupt.
     """
     if interval_s <= 0:
         return 0.0
@@ -100,26 +80,6 @@ def median(values: Iterable[float]) -> float | None:
     """The middle one, None of none."""
     found = list(values)
     return statistics.median(found) if found else None
-
-
-def _gamma_quantile(shape: int, probability: float) -> float:
-    """Where the Gamma distribution of a whole shape and rate 1 reaches a probability."""
-    low, high = 0.0, shape + 20 * math.sqrt(shape) + 20.0
-    for _ in range(80):
-        middle = (low + high) / 2
-        if _gamma_below(shape, middle) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _gamma_below(shape: int, x: float) -> float:
-    """P(X < x): one less the Poisson probability of fewer than `shape` events."""
-    if x <= 0:
-        return 0.0
-    terms = (n * math.log(x) - x - math.lgamma(n + 1) for n in range(shape))
-    return 1.0 - math.fsum(math.exp(term) for term in terms)
 
 
 NEWEST = 8

@@ -1,4 +1,4 @@
-"""How often to save: the formulas against published values, simulation and each other."""
+"""How often to save: the formulas against a simulation, and what the files of saves say."""
 
 import os
 import random
@@ -16,45 +16,42 @@ def test_dalys_interval_is_the_best_of_the_expected_ratio(save_s: float, mtbf_s:
     assert best >= max(tried) * 0.9985
 
 
-def test_the_expected_ratio_is_what_runs_with_random_failures_come_to() -> None:
-    interval, save, restart, mtbf = 600.0, 60.0, 200.0, 3600.0
+def simulated_loss(interval: float, save: float, restart: float, mtbf: float) -> float:
+    """Return the lost share of a run with 60,000 random failures.
+
+    A save that is complete counts; failures have no memory, so each is drawn anew after a restart.
+    """
     randomness = random.Random(5)
-    clock = done = 0.0
-    while done < 4000 * interval:
+    clock = kept = 0.0
+    for _ in range(60_000):
         failure = randomness.expovariate(1 / mtbf)
-        if failure >= interval + save:
-            # Without memory: the rest of this time to the next failure counts for nothing.
-            clock, done = clock + interval + save, done + interval
-            continue
-        clock += failure
+        kept += interval * (failure // (interval + save))
+        clock += failure + restart
         while (again := randomness.expovariate(1 / mtbf)) < restart:
             clock += again
-        clock += restart
-    assert done / clock == pytest.approx(effective_ratio(interval, save, restart, mtbf), rel=0.02)
+    return 1 - kept / clock
+
+
+@pytest.mark.parametrize("mtbf", [3600.0, 86400.0])
+@pytest.mark.parametrize("restart", [60.0, 300.0])
+@pytest.mark.parametrize("save", [5.0, 120.0])
+@pytest.mark.parametrize("times", [0.5, 1.0, 2.0])
+def test_the_formula_is_what_runs_with_random_failures_lose(times, save, restart, mtbf) -> None:
+    interval = times * daly(save, mtbf)
+    loss = 1 - effective_ratio(interval, save, restart, mtbf)
+    assert loss == pytest.approx(simulated_loss(interval, save, restart, mtbf), rel=0.02)
 
 
 def test_without_a_history_the_rate_is_the_published_one() -> None:
     published = rate(0, 0.0)
     assert published.per_node_day * 1000 == pytest.approx(6.5)
     assert published.few
-    # Of an exponential: -ln(0.95) and -ln(0.05) times its mean.
-    assert published.low * 1000 == pytest.approx(6.5 * 0.051293, rel=1e-4)
-    assert published.high * 1000 == pytest.approx(6.5 * 2.995732, rel=1e-4)
 
 
 def test_a_long_history_takes_over() -> None:
     known = rate(400, 200_000.0)
     assert known.per_node_day * 1000 == pytest.approx(2.0, rel=0.01)
     assert not known.few
-    assert known.low < known.per_node_day < known.high
-    assert (known.high - known.low) / known.per_node_day < 0.2
-
-
-def test_the_range_is_that_of_the_gamma_distribution() -> None:
-    four = rate(4, 0.0)  # shape 5 with the prior: half of chi-squared with 10 degrees of freedom
-    exposure = 1 / 0.0065
-    assert four.low * exposure == pytest.approx(3.940299 / 2, rel=1e-5)
-    assert four.high * exposure == pytest.approx(18.307038 / 2, rel=1e-5)
 
 
 def saved(root, step, end_s, took_s):
