@@ -231,6 +231,20 @@ def test_a_node_that_has_passed_serves_as_its_reservation_goes():
     )
 
 
+def test_a_drain_after_the_test_is_repeated_whatever_the_drains_before_it_took():
+    """Until the phase's deadline: an undrained node in a reservation would be lost there."""
+    rec = ended(NodeSignal.TEST_FAILED)
+    before = tuple(replace(DRAIN, attempt=n) for n in range(1, 5))
+    doubt = replace(DRAIN, attempt=5, outcome=None, resolved=None)
+    rec = replace(rec, steps=(*before, RESUME, doubt))
+    again = does(advance(rec, INSIDE, TESTED, at(11)))
+    assert (again.kind, again.attempt, again.why) == (StepKind.DRAIN, 6, rec.verdict[1])
+    unanswered = replace(doubt, attempt=6, outcome=Outcome.ambiguous("timeout"), resolved=at(11))
+    rec = replace(rec, steps=(*rec.steps[:-1], unanswered))
+    assert isinstance(advance(rec, INSIDE, TESTED, at(12)), Wait)
+    assert does(advance(rec, INSIDE, TESTED, at(11 + TESTED.node.step_retry_s))).attempt == 7
+
+
 def failed_after_all(seen: NodeFacts) -> None:
     rec = ended(NodeSignal.TEST_PASSED)
     move = moves(advance(rec, seen, TESTED, at(11)))

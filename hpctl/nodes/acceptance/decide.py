@@ -15,7 +15,7 @@ from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition
 from hpctl.vocabulary.model import TEST, TEST_SUMMARY, Finding, Verdict
 from hpctl.vocabulary.node_recovery import NodeRecovery, NodeSignal
-from hpctl.vocabulary.outcome import Outcome, OutcomeKind
+from hpctl.vocabulary.outcome import OutcomeKind
 from hpctl.vocabulary.recovery import (
     Do,
     Look,
@@ -223,14 +223,15 @@ def _may_run(c: NodeCase) -> bool:
 
 
 def _drain(c: NodeCase, why: str) -> Next:
-    """A drain of the node, anew since it was resumed."""
+    """Drain the node again, as often as it takes: drains before the test are not counted.
+
+    A drain that is in doubt is repeated at once, because a drained node stays drained.
+    """
     last = c.last(StepKind.DRAIN)
     if last is not None and _since_drain(c.rec, StepKind.RESUME):
         return Do(StepKind.DRAIN, c.rec.node, last.attempt + 1, why)
-    answer = c.attempt(StepKind.DRAIN, c.rec.node, why)
-    if isinstance(answer, Outcome):
-        return c.wait(f"slurmctld will not drain the node: {answer_text(answer)}", Look.SLOWLY)
-    return answer
+    answer = _settled(c, StepKind.DRAIN, c.rec.node, "the drain of the node")
+    return Do(answer.kind, answer.target, answer.attempt, why) if isinstance(answer, Do) else answer
 
 
 def let_out(c: NodeCase) -> Next:
