@@ -1,7 +1,7 @@
 """How many kernel log lines a second the agent reads, sorts out and folds, and what one costs.
 
-The rivals, on the same lines: every pattern of every family searched for in every line, as a list
-of regular expressions from a configuration file would be; and the least that a reader can do,
+The rivals, on the same lines: every pattern of the fault tables searched for in every line, as a
+list of regular expressions from a configuration file would be; and the least that a reader can do,
 taking the header off each line.
 """
 
@@ -10,20 +10,18 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 
 from benchmarks.table import Outcome, Row, median
 from hpctl.detection.findings import Findings
-from hpctl.detection.kernel import block_devices, lockup, pcie, xid74
 from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import KernelFile, format_record, parse
+from tests.detection.kernel_cases import PATTERNS
 
 LINES = 30_000
 """One second of the storm that the agent must keep up with."""
 RUNS = 5
 ROUNDS = 10
 """Of the same lines with other numbers in them, for the memory."""
-_FAMILIES: Sequence[ModuleType] = (xid74, lockup, pcie, pcie, lockup, block_devices)
 _STORM = "NVRM: Xid (PCI:0000:10:00): 95, pid={pid}, name=python, Uncontained: FBHUB. RST: Yes"
 _NOISE = (
     "systemd-journald[512]: Data hash table of /var/log/journal/x/system.journal has {n} entries",
@@ -37,18 +35,12 @@ def run() -> Outcome:
     """A second's storm: six lines in ten one error again and again, the rest noise."""
     whole = [_record(n) for n in range(LINES)]
     cpu: dict[str, list[float]] = {"ours": [], "patterns": [], "headers": []}
-    patterns = [
-        shape
-        for family in _FAMILIES
-        for shape in vars(family).values()
-        if isinstance(shape, re.Pattern)
-    ]
     with tempfile.TemporaryDirectory(prefix="hpctl-bench-") as directory:
         path = Path(directory) / "kmsg"
         path.write_bytes(b"".join(whole))
         work: dict[str, Callable[[], object]] = {
             "ours": lambda: _ours(path, Kernel(lambda _pid, _at: "")),
-            "patterns": lambda: _patterns(whole, patterns),
+            "patterns": lambda: _patterns(whole, PATTERNS),
             "headers": lambda: [parse(line) for line in whole],
         }
         for _ in range(RUNS):
@@ -60,7 +52,7 @@ def run() -> Outcome:
     us = {name: 1e6 * median(taken) / LINES for name, taken in cpu.items()}
     rate = {name: 1e6 / each for name, each in us.items()}
     share = us["ours"] * LINES / 1e4
-    every = f"all {len(patterns)} patterns"
+    every = f"all {len(PATTERNS)} patterns"
     return Outcome(
         "storm",
         [

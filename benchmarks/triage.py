@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.table import Outcome, Row
 from hpctl.detection.triage import _Reader
 from tests.detection.corpus.unseen import SETS, Case, Judgment, figures, hpctl, load
-from tests.detection.kernel_cases import CASES
+from tests.detection.kernel_cases import CASES, PATTERNS
 
 RUNS = 5
 MEGABYTE = 1_000_000
@@ -135,7 +135,7 @@ def _loop(log: Path) -> None:
     """Every shape that hpctl has for kernel lines, searched for in every line."""
     with log.open(encoding="utf-8") as lines:
         for line in lines:
-            for shape in _SHAPES:
+            for shape in PATTERNS:
                 shape.search(line)
 
 
@@ -184,15 +184,3 @@ def _stretched() -> Iterator[bytes]:
                 rest = LONG - len(text)
                 line = text[:at] + (filler * (rest // len(filler) + 1))[:rest] + text[at:]
                 yield line.encode()
-
-
-def _shapes() -> list[re.Pattern[str]]:
-    from hpctl.detection.kernel import block_devices, lockup, pcie, xid74
-
-    modules = (xid74, lockup, pcie)
-    modules += (pcie, lockup, block_devices)
-    values = [value for module in modules for value in vars(module).values()]
-    return [value for value in values if isinstance(value, re.Pattern)]
-
-
-_SHAPES = _shapes()

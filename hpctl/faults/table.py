@@ -14,12 +14,14 @@ treatments:
 - B   stop the jobs, start them elsewhere, reboot, then replace
 - X   stop the jobs, start them elsewhere, replace the instance
 
-A line of a table is one row: FaultRow, CheckSpec, Limit or BenignLine, by its columns, which are
-the fields' names; the column `options` holds the fields that most rows do without. A heading is a
-section of the documentation. The order of the files here, and of the lines in them, is the order of
-precedence: among rows that are equally urgent and equally strong the one that stands first names
-the fault. What is misspelled or incomplete raises at the first import. The tables are meant to be
-reviewed line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
+A line of a table is one row by its columns, the names of fields: FaultRow, CheckSpec, Limit,
+BenignLine, or a fragment of patterns. The column `options` holds the fields that most rows do
+without. A cell of patterns, heads or words has each in backquotes; a vertical bar in a cell has a
+backslash before it. A heading is a section of the documentation; the text below it is for readers.
+The order of the files here, and of the lines in them, is the order of precedence: among rows that
+are equally urgent and equally strong the one that stands first names the fault. What is misspelled
+or incomplete raises at the first import. The tables are meant to be reviewed line by line;
+docs/catalogue.md shows each row that departs from what NVIDIA says.
 """
 
 import pkgutil
@@ -50,6 +52,11 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     `ladder` replaces the treatment's own. `settle_s` and `window_s` are FaultClass's fields, in
     seconds. `clears` is set where a kernel line's code ends otherwise than by a boot. `own` marks
     what only a node's own hardware can produce: a bus, memory or a disk that is lost.
+
+    For a kernel line, `line` holds the regular expressions of its lines (kernel.md says what their
+    groups mean), `example` one of these lines, and `seen` the recordings that hold one, empty where
+    it is known from sources and reports alone. A row without `line` is read by code: the module is
+    in `hpctl/detection/kernel/`.
     """
 
     check: str
@@ -64,6 +71,9 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     ladder: str = ""
     clears: Clears = Clears.BOOT
     own: bool = False
+    line: tuple[str, ...] = ()
+    example: str = ""
+    seen: str = ""
 
     @property
     def rules(self) -> tuple[RuleId, ...]:
@@ -124,7 +134,8 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     thing is reported when `seen[0]` of the last `seen[1]` runs saw it, and ends by `clears`; with
     GONE, when it has not been so for `gone_s`. What looks wrong in the first `grace_s` seconds
     after boot and after an upgrade of the agent is UNKNOWN. `shed`: 0 is never shed, the highest
-    goes first when the agent is over its budget.
+    goes first when the agent is over its budget. `heads` are the first four characters of the
+    kernel lines that it reads, `words` what stands later in lines that begin with any text.
     """
 
     name: str
@@ -137,6 +148,8 @@ class CheckSpec(Struct, frozen=True, forbid_unknown_fields=True):
     grace_s: float = 0.0
     shed: int = 0
     limits: Mapping[str, Limit] = field(default_factory=dict)
+    heads: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 def stem(check: str) -> str:
@@ -155,6 +168,12 @@ def expand(numbers: str) -> Iterator[str]:
         yield from map(str, range(int(low), int(high or low) + 1))
 
 
+_BAR = re.compile(r"(?<!\\)\|")
+_QUOTED = re.compile(r"`([^`]+)`")
+_FRAGMENT = re.compile(r"\{([a-z_]+)\}")
+FRAGMENTS: dict[str, str] = {}
+"""What `{name}` stands for in a pattern: filled when the tables are read."""
+_QUOTED_COLUMNS = ("line", "heads", "words")
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
@@ -165,7 +184,7 @@ def _lines(name: str) -> Iterator[tuple[str, dict[str, str]]]:
         if not line.startswith("|"):
             title, columns = line[3:] if line.startswith("## ") else title, []
             continue
-        cells = [cell.strip() for cell in line[1:-1].split("|")]
+        cells = [cell.strip().replace(r"\|", "|") for cell in _BAR.split(line[1:-1])]
         if not columns:
             columns = cells
         elif not line.startswith("|---"):
@@ -177,6 +196,22 @@ def _options(text: str) -> Iterator[tuple[str, str | bool | list[str]]]:
     for option in text.split(", ") if text else ():
         name, given, value = option.partition("=")
         yield name, (value.split("/") if name == "seen" else value) if given else True
+
+
+def with_fragments(pattern: str) -> str:
+    """Return a pattern with its fragments in their places. Raises KeyError for an unknown one."""
+    return _FRAGMENT.sub(lambda found: with_fragments(FRAGMENTS[found[1]]), pattern)
+
+
+def _with_lists(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
+    """Return the cells, those of `_QUOTED_COLUMNS` as lists and the example without its quotes."""
+    found: dict[str, str | list[str]] = {}
+    for column, cell in cells.items():
+        if column in _QUOTED_COLUMNS:
+            found[column] = _QUOTED.findall(cell)
+        else:
+            found[column] = cell.strip("`") if column == "example" else cell
+    return found
 
 
 def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list[BenignLine]]:
@@ -193,7 +228,11 @@ def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list
         if "begins" in cells:
             benign.append(convert(cells, BenignLine))
             continue
-        row = {**dict(_options(cells.pop("options"))), **cells}
+        if "fragment" in cells:
+            FRAGMENTS[cells["fragment"]] = cells["stands for"].strip("`")
+            continue
+        options = dict(_options(cells.pop("options")))
+        row = {**options, **_with_lists(cells)}
         if "treatment" in row:
             faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
         else:

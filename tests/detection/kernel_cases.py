@@ -1,7 +1,9 @@
 """Kernel lines in the wordings of several kernel generations: check, code, device, treatment."""
 
+import re
 from pathlib import Path
 
+from hpctl.faults.table import SECTIONS, with_fragments
 from hpctl.vocabulary.assessment import Urgency
 
 HERE = Path(__file__).parent
@@ -29,3 +31,12 @@ def _case(row: str) -> tuple[str, str, str, str, object]:
 
 CASES = [_case(row) for row in rows("kernel_lines.txt")]
 BENIGN = ["", *rows("kernel_benign.txt")]
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    """A row's pattern: the names of its groups may occur more than once there."""
+    return re.compile(re.sub(r"\(\?P<\w+>", "(", with_fragments(text)))
+
+
+PATTERNS = [_pattern(text) for _, rows in SECTIONS for row in rows for text in row.line]
+"""Every pattern of the fault tables' rows."""

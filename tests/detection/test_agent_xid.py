@@ -2,7 +2,9 @@
 
 import pytest
 
-from hpctl.detection.kernel import xid, xid74
+from hpctl.detection.kernel import xid74
+from hpctl.detection.kernel.line import EVIDENCE_CHARS
+from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import Record
 from hpctl.faults.decode import link, part
 from hpctl.vocabulary.model import Finding, Verdict
@@ -10,9 +12,11 @@ from tests.detection.kernel_cases import rows
 from tests.fakes.values import T0 as NOON
 
 
-def judged(text: str, facility: int = 0, accept_user: bool = False) -> Finding | None:
-    error = xid.gather(Record(facility, 1, NOON, text), accept_user=accept_user)
-    return None if error is None else xid.judge(error)
+def judged(text: str) -> Finding | None:
+    """The finding of one line by itself, where it is one of `kernel.xid` or `kernel.sxid`."""
+    found = Kernel(lambda _pid, _at: "").findings([Record(0, 1, NOON, text)])
+    numbered = [one for one in found if one.check in ("kernel.xid", "kernel.sxid")]
+    return numbered[0] if numbered else None
 
 
 SHAPES = [row.split(" | ", 5) for row in rows("xid_lines.txt")]
@@ -55,16 +59,9 @@ def test_lines_that_are_no_error(text: str) -> None:
     assert judged(text) is None
 
 
-def test_only_the_kernel_is_believed_unless_configured_otherwise() -> None:
-    text = "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus."
-    assert judged(text, facility=1) is None
-    assert judged(text, facility=3) is None
-    assert judged(text, facility=1, accept_user=True) is not None
-
-
 def test_evidence_is_bounded() -> None:
     finding = judged("NVRM: Xid (PCI:0000:c1:00): 13, " + "x" * 5000)
-    assert len(finding.evidence) == xid.EVIDENCE_CHARS
+    assert len(finding.evidence) == EVIDENCE_CHARS
 
 
 # The seven registers of an Xid 74, as NVIDIA's workflow reads them.

@@ -5,7 +5,6 @@ cut out of lines that we would act on: the first characters of one as the proces
 another as the file.
 """
 
-import re
 from datetime import datetime
 from pathlib import Path
 
@@ -13,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpctl.detection.kernel import block_devices, lockup, pcie, xid74
 from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import Record
 from hpctl.toolkit.compat import UTC
-from tests.detection.kernel_cases import CASES
+from tests.detection.kernel_cases import CASES, PATTERNS
 from tests.examples import examples
 
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -27,13 +25,7 @@ COMM = 15
 TEMPLATES = Path(__file__).with_name("kernel_templates.txt").read_text().splitlines()[1:]
 BEGIN_WITH_A_NAME = [template for template in TEMPLATES if template.startswith("{c}")]
 LINES = [case[0] for case in CASES]
-SHAPES = [
-    value
-    for module in (xid74, lockup, pcie, lockup, block_devices)
-    for value in vars(module).values()
-    if isinstance(value, re.Pattern)
-]
-matching = st.sampled_from(LINES) | st.one_of(*(st.from_regex(shape) for shape in SHAPES))
+matching = st.sampled_from(LINES) | st.one_of(*(st.from_regex(shape) for shape in PATTERNS))
 
 
 @st.composite

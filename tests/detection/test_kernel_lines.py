@@ -13,7 +13,7 @@ from hpctl.detection.kernel.unknown_driver_lines import DRIVERS
 from hpctl.detection.kmsg import RECORD_BYTES, Record
 from hpctl.faults.assess import CHECKS_OF_DRIVER
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import CHECKS, KERNEL_CHECKS
+from hpctl.faults.table import CHECKS, KERNEL_CHECKS, rows_of
 from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
 from hpctl.wire import reports as wire
 from tests.detection.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
@@ -165,6 +165,32 @@ def test_every_row_of_the_catalogue_has_a_line_that_leads_to_it():
     # The head node's own, where an unknown line stands beside another sign.
     reached.add("kernel-driver-unknown-confirmed")
     assert {rule for rule in SHIPPED if rule.startswith("kernel-")} - reached == set()
+
+
+READ_BY_CODE = {
+    ("kernel.oom", "daemon"), ("kernel.oom", "numa"), ("kernel.oom", "job"),
+    ("kernel.lockup", "driver"), ("kernel.crash", "driver"),
+    ("kernel.driver", "unknown"), ("kernel.driver", "unknown-confirmed"),
+}  # fmt: skip
+"""Rows without a pattern: what they mean is not in one line's words (`hpctl.detection.kernel`)."""
+KERNEL_ROWS = [
+    row
+    for spec in KERNEL_CHECKS
+    for row in rows_of(spec.name)
+    if spec.name not in ("kernel.xid", "kernel.sxid")
+]
+
+
+def test_every_row_has_a_pattern_unless_code_reads_its_lines():
+    without = {(row.check, row.code) for row in KERNEL_ROWS if not row.line}
+    assert without == READ_BY_CODE
+
+
+@pytest.mark.parametrize("row", [row for row in KERNEL_ROWS if row.line], ids=lambda r: r.rules[0])
+def test_the_example_of_a_row_is_a_line_of_that_row(row):
+    (finding,) = kernel().findings(records(row.example))
+    assert finding.check == row.check
+    assert finding.code == row.code or not row.code
 
 
 def test_a_note_names_its_driver_and_the_head_node_knows_whose_checks_confirm_it():

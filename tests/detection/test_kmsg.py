@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpctl.detection import kmsg
-from hpctl.detection.kernel import xid
+from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import KernelDevice, KernelFile, Record, format_record, open_log, parse
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
@@ -202,6 +202,7 @@ def test_the_real_device_shows_user_lines_as_such_and_they_are_not_believed():
     (record,) = found
     assert record.facility == 1
     assert abs((datetime.now(UTC) - record.at).total_seconds()) < 10
-    assert xid.gather(record) is None
-    error = xid.gather(record, accept_user=True)
+    kernel = Kernel(lambda _pid, _at: "")
+    assert kernel.findings([record]) == []
+    (error,) = kernel.findings([record], accept_user=True)
     assert (error.code, error.device) == ("79", "ffff:ff:1f.0")

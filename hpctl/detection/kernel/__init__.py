@@ -1,6 +1,8 @@
 """Kernel log lines: which of them matter, and what finding each becomes. Pure.
 
-`log` sorts a batch of records and picks the families whose lines begin like each record; a family
-(`xid`, `nvme`, `lockup`, ...) is one module. `line` makes the finding. What a line means for the
-node is its row in `hpctl.faults.table`.
+`log` sorts a batch of records and picks the readers of each line by its beginning. `patterns`
+matches a line against the rows of the fault tables (hpctl/faults/kernel.md). What a row cannot say
+is read by `xid` and `xid74` (numbers and registers of GPUs), `processor_errors` (counts and status
+words), `out_of_memory` (whose process was killed), `traces` (two lines that belong together) and
+`unknown_driver_lines` (words of failure in lines that no row knows). `line` makes the finding.
 """

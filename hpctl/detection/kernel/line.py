@@ -1,4 +1,4 @@
-"""What every family of kernel lines says of one line, and the finding that it becomes.
+"""What is read of one kernel line, and the finding that it becomes.
 
 What a line means for the node is decided nowhere but in the fault table: its row, by check and
 code, gives the finding's verdict (`FaultRow.verdict`), and the head node judges the finding by the
@@ -6,13 +6,13 @@ same row, with the site's overrides and with the other lines around it.
 """
 
 import re
-from collections.abc import Callable
 from datetime import datetime
 
 from msgspec import Struct
 
 from hpctl.detection.kmsg import Record
-from hpctl.faults.table import KERNEL_CHECKS, rows_of
+from hpctl.faults.decode import row_of_line
+from hpctl.faults.table import KERNEL_CHECKS, FaultRow, rows_of
 from hpctl.vocabulary.model import Finding, Verdict
 
 ENDED = "ok:"
@@ -40,6 +40,8 @@ _OF_A_PROCESS = re.compile(
 )
 
 
+_NUMBERED = ("kernel.xid", "kernel.sxid")
+"""Checks whose row depends on more than the number: see `hpctl.faults.decode`."""
 _ROWS = {
     (row.check, code): row
     for spec in KERNEL_CHECKS
@@ -79,13 +81,10 @@ def line(check: str, code: str, record: Record, device: str = "", pid: str | Non
     )
 
 
-class Family(Struct, frozen=True):
-    """Kernel lines of one kind: `heads` are the first four characters of the lines it wants, or
-    `later` what stands later in them."""
-
-    gather: Callable[[Record], Line | None]
-    heads: tuple[str, ...] = ()
-    later: tuple[str, ...] = ()
+def _row(check: str, code: str, found: Line) -> FaultRow:
+    if check in _NUMBERED:
+        return row_of_line(check, code, found.detail, found.text)
+    return _ROWS.get((check, code)) or _ROWS[check, ""]
 
 
 def judge(found: Line) -> Finding:
@@ -96,7 +95,7 @@ def judge(found: Line) -> Finding:
     """
     ended = found.code.startswith(ENDED)
     code = found.code.removeprefix(ENDED)
-    row = _ROWS.get((found.check, code)) or _ROWS[found.check, ""]
+    row = _row(found.check, code, found)
     return Finding(
         check=found.check,
         verdict=Verdict.OK if ended else row.verdict,

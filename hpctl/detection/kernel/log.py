@@ -1,107 +1,81 @@
-"""A batch of kernel records, sorted out: which lines matter, and what they amount to.
+"""Sort a batch of kernel records: which lines matter, and what they amount to.
 
-Most lines matter to nobody, and in a storm thousands a second must be sorted. A line is
-looked at by the families that its first four characters choose, or one of a few later phrases, and
-equal lines of a batch only once. Anchored: what user space gets into a kernel line (the name of
-a process or a device) rarely stands first, and the lines in which it does are left out.
+Most lines matter to no check, and in a storm thousands a second must be sorted. A line is looked
+at by the readers that its first four characters choose, or one of a few later phrases, and equal
+lines of a batch only once. The fault tables say which characters and phrases belong to a check
+(`CheckSpec.heads` and `words`) and what its lines look like (`FaultRow.line`); five modules read
+what a row cannot say, each for the reason at its top. Anchored: what user space gets into a kernel
+line (the name of a process or a device) rarely stands first, and the lines in which it does are
+left out.
 
 Lines that the kernel did not write itself are not believed: see `hpctl.detection.kmsg`.
 """
 
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.detection.findings import fold
-from hpctl.detection.kernel import (
-    crash,
-    file_servers,
-    kernel_limits,
-    lockup,
-    nvidia_lines,
-    out_of_memory,
-    user_processes,
-    xid,
-)
-from hpctl.detection.kernel.line import HEAD_CHARS, Family, Line, judge, of_a_process
+from hpctl.detection.kernel.line import HEAD_CHARS, Line, judge, of_a_process
+from hpctl.detection.kernel.out_of_memory import gather_oom
+from hpctl.detection.kernel.patterns import LinePatterns
+from hpctl.detection.kernel.processor_errors import gather_errors
+from hpctl.detection.kernel.traces import TRACE_CHECKS, ends_trace, has_trace, in_driver
+from hpctl.detection.kernel.unknown_driver_lines import DRIVER_HEADS, gather_driver
+from hpctl.detection.kernel.xid import gather_numbered
 from hpctl.detection.kmsg import KERNEL_FACILITY, Record
 from hpctl.faults.health import Key, key
+from hpctl.faults.table import KERNEL_CHECKS
 from hpctl.vocabulary.model import Finding, Verdict
 
 LONGEST = 2048
 """Characters of a message that are judged: the kernel makes none longer (PRINTK_MESSAGE_MAX), and
 no pattern is slow on as many."""
-TRACE_FOLLOWS = timedelta(seconds=2)
-"""A lockup's or an oops's registers are printed within this time after it."""
 
 JobOf = Callable[[int, datetime], str]
-Sighting = tuple[Finding, int | None]
-Sight = Callable[[Record], Sighting | None]
+Gather = Callable[[Record], Line | None]
 Found = dict[tuple[Key, Verdict], Finding]
 
-
-def _sight(family: Family) -> Sight:
-    gather = family.gather
-
-    def see(record: Record) -> Sighting | None:
-        line = gather(record)
-        return None if line is None else (judge(line), line.pid)
-
-    return see
-
-
-def _gpu(record: Record) -> Sighting | None:
-    # Who wrote the line was asked before.
-    error = xid.gather(record, accept_user=True)
-    return None if error is None else (xid.judge(error), error.pid)
+_PROCESS_CHECK = "kernel.process"
+"""Its lines begin with the name of a process, and are matched against no other check."""
+_READ_BY_CODE: Mapping[str, Gather] = {
+    "kernel.xid": gather_numbered,
+    "kernel.sxid": gather_numbered,
+    "kernel.memory": gather_errors,
+    "kernel.oom": gather_oom,
+}
+"""What reads lines of a check before the patterns of its rows do."""
+_CHECKS = tuple(spec for spec in KERNEL_CHECKS if spec.name != _PROCESS_CHECK)
 
 
-FAMILIES = (
-    file_servers.BLOCK,
-    kernel_limits.CARDS,
-    file_servers.FS,
-    kernel_limits.LIMITS,
-    out_of_memory.MEMORY,
-    nvidia_lines.NVIDIA,
-    file_servers.NVME,
-    out_of_memory.OOM,
-    user_processes.PCIE,
-    user_processes.PLATFORM,
-    file_servers.REMOTE,
-    # Last: what none of the others knows.
-    user_processes.DRIVER,
-)
-_PROCESS = _sight(user_processes.PROCESS)
+def _readers(checks: tuple[str, ...]) -> tuple[Gather, ...]:
+    """Return what reads the lines of these checks, in the order in which it is asked."""
+    by_code = dict.fromkeys(_READ_BY_CODE[check] for check in checks if check in _READ_BY_CODE)
+    return (*by_code, LinePatterns(checks).gather)
 
 
-def _by_head() -> dict[str, tuple[Sight, ...]]:
-    table: dict[str, tuple[Sight, ...]] = {"NVRM": (_gpu,), "nvid": (_gpu,)}
-    for family in FAMILIES:
-        for head in family.heads:
-            table[head] = (*table.get(head, ()), _sight(family))
+def _by_head() -> dict[str, tuple[Gather, ...]]:
+    checks: dict[str, tuple[str, ...]] = {}
+    for spec in _CHECKS:
+        for head in spec.heads if spec.name not in TRACE_CHECKS else ():
+            checks[head] = (*checks.get(head, ()), spec.name)
+    readers = {names: _readers(names) for names in set(checks.values())}
+    table = {head: readers[names] for head, names in checks.items()}
+    for head in DRIVER_HEADS:
+        table[head] = (*table.get(head, ()), gather_driver)
     return table
 
 
 _BY_HEAD = _by_head()
-_TROUBLE = frozenset((*lockup.LOCKUP_HEADS, *crash.CRASH_HEADS))
-_HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
-_AER, _BUS = user_processes.PCIE.later
-(_APEI,) = out_of_memory.MEMORY.later
-(_NRT,) = user_processes.NEURON.later
-(_QUEUE,) = kernel_limits.LIMITS.later
-_KILLER, _NCCL = user_processes.PROCESS.later
-_BY_WORD = tuple(
-    (word, _sight(family))
-    for family in (
-        user_processes.PCIE,
-        out_of_memory.MEMORY,
-        user_processes.NEURON,
-        kernel_limits.LIMITS,
-    )
-    for word in family.later
+_BY_WORD = {word: _readers((spec.name,)) for spec in _CHECKS for word in spec.words}
+_AER, _BUS, _APEI, _QUEUE, _KILLER, _NCCL, _NRT = (
+    word for spec in KERNEL_CHECKS for word in spec.words
 )
+_PROCESS = (LinePatterns([_PROCESS_CHECK]).gather,)
+_TRACED = LinePatterns(TRACE_CHECKS)
+_TROUBLE = frozenset(head for spec in _CHECKS if spec.name in TRACE_CHECKS for head in spec.heads)
 
 
 class _Equal(Struct):
@@ -139,7 +113,7 @@ class Kernel:
                 self._trace(record, found)
             if head in _TROUBLE:
                 self._stuck(record, found)
-            # Spelled out: a storm runs through this line.
+            # Spelled out: a storm runs through this line, and a loop over the words costs more.
             elif (
                 head in _BY_HEAD
                 or _AER in text
@@ -164,39 +138,38 @@ class Kernel:
         if of_a_process(text):
             self._ask(_PROCESS, lines, found)
             return
-        for word, family in _BY_WORD:
-            if word in text and self._ask(family, lines, found):
+        for word, readers in _BY_WORD.items():
+            if word in text and self._ask(readers, lines, found):
                 return
-        for family in _BY_HEAD.get(text[:HEAD_CHARS], ()):
-            if self._ask(family, lines, found):
-                return
+        self._ask(_BY_HEAD.get(text[:HEAD_CHARS], ()), lines, found)
 
-    def _ask(self, sight: Sight, lines: _Equal, found: Found) -> bool:
-        if (sighting := sight(lines.first)) is None:
-            return False
-        finding, pid = sighting
-        if lines.count > 1:
-            finding = replace(finding, last=lines.last, count=finding.count * lines.count)
-        self._keep(finding, pid, found)
-        return True
+    def _ask(self, readers: Iterable[Gather], lines: _Equal, found: Found) -> bool:
+        """Keep what the first reader makes of the lines that knows them."""
+        for gather in readers:
+            if (line := gather(lines.first)) is None:
+                continue
+            finding = judge(line)
+            if lines.count > 1:
+                finding = replace(finding, last=lines.last, count=finding.count * lines.count)
+            self._keep(finding, line.pid, found)
+            return True
+        return False
 
     def _stuck(self, record: Record, found: Found) -> None:
         """A lockup or a crash: what comes next may say where it happened."""
         if of_a_process(record.text):
             return
-        for gather in (lockup.gather_lockup, crash.gather_crash):
-            if (line := gather(record)) is not None:
-                self._keep(judge(line), line.pid, found)
-                self._trouble = line if line.code in _HAS_TRACE else None
-                return
+        if (line := _TRACED.gather(record)) is not None:
+            self._keep(judge(line), line.pid, found)
+            self._trouble = line if has_trace(line) else None
 
     def _trace(self, record: Record, found: Found) -> None:
         trouble = self._trouble
         if trouble is None:
             return
-        if record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: "):
+        if ends_trace(trouble, record):
             self._trouble = None
-        elif (line := lockup.in_driver(trouble, record)) is not None:
+        elif (line := in_driver(trouble, record)) is not None:
             self._trouble = None
             self._keep(judge(line), line.pid, found)
 

@@ -1,45 +1,33 @@
-"""Kernel lines. The out-of-memory killer."""
+"""Read the line that the out-of-memory killer prints for each kill (mm/oom_kill.c, Linux 5.0).
+
+Not a pattern of a row: what the line means depends on whether the process that was killed is a
+daemon that the cluster needs, which its name, its owner and its control group tell together, and
+on which job it hit.
+
+    oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,
+        oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
+        task=python,pid=4321,uid=1000
+
+The constraint says who ran out: a control group (the job's own limit: its fault), the memory nodes
+that a task may use, or the machine. A daemon among the killed is a fault of the node, whatever the
+constraint. A process that only has such a name (a user's own `hpctl run`, too) is distinguished by
+its owner and by the control group that it is in.
+"""
 
 import re
 
 from msgspec.structs import replace
 
-from hpctl.detection.kernel.line import Family, Line, line
-from hpctl.detection.kernel.processor_errors import MEMORY_HEADS, MEMORY_WORDS, gather_errors
+from hpctl.detection.kernel.line import Line, line
 from hpctl.detection.kmsg import Record
 from hpctl.detection.slurm_jobs import job_of_cgroup
 
-# The out-of-memory killer (mm/oom_kill.c): whose fault it was, and which job it hit.
-#
-#     oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=job_12,mems_allowed=0-1,
-#         oom_memcg=/slurm/uid_1000/job_12,task_memcg=/slurm/uid_1000/job_12/step_0/task_0,
-#         task=python,pid=4321,uid=1000
-#
-#     Out of memory: Killed process 4321 (python) total-vm:...
-#     Memory cgroup out of memory: Killed process 4321 (python) total-vm:...
-#
-# One line of the first kind for each kill since Linux 5.0; the others come after it. The constraint
-# says who ran out: a control group (the job's own limit: its fault), the memory nodes that a task
-# may use, or the machine. A daemon that the cluster needs among the killed is a fault of the node,
-# whatever the constraint; a process that only bears such a name (a user's own `hpctl run`, too) is
-# distinguished by its owner and by the control group it lives in.
-
 OOM_CHECK = "kernel.oom"
-
-
-OOM_HEADS = ("oom-", "Out ", "Memo")
 
 
 _KILL = re.compile(
     r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),"
     r".*?task_memcg=(?P<cgroup>/.*?),task=(?P<task>.{0,16}),pid=(?P<pid>\d{1,10}),uid=(?P<uid>\d+)\s*$"
-)
-
-
-_KILLED = re.compile(
-    r"(?P<scope>Memory cgroup out of memory|Out of memory(?: and no killable processes)?"
-    r"(?: \([\w]+\))?): Kill(?:ed)? process (?P<pid>\d{1,10})\b"
-    r"|Out of memory and no killable processes"
 )
 
 
@@ -65,11 +53,8 @@ _PEOPLE = "/user.slice/"
 
 
 def gather_oom(record: Record) -> Line | None:
-    """Which constraint, which job, and whether a daemon of the cluster was killed."""
+    """Return which constraint, which job, and whether a daemon of the cluster was killed."""
     text = record.text
-    if (killed := _KILLED.match(text)) is not None:
-        code = "cgroup" if text.startswith("Memory") else "node"
-        return line(OOM_CHECK, code, record, pid=killed["pid"])
     if not text.startswith("oom-kill:") or any(text.count(mark) > _FEW for mark in _MARKS):
         return None
     if (match := _KILL.match(text)) is None:
@@ -96,9 +81,3 @@ def _is_daemon(task: str, *, root: bool, cgroup: str, job: str) -> bool:
         return not job and not cgroup.startswith(_PEOPLE)
     # slurmstepd alone lives in its job's control group; a user's process there is not root's.
     return root and task.startswith(_ROOTS) and (not job or task == "slurmstepd")
-
-
-MEMORY = Family(gather_errors, MEMORY_HEADS, MEMORY_WORDS)
-
-
-OOM = Family(gather_oom, OOM_HEADS)

@@ -1,4 +1,7 @@
-"""Kernel lines. Lines of drivers that no other family knows."""
+"""Read lines of drivers that no row of the fault tables knows.
+
+Not patterns of rows: a line is recognized by words anywhere in it, after all rows.
+"""
 
 import re
 from collections.abc import Mapping
@@ -6,7 +9,6 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import HEAD_CHARS, Line, line
-from hpctl.detection.kernel.pcie import PCI_ADDRESS
 from hpctl.detection.kmsg import Record
 from hpctl.faults.table import BENIGN_LINES
 
@@ -104,7 +106,9 @@ _ORDINARY = re.compile(
 _GPU_NUMBER = re.compile(r"NVRM: GPU\d{1,3} ")
 
 
-_GPU_ADDRESS = re.compile(rf"(?:NVRM: GPU|nvidia) ({PCI_ADDRESS}): ", re.IGNORECASE)
+_GPU_ADDRESS = re.compile(
+    r"(?:NVRM: GPU|nvidia) ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ", re.IGNORECASE
+)
 
 
 _BENIGN = tuple(row.begins for row in BENIGN_LINES)

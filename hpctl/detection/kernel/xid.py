@@ -1,38 +1,30 @@
-"""Kernel lines. Xids and SXids."""
+"""Read the numbered errors of GPUs (Xid) and NVSwitches (SXid).
+
+Not patterns of rows: one shape serves all numbers, the number is the code, and what it means may
+depend on registers and phrases in the rest of the line, which become the finding's detail. The
+shapes are those of NVIDIA's Xid guide and the open kernel modules, in all the spellings in which
+logs show them:
+
+    NVRM: Xid (PCI:0000:c1:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+    NVRM: Xid (0000:c1:00.0 GPU-I:05): 94, ...
+    NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004ab0a1 0x0 ...)
+    NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (...)
+    nvidia-nvswitch3: SXid (PCI:0000:c2:00.0): 12028, Non-fatal, Link 32 egress ...
+"""
 
 import re
-from datetime import datetime
 
-from msgspec import Struct
+from msgspec.structs import replace
 
+from hpctl.detection.kernel.line import Line, line
 from hpctl.detection.kernel.xid74 import nvlink_kind
-from hpctl.detection.kmsg import KERNEL_FACILITY, Record
-from hpctl.faults.decode import row_of_line, unnamed
-from hpctl.vocabulary.model import Finding
-
-# GPU (Xid) and NVSwitch (SXid) errors in the kernel's log.
-#
-# `gather` reads what the driver's line says; `judge` turns it into a Finding. How bad it is, its
-# row of the fault table says. The shapes are those of NVIDIA's Xid guide and the open kernel
-# modules, in all the spellings in which logs show them:
-#
-#     NVRM: Xid (PCI:0000:c1:00): 79, pid=1234, name=python, GPU has fallen off the bus.
-#     NVRM: Xid (0000:c1:00.0 GPU-I:05): 94, ...
-#     NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004ab0a1 0x0 ...)
-#     NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (...)
-#     NVRM: GPU 0000:c1:00.0: GPU has fallen off the bus.
-#     nvidia-nvswitch3: SXid (PCI:0000:c2:00.0): 12028, Non-fatal, Link 32 egress ...
+from hpctl.detection.kmsg import Record
+from hpctl.faults.decode import unnamed
 
 CHECK_XID = "kernel.xid"
 
 
 CHECK_SXID = "kernel.sxid"
-
-
-EVIDENCE_CHARS = 512
-
-
-FALLEN_OFF_THE_BUS = "79"
 
 
 RECOVERY_ACTION = "154"
@@ -49,11 +41,6 @@ _PCI = r"(?P<pci>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?
 
 _XID = re.compile(
     rf"NVRM:\s*Xid\s*\((?:PCI:)?{_PCI}[^)]*\):\s*(?P<code>\d{{1,5}})\b,?\s*(?P<rest>.*)"
-)
-
-
-_OFF_BUS = re.compile(
-    rf"NVRM: (?:(?:The NVIDIA )?GPU (?:at )?(?:PCI:)?{_PCI}\W.{{0,200}})?\bfallen off the bus\b"
 )
 
 
@@ -101,69 +88,35 @@ _ACTION_SYNONYMS = {
 _SXID_COMPANION = ("Data {", "Severity ")
 
 
-class GpuError(Struct, frozen=True):
-    """What one line of the driver says."""
-
-    check: str
-    device: str
-    code: str
-    rest: str
-    line: str
-    at: datetime
-
-    @property
-    def pid(self) -> int | None:
-        """The process that the line names: none for the channels that every end of a job tears
-        down by the hundred, which say nothing of the job."""
-        if self.code == CHANNEL_TORN_DOWN or (match := _PID.search(self.rest)) is None:
-            return None
-        return int(match["pid"])
-
-
-def gather(record: Record, *, accept_user: bool = False) -> GpuError | None:
-    """What a kernel record says of a GPU or NVSwitch; None for all other lines.
-
-    Lines that the kernel did not write itself are not believed, unless `accept_user`.
-    """
+def gather_numbered(record: Record) -> Line | None:
+    """Return the error of a GPU or NVSwitch that a line numbers; None for all other lines."""
     text = record.text
-    # Anchored: what user space gets into a kernel line stands later, or `kernel_line` sorts it out.
-    if not text.startswith(("NVRM:", "nvidia-nvswitch")):
-        return None
-    if record.facility != KERNEL_FACILITY and not accept_user:
-        return None
-    line = text[:EVIDENCE_CHARS]
     if (match := _XID.match(text)) is not None:
-        device, code, rest = match["pci"], str(int(match["code"])), match["rest"]
-        return GpuError(CHECK_XID, normalise(device), code, rest, line, record.at)
-    if (match := _SXID.match(text)) is not None:
-        if match["rest"].startswith(_SXID_COMPANION):
-            return None
-        device, code = normalise(match["pci"]), match["code"]
-        return GpuError(CHECK_SXID, device, code, match["rest"], line, record.at)
-    if (match := _OFF_BUS.match(text)) is not None:
-        device = normalise(match["pci"]) if match["pci"] else ""
-        return GpuError(CHECK_XID, device, FALLEN_OFF_THE_BUS, "", line, record.at)
+        code, rest = str(int(match["code"])), match["rest"]
+        found = line(CHECK_XID, code, record, normalise(match["pci"]), _pid(code, rest))
+        return replace(found, detail=_xid_detail(code, rest), count=_count(rest))
+    if (match := _SXID.match(text)) is not None and not match["rest"].startswith(_SXID_COMPANION):
+        rest = match["rest"]
+        device, pid = normalise(match["pci"]), _pid(match["code"], rest)
+        found = line(CHECK_SXID, match["code"], record, device, pid)
+        return replace(found, detail=_sxid_detail(rest), count=_count(rest))
     return None
 
 
-def judge(error: GpuError) -> Finding:
-    """Return the finding of a line, with the verdict of its row in the fault table.
+def _pid(code: str, rest: str) -> str | None:
+    """Return the process that the line names.
 
-    A program's own Xid (13, 31, 43) is a NOTE: the job is restarted, the node has no fault.
+    None for the channels that every end of a job tears down by the hundred: they say nothing of
+    the job.
     """
-    skipped = _SKIPPED.search(error.rest)
-    detail = _sxid_detail(error.rest) if error.check == CHECK_SXID else _xid_detail(error)
-    return Finding(
-        check=error.check,
-        verdict=row_of_line(error.check, error.code, detail, error.line).verdict,
-        first=error.at,
-        last=error.at,
-        device=error.device,
-        code=error.code,
-        detail=detail,
-        evidence=error.line,
-        count=1 + (int(skipped["skipped"]) if skipped else 0),
-    )
+    match = None if code == CHANNEL_TORN_DOWN else _PID.search(rest)
+    return None if match is None else match["pid"]
+
+
+def _count(rest: str) -> int:
+    """Return how many errors the line stands for, with those that the driver skipped."""
+    skipped = _SKIPPED.search(rest)
+    return 1 + (int(skipped["skipped"]) if skipped else 0)
 
 
 def normalise(pci: str) -> str:
@@ -180,15 +133,15 @@ def _sxid_detail(rest: str) -> str:
     )
 
 
-def _xid_detail(error: GpuError) -> str:
+def _xid_detail(code: str, text: str) -> str:
     """What the code alone does not say, as far as the catalogue can use it."""
-    if error.code == RECOVERY_ACTION and (match := _ACTION.match(error.rest)) is not None:
+    if code == RECOVERY_ACTION and (match := _ACTION.match(text)) is not None:
         phrase = match["phrase"].strip()
         return _ACTION_SYNONYMS.get(phrase.lower(), phrase[:64])
-    if "ink" not in error.rest:  # a storm runs through this line, and few Xids name a link
+    if "ink" not in text:  # a storm runs through this line, and few Xids name a link
         return ""
-    rest = unnamed(error.rest)
-    if error.code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
+    rest = unnamed(text)
+    if code == NVLINK_ERROR and (match := _NVLINK.search(rest)) is not None:
         kind = nvlink_kind([int(word, 16) for word in match["registers"].split(",")])
         return f"link={int(match['link'])} {kind}"
     if (match := _NVLINK5.search(rest)) is not None:

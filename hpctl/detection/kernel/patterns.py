@@ -1,0 +1,114 @@
+"""Match kernel lines against the patterns of the fault tables' rows.
+
+The patterns of several checks become one regular expression: a line is matched once, whatever the
+number of rows, and the first pattern in the tables' order wins. Patterns in a row that begin with
+the same fragment share it, so that a long beginning is matched once for all of them.
+hpctl/faults/kernel.md says what the named groups of a pattern mean.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from msgspec import Struct
+
+from hpctl.detection.kernel.line import ENDED, Line, line
+from hpctl.detection.kernel.xid import normalise
+from hpctl.detection.kmsg import Record
+from hpctl.faults.table import FaultRow, rows_of, with_fragments
+
+_GROUP = re.compile(r"\(\?P<(\w+)>")
+_LEAD = re.compile(r"\{[a-z_]+\}")
+_DEVICES = ("pci", "cpu", "neuron", "device")
+_NUMBERED = ("cpu", "neuron")
+"""Groups that hold a number: the device is the group's name and the number."""
+
+
+class _Group(Struct, frozen=True):
+    """A named group of the joined pattern, and what the row's own pattern calls it."""
+
+    name: str
+    means: str
+
+
+class _Alternative(Struct, frozen=True):
+    """One pattern of a row within the joined pattern."""
+
+    row: FaultRow
+    groups: tuple[_Group, ...]
+
+
+class LinePatterns:
+    """Reads the lines of some checks by the patterns of their rows."""
+
+    def __init__(self, checks: Iterable[str]) -> None:
+        self._alternatives: dict[str, _Alternative] = {}
+        rows = (row for check in checks for row in rows_of(check))
+        patterns = [(row, pattern) for row in rows for pattern in row.line]
+        parts = [
+            self._joined(lead, tuple(alike))
+            for lead, alike in groupby(patterns, key=lambda one: _lead(one[1]))
+        ]
+        self._pattern = re.compile("|".join(parts)) if parts else None
+
+    def _joined(self, lead: str, patterns: tuple[tuple[FaultRow, str], ...]) -> str:
+        """Return the patterns as one, with names of their own, and note what these stand for."""
+        shared: list[_Group] = []
+        begins = self._renamed(lead, shared, f"s{len(self._alternatives)}")
+        parts = []
+        for row, pattern in patterns:
+            name = f"p{len(self._alternatives)}"
+            own: list[_Group] = []
+            text = self._renamed(pattern.removeprefix(lead), own, name)
+            self._alternatives[name] = _Alternative(row, (*shared, *own))
+            parts.append(f"(?P<{name}>{text})")
+        return f"{begins}(?:{'|'.join(parts)})"
+
+    @staticmethod
+    def _renamed(pattern: str, groups: list[_Group], prefix: str) -> str:
+        def rename(found: re.Match[str]) -> str:
+            name = f"{prefix}_{len(groups)}"
+            groups.append(_Group(name, found[1]))
+            return f"(?P<{name}>"
+
+        return _GROUP.sub(rename, with_fragments(pattern))
+
+    def gather(self, record: Record) -> Line | None:
+        """Return what a record says by the first pattern that matches it; None where none does."""
+        if self._pattern is None or (match := self._pattern.match(record.text)) is None:
+            return None
+        # The group around a pattern is closed after those within it.
+        found = self._alternatives[str(match.lastgroup)]
+        said = dict(_said(match, found.groups))
+        code = found.row.code or _code(said)
+        ended = ENDED if "ended" in said else ""
+        return line(found.row.check, f"{ended}{code}", record, _device(said), said.get("pid"))
+
+
+def _lead(pattern: str) -> str:
+    """Return the fragment that a pattern begins with."""
+    found = _LEAD.match(pattern)
+    return found[0] if found else ""
+
+
+def _said(match: re.Match[str], groups: Iterable[_Group]) -> Iterator[tuple[str, str]]:
+    """Yield what the line says by the names of the row's groups."""
+    for group in groups:
+        value = match[group.name]
+        if value is not None:
+            yield group.means, value
+
+
+def _device(said: dict[str, str]) -> str:
+    for name in _DEVICES:
+        if name in said:
+            value = said[name]
+            if name == "pci":
+                return normalise(value)
+            return f"{name}{value}" if name in _NUMBERED else value
+    return ""
+
+
+def _code(said: dict[str, str]) -> str:
+    """Return the name of the group that is a code: in rows that stand for every code."""
+    return next(name for name in said if name not in (*_DEVICES, "pid", "ended"))

@@ -1,0 +1,43 @@
+"""Join a lockup or an oops with the line after it that says in which driver it happened.
+
+Not patterns of rows: the finding needs two lines.
+
+    watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python:1234]
+    RIP: 0010:nv_poll+0x12/0x80 [nvidia]
+"""
+
+import re
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from hpctl.detection.kernel.line import Line, line
+from hpctl.detection.kmsg import Record
+
+TRACE_CHECKS = ("kernel.lockup", "kernel.crash")
+"""Checks of lines that a trace may follow."""
+TRACE_FOLLOWS = timedelta(seconds=2)
+"""A lockup's or an oops's registers are printed within this time after it."""
+_HAS_TRACE = frozenset({"soft", "soft-long", "hard", "rcu", "oops"})
+_FRAME = re.compile(
+    r"(?:RIP: [0-9a-f]{4}:|pc : )[\w.]+\+0x[0-9a-f]+/0x[0-9a-f]+ "
+    r"\[(?P<module>nvidia\w*|efa|neuron)\b"
+)
+
+
+def has_trace(trouble: Line) -> bool:
+    """Return whether the kernel prints registers after this line."""
+    return trouble.code in _HAS_TRACE
+
+
+def ends_trace(trouble: Line, record: Record) -> bool:
+    """Return whether a record is too late to be of the trace, or begins another one."""
+    return record.at - trouble.at > TRACE_FOLLOWS or record.text.startswith("WARNING: ")
+
+
+def in_driver(trouble: Line, record: Record) -> Line | None:
+    """Return `trouble` again as one inside a driver where this record says so."""
+    if (match := _FRAME.match(record.text)) is None:
+        return None
+    found = line(trouble.check, "driver", record, trouble.device)
+    return replace(found, detail=match["module"], pid=trouble.pid)
