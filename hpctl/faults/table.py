@@ -57,6 +57,9 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     groups mean), `example` one of these lines, and `seen` the recordings that hold one, empty where
     it is known from sources and reports alone. A row without `line` is read by code: the module is
     in `hpctl/detection/kernel/`.
+
+    For a counter in sysfs, `counter` is its path below the device's folder and `when` how it is
+    compared with a limit of the check (fabric.md says how it is written).
     """
 
     check: str
@@ -74,6 +77,8 @@ class FaultRow(Struct, frozen=True, forbid_unknown_fields=True):
     line: tuple[str, ...] = ()
     example: str = ""
     seen: str = ""
+    counter: str = ""
+    when: str = ""
 
     @property
     def rules(self) -> tuple[RuleId, ...]:

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from hpctl.detection.checks import efa_errors, efa_retrans, rdma_errors
+from hpctl.detection.counter_rules import counter_rules
 from hpctl.detection.rdma_counters import Reading, Sweep, Trace
 from hpctl.detection.runner import load
 from hpctl.faults.table import CHECKS
@@ -15,7 +16,7 @@ from tests.fakes.fabric import BORN, traces
 TABLE = yaml.safe_load(Path(__file__).with_name("fabric_cases.yaml").read_text())
 HEALTHY = TABLE.pop("healthy")
 LOADED = {spec.name: load(spec) for spec in CHECKS if spec.name in TABLE}
-WARNINGS = {"stalled_all", "refused", "ratio", *(code for code, _ in efa_errors.CODES.values())} | {
+WARNINGS = {"stalled_all", "refused", "ratio", *(rule.code for rule in efa_errors.RULES)} | {
     *("symbol_error_rate", "local_ack_timeout_err", "port_xmit_discards")
 }
 """What a job or a remote node can cause."""
@@ -108,3 +109,17 @@ def test_gauges():
     assert reported == {"rdma.errors_per_s": 2.0, "rdma.retrans_per_s": 2.0}
     for gauges in (efa_retrans.gauges_retrans, efa_errors.gauges_errors, rdma_errors.gauges_errors):
         assert gauges(now, None) == gauges(now, now) == {}
+
+
+@pytest.mark.parametrize("check", ["rdma.errors", "efa.errors", "neuron.errors"])
+def test_every_row_of_a_counter_names_limits_of_its_check(check: str) -> None:
+    spec = next(spec for spec in CHECKS if spec.name == check)
+    limits = {name: one.value for name, one in spec.limits.items()}
+    rules = counter_rules(check)
+    assert rules
+    for rule in rules:
+        if rule.operator == ">=":
+            assert rule.limit in limits
+        else:
+            assert rule.operator in (">", "bucket")
+            assert rule.allowed(60.0, limits) >= 0

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
-from hpctl.detection.check import Judged, Limits, warn
+from hpctl.detection.check import Judged, Limits, Observation, warn
 from hpctl.detection.checks.efa_reading import failures
+from hpctl.detection.counter_rules import counter_rules, find_worst
 from hpctl.detection.rdma_counters import Trace
 
 # Errors that EFA devices count: only ever a warning, for a job or a remote node can cause them.
@@ -14,35 +15,20 @@ from hpctl.detection.rdma_counters import Trace
 # load; here packets and bytes may creep by what is 1e-4 of the line rate. What a node says of its
 # remote side points away from it: the head node compares the peers of a job, by the gauges.
 
-CODES: Mapping[str, tuple[str, str]] = {
-    "rx_drops": ("rx_drops", "events"),
-    "rdma_read_wr_err": ("rdma_read_wr_err", "events"),
-    "rdma_write_wr_err": ("rdma_write_wr_err", "events"),
-    "unresponsive_remote_events": ("remote_unresponsive", "events"),
-    "impaired_remote_conn_events": ("remote_impaired", "events"),
-    "retrans_timeout_events": ("retrans_timeout_events", "events"),
-    "retrans_pkts": ("retrans_pkts", "retrans_pkts"),
-    "retrans_bytes": ("retrans_bytes", "retrans_bytes"),
-}
-"""For each counter its code, and what its limits are called: `burst_` and `refill_` with that."""
+RULES = counter_rules("efa.errors")
 
 
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """One observation a counter, naming its worst device; refusals and dead counters a device."""
     yield from _devices(seen, limits)
-    for counter, (code, kind) in CODES.items():
-        over: dict[str, tuple[int, float]] = {}
-        for then in seen.past:
-            age = seen.now.at - then.at
-            allowed = limits[f"burst_{kind}"] + limits[f"refill_{kind}"] * age
-            for device, grown in seen.rises(then, counter):
-                if grown > allowed and grown > over.get(device, (0, 0.0))[0]:
-                    over[device] = grown, age
+    for rule in RULES:
+        over = find_worst(seen, rule, limits)
         if over:
             worst = max(over, key=lambda device: over[device][0])
             grown, age = over[worst]
             others = f", and {len(over) - 1} more devices" if len(over) > 1 else ""
-            yield warn(code, "", f"{counter} +{grown} in {age:.0f} s on {worst}{others}")
+            detail = f"{rule.name} +{grown} in {age:.0f} s on {worst}{others}"
+            yield Observation(rule.code, "", rule.verdict, detail)
 
 
 def _devices(seen: Trace, limits: Limits) -> Judged:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpctl.detection.check import Machine
+from hpctl.detection.counter_rules import counter_rules
 from hpctl.detection.rdma import efa_devices
 from hpctl.detection.rdma_counters import CounterFiles, History, Reading, Sweep, Trace, rise
 
@@ -26,11 +27,8 @@ SPANS_S = (60.0, 600.0)
 """How far back counters can be compared."""
 
 
-PORT = (
-    *("tx_bytes", "tx_pkts", "rx_bytes", "rx_drops", "rdma_read_wr_err", "rdma_write_wr_err"),
-    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events"),
-    *("unresponsive_remote_events", "impaired_remote_conn_events"),
-)
+PORT = (*("tx_bytes", "tx_pkts", "rx_bytes"), *(rule.name for rule in counter_rules("efa.errors")))
+"""Counters of a port: of the traffic, and those that rows of `efa.errors` compare."""
 
 
 ASKED = (

@@ -1,11 +1,11 @@
 """Check `neuron.errors`: Neuron devices count no uncorrected memory errors."""
 
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from hpctl.detection.check import Judged, Limits, Machine, fail
+from hpctl.detection.check import Judged, Limits, Machine, Observation
 from hpctl.detection.checks.neuron_reading import Device, ErrorCounters
+from hpctl.detection.counter_rules import counter_rules
 
 # Uncorrectable memory errors of Neuron devices.
 #
@@ -13,11 +13,7 @@ from hpctl.detection.checks.neuron_reading import Device, ErrorCounters
 # the agent ran then or not. AWS says to replace the instance for HBM and SRAM, and to reboot for
 # what can be repaired (Neuron Runtime troubleshooting guide).
 
-CODES: Mapping[str, str] = {
-    "mem_ecc_uncorrected": "mem_uncorrected",
-    "sram_ecc_uncorrected": "sram_uncorrected",
-    "mem_ecc_repairable_uncorrected": "mem_repairable",
-}
+RULES = counter_rules("neuron.errors")
 
 
 @lru_cache(maxsize=4)
@@ -35,7 +31,8 @@ def judge_errors(
 ) -> Judged:
     """Each device and kind of error from the limit on."""
     for device in seen:
-        for counter, code in CODES.items():
-            count = device.errors.get(counter, 0)
-            if count >= limits["errors"]:
-                yield fail(code, device.name, f"{count} uncorrected errors", counter)
+        for rule in RULES:
+            count = device.errors.get(rule.name, 0)
+            if count >= limits[rule.limit]:
+                detail = f"{count} uncorrected errors"
+                yield Observation(rule.code, device.name, rule.verdict, detail, rule.name)

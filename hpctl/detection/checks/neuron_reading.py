@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from hpctl.detection.check import CannotTell, Machine, NotHere
+from hpctl.detection.counter_rules import counter_rules
 
 # AWS Neuron devices (Trainium, Inferentia) as their driver shows them in sysfs.
 
@@ -20,7 +21,7 @@ PCI_ID = re.compile(r"0x7[0-9]64")
 """PCI device ids of Neuron: 0x7064 (Inferentia), 0x7164 (Trainium), and what followed."""
 
 
-COUNTERS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected", "mem_ecc_repairable_uncorrected")
+COUNTERS = tuple(rule.name for rule in counter_rules("neuron.errors"))
 """Names of the driver (Neuron Sysfs User Guide); the last is missing from older drivers."""
 
 

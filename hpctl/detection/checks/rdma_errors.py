@@ -1,16 +1,14 @@
 """Check `rdma.errors`: InfiniBand and RoCE ports count no errors that matter."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from msgspec import Struct
-
 from hpctl.detection.check import Judged, Limits, Machine, Observation
+from hpctl.detection.counter_rules import counter_rules, find_worst
 from hpctl.detection.rdma import Device, other_devices
 from hpctl.detection.rdma_counters import CounterFiles, History, Reading, Sweep, Trace
-from hpctl.vocabulary.model import Verdict
 
 # Errors that InfiniBand and RoCE ports count (thresholds of facts/detection 1.2).
 #
@@ -20,65 +18,35 @@ from hpctl.vocabulary.model import Verdict
 SPANS_S = (60.0, 3600.0)
 
 
-PORT = (
-    *("link_downed", "symbol_error", "link_error_recovery", "local_link_integrity_errors"),
-    *("excessive_buffer_overrun_errors", "port_rcv_errors", "port_xmit_discards"),
-)
+_PORTS, _INTERFACES = "ports", "device/net"
+RULES = counter_rules("rdma.errors")
+_FOR_GAUGES = ("ports/*/hw_counters/out_of_sequence",)
+"""Counters without a row: only a gauge is made of them."""
 
 
-HARDWARE = ("rnr_nak_retry_err", "local_ack_timeout_err", "out_of_sequence")
-
-
-FILES: Mapping[str, tuple[str, ...]] = {
-    **{name: (f"counters/{name}",) for name in PORT},
-    **{name: (f"hw_counters/{name}",) for name in HARDWARE},
-}
-
-
-CARRIER = "carrier_changes"
-
-
-class Rule(Struct, frozen=True):
-    """More of a counter than the limit of that name in `per_s` seconds is an observation."""
-
-    counter: str
-    limit: str
-    per_s: float
-    verdict: Verdict = Verdict.FAIL
-    code: str = ""
-
-
-RULES = (
-    Rule("link_downed", "link_downed_per_hour", 3600),
-    Rule("excessive_buffer_overrun_errors", "buffer_overruns_per_hour", 3600),
-    Rule("local_link_integrity_errors", "integrity_errors_per_hour", 3600),
-    Rule("rnr_nak_retry_err", "rnr_nak_retries_per_hour", 3600),
-    Rule("symbol_error", "symbol_errors_per_hour", 3600),
-    Rule("symbol_error", "symbol_errors_per_s", 1, Verdict.WARN, "symbol_error_rate"),
-    Rule("link_error_recovery", "link_recoveries_per_min", 60),
-    Rule("port_rcv_errors", "receive_errors_per_s", 1),
-    Rule("local_ack_timeout_err", "ack_timeouts_per_s", 1, Verdict.WARN),
-    Rule("port_xmit_discards", "discards_per_s", 1, Verdict.WARN),
-    Rule(CARRIER, "carrier_changes_per_hour", 3600),
-)
+def _files(below: str) -> dict[str, Sequence[str]]:
+    """Return the counters of each folder in `below`, by name, with their path in that folder."""
+    start = f"{below}/*/"
+    files: dict[str, Sequence[str]] = {}
+    for path in (*(rule.file for rule in RULES), *_FOR_GAUGES):
+        if path.startswith(start):
+            files[path.rpartition("/")[2]] = (path.removeprefix(start),)
+    return files
 
 
 class PortCounters:
     """The ports and network interfaces of all devices below one root. Not for several threads."""
 
     def __init__(self) -> None:
-        self._ports = CounterFiles(FILES)
-        self._interfaces = CounterFiles({CARRIER: (CARRIER,)})
+        self._ports = CounterFiles(_files(_PORTS))
+        self._interfaces = CounterFiles(_files(_INTERFACES))
         self._history = History(SPANS_S)
 
     def trace(self, machine: Machine) -> Trace:
         """Read them all. Raises NotHere, CannotTell."""
         now = machine.monotonic()
         found = other_devices(machine)
-        seen = {
-            **_read(self._ports, found, "ports"),
-            **_read(self._interfaces, found, "device/net"),
-        }
+        seen = {**_read(self._ports, found, _PORTS), **_read(self._interfaces, found, _INTERFACES)}
         past = self._history.past(now)
         self._history.add(Sweep(now, seen))
         return Trace(Sweep(now, seen), past)
@@ -94,7 +62,7 @@ def _read(files: CounterFiles, found: Iterable[Device], below: str) -> dict[str,
             continue
         for name in names:
             port = device.name if name == "1" else f"{device.name}/{name}"
-            folders[port if below == "ports" else name] = f"{device.folder}/{below}/{name}"
+            folders[port if below == _PORTS else name] = f"{device.folder}/{below}/{name}"
     files.keep_only(list(folders.values()))
     read = {name: files.read(folder) for name, folder in folders.items()}
     return {name: reading for name, reading in read.items() if reading is not None}
@@ -113,21 +81,9 @@ def gather_errors(machine: Machine) -> Trace:
 def judge_errors(seen: Trace, before: Trace | None, limits: Limits) -> Judged:
     """One observation for each rule and port, with the window that shows most."""
     for rule in RULES:
-        worst: dict[str, tuple[int, float]] = {}
-        windows = [then for then in seen.past if seen.now.at - then.at <= rule.per_s]
-        for then in windows or seen.past[-1:]:
-            age = seen.now.at - then.at
-            allowed = limits[rule.limit] * max(1.0, age / rule.per_s)
-            for port, grown in seen.rises(then, rule.counter):
-                if grown > allowed and grown > worst.get(port, (0, 0.0))[0]:
-                    worst[port] = grown, age
-        for port, (grown, age) in worst.items():
-            yield Observation(
-                rule.code or rule.counter,
-                port,
-                rule.verdict,
-                f"{rule.counter} +{grown} in {age:.0f} s",
-            )
+        for port, (grown, age) in find_worst(seen, rule, limits).items():
+            detail = f"{rule.name} +{grown} in {age:.0f} s"
+            yield Observation(rule.code, port, rule.verdict, detail)
 
 
 def gauges_errors(seen: Trace, before: Trace | None) -> Mapping[str, float]:

@@ -1,0 +1,63 @@
+"""Compare counters of devices with limits, as the rows of the fault tables say."""
+
+from msgspec import Struct
+
+from hpctl.detection.check import Limits
+from hpctl.detection.rdma_counters import Trace
+from hpctl.faults.table import FaultRow, rows_of
+from hpctl.vocabulary.model import Verdict
+
+_SPANS_S = {"_per_s": 1.0, "_per_min": 60.0, "_per_hour": 3600.0}
+
+
+class CounterRule(Struct, frozen=True):
+    """One row that compares a counter: `file` is its path below the device's folder."""
+
+    name: str
+    file: str
+    code: str
+    verdict: Verdict
+    operator: str
+    limit: str
+
+    @property
+    def span_s(self) -> float:
+        """Seconds in which the counter may grow by the limit, by the end of the limit's name."""
+        return next(span for end, span in _SPANS_S.items() if self.limit.endswith(end))
+
+    def allowed(self, age_s: float, limits: Limits) -> float:
+        """Return by how much the counter may grow in so many seconds."""
+        if self.operator == "bucket":
+            return limits[f"burst_{self.limit}"] + limits[f"refill_{self.limit}"] * age_s
+        return limits[self.limit] * max(1.0, age_s / self.span_s)
+
+
+def counter_rules(check: str) -> tuple[CounterRule, ...]:
+    """Return the rules of a check, in the order of its rows."""
+    return tuple(_rule(row) for row in rows_of(check) if row.counter)
+
+
+def find_worst(seen: Trace, rule: CounterRule, limits: Limits) -> dict[str, tuple[int, float]]:
+    """Return the devices whose counter grew by too much: by how much, and in how many seconds.
+
+    Of the earlier sweeps that are compared, the one that shows most counts.
+    """
+    past = seen.past
+    if rule.operator == ">":
+        within = [then for then in past if seen.now.at - then.at <= rule.span_s]
+        past = tuple(within) or past[-1:]
+    worst: dict[str, tuple[int, float]] = {}
+    for then in past:
+        age = seen.now.at - then.at
+        allowed = rule.allowed(age, limits)
+        for device, grown in seen.rises(then, rule.name):
+            if grown > allowed and grown > worst.get(device, (0, 0.0))[0]:
+                worst[device] = grown, age
+    return worst
+
+
+def _rule(row: FaultRow) -> CounterRule:
+    operator, _, limit = row.when.partition(" ")
+    name = row.counter.rpartition("/")[2]
+    verdict = Verdict.WARN if row.treatment == "I" else Verdict.FAIL
+    return CounterRule(name, row.counter, row.code, verdict, operator, limit)
