@@ -36,7 +36,8 @@ for three minutes stops optional checks and reports it (`agent.checks`, code `sh
 
 KERNEL_HEAD = """A line is judged when it is read. Only lines of the kernel's own facility count,
 and none that begins with a process name, so that no process can forge a fault. Codes are in the
-[catalogue](catalogue.md). A finding clears at a restart{gone}.
+[catalogue](catalogue.md); `hpctl/faults/kernel.md` has a pattern and an example of each. A finding
+clears at a restart{gone}.
 
 A line's verdict is that of its row in the catalogue: `fail` where hpctl treats the node, `warn`
 where the node is shown as Suspect, `note` for all others. A note is counted and shown

@@ -35,6 +35,7 @@ from hpctl.faults.incidents import (
     together,
 )
 from hpctl.faults.reachability import CHECKS as REACH
+from hpctl.faults.table import DRIVERS
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Assessment, Condition, FaultClass, Remedy, Urgency
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName, RuleId
@@ -47,19 +48,7 @@ SETTLED = timedelta(minutes=10)
 """After the last finding: no row waits longer for companions."""
 
 
-CHECKS_OF_DRIVER: Mapping[str, tuple[str, ...]] = {
-    "nvidia": ("kernel.xid", "kernel.sxid", "kernel.nvidia", "gpu."),
-    "neuron": ("kernel.neuron", "neuron."),
-    "mlx5": ("kernel.mlx5", "rdma."),
-    "efa": ("kernel.efa", "efa."),
-    "infiniband": ("kernel.mlx5", "kernel.efa", "rdma.", "efa."),
-    "disk": ("kernel.block", "kernel.nvme", "kernel.fs", "host.readonly", "host.nvme"),
-    "lustre": ("kernel.lustre", "host.mounts"),
-    "nfs": ("kernel.nfs", "host.mounts"),
-    "pcie": ("kernel.pcie",),
-    "memory": ("kernel.memory", "host.edac"),
-}
-"""The checks whose findings speak of the hardware of a driver, by its name in `kernel.driver`."""
+_CHECKS_OF_DRIVER = {row.driver: row.checks for row in DRIVERS}
 
 
 _HEALTHY = Condition.HEALTHY
@@ -214,7 +203,7 @@ def _confirms(sign: Incident, lines: Incident, fold: timedelta) -> bool:
     if not together(sign, lines, fold):
         return False
     drivers = {finding.detail for finding in lines.findings}
-    return any(sign.check.startswith(CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
+    return any(sign.check.startswith(_CHECKS_OF_DRIVER.get(driver, ())) for driver in drivers)
 
 
 def _case(incident: Incident, fault: FaultClass, note: str = "") -> _Case:

@@ -15,13 +15,13 @@ treatments:
 - X   stop the jobs, start them elsewhere, replace the instance
 
 A line of a table is one row by its columns, the names of fields: FaultRow, CheckSpec, Limit,
-BenignLine, or a fragment of patterns. The column `options` holds the fields that most rows do
-without. A cell of patterns, heads or words has each in backquotes; a vertical bar in a cell has a
-backslash before it. A heading is a section of the documentation; the text below it is for readers.
-The order of the files here, and of the lines in them, is the order of precedence: among rows that
-are equally urgent and equally strong the one that stands first names the fault. What is misspelled
-or incomplete raises at the first import. The tables are meant to be reviewed line by line;
-docs/catalogue.md shows each row that departs from what NVIDIA says.
+BenignLine, DriverRow, or a fragment of patterns. The column `options` holds the fields that most
+rows do without. A cell of patterns, heads, words or checks has each in backquotes; a vertical bar
+in a cell has a backslash before it. A heading is a section of the documentation; the text below it
+is for readers. The order of the files here, and of the lines in them, is the order of precedence:
+among rows that are equally urgent and equally strong the one that stands first names the fault.
+What is misspelled or incomplete raises at the first import. The tables are meant to be reviewed
+line by line; docs/catalogue.md shows each row that departs from what NVIDIA says.
 """
 
 import pkgutil
@@ -124,6 +124,18 @@ class BenignLine(Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
+class DriverRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """A driver of `kernel.driver`: how its lines begin, and which checks speak of its hardware.
+
+    `heads` are the first four characters of its lines, `checks` what the names of the checks begin
+    with.
+    """
+
+    driver: str
+    heads: tuple[str, ...]
+    checks: tuple[str, ...] = ()
+
+
 class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     """One number that a check compares with, its unit, and where it comes from."""
 
@@ -178,7 +190,7 @@ _QUOTED = re.compile(r"`([^`]+)`")
 _FRAGMENT = re.compile(r"\{([a-z_]+)\}")
 FRAGMENTS: dict[str, str] = {}
 """What `{name}` stands for in a pattern: filled when the tables are read."""
-_QUOTED_COLUMNS = ("line", "heads", "words")
+_QUOTED_COLUMNS = ("line", "heads", "words", "checks")
 _FILES = ("gpu", "fabric", "host", "kernel", "outside")
 
 
@@ -219,19 +231,29 @@ def _with_lists(cells: Mapping[str, str]) -> dict[str, str | list[str]]:
     return found
 
 
-def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list[BenignLine]]:
-    """Return the rows and the checks of each section, and the lines that are no trouble."""
-    faults: dict[str, list[FaultRow]] = {}
-    checks: dict[str, list[CheckSpec]] = {}
+class _Tables(Struct):
+    """All rows: the faults and the checks by section, the drivers, and the lines of no trouble."""
+
+    faults: dict[str, list[FaultRow]] = field(default_factory=dict)
+    checks: dict[str, list[CheckSpec]] = field(default_factory=dict)
+    drivers: list[DriverRow] = field(default_factory=list)
+    benign: list[BenignLine] = field(default_factory=list)
+
+
+def _read() -> _Tables:
+    """Read the files. What is misspelled or incomplete raises."""
+    tables = _Tables()
     limits: dict[str, dict[str, Limit]] = {}
-    benign: list[BenignLine] = []
     for title, cells in (line for name in _FILES for line in _lines(name)):
         if "limit" in cells:
             check, name = cells.pop("check"), cells.pop("limit")
             limits[check][name] = convert(cells, Limit, strict=False)
             continue
+        if "driver" in cells:
+            tables.drivers.append(convert(_with_lists(cells), DriverRow))
+            continue
         if "begins" in cells:
-            benign.append(convert(cells, BenignLine))
+            tables.benign.append(convert(cells, BenignLine))
             continue
         if "fragment" in cells:
             FRAGMENTS[cells["fragment"]] = cells["stands for"].strip("`")
@@ -239,32 +261,36 @@ def _read() -> tuple[dict[str, list[FaultRow]], dict[str, list[CheckSpec]], list
         options = dict(_options(cells.pop("options")))
         row = {**options, **_with_lists(cells)}
         if "treatment" in row:
-            faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
+            tables.faults.setdefault(title, []).append(convert(row, FaultRow, strict=False))
         else:
             spec = convert(row, CheckSpec, strict=False)
-            checks.setdefault(title, []).append(spec)
+            tables.checks.setdefault(title, []).append(spec)
             limits[spec.name] = cast(dict[str, Limit], spec.limits)
-    return faults, checks, benign
+    return tables
 
 
-_FAULTS, _CHECKS, _BENIGN = _read()
+_TABLES = _read()
 SECTIONS: tuple[tuple[str, tuple[FaultRow, ...]], ...] = tuple(
-    (title, tuple(rows)) for title, rows in _FAULTS.items()
+    (title, tuple(rows)) for title, rows in _TABLES.faults.items()
 )
 """A title and its rows, as the documentation shows them."""
 TIMED: tuple[tuple[str, tuple[CheckSpec, ...]], ...] = tuple(
     (title, tuple(specs))
-    for title, specs in _CHECKS.items()
+    for title, specs in _TABLES.checks.items()
     if not specs[0].name.startswith("kernel.")
 )
 """The checks that run at intervals, by the same titles."""
 CHECKS: tuple[CheckSpec, ...] = tuple(spec for _, specs in TIMED for spec in specs)
 KERNEL_CHECKS: tuple[CheckSpec, ...] = tuple(
-    spec for specs in _CHECKS.values() for spec in specs if spec.name.startswith("kernel.")
+    spec for specs in _TABLES.checks.values() for spec in specs if spec.name.startswith("kernel.")
 )
 """The checks of the kernel's lines, which are judged when they are read."""
-BENIGN_LINES: tuple[BenignLine, ...] = tuple(_BENIGN)
+BENIGN_LINES: tuple[BenignLine, ...] = tuple(_TABLES.benign)
 """The kernel lines that a healthy node prints."""
+
+
+DRIVERS: tuple[DriverRow, ...] = tuple(_TABLES.drivers)
+"""The drivers whose unknown lines are counted."""
 
 
 def _by_rule() -> dict[RuleId, FaultRow]:

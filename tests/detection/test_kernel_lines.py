@@ -9,11 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpctl.detection.kernel.log import Kernel
-from hpctl.detection.kernel.unknown_driver_lines import DRIVERS
 from hpctl.detection.kmsg import RECORD_BYTES, Record
-from hpctl.faults.assess import CHECKS_OF_DRIVER
 from hpctl.faults.catalogue import SHIPPED
-from hpctl.faults.table import CHECKS, KERNEL_CHECKS, rows_of
+from hpctl.faults.table import CHECKS, DRIVERS, KERNEL_CHECKS, rows_of
 from hpctl.vocabulary.model import Clears, Finding, Report, Verdict
 from hpctl.wire import reports as wire
 from tests.detection.kernel_cases import BENIGN, CASES, NOTHING, OOM_OF_A_JOB, WATCH
@@ -197,9 +195,8 @@ def test_a_note_names_its_driver_and_the_head_node_knows_whose_checks_confirm_it
     texts = ("NVRM: new words", "mlx5_core 0000:5e:00.0: new failure", "nvme nvme1: new failure")
     found = kernel().findings(records(*texts))
     assert [f.detail for f in found] == ["nvidia", "mlx5", "disk"]
-    assert set(CHECKS_OF_DRIVER) <= set(DRIVERS)
     names = [spec.name for spec in (*CHECKS, *KERNEL_CHECKS)]
-    for prefix in chain.from_iterable(CHECKS_OF_DRIVER.values()):
+    for prefix in chain.from_iterable(row.checks for row in DRIVERS):
         assert any(name.startswith(prefix) for name in names), prefix
 
 

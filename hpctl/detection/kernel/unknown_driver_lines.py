@@ -4,13 +4,12 @@ Not patterns of rows: a line is recognized by words anywhere in it, after all ro
 """
 
 import re
-from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from hpctl.detection.kernel.line import HEAD_CHARS, Line, line
 from hpctl.detection.kmsg import Record
-from hpctl.faults.table import BENIGN_LINES
+from hpctl.faults.table import BENIGN_LINES, DRIVERS
 
 # What drivers and file systems report in phrases that no other family knows.
 #
@@ -30,36 +29,8 @@ from hpctl.faults.table import BENIGN_LINES
 DRIVER_CHECK = "kernel.driver"
 
 
-_DISKS = ("EXT4", "XFS ", "BTRF", "JBD2", "md: ", "md/r", "devi", "bloc", "nvme")
-
-
-_NUMBERED = tuple(f"{name}{n}" for name in ("sd ", "ata") for n in range(10))
-
-
-DRIVERS: Mapping[str, tuple[str, ...]] = {
-    "nvidia": ("NVRM", "nvid"),
-    "neuron": ("neur",),
-    "mlx5": ("mlx5",),
-    "efa": ("efa ",),
-    "infiniband": ("infi",),
-    "ethernet": ("ena ", "bond"),
-    "pcie": ("pcie", "pci ", "pci_", "DMAR", "AMD-"),
-    "disk": (*_DISKS, *_NUMBERED),
-    "nfs": ("NFS:", "NFSv", "nfs:", "lock", "RPC:"),
-    "lustre": ("Lust", "LNet"),
-    "network-storage": ("ceph", "libc", "CIFS"),
-    "memory": ("EDAC", "mce:"),
-    "clock": ("cloc",),
-}
-"""A driver, as a finding's `detail` names it, by the first four characters of its lines."""
-
-
-_DRIVER_OF = {head: driver for driver, heads in DRIVERS.items() for head in heads}
-
-
+_DRIVER_OF = {head: row.driver for row in DRIVERS for head in row.heads}
 DRIVER_HEADS = tuple(_DRIVER_OF)
-
-
 _ALWAYS = ("NVRM: ", "XFS (", "LustreError: ", "LNetError: ", "EXT4-fs warning ")
 """These call a line an error themselves, or print little else."""
 
