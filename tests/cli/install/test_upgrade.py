@@ -80,7 +80,7 @@ def recovery(machine):
 
 def report(machine: Booted, verdict: str) -> None:
     lines = ("--check", "scratch", "--verdict", verdict)
-    machine.says("hpctl", "report", *lines, "--strict")
+    machine.says("hpctl", "agent", "report", *lines, "--strict")
 
 
 def set_up(machine: Booted, package: str) -> None:
