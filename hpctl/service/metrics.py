@@ -11,7 +11,7 @@ import math
 import pkgutil
 import time
 from collections import Counter as Counted
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
@@ -209,8 +209,10 @@ class Metrics:
         self,
         calls: Mapping[tuple[str, str], int] | None = None,
         agent_port: int = AGENT_METRICS_PORT,
+        leader: Callable[[], bool] | None = None,
     ) -> None:
-        """`calls`: how often each operation of the API was called, with which result."""
+        """`calls`: how often each operation of the API was called, with which result. `leader` is
+        asked at each scrape whether this daemon leads."""
         self._view: View | None = None
         self._agent_port = agent_port
         # They would be a second series for each counter, which nobody reads.
@@ -218,7 +220,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._counts = _Counts(self.registry)
         self.failed, self.journal = self._counts.failed, self._counts.journal
-        self.leader, self.notifications = self._counts.leader, self._counts.notifications
+        self.notifications = self._counts.notifications
+        if leader is not None:
+            self._counts.leader.set_function(lambda: float(leader()))
         self._recoveries = _Recoveries(self._counts)
         self._sampler = _Sampler(self._counts)
         # Empty at first, and the same mapping as it fills.

@@ -15,13 +15,16 @@ from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.config import Config
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import Observer, Sources
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Unavailable
@@ -284,12 +287,16 @@ class Daemon:
         self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch
-        self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch, HangWatch())
-        self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
+        live = LiveConfig(Config(kill_switch=switch))
+        sources = Sources(self.scheduler, self.cloud, self.book, HangWatch())
+        # Parts are read wherever they may be.
+        self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
-        executor = Executor(self.scheduler, self.provider, memory, clock, agents=agents)
-        requests = RequestDesk(self.journal, self.observer, memory, "", lambda: None, clock)
+        effectors = Effectors(self.scheduler, self.provider, agents)
+        executor = Executor(effectors, memory, clock)
+        port = LoopPort(self.observer, memory, clock, lambda: None)
+        requests = RequestDesk(self.journal, port, live)
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock, KINDS)
         self._untold: list[JobReported] = []
