@@ -38,7 +38,7 @@ from hpctl.vocabulary.identity import JobId, RecoveryId
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings, Refusal, readable
-from hpctl.wire.proved_route import proved_route
+from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.leadership import Leadership
@@ -201,6 +201,11 @@ def route(
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
-    refusals = ("hpctl_requests_refused", "Operators' requests not taken.")
-    path, most = wire.REQUESTS_PATH, wire.MAX_REQUEST
-    return proved_route(path, most, settings, answer, refusals, registry)
+    refused = RefusalCounter("hpctl_requests_refused", "Operators' requests not taken.", registry)
+    return proved_route(
+        path=wire.REQUESTS_PATH,
+        most=wire.MAX_REQUEST,
+        settings=settings,
+        answer_to=answer,
+        refused=refused,
+    )

@@ -46,7 +46,7 @@ from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire.authentication import IntakeSettings, RateLimiter, Refusal, readable
-from hpctl.wire.proved_route import proved_route
+from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
     from hpctl.engine.live_config import LiveConfig
@@ -69,9 +69,14 @@ Take = Callable[[JobReport, int, datetime], job_wire.Taken]
 def route(take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry) -> Route:
     """The route for the intake's application."""
     jobs = _Jobs(take, clock, registry)
-    refusals = ("hpctl_job_reports_refused", "Job reports refused.")
-    path, most = job_wire.PATH, job_wire.MAX_BODY
-    return proved_route(path, most, settings, jobs.event, refusals, registry)
+    refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
+    return proved_route(
+        path=job_wire.PATH,
+        most=job_wire.MAX_BODY,
+        settings=settings,
+        answer_to=jobs.event,
+        refused=refused,
+    )
 
 
 class _Jobs:

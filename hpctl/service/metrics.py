@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from hpctl import __version__
@@ -93,11 +94,20 @@ def family_of(rule: RuleId) -> str:
     return family if family in CLASSES else OTHER
 
 
-def _series() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """What each series means, and its labels, by the table of metrics.md."""
-    text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| h")]
-    return {name.strip(): (text.strip(), tuple(labels.split())) for name, labels, text in rows}
+class _Series(Struct, frozen=True):
+    """What a series means, and the names of its labels."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+def _series() -> dict[str, _Series]:
+    """Every series, by the table of metrics.md."""
+    table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
+    return {
+        name.strip(): _Series(text.strip(), tuple(labels.split())) for name, labels, text in rows
+    }
 
 
 _SERIES: Final = _series()
@@ -109,13 +119,16 @@ class _Counts:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str) -> Counter:
-            return Counter(name, *_SERIES[name], registry=registry)
+            series = _SERIES[name]
+            return Counter(name, series.text, series.labels, registry=registry)
 
         def gauge(name: str) -> Gauge:
-            return Gauge(name, *_SERIES[name], registry=registry)
+            series = _SERIES[name]
+            return Gauge(name, series.text, series.labels, registry=registry)
 
         def histogram(name: str, *buckets: float) -> Histogram:
-            return Histogram(name, *_SERIES[name], registry=registry, buckets=buckets)
+            series = _SERIES[name]
+            return Histogram(name, series.text, series.labels, registry=registry, buckets=buckets)
 
         self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
         self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)

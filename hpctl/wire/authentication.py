@@ -225,6 +225,10 @@ class Leading(Struct):
         """Whether it leads."""
         return time.monotonic() < self.until
 
+    def renew(self, until: float, leader: str) -> None:
+        """Take what the daemon said last."""
+        self.until, self.leader = until, leader
+
     def check(self) -> None:
         """Raises Refusal where it does not."""
         if not self.now:

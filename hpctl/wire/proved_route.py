@@ -53,16 +53,9 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 
 
 def proved_route(
-    path: str,
-    most: int,
-    settings: IntakeSettings,
-    answer_to: Answer,
-    refusals: tuple[str, str],
-    registry: CollectorRegistry,
+    path: str, most: int, settings: IntakeSettings, answer_to: Answer, refused: RefusalCounter
 ) -> Route:
-    """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
-    by its code, and say what it counts."""
-    refused = RefusalCounter(*refusals, registry)
+    """Make a route for bodies of at most `most` bytes. `refused` counts what is refused."""
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")

@@ -263,11 +263,16 @@ class RankProgress:
         self.listen_error = ""
         """Why nothing can be heard, where that is so."""
 
+    def take_problem(self) -> str:
+        """Why nothing can be heard, once; empty where that is not so."""
+        problem, self.listen_error = self.listen_error, ""
+        return problem
+
     def configure(self, policy: RunPolicy) -> None:
         """Take another policy, for the step that runs, too."""
         self._policy = policy
         if self.progress is not None:
-            self.progress.policy = policy
+            self.progress.configure(policy)
 
     def begin(self, hosts: Mapping[str, NodeName], *, here: bool, file: Path | None = None) -> str:
         """A new step: the address for its ranks, empty where there is none.

@@ -491,10 +491,9 @@ class StepSupervisor:
 
     def _complain(self) -> None:
         """What does not work, and is not needed to go on."""
-        for problem in (self.history.broken, self.steps.ranks.listen_error):
+        for problem in (self.history.take_problem(), self.steps.ranks.take_problem()):
             if problem:
                 self.say(problem)
-        self.history.broken = self.steps.ranks.listen_error = ""
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in ENDING:

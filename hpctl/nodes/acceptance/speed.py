@@ -171,8 +171,8 @@ def group(seconds: float) -> dict[str, float]:
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
         say("Skipped", reason="a group needs two nodes or more: `hpctl accept culprit`")
     cuda = torch.cuda.is_available()
-    name = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
-    store = dist.TCPStore(*name, size, rank == 0)
+    host, port = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
+    store = dist.TCPStore(host, port, size, rank == 0)
     dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=size)
     numbers = torch.ones(
         REDUCED, device=f"cuda:{rank % torch.cuda.device_count()}" if cuda else "cpu"
