@@ -128,7 +128,7 @@ class Runner(threading.Thread):
     upgrade of the agent its grace begins anew.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the composition of the agent names each part once
         self,
         checks: Sequence[Check],
         machine: Machine,

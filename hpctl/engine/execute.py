@@ -21,6 +21,7 @@ from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.ports import Agents, Clock, Provider, Scheduler
 from hpctl.vocabulary.reason import own_reason
@@ -296,15 +297,16 @@ class Executor:
     def _of_test(self, do: Do) -> Outcome:
         slurm = self._scheduler
         if do.kind is StepKind.TEST:
-            return slurm.test(
-                do.target,
-                do.nodes[0],
-                do.partition,
-                do.command,
-                do.limit_s,
+            test = NodeTest(
+                name=do.target,
+                node=do.nodes[0],
+                partition=do.partition,
+                command=do.command,
+                limit_s=do.limit_s,
                 idle=do.idle,
                 qos=do.qos,
             )
+            return slurm.test(test)
         if do.kind is StepKind.END_TEST:
             return slurm.end_test(do.target)
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)

@@ -47,7 +47,7 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.ports import Clock
-from hpctl.wire.authentication import Refusal, read_body
+from hpctl.wire.authentication import BodyBounds, Refusal, read_body
 from hpctl.wire.proved_route import BODY_TIMEOUT_S, RefusalCounter
 
 if TYPE_CHECKING:  # the intake's process has none
@@ -266,10 +266,12 @@ def routes(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                most=MAX_BODY,
-                within_s=BODY_TIMEOUT_S,
-                too_large=f"a notification has at most {MAX_BODY} bytes",
-                hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+                BodyBounds(
+                    most=MAX_BODY,
+                    within_s=BODY_TIMEOUT_S,
+                    too_large=f"a notification has at most {MAX_BODY} bytes",
+                    hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+                ),
             )
             answer = await asyncio.to_thread(take, body)
         except Refusal as error:

@@ -13,7 +13,7 @@ import time
 from collections import Counter as Counted
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any, Final
 
 from msgspec import Struct
@@ -113,6 +113,12 @@ def _series() -> dict[str, _Series]:
 _SERIES: Final = _series()
 
 
+def _create(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+    """Create what a series has for each combination of the values of its labels."""
+    for labels in product(*values):
+        series.labels(*labels)
+
+
 class _Counts:
     """All series, with the values that their labels can have: each exists from the start, so that
     a missing one means a dead daemon."""
@@ -170,35 +176,22 @@ class _Counts:
         self._start()
 
     def _start(self) -> None:
-        for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics"):
-            self.flaws.labels(where)
-        for gate in (*(row.name for row in GATES), GATE, OTHER):
-            self.holds.labels(gate)
-        for lasting in ("no", "yes"):
-            self.quarantined.labels(lasting)
-        for name in CLASSES:
-            self.lost.labels(name)
-        for name in (*_FAULTS, "slurm", "site", OTHER):
-            self.opened.labels("node", name)
-        for name in (Kind.NODE, *_TROUBLES, OTHER):
-            self.opened.labels("job", str(name))
+        walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
+        _create(self.flaws, walls)
+        _create(self.holds, [*(row.name for row in GATES), GATE, OTHER])
+        _create(self.quarantined, ("no", "yes"))
+        _create(self.lost, CLASSES)
+        _create(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
+        _create(self.opened, ["job"], [str(name) for name in (Kind.NODE, *_TROUBLES, OTHER)])
         for kind, (phases, ends) in _KINDS.items():
-            for phase in phases:
-                (self.ended if phase in ends else self.open).labels(kind, str(phase))
-        for step in set(_STEPS.values()):
-            for outcome in OutcomeKind:
-                self.steps.labels(step, str(outcome))
-        for operation in OPERATIONS:
-            for result in RESULTS:
-                self.api.labels(operation, result)
-        for stage in ("opened", "drained", "released", "running"):
-            self.stage.labels(stage)
-        for found in ("healthy", "remedied", "escalated", "cancelled"):
-            self.drained.labels(found)
-        for state in ("configured", "reserved"):
-            self.spares.labels(state)
-        for state in ("heard", "silent", "never"):
-            self.agents.labels(state)
+            _create(self.ended, [kind], [str(phase) for phase in phases if phase in ends])
+            _create(self.open, [kind], [str(phase) for phase in phases if phase not in ends])
+        _create(self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind])
+        _create(self.api, OPERATIONS, RESULTS)
+        _create(self.stage, ("opened", "drained", "released", "running"))
+        _create(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
+        _create(self.spares, ("configured", "reserved"))
+        _create(self.agents, ("heard", "silent", "never"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """The label's value for a partition; OTHER for one too many, and for one that no node

@@ -13,7 +13,7 @@ from starlette.types import Send
 
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Refusal, read_body, verified
+from hpctl.wire.authentication import BodyBounds, IntakeSettings, Refusal, read_body, verified
 
 BODY_TIMEOUT_S = 10.0
 
@@ -65,9 +65,11 @@ def proved_route(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                most=most,
-                within_s=POST_TIMEOUT_S,
-                too_large=f"at most {most} bytes are taken at {path}",
+                BodyBounds(
+                    most=most,
+                    within_s=POST_TIMEOUT_S,
+                    too_large=f"at most {most} bytes are taken at {path}",
+                ),
             )
             settings.leading.check()
             credential = await run_in_threadpool(

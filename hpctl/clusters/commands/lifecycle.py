@@ -144,7 +144,10 @@ def bundle(
             else:
                 bundle_wheels.installed(house, target.python)
         packed = bundle_wheels.given(house) if house else ()
-        bundles.lay(made, settings, add, packed, python, asdict(target))
+        parts = bundles.BundleParts(
+            config=settings, additions=add, wheels=packed, python=python, made_for=asdict(target)
+        )
+        bundles.lay(made, parts)
         note = _with_roles(made, spec_file)
         found = bundle_checks.problems(made)
         signed = bundles.sign(made)

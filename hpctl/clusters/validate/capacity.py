@@ -10,6 +10,7 @@ from hpctl.clusters.validate.facts import (
     Facts,
     Family,
     Listed,
+    Listing,
     QuotaFacts,
     ask,
     listed,
@@ -50,7 +51,7 @@ def _images(aws: Aws, wanted: Wanted) -> Listed:
     if not named:
         return {}
     ec2 = aws.service("ec2")
-    return listed(ec2, "describe_images", "Images", "ImageId", "image-id", sorted(named))
+    return listed(ec2, Listing("describe_images", "Images", "ImageId", "image-id"), sorted(named))
 
 
 def _zones(aws: Aws, wanted: Wanted) -> Mapping[str, frozenset[str]] | Unanswered:

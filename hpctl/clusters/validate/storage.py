@@ -7,6 +7,7 @@ from hpctl.clusters.validate.facts import (
     Facts,
     Family,
     Guarded,
+    Listing,
     blocks,
     find_security_groups,
     listed,
@@ -49,18 +50,17 @@ def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
     entry: Mapping[str, Any] = found[0]
     subnets = listed(
         ec2,
-        "describe_subnets",
-        "Subnets",
-        "SubnetId",
-        "subnet-id",
+        Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
     interfaces = listed(
         ec2,
-        "describe_network_interfaces",
-        "NetworkInterfaces",
-        "NetworkInterfaceId",
-        "network-interface-id",
+        Listing(
+            "describe_network_interfaces",
+            "NetworkInterfaces",
+            "NetworkInterfaceId",
+            "network-interface-id",
+        ),
         # Of a large file system one is as good as all: they have the same groups.
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -159,12 +160,21 @@ class PluginRunner(threading.Thread):
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 
+class AgentLink(Protocol):
+    """The agent, as the sources use it. For any thread."""
+
+    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+        """When the agent last looked, and all that it knows now."""
+
+    def note_change(self) -> None:
+        """A finding came or went."""
+
+
 class Sources:
     """Serves and follows from `start` to `stop`.
 
-    `known` gives all that the agent knows now, and when it last looked; `changed` is called, from
-    any thread, when a finding comes or goes. Reports are kept in `spool` over a restart; of the
-    findings that a former run of the agent recalls, those of `theirs` belong in `earlier`.
+    Reports are kept in `spool` over a restart; of the findings that a former run of the agent
+    recalls, those of `theirs` belong in `earlier`.
     """
 
     def __init__(
@@ -172,11 +182,11 @@ class Sources:
         places: Places,
         generation: Generation,
         spool: Path,
-        known: Callable[[], tuple[datetime, tuple[Finding, ...]]],
-        changed: Callable[[], None],
+        agent: AgentLink,
         earlier: Iterable[Finding] = (),
     ) -> None:
-        self._generation, self._known, self._rules = generation, known, rules()
+        self._generation, self._agent, self._rules = generation, agent, rules()
+        changed = agent.note_change
         self._reported = Reported(generation.boot, spool / "reported.json", changed)
         self._server = LocalServer(places.socket, self._reported, self.verdict)
         self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), changed)
@@ -207,7 +217,7 @@ class Sources:
 
     def verdict(self) -> NodeVerdict:
         """What the agent thinks of this node now."""
-        as_of, findings = self._known()
+        as_of, findings = self._agent.last_look()
         return judge(self._generation, findings, as_of, self._rules, datetime.now(UTC))
 
 

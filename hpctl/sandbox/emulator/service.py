@@ -226,7 +226,7 @@ class Emulator:
     NodeRecovery=Automatic replaces those that do not.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- settings of the emulator, by keyword with defaults
         self,
         machines: Machines,
         *,

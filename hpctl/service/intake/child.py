@@ -212,23 +212,26 @@ class DaemonClient:
                 message: channel.ToIntake = self._line.receive()
             except (EOFError, OSError):
                 return
-            match message:
-                case channel.Nodes(addresses, orders):
-                    self._addresses, self.orders = addresses, orders
-                case channel.Asks(stacks):
-                    self.asks.clear()
-                    self.asks.update(stacks)
-                case channel.Leads(until, leader):
-                    if not self.leading.now:
-                        # Another daemon may have heard other findings since.
-                        self._held = {}
-                    self.leading.renew(until, leader)
-                case channel.ChannelAnswer(number, value):
-                    if waiting := self._open.get(number):
-                        waiting.set_result(value)
-                case channel.ChannelRefusal(number, status, code, text, hint, more):
-                    if waiting := self._open.get(number):
-                        waiting.set_exception(Refusal(status, code, text, hint, **more))
+            self._receive(message)
+
+    def _receive(self, message: channel.ToIntake) -> None:
+        match message:
+            case channel.Nodes(addresses, orders):
+                self._addresses, self.orders = addresses, orders
+            case channel.Asks(stacks):
+                self.asks.clear()
+                self.asks.update(stacks)
+            case channel.Leads(until, leader):
+                if not self.leading.now:
+                    # Another daemon may have heard other findings since.
+                    self._held = {}
+                self.leading.renew(until, leader)
+            case channel.ChannelAnswer(number, value):
+                if waiting := self._open.get(number):
+                    waiting.set_result(value)
+            case channel.ChannelRefusal(number, status, code, text, hint, more):
+                if waiting := self._open.get(number):
+                    waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:

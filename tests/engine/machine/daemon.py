@@ -33,6 +33,7 @@ from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health, Report
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -179,9 +180,10 @@ class SchedulerDoor:
             return partial(self._on_test, OF_TESTS[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
 
-    def _on_test(self, kind, order, name, *detail, **options):
+    def _on_test(self, kind, order, what, *detail, **options):
+        name = what.name if isinstance(what, NodeTest) else what
         kind = "unreserve" if kind == "isolate" and not detail[0] else kind
-        return self._call(kind, {name: None}, lambda: {name: order(name, *detail, **options)})[name]
+        return self._call(kind, {name: None}, lambda: {name: order(what, *detail, **options)})[name]
 
     def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""
