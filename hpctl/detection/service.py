@@ -114,7 +114,7 @@ class Agent:
         self._stopping = False
         self._pace = Pace()
         self._turned = datetime.now(UTC)
-        self._checks = Checks(settings, recalled.findings, self.note_change)
+        self._checks = Checks(settings, recalled.findings, self)
         self._outside = Sources(
             settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
         )
