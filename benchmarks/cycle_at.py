@@ -28,7 +28,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
 from hpctl.jobs.hangs.daemon import HangWatch
@@ -65,7 +65,7 @@ class Bench:
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
         live = LiveConfig(Config(kill_switch=directory / "STOP"))
-        sources = Sources(self.scheduler, cloud, self.health, HangWatch())
+        sources = FactSources(self.scheduler, cloud, self.health, HangWatch())
         watch = Observer(sources, live, clock)
         memory = JournaledState(self.store)
         executor = Executor(Effectors(self.scheduler, provider), memory, clock)

@@ -30,7 +30,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
 from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
@@ -119,7 +119,7 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
     live = LiveConfig(Config(kill_switch=directory / "STOP"))
-    watch = Observer(Sources(scheduler, cloud, book, HangWatch()), live, CLOCK)
+    watch = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, CLOCK)
     memory = JournaledState(store)
     executor = Executor(Effectors(scheduler, WorldProvider(world)), memory, CLOCK)
     port = LoopPort(watch, memory, CLOCK, _nothing)

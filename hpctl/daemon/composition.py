@@ -22,7 +22,7 @@ from hpctl.daemon.follow_up import FollowUp
 from hpctl.daemon.health import FlawLog, Housekeeping, Troubled
 from hpctl.daemon.journal_guard import JournalGuard
 from hpctl.daemon.kinds import KINDS
-from hpctl.daemon.lifecycle import Background, Daemon, Held
+from hpctl.daemon.lifecycle import Background, Daemon, HeldResources
 from hpctl.daemon.locks import ClusterLock, lock_state_dir
 from hpctl.daemon.pause import Pause
 from hpctl.daemon.readiness import Readiness
@@ -43,7 +43,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore, without
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.engine.retirement import Retirement
 from hpctl.engine.wake import WakeLimiter, Waker
@@ -85,7 +85,7 @@ class _Base(Struct, frozen=True):
     path: Path
     live: LiveConfig
     clock: SystemClock
-    held: Held
+    held: HeldResources
     shared: bool
     leadership: Leadership
     waker: Waker
@@ -124,7 +124,7 @@ def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
         leadership.try_to_lead()
     waker = Waker(config.state_dir)
     undo.callback(waker.close)
-    held = Held(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
+    held = HeldResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
     return _Base(path, live, clock, held, shared, leadership, waker)
 
 
@@ -140,7 +140,7 @@ def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leader
     return Leadership(store, me, terms, clock)
 
 
-class _World(Struct, frozen=True):
+class _Surroundings(Struct, frozen=True):
     """What the daemon reads and writes, and what it knows."""
 
     scheduler: CliScheduler
@@ -155,7 +155,7 @@ class _World(Struct, frozen=True):
     memory: JournaledState
 
 
-def _make_world(base: _Base) -> _World:
+def _make_world(base: _Base) -> _Surroundings:
     config = base.config
     scheduler, adapter = choose_scheduler(
         config, may_act=base.leadership.may_act, event=base.waker.poked
@@ -173,12 +173,12 @@ def _make_world(base: _Base) -> _World:
         sources=(grey_findings, alerts),
     )
     line = IntakeLine()
-    sources = Sources(scheduler, cloud, health, HangWatch())
+    sources = FactSources(scheduler, cloud, health, HangWatch())
     observer = Observer(sources, base.live, base.clock, addresses=line)
     leadership = base.leadership
     metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)
     memory = JournaledState(base.store, metrics.journal.observe)
-    return _World(
+    return _Surroundings(
         scheduler=scheduler,
         provider=provider,
         cloud=cloud,
@@ -192,7 +192,7 @@ def _make_world(base: _Base) -> _World:
     )
 
 
-class _Engine(Struct, frozen=True):
+class _DecisionParts(Struct, frozen=True):
     """What decides and acts, and what the intake and the notifications ask of it."""
 
     port: LoopPort
@@ -203,7 +203,7 @@ class _Engine(Struct, frozen=True):
     loop: Loop
 
 
-def _make_loop(base: _Base, world: _World) -> _Engine:
+def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
     config, live, clock, waker = base.config, base.live, base.clock, base.waker
     port = LoopPort(world.observer, world.memory, clock, waker.poke)
     # A user may send as many reports as jobs: they wake the loop once a second at most.
@@ -230,7 +230,7 @@ def _make_loop(base: _Base, world: _World) -> _Engine:
         clock=clock,
         kinds=KINDS,
     )
-    return _Engine(port, jobs, requests, orders, executor, loop)
+    return _DecisionParts(port, jobs, requests, orders, executor, loop)
 
 
 class _Doors(Struct, frozen=True):
@@ -240,7 +240,7 @@ class _Doors(Struct, frozen=True):
     grey: GreyFailures
 
 
-def _make_intake(base: _Base, world: _World, engine: _Engine) -> _Doors:
+def _make_intake(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _Doors:
     config = base.config
     grey = GreyFailures(
         found=world.grey_findings,
@@ -280,7 +280,7 @@ def _intake_setup(config: Config) -> channel.Setup:
     )
 
 
-def _assemble(base: _Base, world: _World, engine: _Engine, doors: _Doors) -> Daemon:
+def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: _Doors) -> Daemon:
     live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
     page = PageProcess(str(base.path), base.config.page.listen)
     notifier = Notifier(base.config, base.store, engine.port, world.metrics)

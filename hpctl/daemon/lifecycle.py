@@ -52,7 +52,7 @@ class Background:
 
 
 @dataclass(kw_only=True, eq=False)
-class Held:
+class HeldResources:
     """What this process holds until its end."""
 
     state_lock: IO[str]
@@ -85,7 +85,7 @@ class Daemon:
     page: PageProcess
     health: NodeHealthStore
     executor: Executor
-    held: Held
+    held: HeldResources
     _began: bool = False
 
     def run(self) -> int | None:

@@ -18,7 +18,7 @@ OFTEN_S = 0.3
 """How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
 
 
-class Alarm(Protocol):
+class LoopAlarm(Protocol):
     """Sleeps until an event."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -35,7 +35,7 @@ class Marks(Protocol):
 class Pause:
     """Sleeps between two cycles."""
 
-    def __init__(self, live: LiveConfig, alarm: Alarm, marks: Marks, clock: Clock) -> None:
+    def __init__(self, live: LiveConfig, alarm: LoopAlarm, marks: Marks, clock: Clock) -> None:
         """`alarm` ends a sleep, and so does a new mark."""
         self._live, self._alarm, self._marks, self._clock = live, alarm, marks, clock
 

@@ -25,7 +25,7 @@ NEEDS_RESTART = (
 """The sections that are read at the start alone. Every other one takes effect with a reload."""
 
 
-class Leads(Protocol):
+class LeaseState(Protocol):
     """Knows whether this daemon leads."""
 
     @property
@@ -33,7 +33,7 @@ class Leads(Protocol):
         """Whether this daemon may act, now."""
 
 
-class Page(Protocol):
+class PageServer(Protocol):
     """The process that serves the page."""
 
     def reload(self) -> None:
@@ -44,7 +44,12 @@ class Reload:
     """Puts the file's configuration in force; on an error the last good one stays."""
 
     def __init__(
-        self, path: Path, live: LiveConfig, page: Page, leadership: Leads, audit: ConfigurationAudit
+        self,
+        path: Path,
+        live: LiveConfig,
+        page: PageServer,
+        leadership: LeaseState,
+        audit: ConfigurationAudit,
     ) -> None:
         """`path`: the configuration file. A leader has each configuration written by `audit`."""
         self._path, self._live, self._page = path, live, page

@@ -42,7 +42,7 @@ class Standby:
         log.info("standing by address=%s lease=%.1fs", config.address, config.lease_s)
         self.readiness.announce_standby()
         self.controllers.start()
-        follower = _Follower(self.store, self.memory, self.leadership, config.lease_s / 3)
+        follower = _JournalFollower(self.store, self.memory, self.leadership, config.lease_s / 3)
         trouble = ""
         while not self.signals.stopping:
             self.readiness.keep_alive()
@@ -60,7 +60,7 @@ class Standby:
             self.waker.wait(self.leadership.poll_s)
 
 
-class _Follower:
+class _JournalFollower:
     """Keeps the memory of a standby as the journal is, and says that the standby lives."""
 
     def __init__(

@@ -125,7 +125,7 @@ class Agent:
             spool=spool,
             agent_start=_start_after(recalled.agent_start),
             knowledge=self,
-            orders=_HeadOrders(self._outside.stacks, obey),
+            orders=_OrderHandlers(self._outside.stacks, obey),
         )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
@@ -291,7 +291,7 @@ class Agent:
         return version, found[: wire.MAX_FINDINGS]
 
 
-class _HeadOrders:
+class _OrderHandlers:
     """Does what the head node asks for with its answers."""
 
     def __init__(self, stacks: StackReader, obey: Callable[[str], None]) -> None:

@@ -91,7 +91,7 @@ class AddressBook(Protocol):
         """Take the addresses of all nodes: the same object until one changes."""
 
 
-class Sources(Struct, frozen=True):
+class FactSources(Struct, frozen=True):
     """Where facts come from."""
 
     scheduler: Scheduler
@@ -109,7 +109,7 @@ class Observer:
 
     def __init__(
         self,
-        sources: Sources,
+        sources: FactSources,
         live: LiveConfig,
         clock: Clock,
         *,

@@ -13,7 +13,7 @@ from hpctl.engine.config import Config, load
 from hpctl.engine.journal.events import ConfigurationTaken
 from hpctl.engine.journal.state import State
 from hpctl.engine.live_config import LiveConfig
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.cloud_facts import ProviderView
 from hpctl.vocabulary.policy import Mode
@@ -72,7 +72,7 @@ def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
     before, after = tmp_path / "STOP", tmp_path / "HALT"
     assert not head.reloads(f"kill_switch: {before}")
     nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
-    sources = Sources(nothing, CloudWatch(nothing, lambda: None, 30), nothing, HangWatch())
+    sources = FactSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing, HangWatch())
     observer = Observer(sources, head.live, Clock(T0))
     assert not head.reloads(f"kill_switch: {after}")
     before.touch()

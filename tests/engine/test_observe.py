@@ -16,7 +16,7 @@ from hpctl.engine.journal.state import replay
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import _pace
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources, carry_nodes, next_silence
+from hpctl.engine.observe import FactSources, Observer, carry_nodes, next_silence
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
 from hpctl.faults.hma_marks import mark_of
@@ -170,7 +170,7 @@ def observing(slurm, place, cloud=None, *reported):
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
-    sources = Sources(slurm, watch, health, HangWatch())
+    sources = FactSources(slurm, watch, health, HangWatch())
     return watch, Observer(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
 
 
@@ -351,7 +351,7 @@ def large(live) -> tuple[Large, dict[str, Health], Observer]:
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
-    sources = Sources(slurm, cloud, store, HangWatch())
+    sources = FactSources(slurm, cloud, store, HangWatch())
     observer = Observer(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer
 

@@ -11,7 +11,7 @@ from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import Override, Rules, rules
@@ -67,7 +67,7 @@ class Head:
         no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
         live = LiveConfig(Config(kill_switch=tmp / "STOP"))
-        sources = Sources(self.slurm, cloud, self.book, HangWatch())
+        sources = FactSources(self.slurm, cloud, self.book, HangWatch())
         self.observer = Observer(sources, live, self.clock)
         self.grey = GreyFailures(found, self.book, self.observer, self.clock)
 

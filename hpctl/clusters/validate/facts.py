@@ -318,7 +318,7 @@ def find_security_groups(ec2: Service, ids: Iterable[str]) -> Listed:
     return listed(ec2, _SECURITY_GROUPS, list(ids))
 
 
-class Listing(Struct, frozen=True):
+class Ec2Listing(Struct, frozen=True):
     """How EC2 lists things of one kind by their ids."""
 
     operation: str
@@ -329,10 +329,10 @@ class Listing(Struct, frozen=True):
     filter_name: str
 
 
-_SECURITY_GROUPS = Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
+_SECURITY_GROUPS = Ec2Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
 
 
-def listed(ec2: Service, of: Listing, ids: list[str]) -> Listed:
+def listed(ec2: Service, of: Ec2Listing, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
     if not ids:
         return {}

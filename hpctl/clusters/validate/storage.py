@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
+    Ec2Listing,
     Facts,
     Family,
     Guarded,
-    Listing,
     blocks,
     find_security_groups,
     listed,
@@ -50,12 +50,12 @@ def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
     entry: Mapping[str, Any] = found[0]
     subnets = listed(
         ec2,
-        Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
+        Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
     interfaces = listed(
         ec2,
-        Listing(
+        Ec2Listing(
             "describe_network_interfaces",
             "NetworkInterfaces",
             "NetworkInterfaceId",

@@ -24,7 +24,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, Pace
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Unavailable
@@ -290,7 +290,7 @@ class Daemon:
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch
         live = LiveConfig(Config(kill_switch=switch))
-        sources = Sources(self.scheduler, self.cloud, self.book, HangWatch())
+        sources = FactSources(self.scheduler, self.cloud, self.book, HangWatch())
         # Parts are read wherever they may be.
         self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)

@@ -29,7 +29,7 @@ from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
 from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, Sources
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
 from hpctl.jobs.hangs.daemon import HangWatch
@@ -185,7 +185,7 @@ def play(*answer: Words | None) -> Outcome:
     journal.append(parts)
     cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
     live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
-    observer = Observer(Sources(scheduler, cloud, book, HangWatch()), live, clock)
+    observer = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, clock)
 
     class Jobs:
         def news(self) -> list[JobReported]:
