@@ -19,13 +19,16 @@ from benchmarks.table import median, seconds_of
 from benchmarks.world import CAREFUL, CLOCK, GENEROUS, World, WorldProvider, WorldScheduler
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.config import Config
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
 from hpctl.jobs.hangs.daemon import HangWatch
@@ -61,11 +64,14 @@ class Bench:
         self.health = NodeHealthStore(world.health(sick), Rows(), _nothing, clock)
         cloud = CloudWatch(provider, _nothing, 30)
         cloud.read()
-        watch = Observer(self.scheduler, cloud, self.health, clock, directory / "STOP", HangWatch())
+        live = LiveConfig(Config(kill_switch=directory / "STOP"))
+        sources = FactSources(self.scheduler, cloud, self.health, HangWatch())
+        watch = Observer(sources, live, clock)
         memory = JournaledState(self.store)
-        executor = Executor(self.scheduler, provider, memory, clock)
-        requests = RequestDesk(self.store, watch, memory, "", _nothing, clock)
-        jobs = JobDesk(self.store, watch, memory, Policy(), _nothing, clock)
+        executor = Executor(Effectors(self.scheduler, provider), memory, clock)
+        port = LoopPort(watch, memory, clock, _nothing)
+        requests = RequestDesk(self.store, port, live)
+        jobs = JobDesk(self.store, port, live)
         self.loop = Loop(memory, executor, watch, requests, jobs, clock, KINDS)
 
     def cycle(self, policy: Policy) -> float:

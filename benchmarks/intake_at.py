@@ -21,19 +21,23 @@ from benchmarks.fleet import name_of
 from benchmarks.world import CAREFUL, CLOCK, World, WorldProvider, WorldScheduler
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.config import Config
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
-from hpctl.insight.grey.daemon import GreyFailures
+from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.jobs.report_intake import JobDesk
 from hpctl.service.intake import channel
+from hpctl.service.intake.line import IntakeLine
 from hpctl.service.intake.process import Backend, IntakeProcess
 from hpctl.service.intake.server import Bounds, IntakeServer
 from hpctl.service.metrics import Metrics
@@ -66,12 +70,13 @@ def serve(directory: Path, munge_socket: Path, nodes: int, mode: str) -> None:
     store.take_lease(Holder("bench", 1, "0", "own", ""), store.daemon(), CLOCK.now(), 3600)
     book = NodeHealthStore({}, store, _nothing, CLOCK)
     loop = _loop(directory, store, book, nodes) if nodes else None
-    server = _bare() if mode == "hello" else _intake(munge_socket, book)
+    line = IntakeLine()
+    server = _bare() if mode == "hello" else _intake(munge_socket, book, line)
     server.start()
     pid = server.pid if isinstance(server, IntakeProcess) else os.getpid()
     if isinstance(server, IntakeProcess):
         names = (name_of(number) for number in range(max(nodes, AT_LEAST)))
-        server.nodes(dict.fromkeys(names, "127.0.0.1"))
+        line.set_addresses(dict.fromkeys(names, "127.0.0.1"))
     print(json.dumps({"port": server.port, "intake": pid}), flush=True)
     next_cycle = next_flush = time.monotonic() + 1
     pause = 0.0 if mode == "busy" else 0.25
@@ -97,13 +102,13 @@ def _bare() -> IntakeServer:
     return server
 
 
-def _intake(munge_socket: Path, book: NodeHealthStore) -> IntakeProcess:
+def _intake(munge_socket: Path, book: NodeHealthStore, line: IntakeLine) -> IntakeProcess:
     setup = channel.Setup(str(munge_socket), (os.geteuid(),), None)
     nobody: Any = None
     observer: Any = SimpleNamespace(hangs=HangWatch())
-    grey = GreyFailures(book, observer, CLOCK)
+    grey = GreyFailures(GreyFindings(), book, observer, CLOCK)
     backend = Backend(book, grey, nobody, nobody, nobody, Metrics())
-    return IntakeProcess(setup, ("127.0.0.1", 0), backend)
+    return IntakeProcess(setup, ("127.0.0.1", 0), backend, line)
 
 
 def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> Loop:
@@ -113,11 +118,13 @@ def _loop(directory: Path, store: Store, book: NodeHealthStore, nodes: int) -> L
     scheduler.view = reader.view  # type: ignore[method-assign]
     cloud = CloudWatch(WorldProvider(world), _nothing, 30)
     cloud.read()
-    watch = Observer(scheduler, cloud, book, CLOCK, directory / "STOP", HangWatch())
+    live = LiveConfig(Config(kill_switch=directory / "STOP"))
+    watch = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, CLOCK)
     memory = JournaledState(store)
-    executor = Executor(scheduler, WorldProvider(world), memory, CLOCK)
-    requests = RequestDesk(store, watch, memory, "", _nothing, CLOCK)
-    jobs = JobDesk(store, watch, memory, CAREFUL, _nothing, CLOCK)
+    executor = Executor(Effectors(scheduler, WorldProvider(world)), memory, CLOCK)
+    port = LoopPort(watch, memory, CLOCK, _nothing)
+    requests = RequestDesk(store, port, live)
+    jobs = JobDesk(store, port, live)
     return Loop(memory, executor, watch, requests, jobs, CLOCK, KINDS)
 
 

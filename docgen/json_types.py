@@ -170,16 +170,10 @@ def _kind(hint: Any, todo: list[type]) -> str:
     if origin in (types.UnionType, typing.Union):
         known = [_kind(a, todo) for a in arguments if a is not type(None)]
         return " or ".join(dict.fromkeys(known)) + ("?" if len(known) < len(arguments) else "")
-    if origin in (list, tuple, set, frozenset) or origin is getattr(typing, "Sequence", None):
-        return f"{_kind(arguments[0], todo)}[]"
     if origin is typing.Literal:
         return "text"
     if origin is not None and arguments:
-        if len(arguments) == 2 and arguments[1] is Any:
-            return "object"
-        if len(arguments) == 2:
-            return f"{{text: {_kind(arguments[1], todo)}}}"
-        return f"{_kind(arguments[0], todo)}[]"
+        return _container(origin, arguments, todo)
     if _is_part(hint):
         todo.append(hint)
         return _name(hint)
@@ -188,6 +182,16 @@ def _kind(hint: Any, todo: list[type]) -> str:
             if issubclass(hint, base):
                 return word
     return "object"
+
+
+def _container(origin: Any, arguments: tuple[Any, ...], todo: list[type]) -> str:
+    """A sequence or a mapping in the page's words."""
+    sequence = origin in (list, tuple, set, frozenset)
+    if sequence or len(arguments) != 2:
+        return f"{_kind(arguments[0], todo)}[]"
+    if arguments[1] is Any:
+        return "object"
+    return f"{{text: {_kind(arguments[1], todo)}}}"
 
 
 _WORDS: dict[type, str] = {

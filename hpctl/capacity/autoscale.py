@@ -270,22 +270,18 @@ def decide(view: ScaleView, policy: AutoscalePolicy, now: datetime) -> tuple[Dec
         left.pools[group.name] = pool
         left.seated[group.name] = _serve(group, left, 0, None)[0]
     answers: list[Decision] = []
-    for name, limits in policy.groups.items():
+    for name in policy.groups:
         if name in view.groups:
-            answers.append(_decide(view.groups[name], limits, view.history, left, policy, now))
+            answers.append(_decide(view.groups[name], view.history, left, policy, now))
         else:
             answers.append(Hold(name, "unknown", f"the cluster has no group {name}"))
     return tuple(answers)
 
 
 def _decide(
-    group: ScaledGroup,
-    limits: GroupLimits,
-    history: Sequence[Past],
-    left: _Left,
-    policy: AutoscalePolicy,
-    now: datetime,
+    group: ScaledGroup, history: Sequence[Past], left: _Left, policy: AutoscalePolicy, now: datetime
 ) -> Decision:
+    limits = policy.groups[group.name]
     mine = [p for p in history if p.group == group.name]
     wanted = [w for w in left.every if set(w.partitions) & set(group.partitions)]
     before = left.jobs

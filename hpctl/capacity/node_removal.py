@@ -33,12 +33,9 @@ def await_vacancy(c: ChangeCase) -> Next:
         return Move(
             ChangeSignal.ORDER_TAKEN, f"the service accepted to delete {c.rec.opened.instance}"
         )
-    # Once an order may be under way, nobody gives the node work any more.
-    if not ordered(c.rec):
-        if how := taken_over(c.facts.node, c.rec.id):
-            return Move(ChangeSignal.OPERATOR_TOOK_OVER, how)
-        if c.facts.busy or c.facts.unwanted:
-            return Move(ChangeSignal.IN_USE, c.facts.busy or c.facts.unwanted)
+    # Once an order may be under way, the node gets no work any more.
+    if not ordered(c.rec) and (kept := _kept(c)):
+        return kept
     if not c.facts.cloud_fresh:
         return c.wait("the cloud's view is too old to act on", Look.SLOWLY)
     target = str(c.rec.opened.instance)
@@ -52,6 +49,15 @@ def await_vacancy(c: ChangeCase) -> Next:
     if ordered(c.rec):
         return c.wait(f"nobody can say whether {target} goes", Look.SLOWLY)
     return Move(ChangeSignal.REFUSED, f"cannot delete {target}: {answer_text(answer)}")
+
+
+def _kept(c: ChangeCase) -> Move | None:
+    """Why the node stays, before its deletion was ordered."""
+    if how := taken_over(c.facts.node, c.rec.id):
+        return Move(ChangeSignal.OPERATOR_TOOK_OVER, how)
+    if c.facts.busy or c.facts.unwanted:
+        return Move(ChangeSignal.IN_USE, c.facts.busy or c.facts.unwanted)
+    return None
 
 
 def await_departure(c: ChangeCase) -> Next:

@@ -440,11 +440,28 @@ class LastView(Struct, frozen=True):
 def row_view(each: Checkpoint | PassedOver) -> RowView:
     """One of them."""
     if isinstance(each, Checkpoint):
-        proved = (each.step, each.world_size, each.format, each.deep)
-        return RowView(str(each.path), True, *proved, True, "", str(each.origin or ""))
-    complete = None if each.unreadable else False
-    rest = (each.format, False, each.claimed, str(each.why), "")
-    return RowView(str(each.path), complete, None, None, *rest)
+        return RowView(
+            path=str(each.path),
+            complete=True,
+            step=each.step,
+            world_size=each.world_size,
+            format=each.format,
+            digests_checked=each.deep,
+            claimed=True,
+            why="",
+            fetched_from=str(each.origin or ""),
+        )
+    return RowView(
+        path=str(each.path),
+        complete=None if each.unreadable else False,
+        step=None,
+        world_size=None,
+        format=each.format,
+        digests_checked=False,
+        claimed=each.claimed,
+        why=str(each.why),
+        fetched_from="",
+    )
 
 
 @contextmanager
@@ -455,9 +472,14 @@ def bar() -> Iterator[Callable[[int, int], None] | None]:
         return
     from rich import progress as bars
 
-    speed = (bars.TransferSpeedColumn(), bars.TimeRemainingColumn())
-    columns = (bars.BarColumn(), bars.DownloadColumn(), *speed)
-    with bars.Progress(*columns, console=output.console(err=True), transient=True) as shown:
+    with bars.Progress(
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+        console=output.console(err=True),
+        transient=True,
+    ) as shown:
         task = shown.add_task("")
 
         def progress(done: int, total: int) -> None:

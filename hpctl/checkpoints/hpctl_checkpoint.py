@@ -62,7 +62,7 @@ Name = Union[str, "os.PathLike[str]"]
 
 
 @contextlib.contextmanager
-def saving(
+def saving(  # noqa: PLR0913 -- the interface of training programs, by keyword
     step: int,
     directory: Name | None = None,
     *,

@@ -82,36 +82,13 @@ MARKS = {
 def draw(out: Console, view: ExplainView) -> None:
     """The story of `hpctl explain`."""
     out.print(styled(view.headline, HEAD))
-    if view.evidence:
-        heading(out, "What was seen")
-        table = grid("")
-        for e in view.evidence:
-            text = styled(e.text)
-            if e.evidence:
-                text.append(f"\n{e.evidence}", DIM)
-            table.add_row(clock(e.first), text)
-        out.print(indented(table))
+    _draw_evidence(out, view)
     if view.trouble is not None and view.trouble.evidence:
         heading(out, "Last output of the run")
         out.print(indented(styled(view.trouble.evidence, DIM)))
-    if view.rule is not None:
-        heading(out, f"The rule: {view.rule.id}")
-        ladder = ", then ".join(r.replace("_", " ") for r in view.rule.ladder)
-        urgency = view.rule.urgency.replace("_", " ")
-        out.print(indented(view.rule.meaning))
-        out.print(indented(f"remedies: {ladder}; urgency: {urgency}"))
-        if view.rule.source:
-            out.print(indented(styled(f"source: {view.rule.source}", DIM)))
+    _draw_rule(out, view)
     _draw_gates(out, view)
-    if view.story:
-        first = view.story[0].at
-        heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC)")
-        table = grid("", DIM)
-        table.columns[1].justify = "right"
-        for line in view.story:
-            passed = after((line.at - first).total_seconds())
-            table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
-        out.print(indented(table))
+    _draw_story(out, view)
     if view.next.what:
         out.print()
         out.print(f"Waiting for: {view.next.what}.")
@@ -121,6 +98,44 @@ def draw(out: Console, view: ExplainView) -> None:
     if view.related:
         out.print()
         out.print(styled("See also: " + ", ".join(f"hpctl explain {r}" for r in view.related), DIM))
+
+
+def _draw_evidence(out: Console, view: ExplainView) -> None:
+    if not view.evidence:
+        return
+    heading(out, "What was seen")
+    table = grid("")
+    for e in view.evidence:
+        text = styled(e.text)
+        if e.evidence:
+            text.append(f"\n{e.evidence}", DIM)
+        table.add_row(clock(e.first), text)
+    out.print(indented(table))
+
+
+def _draw_rule(out: Console, view: ExplainView) -> None:
+    if view.rule is None:
+        return
+    heading(out, f"The rule: {view.rule.id}")
+    ladder = ", then ".join(r.replace("_", " ") for r in view.rule.ladder)
+    urgency = view.rule.urgency.replace("_", " ")
+    out.print(indented(view.rule.meaning))
+    out.print(indented(f"remedies: {ladder}; urgency: {urgency}"))
+    if view.rule.source:
+        out.print(indented(styled(f"source: {view.rule.source}", DIM)))
+
+
+def _draw_story(out: Console, view: ExplainView) -> None:
+    if not view.story:
+        return
+    first = view.story[0].at
+    heading(out, f"Timeline ({first:%Y-%m-%d}, times in UTC)")
+    table = grid("", DIM)
+    table.columns[1].justify = "right"
+    for line in view.story:
+        passed = after((line.at - first).total_seconds())
+        table.add_row(clock(line.at), passed, styled(line.text, MARKS[line.mark]))
+    out.print(indented(table))
 
 
 def _draw_gates(out: Console, view: ExplainView) -> None:

@@ -62,10 +62,15 @@ def _bar(what: str) -> Iterator[Tell]:
     from rich import progress as bars
 
     err = output.console(err=True)
-    columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), bars.MofNCompleteColumn())
-    silent = not err.is_terminal
-    left = bars.TimeRemainingColumn()
-    with bars.Progress(*columns, left, console=err, transient=True, disable=silent) as shown:
+    with bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+        console=err,
+        transient=True,
+        disable=not err.is_terminal,
+    ) as shown:
         task = shown.add_task(what)
         yield lambda done, total: shown.update(task, completed=done, total=total)
 

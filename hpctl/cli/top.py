@@ -34,7 +34,19 @@ from hpctl.toolkit.arguments import DurationType
 from hpctl.toolkit.bounds import printable
 from hpctl.toolkit.durations import duration
 from hpctl.toolkit.errors import HpctlError
-from hpctl.toolkit.tables import BAD, DIM, HEAD, WARN, ago, columns, counted, plain, styled, word
+from hpctl.toolkit.tables import (
+    BAD,
+    DIM,
+    HEAD,
+    WARN,
+    ago,
+    columns,
+    counted,
+    plain,
+    stacked,
+    styled,
+    word,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -205,13 +217,12 @@ class Screen:
 
     def draw(self, shown: Model, note: str, height: int) -> RenderableType:
         """The screen, `height` lines of it."""
-        from rich.console import Group
-
         self.room = max(1, height - LINES)
         if self.story:
             self.room = height - 1
             lines = self.story[self.index : self.index + self.room]
-            return Group(*lines, *[""] * (self.room - len(lines)), styled(BACK, DIM))
+            blank = [styled("")] * (self.room - len(lines))
+            return stacked([*lines, *blank, styled(BACK, DIM)])
         rows = self.rows(shown)
         first = max(0, self.index - self.room + 1)
         *headings, last = HEADINGS[TABS[self.tab]]
@@ -220,10 +231,10 @@ class Screen:
         for at, row in islice(enumerate(rows), first, first + self.room):
             cells = (word(cell.partition("+")[0], cell) for cell in row.cells)
             table.add_row(*cells, style="reverse" if at == self.index else "")
-        blank = [""] * (self.room - max(0, len(rows) - first))
+        blank = [styled("")] * (self.room - max(0, len(rows) - first))
         foot = styled(f"filter: {self.filter}_") if self.typing else styled(KEYS, DIM)
         foot.no_wrap = True
-        return Group(*head(shown, note), self._tabs(shown, len(rows)), table, *blank, foot)
+        return stacked([*head(shown, note), self._tabs(shown, len(rows)), table, *blank, foot])
 
     def _tabs(self, shown: Model, count: int) -> Text:
         line = styled("")

@@ -91,35 +91,36 @@ class Bundle(Struct, frozen=True):
         return tuple(path.removeprefix(f"{WHEELS}/") for path in inside)
 
 
-def lay(
-    target: Path,
-    config: Path | None = None,
-    additions: Sequence[Path] = (),
-    wheels: Sequence[Path] = (),
-    python: Path | None = None,
-    made_for: Mapping[str, str] | None = None,
-) -> None:
-    """Put a bundle's files into an empty directory.
+class BundleParts(Struct, frozen=True):
+    """What a site adds to the lifecycle scripts."""
 
-    `additions` are files and directories for its top: provisioning_parameters.json,
-    shared_users.txt, site.d, debs, hpctl.yaml. `made_for` is what the wheels are for, in the words
-    of bundle_fit.Target. Raises HpctlError.
-    """
+    config: Path | None = None
+    additions: Sequence[Path] = ()
+    """Files and directories for the top: provisioning_parameters.json, shared_users.txt, site.d,
+    debs, hpctl.yaml."""
+    wheels: Sequence[Path] = ()
+    python: Path | None = None
+    made_for: Mapping[str, str] | None = None
+    """What the wheels are for, in the words of bundle_fit.Target."""
+
+
+def lay(target: Path, parts: BundleParts) -> None:
+    """Put a bundle's files into an empty directory. Raises HpctlError."""
     _copy_tree(lifecycle_scripts(), target)
     _copy_tree(slurm_plugins(), target / "slurm_plugins")
-    for source in additions:
+    for source in parts.additions:
         if source.is_dir():
             _copy_tree(source, target / source.resolve().name)
         else:
             _copy(source, target / source.name)
-    if config is not None:
-        _copy(config, target / "config.json")
-    for wheel in wheels:
+    if parts.config is not None:
+        _copy(parts.config, target / "config.json")
+    for wheel in parts.wheels:
         _copy(wheel, target / WHEELS / wheel.name)
-    if wheels and made_for:
-        (target / "target.json").write_text(json.dumps(made_for) + "\n")
-    if python is not None:
-        _copy(python, target / PYTHON)
+    if parts.wheels and parts.made_for:
+        (target / "target.json").write_text(json.dumps(parts.made_for) + "\n")
+    if parts.python is not None:
+        _copy(parts.python, target / PYTHON)
 
 
 def sign(directory: Path) -> Bundle:

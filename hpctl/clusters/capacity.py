@@ -88,7 +88,7 @@ class CapacityView(Struct, frozen=True):
     problems: tuple[str, ...] = ()
 
 
-def capacity_of(
+def capacity_of(  # noqa: PLR0913 -- one answer of each source that was asked
     description: Mapping[str, Any],
     rows: Sequence[NodeRow],
     plans: Iterable[PlanCapacity],

@@ -179,9 +179,14 @@ def diff(
     requested = {"Orchestrator": {"Slurm": {}}, **requested}
     changes: list[Change] = []
     if requested["ClusterName"] != observed.get("ClusterName"):
-        why = "a cluster keeps its name: this is another cluster"
-        names = observed.get("ClusterName"), requested["ClusterName"]
-        changes.append(Change(Kind.IMPOSSIBLE, "ClusterName", *names, why))
+        renamed = Change(
+            Kind.IMPOSSIBLE,
+            "ClusterName",
+            old=observed.get("ClusterName"),
+            new=requested["ClusterName"],
+            consequence="a cluster keeps its name: this is another cluster",
+        )
+        changes.append(renamed)
     changes += _fields(
         "",
         {k: v for k, v in requested.items() if k not in _OWN},

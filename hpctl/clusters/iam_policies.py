@@ -182,7 +182,7 @@ class Statement(Struct, frozen=True):
         }
 
 
-def scope(
+def scope(  # noqa: PLR0913 -- each a name that a policy may be narrowed to, by keyword
     *,
     cluster: str = "",
     account: str = "",

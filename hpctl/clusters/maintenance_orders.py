@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from hpctl.clusters.fleet import NodeRow
 from hpctl.clusters.maintenance import CHECKING, DOUBT_LOOKS, DOUBT_S, IDS, UPDATING
 from hpctl.toolkit.errors import HpctlError, InDoubt, Refused, Unavailable
@@ -23,34 +25,37 @@ def batch_size(text: str) -> dict[str, Any]:
     return {"Type": kind, "Value": number}
 
 
-def software_request(
-    cluster: str,
-    *,
-    groups: Sequence[str] = (),
-    release: str = "",
-    image: str = "",
-    batch: str = "",
-    rollback_batch: str = "",
-    interval_s: float | None = None,
-    alarms: Sequence[str] = (),
-) -> dict[str, Any]:
-    """UpdateClusterSoftware's request; nothing named is left to the service. Raises ValueError."""
+class SoftwareUpdate(Struct, frozen=True):
+    """What an operator orders of UpdateClusterSoftware; what is empty is left to the service."""
+
+    groups: Sequence[str] = ()
+    release: str = ""
+    image: str = ""
+    batch: str = ""
+    rollback_batch: str = ""
+    interval_s: float | None = None
+    """Seconds between two batches."""
+    alarms: Sequence[str] = ()
+
+
+def software_request(cluster: str, update: SoftwareUpdate) -> dict[str, Any]:
+    """Make UpdateClusterSoftware's request. Raises ValueError."""
+    batch, rollback = update.batch, update.rollback_batch
     rolling = {"MaximumBatchSize": batch_size(batch)} if batch else {}
-    rolling |= {"RollbackMaximumBatchSize": batch_size(rollback_batch)} if rollback_batch else {}
-    if rollback_batch and not batch:
+    rolling |= {"RollbackMaximumBatchSize": batch_size(rollback)} if rollback else {}
+    if rollback and not batch:
         raise ValueError("a rollback batch needs a batch")
     deployment: dict[str, Any] = {"RollingUpdatePolicy": rolling} if rolling else {}
-    deployment |= {} if interval_s is None else {"WaitIntervalInSeconds": round(interval_s)}
-    if alarms:
-        deployment["AutoRollbackConfiguration"] = [{"AlarmName": alarm} for alarm in alarms]
-    wanted = [
-        {"InstanceGroupName": g, **({"ImageReleaseVersion": release} if release else {})}
-        for g in groups
-    ]
+    if update.interval_s is not None:
+        deployment["WaitIntervalInSeconds"] = round(update.interval_s)
+    if update.alarms:
+        deployment["AutoRollbackConfiguration"] = [{"AlarmName": name} for name in update.alarms]
+    release = {"ImageReleaseVersion": update.release} if update.release else {}
+    wanted = [{"InstanceGroupName": group, **release} for group in update.groups]
     return {
         "ClusterName": cluster,
         **({"InstanceGroups": wanted} if wanted else {}),
-        **({"ImageId": image} if image else {}),
+        **({"ImageId": update.image} if update.image else {}),
         **({"DeploymentConfig": deployment} if deployment else {}),
     }
 

@@ -232,23 +232,13 @@ def in_service(
     """
 
     def judge(p: Progress) -> Judged:
-        if p.status == "Failed":
-            return WaitState.FAILED, p.failure or "the cluster is Failed"
-        if p.seen == {DELETED} and p.waited_s < LAG_S:
-            return WAITING  # it was created a moment ago
-        if p.status in ("Deleting", DELETED):
-            return WaitState.FAILED, f"the cluster is {p.status}"
         if p.status != "InService":
-            # A Continuous cluster waits for a login node, however often that fails.
-            return _stuck(p, patience_s) if p.status == "Creating" else WAITING
+            return _judge_status(p, patience_s)
         if "RollingBack" in p.seen:
             return _rolled_back(p)
-        if targets is not None and (missed := _missed(p.targets, targets)):
-            if before is not None and p.failure not in ("", before):
-                return _rolled_back(p)
-            if p.waited_s < LAG_S:
-                return WAITING
-            return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
+        missed = _missed(p.targets, targets) if targets is not None else ""
+        if missed:
+            return _judge_missed(p, missed, before)
         if set(p.targets) & set(leaving):
             return WAITING
         if all(g.current >= g.target for g in p.groups) and all(
@@ -258,6 +248,27 @@ def in_service(
         return _stuck(p, patience_s)
 
     return judge
+
+
+def _judge_status(p: Progress, patience_s: float) -> Judged:
+    """Judge a cluster that is not InService."""
+    if p.status == "Failed":
+        return WaitState.FAILED, p.failure or "the cluster is Failed"
+    if p.seen == {DELETED} and p.waited_s < LAG_S:
+        return WAITING  # it was created a moment ago
+    if p.status in ("Deleting", DELETED):
+        return WaitState.FAILED, f"the cluster is {p.status}"
+    # A Continuous cluster waits for a login node, however often that fails.
+    return _stuck(p, patience_s) if p.status == "Creating" else WAITING
+
+
+def _judge_missed(p: Progress, missed: str, before: str | None) -> Judged:
+    """Judge an InService cluster whose target counts are not the ordered ones."""
+    if before is not None and p.failure not in ("", before):
+        return _rolled_back(p)
+    if p.waited_s < LAG_S:
+        return WAITING
+    return WaitState.FAILED, f"{missed}{': ' + p.failure if p.failure else ''}"
 
 
 def migrated(judge: Until, before: str) -> Until:

@@ -58,7 +58,7 @@ class NoEvents(HpctlError):
     """The cluster is of the kind that has none."""
 
 
-def events(
+def events(  # noqa: PLR0913 -- the filters of the API, by keyword
     aws: Aws,
     cluster: str,
     *,
@@ -156,7 +156,7 @@ READ_A_LOOK = 4
 """Lifecycle logs, and events' details, that one look reads at most: a thousand nodes may fail."""
 
 
-def watch(
+def watch(  # noqa: PLR0913 -- clock and intervals are keywords with defaults
     aws: Aws,
     cluster: str,
     until: Until,

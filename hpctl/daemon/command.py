@@ -157,7 +157,7 @@ def _serve(loaded: Config, listen: str, access: Access, *, by_hand: bool) -> Non
             port = server.port
             output.exact(_link(f"{listen.rpartition(':')[0]}:{port}", access))
         signal.sigwait(ends)
-        hub.closed = True
+        hub.close()
         server.stop()
 
 

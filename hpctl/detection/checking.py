@@ -1,11 +1,12 @@
 """The agent's timed checks put together: the table, the site's file, the machine, NVML's child."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from msgspec.structs import replace
 
 from hpctl.detection.budget import Budget, resident_mb, usage
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.config import apply
 from hpctl.detection.machine import boot_age_s, machine, upgraded
 from hpctl.detection.metrics import render, samples_of
@@ -29,10 +30,10 @@ make each start of the agent news."""
 
 
 class Checks:
-    """The checks of one agent. `changed` is called, from a thread of theirs, when there is news."""
+    """The checks of one agent. `listener` hears of news, from a thread of theirs."""
 
     def __init__(
-        self, settings: AgentSettings, earlier: Iterable[Finding], changed: Callable[[], None]
+        self, settings: AgentSettings, earlier: Iterable[Finding], listener: ChangeListener
     ) -> None:
         self._nvml = Client(root=settings.root)
         self._patience_s = FIRST_SWEEP_S
@@ -44,7 +45,7 @@ class Checks:
         self._runner = Runner(
             [load(spec, limits) for spec, limits in chosen],
             replace(bare, nvml=self._sweep),
-            changed,
+            listener,
             self._budget,
             boot_age_s=boot_age_s(bare),
             upgraded=upgraded(settings.spool),

@@ -180,7 +180,7 @@ class LogText:
 
 def _plain(text: str) -> tuple[int, datetime | None, str]:
     """A line of text: the facility, when, and the message."""
-    facility, at, syslog = 0, None, False
+    facility = 0
     if (pri := _PRI.match(text)) is not None:
         facility, text = int(pri[1]) >> 3, text[pri.end() :]
         if (head := _RFC5424.match(text)) is not None:
@@ -188,6 +188,17 @@ def _plain(text: str) -> tuple[int, datetime | None, str]:
             return 0 if ours else USER, _iso(head[1]), _message(text[head.end() :])
     elif (decoded := _DECODED.match(text)) is not None:
         facility, text = 0 if decoded[1] == "kern" else USER, text[decoded.end() :]
+    at, syslog, text = _stamped(text)
+    if (says := _SAYS.match(text)) is not None:
+        text = text[says.end() :]
+    elif syslog:
+        facility = USER
+    return facility, at, _message(text)
+
+
+def _stamped(text: str) -> tuple[datetime | None, bool, str]:
+    """When a line was logged, whether syslog wrote that, and the rest of the line."""
+    at, syslog = None, False
     if (stamp := _UPTIME.match(text)) is not None:
         at = _since(float(stamp[1])) if stamp[1] else None
     elif (stamp := _CTIME.match(text)) is not None:
@@ -199,13 +210,7 @@ def _plain(text: str) -> tuple[int, datetime | None, str]:
         at, syslog = _named(f"{stamp[2]} {stamp[1] or stamp[3] or _UNKNOWN_YEAR}"), True
     elif (stamp := _UNIX.match(text)) is not None:
         at, syslog = _since(float(stamp[1])), True
-    if stamp is not None:
-        text = text[stamp.end() :]
-    if (says := _SAYS.match(text)) is not None:
-        text = text[says.end() :]
-    elif syslog:
-        facility = USER
-    return facility, at, _message(text)
+    return at, syslog, text if stamp is None else text[stamp.end() :]
 
 
 def _message(text: str) -> str:

@@ -102,16 +102,7 @@ def samples_of(
     A check that is none of hpctl's own is `other`: its name is whatever somebody chose.
     """
     yield "info", {"version": __version__}, 1.0
-    findings = tuple(findings)
-    counted = Counter((f.check if f.check in _KNOWN else "other", str(f.verdict)) for f in findings)
-    for (check, verdict), count in counted.items():
-        yield "findings", {"check": check, "verdict": verdict}, count
-    notes: Counter[str] = Counter()
-    for finding in findings:
-        if finding.verdict is Verdict.NOTE:
-            notes[finding.check if finding.check in _KNOWN else "other"] += finding.count
-    for check, count in notes.items():
-        yield "notes_total", {"check": check}, count
+    yield from _of_findings(tuple(findings))
     for name, value in gauges.items():
         if name.startswith("job"):
             continue  # jobs come and go: each would be a series for good
@@ -122,10 +113,26 @@ def samples_of(
             yield from _of_gpu(gpu)
     for sample in seen.values():
         if isinstance(sample, Trace):
-            for device, reading in sample.now.devices.items():
-                for counter, count in reading.values.items():
-                    yield "rdma_events_total", {"device": device, "counter": counter}, count
+            yield from _of_rdma(sample)
     yield from _of_host(seen)
+
+
+def _of_findings(findings: Sequence[Finding]) -> Iterator[Sample]:
+    counted = Counter((f.check if f.check in _KNOWN else "other", str(f.verdict)) for f in findings)
+    for (check, verdict), count in counted.items():
+        yield "findings", {"check": check, "verdict": verdict}, count
+    notes: Counter[str] = Counter()
+    for finding in findings:
+        if finding.verdict is Verdict.NOTE:
+            notes[finding.check if finding.check in _KNOWN else "other"] += finding.count
+    for check, count in notes.items():
+        yield "notes_total", {"check": check}, count
+
+
+def _of_rdma(trace: Trace) -> Iterator[Sample]:
+    for device, reading in trace.now.devices.items():
+        for counter, count in reading.values.items():
+            yield "rdma_events_total", {"device": device, "counter": counter}, count
 
 
 def _of_gpu(gpu: Gpu) -> Iterator[Sample]:

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from hpctl.detection.budget import Budget
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import (
     CannotTell,
     Functions,
@@ -122,17 +123,17 @@ class _Slot(Struct):
 
 
 class Runner(threading.Thread):
-    """Runs checks when they are due. `changed` is called when a finding comes or goes.
+    """Runs checks when they are due. `listener` hears when a finding comes or goes.
 
     `started` and `boot_age_s` say from when on each check is believed (CheckSpec.grace_s); after an
     upgrade of the agent its grace begins anew.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the composition of the agent names each part once
         self,
         checks: Sequence[Check],
         machine: Machine,
-        changed: Callable[[], None],
+        listener: ChangeListener,
         budget: Budget,
         *,
         boot_age_s: float,
@@ -140,7 +141,7 @@ class Runner(threading.Thread):
         earlier: Iterable[Finding] = (),
     ) -> None:
         super().__init__(name="checks", daemon=True)
-        self._machine, self._changed, self._budget = machine, changed, budget
+        self._machine, self._listener, self._budget = machine, listener, budget
         earlier, now = tuple(earlier), machine.monotonic()
         age_s = 0.0 if upgraded else boot_age_s
         self._slots = [
@@ -231,7 +232,7 @@ class Runner(threading.Thread):
                 early = self._machine.monotonic() < slot.believe_at
                 new = slot.conditions.saw(seen, at, early=early)
         if new:
-            self._changed()
+            self._listener.note_change()
         return here
 
     def _gather(self, slot: _Slot) -> tuple[list[Observation], bool, str]:

@@ -22,10 +22,11 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -101,30 +102,45 @@ EVERY_S = 0.5
 """From then on, one in this time; what comes meanwhile goes out together."""
 
 
+class AgentKnowledge(Protocol):
+    """What an agent knows at the moment."""
+
+    def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+        """The findings, with a version that grows whenever something new is among them."""
+
+    def gauges(self) -> Mapping[str, float]:
+        """The numbers that are in reports and heartbeats alike."""
+
+
+class HeadOrders(Protocol):
+    """Does what the head node asks of an agent with its answers."""
+
+    def read_stacks(self, ask: StackAsk) -> None:
+        """Read the stacks of a job's ranks."""
+
+    def obey(self, order: str) -> None:
+        """Carry out an order, a credential of the daemon's."""
+
+
 class Sender(threading.Thread):
     """Sends a snapshot at once when `wake` is called, else once a heartbeat, and then in brief.
 
-    `snapshot` is asked for the findings of the moment, with a version that grows whenever
-    something new is among them, `gauges` for the numbers of the moment, which are in reports and
-    heartbeats alike. `asked` is told what the head node asks for, and `obey` is given the order
-    that came with an answer. All are called from this thread.
+    `knowledge` and `orders` are called from this thread.
     """
 
     def __init__(
         self,
         settings: AgentSettings,
         spool: Spool,
-        snapshot: Callable[[], tuple[int, tuple[Finding, ...]]],
         agent_start: datetime,
-        gauges: Callable[[], Mapping[str, float]] = dict,
-        asked: Callable[[StackAsk], None] = lambda _: None,
-        obey: Callable[[str], None] = lambda _: None,
+        knowledge: AgentKnowledge,
+        orders: HeadOrders,
     ) -> None:
         super().__init__(name="sender", daemon=True)
         self.progress = time.monotonic()
-        self._settings, self._spool, self._snapshot = settings, spool, snapshot
-        self._agent_start, self._gauges = agent_start, gauges
-        self._asked, self._obey = asked, obey
+        self._settings, self._spool = settings, spool
+        self._agent_start = agent_start
+        self._knowledge, self._orders = knowledge, orders
         self._client = HeadClient(settings.heads, settings.munge_socket)
         self._wanted = threading.Condition()
         self._woken, self._stopping = False, False
@@ -158,9 +174,9 @@ class Sender(threading.Thread):
             self._complain(reply)
             self._correct_start(reply)
             if reply.stacks is not None:
-                self._asked(reply.stacks)
+                self._orders.read_stacks(reply.stacks)
             if reply.order:
-                self._obey(reply.order)
+                self._orders.obey(reply.order)
             failures = failures + 1 if reply.answer is Delivery.RETRY else 0
             with self._wanted:
                 if failures:
@@ -203,7 +219,7 @@ class Sender(threading.Thread):
 
     def _next_report(self) -> tuple[int, Report]:
         self._seq += 1
-        version, findings = self._snapshot()
+        version, findings = self._knowledge.snapshot()
         settings = self._settings
         return version, Report(
             node=settings.node,
@@ -213,7 +229,7 @@ class Sender(threading.Thread):
             sent_at=datetime.now(UTC),
             agent_start=self._agent_start,
             findings=findings,
-            gauges=self._gauges(),
+            gauges=self._knowledge.gauges(),
         )
 
     def _keep(self, version: int, report: Report, *, acked: bool) -> None:

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from types import FrameType
@@ -19,7 +19,7 @@ from hpctl.detection.findings import Findings
 from hpctl.detection.kernel.log import Kernel
 from hpctl.detection.kmsg import BATCH, FILE_POLL_S, KernelLog, open_log
 from hpctl.detection.metrics import Endpoint
-from hpctl.detection.outside.sources import Sources, theirs
+from hpctl.detection.outside.sources import Sources, StackReader, theirs
 from hpctl.detection.send import Sender
 from hpctl.detection.send_pace import Pace
 from hpctl.detection.settings import AgentSettings
@@ -30,6 +30,7 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import Generation
 from hpctl.vocabulary.model import TEST, Clears, Finding, Verdict
 from hpctl.wire import reports as wire
+from hpctl.wire.stack_request import StackAsk
 from hpctl.wire.systemd import notify, watchdog_interval
 
 log = logging.getLogger(__name__)
@@ -113,20 +114,19 @@ class Agent:
         self._stopping = False
         self._pace = Pace()
         self._turned = datetime.now(UTC)
-        self._checks = Checks(settings, recalled.findings, self._changed)
+        self._checks = Checks(settings, recalled.findings, self)
         self._outside = Sources(
-            settings.places,
-            generation,
-            settings.spool,
-            lambda: (self._turned, self._snapshot()[1]),
-            self._changed,
-            recalled.findings,
+            settings.places, generation, settings.spool, agent=self, earlier=recalled.findings
         )
         self._tests = tests
         obey = make_order_handler(settings, self._checks.held, self._add, mine)
-        begin, gauges = _start_after(recalled.agent_start), self._checks.gauges
-        ask = self._outside.stacks.ask
-        self._sender = Sender(settings, spool, self._snapshot, begin, gauges, ask, obey)
+        self._sender = Sender(
+            settings=settings,
+            spool=spool,
+            agent_start=_start_after(recalled.agent_start),
+            knowledge=self,
+            orders=_OrderHandlers(self._outside.stacks, obey),
+        )
         self._waker, self._woken = socket.socketpair()
         self._endpoint = self._serve_metrics()
 
@@ -143,7 +143,7 @@ class Agent:
             return None
 
     def _metrics(self) -> bytes:
-        return self._checks.metrics(self._snapshot()[1])
+        return self._checks.metrics(self.snapshot()[1])
 
     def run(self) -> None:
         """Serve until a signal stops it. Only in the main thread, for the signals."""
@@ -195,7 +195,7 @@ class Agent:
             self._turned = datetime.now(UTC)
             self._checks.listen()
             if self._tests.look():
-                self._changed()
+                self.note_change()
             self._wake_sender()
 
     def _patience(self, watchdog: float | None) -> float:
@@ -263,12 +263,22 @@ class Agent:
         if self._pace.due(time.monotonic()):
             self._sender.wake()
 
-    def _changed(self) -> None:
+    def note_change(self) -> None:
+        """A finding came or went: report it at once. From any thread."""
         with self._lock:
             self._version += 1
         self._sender.wake()
 
-    def _snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+    def gauges(self) -> Mapping[str, float]:
+        """The numbers that are in reports and heartbeats alike. From any thread."""
+        return self._checks.gauges()
+
+    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+        """When the loop last turned, and all findings. From any thread."""
+        return self._turned, self.snapshot()[1]
+
+    def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+        """All findings, with a version that grows whenever one comes or goes. From any thread."""
         with self._lock:
             version, logged = self._version, self._findings.all()
         # What the kernel reports comes first: it is the harder evidence where not all fits.
@@ -279,6 +289,19 @@ class Agent:
             *self._tests.findings(),
         )
         return version, found[: wire.MAX_FINDINGS]
+
+
+class _OrderHandlers:
+    """Does what the head node asks for with its answers."""
+
+    def __init__(self, stacks: StackReader, obey: Callable[[str], None]) -> None:
+        self._stacks, self._obey = stacks, obey
+
+    def read_stacks(self, ask: StackAsk) -> None:
+        self._stacks.ask(ask)
+
+    def obey(self, order: str) -> None:
+        self._obey(order)
 
 
 class Stoppable(Protocol):

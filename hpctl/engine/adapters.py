@@ -13,6 +13,7 @@ from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.ports import Aws, ByHand, Provider
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from hpctl.engine.config import Config
@@ -115,15 +116,29 @@ def make_scheduler(config: Config) -> CliScheduler:
     return CliScheduler(Runner(slurm.conf, slurm.bin, slurm.timeout_s))
 
 
-def choose_scheduler(config: Config) -> tuple[CliScheduler, str]:
+def choose_scheduler(
+    config: Config,
+    *,
+    may_act: Callable[[], bool] = lambda: True,
+    event: Callable[[], bool] | None = None,
+) -> tuple[CliScheduler, str]:
     """Slurm for the daemon: pyslurm where it imports and matches, the commands everywhere else;
-    and which it is and why. slurmctld is not asked."""
-    cli, wanted = make_scheduler(config), config.slurm.adapter
+    and which it is and why. slurmctld is not asked.
+
+    `may_act` is asked immediately before each order, `event` while many nodes are read: see
+    `hpctl.slurm.read.Reader`.
+    """
+    from hpctl.slurm.cli import CliScheduler
+    from hpctl.slurm.run import Runner
+
+    slurm, wanted = config.slurm, config.slurm.adapter
+    runner = Runner(slurm.conf, slurm.bin, slurm.timeout_s)
+    cli = CliScheduler(runner, event=event, may_act=may_act)
     if wanted == "cli":
         return cli, "cli, as slurm.adapter says"
     from hpctl.slurm.pyslurm import PySlurm
 
-    pyslurm = PySlurm(cli.runner)
+    pyslurm = PySlurm(runner, event=event, may_act=may_act)
     why_not = pyslurm.unusable()
     if not why_not:
         return pyslurm, f"pyslurm (slurm.adapter: {wanted})"

@@ -14,11 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
+
 from hpctl.engine.journal.events import StepResolved, StepStarted
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.kinds import Due
 from hpctl.vocabulary.identity import InstanceId, JobId, NodeName
 from hpctl.vocabulary.isolation import Flaw, walled
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.ports import Agents, Clock, Provider, Scheduler
 from hpctl.vocabulary.reason import own_reason
@@ -64,32 +67,40 @@ class Stacks(Protocol):
         """The outcomes since the last time; each step that was begun has one in a minute."""
 
 
+class Effectors(Struct, frozen=True):
+    """Where steps are carried out."""
+
+    scheduler: Scheduler
+    provider: Provider
+    agents: Agents | None = None
+    """None: no GPU is reset."""
+    stacks: Stacks | None = None
+    """Reads the stacks of a job's ranks beside everything else. None: none are read."""
+
+
 class Executor:
     """Carries steps out, each in three parts: StepStarted, one port call, StepResolved."""
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        provider: Provider,
+        effectors: Effectors,
         journal: JournaledState,
         clock: Clock,
+        *,
         poke: Callable[[], None] | None = None,
         may_act: Callable[[], bool] = lambda: True,
-        stacks: Stacks | None = None,
-        agents: Agents | None = None,
     ) -> None:
         """With `poke`, cloud calls run in the background and poke when answered; without it
         they run here and now (tests that must be deterministic). `may_act` is asked before each
-        call, after it was written down: who leads no more does nothing. `stacks` reads the stacks
-        of a job's ranks beside everything else; None reads none. Without `agents` no GPU is
-        reset."""
-        self._may_act, self._stacks = may_act, stacks
-        self._scheduler = scheduler
-        self._provider = provider
+        call, after it was written down: a daemon that is not the leader does nothing."""
+        self._scheduler = effectors.scheduler
+        self._provider = effectors.provider
+        self._agents = effectors.agents
+        self._stacks = effectors.stacks
         self._journal = journal
         self._clock = clock
         self._poke = poke
-        self._agents = agents
+        self._may_act = may_act
         self._pool = ThreadPoolExecutor(1, "cloud-call") if poke else None
         self._answers: queue.SimpleQueue[tuple[list[Due], Mapping[str, Outcome]]]
         self._answers = queue.SimpleQueue()
@@ -286,8 +297,16 @@ class Executor:
     def _of_test(self, do: Do) -> Outcome:
         slurm = self._scheduler
         if do.kind is StepKind.TEST:
-            what = (do.target, do.nodes[0], do.partition, do.command, do.limit_s)
-            return slurm.test(*what, idle=do.idle, qos=do.qos)
+            test = NodeTest(
+                name=do.target,
+                node=do.nodes[0],
+                partition=do.partition,
+                command=do.command,
+                limit_s=do.limit_s,
+                idle=do.idle,
+                qos=do.qos,
+            )
+            return slurm.test(test)
         if do.kind is StepKind.END_TEST:
             return slurm.end_test(do.target)
         return slurm.reserve(do.target, do.nodes if do.kind is StepKind.ISOLATE else (), own=True)

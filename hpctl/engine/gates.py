@@ -88,8 +88,19 @@ class Tally(Struct):
 
 def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: datetime) -> Tally:
     """Count once for a whole plan."""
+    t = Tally(nodes=len(view.scheduler.nodes))
+    _count_nodes(t, view)
+    _count_recoveries(t, view.state, policy, now)
+    _count_assessments(t, view)
+    for c in candidates:
+        if not c.manual:
+            t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
+    return t
+
+
+def _count_nodes(t: Tally, view: View) -> None:
+    """Count the nodes of each partition, and those that are out of service."""
     state, nodes = view.state, view.scheduler.nodes
-    t = Tally(nodes=len(nodes))
     for node in nodes.values():
         for partition in node.partitions:
             t.partition_nodes[partition] = t.partition_nodes.get(partition, 0) + 1
@@ -102,6 +113,10 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
         known = nodes.get(name)
         for partition in known.partitions if known else ():
             t.open_by_partition[partition] = t.open_by_partition.get(partition, 0) + 1
+
+
+def _count_recoveries(t: Tally, state: State, policy: Policy, now: datetime) -> None:
+    """Count the recoveries of the last hour, and the faults that they treat."""
     for rec in state.nodes.values():
         if rec.by:
             continue
@@ -111,16 +126,16 @@ def tally(view: View, candidates: Iterable[Candidate], policy: Policy, now: date
         over = rec.phase is NodePhase.RETURNED
         if not over and now < later(rec.opened, policy.budgets.correlated_window_s):
             t.seen.setdefault(rec.rule, {})[rec.node] = rec.opened
+
+
+def _count_assessments(t: Tally, view: View) -> None:
+    """Count the faults that nodes have now."""
     for name, judged in view.assessments.items():
         if judged.fault is not None:
             # All that is wrong with it: a mark of HyperPod's agent on one node of a mass event, or
             # a second fault, makes the event no smaller.
             for rule, since in {**judged.also, judged.fault.rule: judged.since}.items():
                 t.seen.setdefault(rule, {}).setdefault(name, since)
-    for c in candidates:
-        if not c.manual:
-            t.seen.setdefault(c.fault.rule, {}).setdefault(c.node.name, c.since)
-    return t
 
 
 def _kept_out(node: SlurmNode, state: State) -> bool:

@@ -32,6 +32,11 @@ class JournaledState:
         for event in store.events(after=store.position):
             self.state.fold(event)
 
+    def take_over(self, store: Store) -> None:
+        """Fold what another daemon has appended and retired. Raises as above."""
+        self.follow(store)
+        self.state.retired = store.retired()
+
     def append(self, events: Sequence[Event]) -> None:
         """Journal first, memory second: what is not on disk has not happened."""
         began = time.monotonic()

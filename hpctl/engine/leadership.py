@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.rows import DaemonInfo, Holder, StandbyInfo
 from hpctl.engine.journal.store import LeaseHeld, LeaseLost, Store
@@ -45,6 +47,14 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+class LeaseTerms(Struct, frozen=True):
+    """How long a lease lasts without a renewal, and whether other heads may take it."""
+
+    seconds: float
+    shared: bool
+    """Several heads use this database."""
+
+
 class Leadership:
     """Whether this daemon leads. `leads`, `serves` and `leader_address` are for any thread."""
 
@@ -52,15 +62,14 @@ class Leadership:
         self,
         store: Store,
         me: Holder,
-        lease_s: float,
+        terms: LeaseTerms,
         clock: Clock,
-        *,
-        shared: bool,
         now: Callable[[], float] = boottime,
     ) -> None:
-        """`shared`: several heads use this database. `now`: seconds of this host's own."""
-        self._store, self._me, self._lease_s, self._clock = store, me, lease_s, clock
-        self._shared, self._now = shared, now
+        """`now`: seconds of this host's own."""
+        self._store, self._me, self._clock = store, me, clock
+        self._lease_s, self._shared = terms.seconds, terms.shared
+        self._now = now
         self._until = -math.inf
         self._progress = now()
         self._mark: object = None
@@ -71,17 +80,14 @@ class Leadership:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._beats = 0
-        self.caught_up = not shared
-        """What the former leader knew is in memory. A report that is folded into less would have
-        what the node said before forgotten."""
+        self._caught_up = not terms.shared
         self.lost = False
         """Another daemon took over."""
         self.led_since = -math.inf
         self.hand_over_to = ""
         """The address of the standby that is to lead next."""
-        self.active_controller = ""
-        """The host of the slurmctld that answers, as slurm.conf names it; empty: not known."""
-        if shared:
+        self._active_controller = ""
+        if terms.shared:
             store.stand_by()
 
     @property
@@ -92,7 +98,17 @@ class Leadership:
     @property
     def serves(self) -> bool:
         """Whether this daemon takes reports and requests now."""
-        return self.caught_up and self.leads
+        return self._caught_up and self.leads
+
+    def mark_caught_up(self) -> None:
+        """Serve from now on: what the former leader knew is in memory. A report that is folded
+        into less would have what the node said before forgotten."""
+        self._caught_up = True
+
+    def note_controller(self, host: str) -> None:
+        """Take the host of the slurmctld that answers, as slurm.conf names it; empty: not known.
+        Any thread."""
+        self._active_controller = host
 
     @property
     def leader_address(self) -> str:
@@ -157,7 +173,7 @@ class Leadership:
 
     def _near(self, host: str) -> bool:
         """Whether a host is that of the active slurmctld, or none is known."""
-        active = self.active_controller
+        active = self._active_controller
         return not active or short(active) == short(host)
 
     def note_standby(self) -> None:

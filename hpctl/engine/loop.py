@@ -49,7 +49,7 @@ class JobReports(Protocol):
 class Loop:
     """The cycle that one daemon repeats."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- the composition of the daemon names each part once
         self,
         memory: JournaledState,
         executor: Executor,

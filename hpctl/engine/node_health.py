@@ -53,10 +53,12 @@ class NodeHealthStore:
         rows: HealthRows,
         poke: Callable[[], None],
         clock: Clock,
+        sources: Sequence[FindingsSource] = (),
     ) -> None:
-        """Start from what a former daemon knew; `poke` wakes the loop."""
+        """Start from what a former daemon knew; `poke` wakes the loop. The findings of `sources`
+        are added in their order."""
         self._health = {node: bounded(health) for node, health in known.items()}
-        self._sources: tuple[FindingsSource, ...] = ()
+        self._sources = tuple(sources)
         self._digests: dict[NodeName, tuple[Generation, str]] = {}
         self._unsaved: set[NodeName] = set()
         self._heard_since_flush = False
@@ -71,10 +73,6 @@ class NodeHealthStore:
         with self._lock:
             self._health = {node: bounded(health) for node, health in known.items()}
             self._digests.clear()
-
-    def add_sources(self, *sources: FindingsSource) -> None:
-        """Add the findings of these, in this order."""
-        self._sources += sources
 
     def accept(self, *reports: Report) -> None:
         """Take authenticated reports in, all or none, in one write; from any thread.

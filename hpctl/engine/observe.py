@@ -8,21 +8,20 @@ partition's, its own; the later wins.
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime, timedelta
 from operator import itemgetter
-from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.config import Config
 from hpctl.engine.instance_resolver import NEVER as LONG_AGO
 from hpctl.engine.journal.state import State
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
 from hpctl.engine.node_history import lost
-from hpctl.engine.run_policies import RunPolicies
 from hpctl.engine.test_reservation import left
 from hpctl.engine.view import View
 from hpctl.faults.assess import assess
@@ -70,7 +69,6 @@ GAP = timedelta(seconds=60)
 class HangSource(Protocol):
     """Which running jobs stand still, from what the agents count of their processes."""
 
-    policy: HangPolicy
     flaws: tuple[Flaw, ...]
 
     @property
@@ -80,8 +78,26 @@ class HangSource(Protocol):
     def hear(self, node: NodeName, gauges: Mapping[str, float]) -> None:
         """Take in what an agent sent. Called on other threads."""
 
-    def look(self, slurm: SchedulerView, now: datetime, state: State) -> Mapping[JobId, Hang]:
+    def look(
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State
+    ) -> Mapping[JobId, Hang]:
         """The jobs that hang."""
+
+
+class AddressBook(Protocol):
+    """Keeps the address that Slurm has for each node."""
+
+    def set_addresses(self, addresses: Mapping[NodeName, str]) -> None:
+        """Take the addresses of all nodes: the same object until one changes."""
+
+
+class FactSources(Struct, frozen=True):
+    """Where facts come from."""
+
+    scheduler: Scheduler
+    cloud: CloudWatch
+    health: NodeHealthStore
+    hangs: HangSource
 
 
 LEAVES_S = 600.0
@@ -93,31 +109,29 @@ class Observer:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        cloud: CloudWatch,
-        health: NodeHealthStore,
+        sources: FactSources,
+        live: LiveConfig,
         clock: Clock,
-        kill_switch: Path,
-        hangs: HangSource,
+        *,
+        addresses: AddressBook | None = None,
+        whole_cheap_s: float = WHOLE_CHEAP_S,
     ) -> None:
-        """`kill_switch`: while this file exists nothing is done."""
-        self.whole_cheap_s = WHOLE_CHEAP_S
-        self._runs = RunPolicies()
-        self._scheduler = scheduler
-        self._cloud = cloud
-        self._health = health
+        """`addresses` receives the nodes' addresses as soon as Slurm was read."""
+        self._whole_cheap_s = whole_cheap_s
+        self._scheduler = sources.scheduler
+        self._cloud = sources.cloud
+        self._health = sources.health
+        self.hangs = sources.hangs
+        self._live = live
         self._clock = clock
-        self._kill_switch = kill_switch
+        self._address_book = addresses
         self._slurm = SchedulerView(as_of=LONG_AGO)
-        self._provider = cloud.view
+        self._provider = sources.cloud.view
         self._reserved: Mapping[str, tuple[NodeName, ...]] = {}
         self._leaves: Mapping[NodeName, str] = {}
         self._leaves_at = -math.inf
-        self._capacity = False
         self.slurm_trouble = ""
         self._marks: set[tuple[NodeName, str]] = set()
-        self.tell_addresses: Callable[[Mapping[NodeName, str]], None] = lambda _: None
-        """Hears the nodes' addresses as soon as Slurm was read."""
         self._able_since = LONG_AGO
         self._looked = LONG_AGO
         self._whole_due = -math.inf
@@ -125,18 +139,6 @@ class Observer:
         self._whole_cost = math.inf
         self._signs: Signs = {}
         self._hindered: datetime | None = LONG_AGO
-        self.hangs = hangs
-
-    def configure(self, config: Config) -> None:
-        """Take what a configuration sets, at the start and after each reload.
-
-        Reservations are read where autoscaling or spares need them, and where what they kept
-        before the configuration changed has to be released.
-        """
-        self._kill_switch = config.kill_switch
-        self._runs = RunPolicies(config.run_policy_layers)
-        self._capacity = config.sizes_capacity
-        self.hangs.policy = config.hangs
 
     @property
     def slurm(self) -> SchedulerView:
@@ -184,8 +186,8 @@ class Observer:
             health[node] = standing(health[node], state.returned[node])
         now, stopped = self._clock.now(), self.stopped()
         self._provider, joined = self._cloud.joiner.join(self._cloud.view, self._slurm)
-        if not self.slurm_trouble:
-            self.tell_addresses(self._cloud.joiner.addresses)
+        if self._address_book is not None and not self.slurm_trouble:
+            self._address_book.set_addresses(self._cloud.joiner.addresses)
         if not timedelta() <= now - self._looked <= GAP:
             self._signs = {}  # nobody looked for a while, so nobody knows that it lasted
         self._looked = now
@@ -194,7 +196,7 @@ class Observer:
         )
         hindered = not acts or bool(self.slurm_trouble or stopped or state.paused_by)
         assessments, of_health = self._assess(health, rules, now)
-        ruled, of_runs = self._runs.of(self._slurm)
+        ruled, of_runs = self._live.run_policies.of(self._slurm)
         return View(
             scheduler=self._slurm,
             provider=self._provider,
@@ -210,7 +212,7 @@ class Observer:
             ruled=ruled,
             reservations=self._reserved,
             leaves=self._leaves,
-            hangs=self.hangs.look(self._slurm, now, state),
+            hangs=self.hangs.look(self._slurm, now, self._live.config.hangs, state),
             worked=self.hangs.worked,
             flaws={flaw.target: flaw for flaw in (*of_health, *of_runs, *self._flaws())},
         )
@@ -220,10 +222,12 @@ class Observer:
 
     def _read_capacity(self, state: State) -> None:
         """The reservations, and the topology, which changes with slurmctld's configuration, where
-        capacity is managed or a node is tested. Raises Unavailable."""
+        capacity is managed or a node is tested, and where what was reserved before the
+        configuration changed has to be released. Raises Unavailable."""
         phases = {state.nodes[rid].phase for rid in state.open_nodes.values()}
         back = NodePhase.VERIFYING in phases and any(map(left, state.nodes.values()))
-        if not (self._capacity or state.changes or back or phases & {*IN_TEST}):
+        capacity = self._live.config.sizes_capacity
+        if not (capacity or state.changes or back or phases & {*IN_TEST}):
             return
         self._reserved = self._scheduler.reservations()
         if time.monotonic() - self._leaves_at > LEAVES_S:
@@ -250,7 +254,8 @@ class Observer:
         """
         began = self._clock.monotonic()
         nodes = concerned(state, health, self._slurm)
-        if self._part_will_do(began, nodes) and not (self._capacity or state.open_changes):
+        capacity = self._live.config.sizes_capacity or state.open_changes
+        if self._part_will_do(began, nodes) and not capacity:
             part = self._scheduler.part(nodes, self._settled(state, nodes))
             seen = dict(self._slurm.nodes)
             for name in nodes:
@@ -282,7 +287,7 @@ class Observer:
         if not self._reads_parts:
             self._reads_parts = True
             self._whole_due = min(self._whole_due, now + WHOLE_EVERY_S)
-        return self._whole_cost > self.whole_cheap_s and now <= self._whole_due
+        return self._whole_cost > self._whole_cheap_s and now <= self._whole_due
 
     def marked(self) -> bool:
         """Whether HyperPod's health agent has marked a node since Slurm was read last.
@@ -311,13 +316,14 @@ class Observer:
 
     def stopped(self) -> str:
         """Why nothing may be done at all, where the kill switch says so. Any thread."""
+        kill_switch = self._live.config.kill_switch
         try:
-            self._kill_switch.stat()
+            kill_switch.stat()
         except (FileNotFoundError, NotADirectoryError):
             return ""
         except OSError as error:  # it may be there: nothing is done until somebody knows
-            return f"the kill switch {self._kill_switch} cannot be seen: {error.strerror}"
-        return f"the kill switch {self._kill_switch} exists"
+            return f"the kill switch {kill_switch} cannot be seen: {error.strerror}"
+        return f"the kill switch {kill_switch} exists"
 
     def _assess(
         self, health: dict[NodeName, Health], rules: Rules, now: datetime

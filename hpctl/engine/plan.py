@@ -75,7 +75,7 @@ DRAIN_RESTORED: Final = FaultClass(
 """No fault of a node: slurmctld died within seconds of a RESUME, before it had saved that."""
 
 
-def plan(
+def plan(  # noqa: PLR0913 -- pure: all that decides is an argument
     view: View, policy: Policy, rules: Rules, here: JobsByNode, now: datetime, kinds: Sequence[Kind]
 ) -> Plan:
     """Decide on every candidate. `here`: the jobs on nodes with an open recovery."""

@@ -96,9 +96,19 @@ def ask(
             if len(taken) == len(ids) or time.monotonic() >= until:
                 break
             time.sleep(LOOK_S)
-    answers = {n: (True, got.ok, got.answer) for n, got in taken.items()}
-    queued = (False, False, "")
-    rows = (RequestView(n, verb, it, by, *answers.get(n, queued)) for n, it in ids.items())
+    rows = []
+    for number, target in ids.items():
+        got = taken.get(number)
+        row = RequestView(
+            id=number,
+            verb=verb,
+            target=target,
+            by=by,
+            answered=got is not None,
+            ok=got is not None and got.ok,
+            answer="" if got is None else got.answer,
+        )
+        rows.append(row)
     return RequestsView(tuple(rows))
 
 

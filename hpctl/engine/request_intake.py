@@ -35,16 +35,15 @@ from hpctl.engine.view import Request
 from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import HpctlError, Unavailable
 from hpctl.vocabulary.identity import JobId, RecoveryId
-from hpctl.vocabulary.ports import Clock
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings, Refusal, readable
-from hpctl.wire.proved_route import proved_route
+from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
-    from hpctl.engine.journaled_state import JournaledState
     from hpctl.engine.leadership import Leadership
-    from hpctl.engine.observe import Observer
+    from hpctl.engine.live_config import LiveConfig
+    from hpctl.engine.loop_port import LoopPort
 
 log = logging.getLogger(__name__)
 
@@ -65,50 +64,49 @@ class RequestDesk:
     def __init__(
         self,
         store: Store,
-        observer: Observer,
-        memory: JournaledState,
-        group: str,
-        poke: Callable[[], None],
-        clock: Clock,
+        loop: LoopPort,
+        live: LiveConfig,
         leadership: Leadership | None = None,
         munge_socket: Path | None = None,
     ) -> None:
-        """`group`: the Unix group whose members may ask for everything; empty: root alone."""
-        self._store, self._observer, self._memory = store, observer, memory
-        self._group, self._poke, self._clock = group, poke, clock
+        """Members of the Unix group `access.group` may ask for everything; where it is empty,
+        root alone."""
+        self._store, self._loop, self._live = store, loop, live
         self._leadership, self._munge_socket = leadership, munge_socket
         self._proofs: dict[int, str] = {}
         self._lately: dict[int, deque[float]] = {}
         self._lock = threading.Lock()
 
-    def configure(self, group: str) -> None:
-        """Take another group, after a reload."""
-        self._group = group
-
     def take(self, asked: wire.Asked, uid: int, address: str) -> int:
         """Store one request of a proved user on the host of that address; answers its number.
         Raises Refusal."""
         if not (self._operator(uid) or self._owner(uid, asked)):
+            group = self._live.config.access.group or "no group yet (access.group)"
             raise Refusal(
                 403,
                 "forbidden_uid",
                 f"{_name(uid)} may not ask to {asked.verb} {asked.target}".rstrip(),
-                f"members of {self._group or 'no group yet (access.group)'} and root may ask for"
-                " everything, a job's owner to approve or cancel what is done to that job",
+                f"members of {group} and root may ask for everything,"
+                " a job's owner to approve or cancel what is done to that job",
             )
         by = asked.by if asked.by and uid in (0, os.geteuid()) else _name(uid)
         proof, socket = f"MUNGE uid {uid} from {address}", self._munge_socket
         with self._lock:
             self._check_pace(uid)
             try:
-                fields, at = (asked.verb, asked.target, by), self._clock.now()
                 number = self._store.ask(
-                    *fields, at, lambda n: munge.encode(_sealed(n, *fields, proof), socket)
+                    asked.verb,
+                    asked.target,
+                    by,
+                    self._loop.clock.now(),
+                    lambda number: munge.encode(
+                        _sealed(number, asked.verb, asked.target, by, proof), socket
+                    ),
                 )
             except HpctlError as error:
                 raise Refusal(503, "journal_unavailable", f"not stored: {error}") from error
             self._proofs[number] = proof
-        self._poke()
+        self._loop.poke()
         return number
 
     def pending(self) -> list[Request]:
@@ -126,7 +124,7 @@ class RequestDesk:
             return waiting
         for request in waiting:
             if request.verb == FAILOVER:
-                self._leadership.take(request, self._memory)
+                self._leadership.take(request, self._loop.memory)
         return [r for r in waiting if r.verb != FAILOVER]
 
     def _take_over(self, requests: Sequence[Request]) -> None:
@@ -149,7 +147,7 @@ class RequestDesk:
     def _operator(self, uid: int) -> bool:
         if uid in (0, os.geteuid()):
             return True
-        group = self._group
+        group = self._live.config.access.group
         if not group:
             return False
         try:
@@ -162,16 +160,16 @@ class RequestDesk:
         """Whether the target is a job of this user's, or the recovery of one."""
         if asked.verb not in OWNERS_VERBS:
             return False
-        recovery = self._memory.state.jobs.get(RecoveryId(asked.target))
+        recovery = self._loop.memory.state.jobs.get(RecoveryId(asked.target))
         number = recovery.attempt.job if recovery else JobId(natural(asked.target))
         try:
-            job = self._observer.latest_slurm().jobs.get(number)
+            job = self._loop.observer.latest_slurm().jobs.get(number)
         except Unavailable:
             return False
         return job is not None and job.uid == uid
 
     def _check_pace(self, uid: int) -> None:
-        now = self._clock.monotonic()
+        now = self._loop.clock.monotonic()
         times = self._lately.setdefault(uid, deque(maxlen=PER_MINUTE))
         if len(times) == PER_MINUTE and now - times[0] <= 60:
             raise Refusal(429, "too_many", f"{PER_MINUTE} requests of {_name(uid)} in a minute")
@@ -203,6 +201,11 @@ def route(
         number = await run_in_threadpool(take, asked, credential.uid, address)
         return msgspec.json.encode({"request": number})
 
-    refusals = ("hpctl_requests_refused", "Operators' requests not taken.")
-    path, most = wire.REQUESTS_PATH, wire.MAX_REQUEST
-    return proved_route(path, most, settings, answer, refusals, registry)
+    refused = RefusalCounter("hpctl_requests_refused", "Operators' requests not taken.", registry)
+    return proved_route(
+        path=wire.REQUESTS_PATH,
+        most=wire.MAX_REQUEST,
+        settings=settings,
+        answer_to=answer,
+        refused=refused,
+    )

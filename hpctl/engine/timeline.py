@@ -317,7 +317,7 @@ def change_text(event: ChangeOpened) -> str:
             return f"Spares of group {event.group}: {','.join(event.nodes) or 'none'}"
 
 
-def event_line(event: Event, state: State) -> Line | None:
+def event_line(event: Event, state: State) -> Line | None:  # noqa: C901 -- one case for each event
     """One journal event as a line, for a live narration; `state` has the event folded in.
 
     A step is told when it starts and again only where its outcome is not a plain acceptance.
@@ -479,7 +479,7 @@ def _node_awaited(rec: NodeRecovery, policy: Policy) -> Awaited:
     return Awaited(_node_waits(rec, policy), node_deadline(rec, policy), "escalates to on-call")
 
 
-def _node_waits(rec: NodeRecovery, policy: Policy) -> str:
+def _node_waits(rec: NodeRecovery, policy: Policy) -> str:  # noqa: C901 -- one case for each phase
     if policy.mode is Mode.OBSERVE:
         return _OBSERVED
     doubt = [s for s in rec.steps if s.in_doubt]

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -63,12 +64,14 @@ def incidents_of(findings: Iterable[Finding]) -> list[Incident]:
             folded.setdefault(key, []).append(finding)
     return [
         Incident(
-            *key,
-            findings=tuple(sorted(folded[key], key=finding_order)),
-            first=min(f.first for f in folded[key]),
-            last=max(f.last for f in folded[key]),
+            check=check,
+            device=device,
+            code=code,
+            findings=tuple(sorted(found, key=finding_order)),
+            first=min(f.first for f in found),
+            last=max(f.last for f in found),
         )
-        for key in sorted(folded)
+        for (check, device, code), found in sorted(folded.items(), key=itemgetter(0))
     ]
 
 

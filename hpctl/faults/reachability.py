@@ -99,7 +99,7 @@ def answers(node: SlurmNode | None, instance: Instance | None) -> bool:
     return node is not None and node.responding and not node.down and running
 
 
-def with_marks_and_reach(
+def with_marks_and_reach(  # noqa: PLR0913 -- pure: all that decides is an argument
     health: Mapping[NodeName, Health],
     slurm: SchedulerView | None,
     instances: Mapping[NodeName, Instance],

@@ -217,7 +217,7 @@ class _Root(Struct, frozen=True):
     code: int | None = None
 
 
-def classify(
+def classify(  # noqa: PLR0913 -- pure: all that decides is an argument, by keyword
     exit_code: int,
     tail: Sequence[str],
     *,

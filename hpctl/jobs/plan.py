@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
@@ -87,7 +88,7 @@ def run_decisions(
             return None
         if registered is None and (case.reported or case.trouble.signature != BOOTED_SIGNATURE):
             return None
-        return _decision(job, registered or Registration(), case, view, policy, now)
+        return _decision(_failed_run(job, registered, case, view), view, policy, now)
 
     found, flaws = each("plan", view.scheduler.jobs.values(), lambda job: job.id, one)
     return sorted((one for one in found if one is not None), key=job_of), flaws
@@ -118,16 +119,27 @@ def _treated(case: RunCase, view: View) -> bool:
     )
 
 
+class _FailedRun(Struct, frozen=True):
+    """A job whose run went wrong, and how. `notes`: what of its registration is not used."""
+
+    job: SlurmJob
+    case: RunCase
+    notes: str = ""
+
+
+def _failed_run(
+    job: SlurmJob, registered: Registration | None, case: RunCase, view: View
+) -> _FailedRun:
+    flaw = registered.flaw if registered is not None else ""
+    note = view.ruled.get(job.id, Ruled()).note
+    return _FailedRun(job, case, "; ".join(filter(None, (flaw, note))))
+
+
 def _decision(
-    job: SlurmJob,
-    registered: Registration,
-    case: RunCase,
-    view: View,
-    policy: Policy,
-    now: datetime,
+    run: _FailedRun, view: View, policy: Policy, now: datetime
 ) -> JobRecoveryOpened | HoldNoted:
+    job, case, notes = run.job, run.case, run.notes
     ruled = view.ruled.get(job.id, Ruled())
-    notes = "; ".join(n for n in (registered.flaw, ruled.note) if n)
     rule = RuleId(f"run-{case.trouble.kind}")
 
     def hold(gate: str, why: str) -> HoldNoted:
@@ -146,12 +158,11 @@ def _decision(
         why = gate.gate(Run(job, answer), view, policy, now)
         if why is not None:
             return hold(gate.name, why)
-    return _opened(job, case, answer, view, now, notes)
+    return _opened(run, answer, view, now)
 
 
-def _opened(
-    job: SlurmJob, case: RunCase, answer: RunDecision, view: View, now: datetime, notes: str = ""
-) -> JobRecoveryOpened:
+def _opened(run: _FailedRun, answer: RunDecision, view: View, now: datetime) -> JobRecoveryOpened:
+    job, case, notes = run.job, run.case, run.notes
     # The policy's answer says what went wrong as well; a supervisor's own may not.
     reasons = (case.trouble.why, answer.why)
     why = answer.why if reasons[0] in reasons[1] else "; ".join(text for text in reasons if text)
@@ -216,13 +227,13 @@ def _hung(
     trouble = Trouble(Kind.HANG, hang.since, hang.why, "stands still", node=hang.node)
     case = RunCase(job.attempt, trouble)
     if action == "requeue":
-        decided = _decision(job, registered or Registration(), case, view, policy, now)
+        decided = _decision(_failed_run(job, registered, case, view), view, policy, now)
         return replace(decided, hang=action) if isinstance(decided, JobRecoveryOpened) else decided
     answer = RunDecision(Action.NOTIFY, f"`hangs: {action}`: {hang.why}")
     for gate in RUN_GATES:
         if why := gate.gate(Run(job, answer), view, policy, now):
             return hold(gate.name, why)
-    return replace(_opened(job, case, answer, view, now), hang=action)
+    return replace(_opened(_FailedRun(job, case), answer, view, now), hang=action)
 
 
 def _tried(rec: JobRecovery) -> bool:

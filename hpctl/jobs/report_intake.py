@@ -25,7 +25,7 @@ import shutil
 import threading
 import time
 from collections import Counter as Counted
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,19 +40,17 @@ from hpctl.jobs.run_gates import shut_now
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import JobId
 from hpctl.vocabulary.job_recovery import JobReport, Wish
-from hpctl.vocabulary.policy import Policy
 from hpctl.vocabulary.ports import Clock
 from hpctl.vocabulary.run_policy import Action
 from hpctl.vocabulary.slurm_facts import SlurmJob
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire.authentication import IntakeSettings, RateLimiter, Refusal, readable
-from hpctl.wire.proved_route import proved_route
+from hpctl.wire.proved_route import RefusalCounter, proved_route
 
 if TYPE_CHECKING:  # the intake's process has neither
-    from hpctl.engine.journaled_state import JournaledState
-    from hpctl.engine.observe import Observer
-    from hpctl.vocabulary.policy_file import PolicyFile
+    from hpctl.engine.live_config import LiveConfig
+    from hpctl.engine.loop_port import LoopPort
 
 PATIENCE_S: Final = 1.2
 """How long a report of a job that is not known yet waits for Slurm to be read again: its sender
@@ -71,9 +69,14 @@ Take = Callable[[JobReport, int, datetime], job_wire.Taken]
 def route(take: Take, settings: IntakeSettings, clock: Clock, registry: CollectorRegistry) -> Route:
     """The route for the intake's application."""
     jobs = _Jobs(take, clock, registry)
-    refusals = ("hpctl_job_reports_refused", "Job reports refused.")
-    path, most = job_wire.PATH, job_wire.MAX_BODY
-    return proved_route(path, most, settings, jobs.event, refusals, registry)
+    refused = RefusalCounter("hpctl_job_reports_refused", "Job reports refused.", registry)
+    return proved_route(
+        path=job_wire.PATH,
+        most=job_wire.MAX_BODY,
+        settings=settings,
+        answer_to=jobs.event,
+        refused=refused,
+    )
 
 
 class _Jobs:
@@ -137,28 +140,15 @@ class JobDesk:
     """
 
     def __init__(
-        self,
-        journal: Journal,
-        observer: Observer,
-        memory: JournaledState,
-        policy: Policy,
-        poke: Callable[[], None],
-        clock: Clock,
-        disk: Path | None = None,
+        self, journal: Journal, loop: LoopPort, live: LiveConfig, disk: Path | None = None
     ) -> None:
-        """`disk`: where the journal is, if it is on a disk of this host. `poke` wakes the loop,
-        once a second at most."""
-        self._journal, self._observer, self._memory = journal, observer, memory
-        self._policy, self._poke, self._clock, self._disk = policy, poke, clock, disk
+        """`disk`: where the journal is, if it is on a disk of this host. `loop` is woken once for
+        each report that is news: its `poke` limits the rate."""
+        self._journal, self._loop, self._live, self._disk = journal, loop, live, disk
         self._news: queue.SimpleQueue[JobReported] = queue.SimpleQueue()
         self._last: dict[JobId, tuple[JobReported, float]] = {}
         self._lock = threading.Lock()
         self._room = (True, 0.0)
-        self._layers: Callable[[str], Sequence[PolicyFile]] = lambda _: ()
-
-    def configure(self, policy: Policy, layers: Callable[[str], Sequence[PolicyFile]]) -> None:
-        """Take another policy. `layers`: the recovery policies of a partition's jobs."""
-        self._policy, self._layers = policy, layers
 
     def take(self, report: JobReport, uid: int, asked: datetime) -> job_wire.Taken:
         """Take in one report of an authenticated user, which came at `asked`. Raises Refusal."""
@@ -171,11 +161,11 @@ class JobDesk:
                 "only the job's owner and root may speak for it",
             )
         with self._lock:
-            self._keep(JobReported(self._clock.now(), report, uid))
-        paused_by = self._memory.state.paused_by
-        why = shut_now(job, self._policy, self._observer.stopped(), paused_by)
-        layers = tuple(keys for file in self._layers(job.partition) if (keys := file.compact()))
-        return job_wire.Taken(int(job.id), not why, why, layers)
+            self._keep(JobReported(self._loop.clock.now(), report, uid))
+        paused_by = self._loop.memory.state.paused_by
+        why = shut_now(job, self._live.policy, self._loop.observer.stopped(), paused_by)
+        layers = [f.compact() for f in self._live.config.run_policy_layers(job.partition)]
+        return job_wire.Taken(int(job.id), not why, why, tuple(filter(None, layers)))
 
     @property
     def trouble(self) -> str:
@@ -191,7 +181,7 @@ class JobDesk:
                 self._store(event)
                 stored = now
             self._news.put(event)
-            self._poke()
+            self._loop.poke()
         if len(self._last) >= KEPT:
             del self._last[next(iter(self._last))]
         self._last[job] = (event, stored)
@@ -225,13 +215,13 @@ class JobDesk:
 
     def _job(self, report: JobReport, asked: datetime) -> SlurmJob:
         try:
-            view = self._observer.latest_slurm()
+            view = self._loop.observer.latest_slurm()
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         job = view.jobs.get(report.job)
         if view.as_of < asked and (job is None or report.restarts > job.restarts + 1):
             # It has just begun, and Slurm was read before that: have it read again.
-            self._poke()
+            self._loop.poke()
             text = f"job {report.job} is not in what Slurm said at {view.as_of:%H:%M:%S}"
             raise Refusal(503, "slurm_behind", text, "try again")
         if job is None:

@@ -149,6 +149,11 @@ def _vacated(c: NodeCase) -> Next:
         return Move(NodeSignal.NEEDS_HUMAN, f"{c.rec.rule} needs a person: {c.rec.meaning}")
     if c.facts.blocked:
         return c.wait(c.facts.blocked)
+    return _ordered(c)
+
+
+def _ordered(c: NodeCase) -> Next:
+    """Have the remedy ordered by whoever the mode says."""
     if c.rec.remedy is Remedy.RESET_GPU and c.policy.mode is Mode.OWN:
         return _reset(c)
     if not c.facts.provider_present:
@@ -212,6 +217,12 @@ def _remedy(c: NodeCase) -> Next:
     answer = c.attempt(kind, sick, c.rec.meaning)
     if not isinstance(answer, Outcome):
         return answer
+    return _refused(c, kind, answer)
+
+
+def _refused(c: NodeCase, kind: StepKind, answer: Outcome) -> Next:
+    """After an order that the service did not accept."""
+    sick, last = c.rec.generation.instance, c.last(kind)
     if answer.code == "InstanceIdNotFound":
         return c.wait(f"{sick} is gone; its successor is not listed yet")
     if answer.transient and last is not None:

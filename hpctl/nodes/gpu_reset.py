@@ -172,8 +172,14 @@ class Reset:
         for line in answer.out.splitlines():
             try:
                 uuid, pci, capability, persistence, mig = (word.strip() for word in line.split(","))
-                on = (persistence == "Enabled", mig == "Enabled")
-                found.append(Gpu(uuid, normalise(pci), float(capability), *on))
+                gpu = Gpu(
+                    uuid=uuid,
+                    pci=normalise(pci),
+                    capability=float(capability),
+                    persistent=persistence == "Enabled",
+                    mig=mig == "Enabled",
+                )
+                found.append(gpu)
             except ValueError as error:
                 raise NoReset(RESET_FAILED, f"nvidia-smi lists {line[:80]!r}") from error
         return tuple(found)

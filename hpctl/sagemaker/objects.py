@@ -55,7 +55,7 @@ class Listed(NamedTuple):
 class S3Bucket:
     """One bucket, for several threads. Raises HpctlError where no client can be made."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- settings of the client, by keyword with defaults
         self,
         bucket: str,
         *,

@@ -237,7 +237,7 @@ class SageMakerProvider:
     API does not say which it is. Raises HpctlError where no client can be made.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- settings of the client, by keyword with defaults
         self,
         cluster: str,
         *,

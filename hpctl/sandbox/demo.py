@@ -187,6 +187,18 @@ class Result(Struct):
         return {"schema": "hpctl.sandbox.demo/1", **asdict(self)}
 
 
+class _Race(Struct, frozen=True):
+    """One job on each cluster, and the node of ours that breaks under it."""
+
+    healed: Watch
+    plain: Watch
+    mine: int
+    theirs: int
+    victim: str
+    directory: Path
+    """Where our job's training writes."""
+
+
 class Demo:
     """One run of the demo, from two fresh sandboxes to their end."""
 
@@ -299,7 +311,7 @@ class Demo:
         directory = self._runs(self._healed, "train")
         self._until_step(directory, FAULT_AFTER_STEP)
         victim = self._break(healed, plain, mine, theirs)
-        self._heal(healed, plain, mine, theirs, victim, directory)
+        self._heal(_Race(healed, plain, mine, theirs, victim, directory))
         final = _final(directory)
         self.result.weights_sha256 = str(final.get("sha256", ""))
         self.result.weights_identical = bool(reference) and final.get("sha256") == reference
@@ -336,10 +348,9 @@ class Demo:
         found = [n for n in self._healed.status()["nodes"] if n["node"] == node]
         return str(found[0].get("instance_id", "")) if found else ""
 
-    def _heal(
-        self, healed: Watch, plain: Watch, mine: int, theirs: int, victim: str, directory: Path
-    ) -> None:
+    def _heal(self, race: _Race) -> None:
         """Tell what the daemon writes down as it happens, until everything has ended."""
+        healed, plain = race.healed, race.plain
         story = _Story(self._healed, self._fault_at)
         noted: set[str] = set()
         limit = time.monotonic() + 170
@@ -349,20 +360,20 @@ class Demo:
                 self._screen.line("hpctl", line.text, seconds)
                 self.result.timeline.append({"seconds": round(seconds, 3), "text": line.text})
             if "drained" not in noted and healed.seen("drained"):
-                back = node_is(victim, lambda n: n.in_service and n.responding)
+                back = node_is(race.victim, lambda n: n.in_service and n.responding)
                 healed.expect("returned", back)
             self._note(healed, "drained", "fault_to_drained_s", noted)
             self._note(healed, "again", "fault_to_job_running_s", noted)
             self._note(healed, "returned", "fault_to_node_returned_s", noted)
             if self._note(plain, "again", "plain_requeue_s", noted, key="plain"):
                 self._screen.line("plain", "the job runs again", self.result.plain_requeue_s)
-                self._plain.run(["scancel", str(theirs)], check=False)
-            self._screen.progress(self._standing(healed, plain, mine, theirs, victim, directory))
-            if len(noted) == 4 and _final(directory) and not story.open:
+                self._plain.run(["scancel", str(race.theirs)], check=False)
+            self._screen.progress(self._standing(race))
+            if len(noted) == 4 and _final(race.directory) and not story.open:
                 break
             time.sleep(0.1)
         self.result.recoveries = story.recoveries()
-        self.result.fault_to_first_step_s = self._first_step(directory)
+        self.result.fault_to_first_step_s = self._first_step(race.directory)
 
     def _note(self, watch: Watch, mark: str, name: str, noted: set[str], key: str = "") -> bool:
         seen = watch.seen(mark)
@@ -379,16 +390,15 @@ class Demo:
         at = iso_time(str(begun[1]["at"]))
         return round((at - self._fault_at).total_seconds(), 3)
 
-    def _standing(
-        self, healed: Watch, plain: Watch, mine: int, theirs: int, victim: str, directory: Path
-    ) -> dict[str, str]:
-        node, job, other = healed.node(victim), healed.job(mine), plain.job(theirs)
+    def _standing(self, race: _Race) -> dict[str, str]:
+        node, job = race.healed.node(race.victim), race.healed.job(race.mine)
+        other = race.plain.job(race.theirs)
         flags = "+".join(sorted(node.flags)) if node else ""
         return {
             "since the fault": f"{time.monotonic() - self._fault:.1f} s",
             "hpctl: node": f"{node.state}+{flags}".rstrip("+") if node else "?",
             "hpctl: job": f"{job.state} {job.reason}".strip() if job else "?",
-            "hpctl: training": f"step {_step(directory)} of {STEPS}",
+            "hpctl: training": f"step {_step(race.directory)} of {STEPS}",
             "plain: job": f"{other.state} {other.reason}".strip() if other else "?",
         }
 

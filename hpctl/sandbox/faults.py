@@ -266,7 +266,7 @@ class NodeFaults:
             return self._one(node, what, signal.SIGSTOP if verb == "hang" else signal.SIGKILL)
         raise HpctlError(f"unknown fault {kind!r}", f"Faults on nodes: {', '.join(NODE_KINDS)}.")
 
-    def _kernel(
+    def _kernel(  # noqa: PLR0913 -- the options of one fault, by keyword with defaults
         self,
         node: str,
         kind: str,

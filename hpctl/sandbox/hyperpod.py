@@ -12,7 +12,7 @@ from hpctl.clusters.failures import log_place
 from hpctl.clusters.request import FILE
 from hpctl.sandbox.bootplan import resource_config
 from hpctl.sandbox.emulator.faults import Fault
-from hpctl.sandbox.emulator.service import Emulator
+from hpctl.sandbox.emulator.service import Emulator, Site
 from hpctl.sandbox.emulator.state import Role
 from hpctl.sandbox.instances import LocalMachines, Service
 from hpctl.sandbox.machines import (
@@ -70,16 +70,18 @@ class HyperPod:
             watch_interval_s=WATCH_INTERVAL_S if spec.node_recovery == "Automatic" else None,
             retry_time_s=spec.retry_time if spec.empty else None,
             health_check_time_s=spec.health_check_time,
+            site=Site(
+                access_key=spec.access_key,
+                places=spec.places + 1,
+                zones=aws.filled["subnets"] if aws else {},
+                moved=spec.moved,
+                give_notice=machines.give_notice,
+            ),
         )
-        self.emulator.take_only(spec.access_key)
-        self.emulator.give_notice = lambda m, at: machines.imds.give_notice(m.address, at)
-        self.emulator.capacity.places = spec.places + 1
-        self.emulator.world.moved = spec.moved
         if aws:
-            self.emulator.world.zones.update(aws.filled["subnets"])
-            self._machines.service = Service(self._resource_config, aws.fetch, self._log)
+            machines.connect(Service(self._resource_config, aws.fetch, self._log))
         else:
-            self._machines.service = Service(self._resource_config)
+            machines.connect(Service(self._resource_config))
 
     def start(self) -> None:
         """Serve, and create the cluster; returns when all its instances run."""

@@ -181,7 +181,7 @@ class LocalMachines:
         self._spec = spec
         self._programs = programs
         self._slots = Slots(spec, programs)
-        self.service = Service()
+        self._service = Service()
         self.imds = Imds(spec.ports.emulator)
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._machines: dict[str, Machine] = {}
@@ -189,6 +189,15 @@ class LocalMachines:
         self._lock = threading.Lock()
         # PDEATHSIG and a half-dead starter thread do not go together: one thread starts all.
         self._spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawn")
+
+    def connect(self, service: Service) -> None:
+        """Serve instances as the emulated service says from now on: it is created with these
+        machines, and starts after them."""
+        self._service = service
+
+    def give_notice(self, machine: Machine, at: datetime) -> None:
+        """Have a spot instance read in its metadata that it ends at that time."""
+        self.imds.give_notice(machine.address, at)
 
     def boot(self, machine: Machine) -> None:
         """See Machines. A controller's or login node's daemons are the head's: it only runs the
@@ -338,8 +347,8 @@ class LocalMachines:
         """Run the lifecycle script, then slurmd and agent unless it stands `alone`; its output
         goes to the service's log however it ends.
         """
-        config = self.service.resource_config(machine) or self._resource_config()
-        step = bootplan.lifecycle(self._spec, machine, config, self.service.fetch)
+        config = self._service.resource_config(machine) or self._resource_config()
+        step = bootplan.lifecycle(self._spec, machine, config, self._service.fetch)
         if alone and step is None:
             return
         if has_imds(self._spec, machine):
@@ -363,7 +372,7 @@ class LocalMachines:
         path = directory / "lifecycle.log"
         output = path.read_text(errors="replace").splitlines() if path.exists() else []
         last = f"failed: {failure}" if failure else "succeeded."
-        self.service.log(
+        self._service.log(
             machine,
             [
                 f"[SageMaker] Downloading lifecycle scripts from {machine.source_s3_uri}",

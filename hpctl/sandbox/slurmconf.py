@@ -34,7 +34,7 @@ CPUS = 16
 _TEMPLATE = Path(__file__).with_name("slurm.conf.in")
 
 
-def render(
+def render(  # noqa: PLR0913 -- pure: all that the file says
     spec: Spec,
     programs: Programs,
     munge_socket: Path,

@@ -27,7 +27,6 @@ import os
 import re
 import stat
 import threading
-import time
 from collections import Counter as Counted
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -48,12 +47,11 @@ from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import BootId, Generation, InstanceId, NodeName
 from hpctl.vocabulary.model import Clears, Finding, Health, Verdict
 from hpctl.vocabulary.ports import Clock
-from hpctl.vocabulary.slurm_facts import SchedulerView
-from hpctl.wire.authentication import Refusal, read_body
-from hpctl.wire.proved_route import RefusalCounter
+from hpctl.wire.authentication import BodyBounds, Refusal, read_body
+from hpctl.wire.proved_route import BODY_TIMEOUT_S, RefusalCounter
 
-if TYPE_CHECKING:  # the intake's process has no observer
-    from hpctl.engine.observe import Observer
+if TYPE_CHECKING:  # the intake's process has none
+    from hpctl.service.node_directory import NodeDirectory
 
 log = logging.getLogger(__name__)
 
@@ -170,9 +168,6 @@ def _plain(text: str, limit: int) -> str:
 
 
 MAX_BODY = 2 * 1024 * 1024
-BODY_TIMEOUT_S = 10.0
-READ_S = 60.0
-"""How often at most a standby reads the nodes' addresses, seconds."""
 MAX_NAMED = 20
 """Unknown nodes that one answer names."""
 _TOKEN_BYTES = 4096
@@ -185,24 +180,19 @@ class Webhook:
         self,
         labels: Sequence[str],
         alerts: AlertStore,
-        observer: Observer,
+        directory: NodeDirectory,
         health: NodeHealthStore,
         clock: Clock,
-        leads: Callable[[], bool] = lambda: True,
-        read: Callable[[], SchedulerView] | None = None,
     ) -> None:
-        """`leads`: whether this daemon does. A standby has no cycles: it asks Slurm by `read`."""
+        """`labels`: the names of the labels that can name a node, in this order."""
         self._labels, self._alerts, self._clock = tuple(labels), alerts, clock
-        self._observer, self._health = observer, health
-        self._leads, self._read, self._lock = leads, read, threading.Lock()
-        self._known: Mapping[NodeName, str] = {}
-        self._known_until = 0.0
+        self._directory, self._health = directory, health
 
     def take(self, body: bytes) -> dict[str, int]:
         """The answer to a notification. Raises Refusal; the alerts that can be are taken."""
         notification = decode(body)
         try:
-            nodes = Nodes(self._addresses(), self._labels)
+            nodes = Nodes(self._directory.addresses(), self._labels)
         except Unavailable as error:
             raise Refusal(503, "slurm_unavailable", str(error), error.hint) from error
         if notification.truncated:
@@ -220,27 +210,21 @@ class Webhook:
             else:
                 firing.append(self._now_there(alert(notice, node, heard)))
         try:
-            kept, ended = self._alerts.take(firing, resolved)
+            stored = self._alerts.take(firing, resolved)
         except OSError as error:
             raise Refusal(503, "not_stored", f"not stored: {error}") from error
-        done = {"taken": kept, "resolved": ended, "left_out": len(firing) - kept}
+        if stored.changed:
+            self._health.touch(stored.changed, wake=True)
+        left_out = len(firing) - stored.kept
+        done = {"taken": stored.kept, "resolved": stored.ended, "left_out": left_out}
         if unknown:
             raise self._unknown(unknown, nodes, len(notification.alerts), done)
         return done
 
-    def _addresses(self) -> Mapping[NodeName, str]:
-        if self._leads():
-            return self._observer.addresses()
-        with self._lock:
-            if self._read is not None and time.monotonic() > self._known_until:
-                self._known = {name: node.address for name, node in self._read().nodes.items()}
-                self._known_until = time.monotonic() + READ_S
-            return self._known
-
     def _now_there(self, alert: Alert) -> Alert:
         """Of the generation that is there now; of the first to come where there is none yet, or
         where this daemon does not know: a standby hears no agent."""
-        known = self._health.generation_of(alert.node) if self._leads() else None
+        known = self._directory.generation_of(alert.node)
         return alert if known is None else _bound(alert, known)
 
     def _unknown(
@@ -282,10 +266,12 @@ def routes(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                most=MAX_BODY,
-                within_s=BODY_TIMEOUT_S,
-                too_large=f"a notification has at most {MAX_BODY} bytes",
-                hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+                BodyBounds(
+                    most=MAX_BODY,
+                    within_s=BODY_TIMEOUT_S,
+                    too_large=f"a notification has at most {MAX_BODY} bytes",
+                    hint="Set max_alerts in Alertmanager's webhook_configs, or group_by the node.",
+                ),
             )
             answer = await asyncio.to_thread(take, body)
         except Refusal as error:
@@ -350,6 +336,17 @@ class Alert(msgspec.Struct, frozen=True):
     boot: BootId | None = None
 
 
+class StoredAlerts(Struct, frozen=True):
+    """What came of a notification."""
+
+    kept: int
+    """Alerts that fire and were kept."""
+    ended: int
+    """Alerts that were resolved."""
+    changed: frozenset[NodeName]
+    """Nodes whose findings are others now."""
+
+
 _alerts = msgspec.json.Decoder(tuple[Alert, ...])
 _Key = tuple[NodeName, str]
 
@@ -359,15 +356,14 @@ class AlertStore:
 
     checks: tuple[str, ...] = CHECKS
 
-    def __init__(self, path: Path, keep_s: float, clock: Clock, health: NodeHealthStore) -> None:
+    def __init__(self, path: Path, keep_s: float, clock: Clock) -> None:
         """Start from what a former daemon knew. What was not repeated for `keep_s` is dropped."""
-        self._path, self._keep = path, span(keep_s)
-        self._clock, self._health = clock, health
+        self._path, self._keep, self._clock = path, span(keep_s), clock
         self._lock = threading.Lock()
         self._alerts = {(a.node, a.id): a for a in recall(path)}
 
-    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> tuple[int, int]:
-        """Take them in, durably; how many fire and were kept, and how many were ended.
+    def take(self, firing: Iterable[Alert], resolved: Iterable[_Key]) -> StoredAlerts:
+        """Take alerts in, durably.
 
         What is beyond MAX_A_NODE or MOST_ALERTS is left out. Raises OSError where they cannot be
         stored; nothing has changed then.
@@ -388,9 +384,7 @@ class AlertStore:
                 self._save(fresh.values())
             news = _named(fresh) ^ _named(self._alerts)
             self._alerts = fresh
-        if news:
-            self._health.touch({name[0] for name in news}, wake=True)
-        return kept, ended
+        return StoredAlerts(kept, ended, frozenset(node for node, _ in news))
 
     def add_to(self, health: dict[NodeName, Health]) -> None:
         """Add the alerts of each node's own generation to its findings, in place.

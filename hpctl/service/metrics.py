@@ -11,11 +11,12 @@ import math
 import pkgutil
 import time
 from collections import Counter as Counted
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any, Final
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from hpctl import __version__
@@ -93,14 +94,29 @@ def family_of(rule: RuleId) -> str:
     return family if family in CLASSES else OTHER
 
 
-def _series() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """What each series means, and its labels, by the table of metrics.md."""
-    text = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
-    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| h")]
-    return {name.strip(): (text.strip(), tuple(labels.split())) for name, labels, text in rows}
+class _Series(Struct, frozen=True):
+    """What a series means, and the names of its labels."""
+
+    text: str
+    labels: tuple[str, ...]
+
+
+def _series() -> dict[str, _Series]:
+    """Every series, by the table of metrics.md."""
+    table = (pkgutil.get_data(__package__, "metrics.md") or b"").decode()
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| h")]
+    return {
+        name.strip(): _Series(text.strip(), tuple(labels.split())) for name, labels, text in rows
+    }
 
 
 _SERIES: Final = _series()
+
+
+def _create(series: Counter | Gauge | Histogram, *values: Iterable[str]) -> None:
+    """Create what a series has for each combination of the values of its labels."""
+    for labels in product(*values):
+        series.labels(*labels)
 
 
 class _Counts:
@@ -109,13 +125,16 @@ class _Counts:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str) -> Counter:
-            return Counter(name, *_SERIES[name], registry=registry)
+            series = _SERIES[name]
+            return Counter(name, series.text, series.labels, registry=registry)
 
         def gauge(name: str) -> Gauge:
-            return Gauge(name, *_SERIES[name], registry=registry)
+            series = _SERIES[name]
+            return Gauge(name, series.text, series.labels, registry=registry)
 
         def histogram(name: str, *buckets: float) -> Histogram:
-            return Histogram(name, *_SERIES[name], registry=registry, buckets=buckets)
+            series = _SERIES[name]
+            return Histogram(name, series.text, series.labels, registry=registry, buckets=buckets)
 
         self.build, self.leader = gauge("hpctl_build_info"), gauge("hpctl_leader")
         self.cycles = histogram("hpctl_cycle_seconds", 0.03, 0.1, 0.3, 1.0, 10.0)
@@ -157,35 +176,22 @@ class _Counts:
         self._start()
 
     def _start(self) -> None:
-        for where in ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics"):
-            self.flaws.labels(where)
-        for gate in (*(row.name for row in GATES), GATE, OTHER):
-            self.holds.labels(gate)
-        for lasting in ("no", "yes"):
-            self.quarantined.labels(lasting)
-        for name in CLASSES:
-            self.lost.labels(name)
-        for name in (*_FAULTS, "slurm", "site", OTHER):
-            self.opened.labels("node", name)
-        for name in (Kind.NODE, *_TROUBLES, OTHER):
-            self.opened.labels("job", str(name))
+        walls = ("parse", "assess", "policy", "plan", "advance", "execute", "fold", "metrics")
+        _create(self.flaws, walls)
+        _create(self.holds, [*(row.name for row in GATES), GATE, OTHER])
+        _create(self.quarantined, ("no", "yes"))
+        _create(self.lost, CLASSES)
+        _create(self.opened, ["node"], [*_FAULTS, "slurm", "site", OTHER])
+        _create(self.opened, ["job"], [str(name) for name in (Kind.NODE, *_TROUBLES, OTHER)])
         for kind, (phases, ends) in _KINDS.items():
-            for phase in phases:
-                (self.ended if phase in ends else self.open).labels(kind, str(phase))
-        for step in set(_STEPS.values()):
-            for outcome in OutcomeKind:
-                self.steps.labels(step, str(outcome))
-        for operation in OPERATIONS:
-            for result in RESULTS:
-                self.api.labels(operation, result)
-        for stage in ("opened", "drained", "released", "running"):
-            self.stage.labels(stage)
-        for found in ("healthy", "remedied", "escalated", "cancelled"):
-            self.drained.labels(found)
-        for state in ("configured", "reserved"):
-            self.spares.labels(state)
-        for state in ("heard", "silent", "never"):
-            self.agents.labels(state)
+            _create(self.ended, [kind], [str(phase) for phase in phases if phase in ends])
+            _create(self.open, [kind], [str(phase) for phase in phases if phase not in ends])
+        _create(self.steps, set(_STEPS.values()), [str(outcome) for outcome in OutcomeKind])
+        _create(self.api, OPERATIONS, RESULTS)
+        _create(self.stage, ("opened", "drained", "released", "running"))
+        _create(self.drained, ("healthy", "remedied", "escalated", "cancelled"))
+        _create(self.spares, ("configured", "reserved"))
+        _create(self.agents, ("heard", "silent", "never"))
 
     def partition(self, name: str, *, new: bool = False) -> str:
         """The label's value for a partition; OTHER for one too many, and for one that no node
@@ -209,8 +215,10 @@ class Metrics:
         self,
         calls: Mapping[tuple[str, str], int] | None = None,
         agent_port: int = AGENT_METRICS_PORT,
+        leader: Callable[[], bool] | None = None,
     ) -> None:
-        """`calls`: how often each operation of the API was called, with which result."""
+        """`calls`: how often each operation of the API was called, with which result. `leader` is
+        asked at each scrape whether this daemon leads."""
         self._view: View | None = None
         self._agent_port = agent_port
         # They would be a second series for each counter, which nobody reads.
@@ -218,7 +226,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._counts = _Counts(self.registry)
         self.failed, self.journal = self._counts.failed, self._counts.journal
-        self.leader, self.notifications = self._counts.leader, self._counts.notifications
+        self.notifications = self._counts.notifications
+        if leader is not None:
+            self._counts.leader.set_function(lambda: float(leader()))
         self._recoveries = _Recoveries(self._counts)
         self._sampler = _Sampler(self._counts)
         # Empty at first, and the same mapping as it fills.

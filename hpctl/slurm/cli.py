@@ -27,6 +27,7 @@ from hpctl.toolkit.bounds import natural
 from hpctl.toolkit.errors import Unavailable
 from hpctl.toolkit.hostlist import batches, fold, valid_name
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import NOT_LEADING, Outcome, OutcomeKind
 from hpctl.vocabulary.reason import reason_owner
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
@@ -242,21 +243,26 @@ class CliScheduler(Reader):
             return Outcome.rejected(sent.code, sent.detail, transient=True)
         return sent
 
-    def test(
-        self, name: str, node: NodeName, partition: str, command: str, s: float,
-        *, idle: bool = False, qos: str = "",
-    ) -> Outcome:  # fmt: skip
+    def test(self, test: NodeTest) -> Outcome:
         """`sbatch --wrap`, where squeue knows no such job of ours."""
+        mine = (f"--name={test.name}", f"--user={_me()}")
         try:
-            known = self._read(*_OURS, f"--name={name}", f"--user={_me()}", program="squeue").text
+            known = self._read(*_OURS, *mine, program="squeue").text
         except Unavailable as error:
             return _unavailable(error)
         if job := max(map(natural, known.split()), default=0):
             return Outcome.accepted(str(job))
-        where = [f"--partition={partition}"] * bool(partition) + [f"--qos={qos}"] * bool(qos)
-        where.append(f"--nice={_BEHIND_ALL}" if idle else f"--reservation={name}")
-        args = [*_ALONE, f"--job-name={name}", *where]
-        args += [f"--nodelist={node}", f"--time={math.ceil(s / 60)}", f"--wrap=exec {command}"]
+        args = [*_ALONE, f"--job-name={test.name}"]
+        if test.partition:
+            args.append(f"--partition={test.partition}")
+        if test.qos:
+            args.append(f"--qos={test.qos}")
+        args += [
+            f"--nice={_BEHIND_ALL}" if test.idle else f"--reservation={test.name}",
+            f"--nodelist={test.node}",
+            f"--time={math.ceil(test.limit_s / 60)}",
+            f"--wrap=exec {test.command}",
+        ]
         if not self.may_act():
             return NOT_LEADING
         ran = self.runner.run("sbatch", *args)

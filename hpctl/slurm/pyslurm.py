@@ -69,8 +69,14 @@ class Question(msgspec.Struct):
 class PySlurm(CliScheduler):
     """`hpctl.vocabulary.ports.Scheduler` over libslurm; what it lacks is the CLI adapter's."""
 
-    def __init__(self, runner: Runner) -> None:
-        super().__init__(runner)
+    def __init__(
+        self,
+        runner: Runner,
+        *,
+        event: Callable[[], bool] | None = None,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(runner, event=event, may_act=may_act)
         self._child = _Child(runner)
 
     def unusable(self) -> str:

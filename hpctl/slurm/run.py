@@ -147,17 +147,37 @@ def _collect(
     give_up: Callable[[], bool] | None,
 ) -> Ran:
     """Read both pipes to their end, or kill the process group at a limit."""
-    slice_s = timeout if give_up is None else ASK_EVERY_S
     started = time.monotonic()
     out, err = bytearray(), bytearray()
+    end = _read_pipes(proc, out, err, started + timeout, give_up)
+    if end is End.EXITED:
+        try:
+            proc.wait(max(started + timeout - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            end = End.TIMED_OUT
+    if end is not End.EXITED:
+        _kill_group(proc)
+    seconds = time.monotonic() - started
+    return Ran(command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds)
+
+
+def _read_pipes(
+    proc: subprocess.Popen[bytes],
+    out: bytearray,
+    err: bytearray,
+    until: float,
+    give_up: Callable[[], bool] | None,
+) -> End:
+    """Fill `out` and `err` until both pipes end, or a limit is reached."""
     end = End.EXITED
     with selectors.DefaultSelector() as pipes:
         for pipe, sink in ((proc.stdout, out), (proc.stderr, err)):
             if pipe is not None:
                 pipes.register(pipe, selectors.EVENT_READ, sink)
         while pipes.get_map() and end is End.EXITED:
-            left = started + timeout - time.monotonic()
-            for key, _ in pipes.select(max(min(left, slice_s), 0)):
+            left = until - time.monotonic()
+            wait_s = left if give_up is None else min(left, ASK_EVERY_S)
+            for key, _ in pipes.select(max(wait_s, 0)):
                 chunk = os.read(key.fd, 1 << 20)
                 if not chunk:
                     pipes.unregister(key.fileobj)
@@ -169,15 +189,7 @@ def _collect(
                 end = End.TIMED_OUT
             elif give_up is not None and pipes.get_map() and give_up():
                 end = End.GIVEN_UP
-    if end is End.EXITED:
-        try:
-            proc.wait(max(started + timeout - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            end = End.TIMED_OUT
-    if end is not End.EXITED:
-        _kill_group(proc)
-    seconds = time.monotonic() - started
-    return Ran(command, end, proc.returncode, bytes(out), err.decode("utf-8", "replace"), seconds)
+    return end
 
 
 def _kill_group(proc: subprocess.Popen[bytes]) -> None:

@@ -66,6 +66,13 @@ def indented(what: RenderableType, depth: int = 2) -> Padding:
     return Padding(what, (0, 0, 0, depth))
 
 
+def stacked(parts: Sequence[RenderableType]) -> RenderableType:
+    """Return the parts as one, each below the one before."""
+    from rich.console import Group
+
+    return Group(*parts)
+
+
 def heading(out: Console, text: str) -> None:
     """A blank line and a title."""
     out.print()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from hpctl.vocabulary.cloud_facts import ProviderView
     from hpctl.vocabulary.identity import Attempt, InstanceId, JobId, NodeName, RecoveryId
+    from hpctl.vocabulary.node_test import NodeTest
     from hpctl.vocabulary.outcome import Outcome
     from hpctl.vocabulary.reset_order import ResetOrder
     from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
@@ -129,16 +130,11 @@ class Scheduler(Protocol):
         of a reservation that is to be deleted.
         """
 
-    def test(
-        self, name: str, node: NodeName, partition: str, command: str, s: float,
-        *, idle: bool = False, qos: str = "",
-    ) -> Outcome:  # fmt: skip
-        """Run a command as a batch job alone on a node, for `s` seconds at most. Convergent.
+    def test(self, test: NodeTest) -> Outcome:
+        """Run a command as a batch job alone on a node. Convergent.
 
-        The job is the daemon's own user's, has this name and runs in the reservation of this name.
-        Where that user has such a job already, or had one until MinJobAge, it is the answer:
-        Accepted, with the job's id as `detail`. With `idle` it is in no reservation, but behind all
-        other jobs, and of that QOS.
+        The job is the daemon's own user's. Where that user has a job of this name already, or had
+        one until MinJobAge, it is the answer: Accepted, with the job's id as `detail`.
         """
 
     def end_test(self, name: str) -> Outcome:

@@ -224,7 +224,7 @@ def resolved(
     raise IllegalSignal(f"step {kind} #{attempt} resolved but never started")
 
 
-def attempt_step(
+def attempt_step(  # noqa: PLR0913 -- pure: all that decides is an argument
     steps: tuple[StepRecord, ...],
     kind: StepKind,
     target: str,

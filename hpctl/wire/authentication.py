@@ -73,21 +73,27 @@ class Refusal(HpctlError):
         return json.dumps(self.body).encode()
 
 
-async def read_body(
-    announced: str, receive: Receive, *, most: int, within_s: float, too_large: str, hint: str = ""
-) -> bytes:
-    """The body, refused as soon as it is over `most` bytes, announced so, or too slow.
+class BodyBounds(Struct, frozen=True):
+    """How large a body may be, in bytes, how long it may take, and what a larger one is told."""
 
-    `announced` is its Content-Length. Raises Refusal: too_large (of which the text says how much is
-    taken), slow_body or disconnected.
+    most: int
+    within_s: float
+    too_large: str
+    hint: str = ""
+
+
+async def read_body(announced: str, receive: Receive, bounds: BodyBounds) -> bytes:
+    """Read the body; refuse it as soon as it is too large, announced so, or too slow.
+
+    `announced` is its Content-Length. Raises Refusal: too_large, slow_body or disconnected.
     """
-    over = Refusal(413, "too_large", too_large, hint)
-    if natural(announced) > most:
+    over = Refusal(413, "too_large", bounds.too_large, bounds.hint)
+    if natural(announced) > bounds.most:
         raise over
     try:
-        return await asyncio.wait_for(_collect(receive, most, over), within_s)
+        return await asyncio.wait_for(_collect(receive, bounds.most, over), bounds.within_s)
     except asyncio.TimeoutError as error:
-        text = f"the body did not arrive within {within_s:.0f} s"
+        text = f"the body did not arrive within {bounds.within_s:.0f} s"
         raise Refusal(408, "slow_body", text) from error
 
 
@@ -224,6 +230,10 @@ class Leading(Struct):
     def now(self) -> bool:
         """Whether it leads."""
         return time.monotonic() < self.until
+
+    def renew(self, until: float, leader: str) -> None:
+        """Take what the daemon said last."""
+        self.until, self.leader = until, leader
 
     def check(self) -> None:
         """Raises Refusal where it does not."""

@@ -109,7 +109,7 @@ class Unreached(OSError):
     """No connection to the head node: nothing was sent."""
 
 
-def ask_leader(
+def ask_leader(  # noqa: PLR0913 -- one request: to whom, what, until when, as whom
     heads: Sequence[Head],
     path: str,
     body: bytes,

@@ -13,7 +13,7 @@ from starlette.types import Send
 
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
-from hpctl.wire.authentication import IntakeSettings, Refusal, read_body, verified
+from hpctl.wire.authentication import BodyBounds, IntakeSettings, Refusal, read_body, verified
 
 BODY_TIMEOUT_S = 10.0
 
@@ -53,16 +53,9 @@ Answer = Callable[[bytes, munge.Credential], Awaitable[bytes]]
 
 
 def proved_route(
-    path: str,
-    most: int,
-    settings: IntakeSettings,
-    answer_to: Answer,
-    refusals: tuple[str, str],
-    registry: CollectorRegistry,
+    path: str, most: int, settings: IntakeSettings, answer_to: Answer, refused: RefusalCounter
 ) -> Route:
-    """A route for bodies of at most `most` bytes. `refusals` name the counter of what is refused,
-    by its code, and say what it counts."""
-    refused = RefusalCounter(*refusals, registry)
+    """Make a route for bodies of at most `most` bytes. `refused` counts what is refused."""
 
     async def post(request: Request) -> Response:
         authorization = request.headers.get("authorization", "")
@@ -72,9 +65,11 @@ def proved_route(
             body = await read_body(
                 request.headers.get("content-length", "0"),
                 request.receive,
-                most=most,
-                within_s=POST_TIMEOUT_S,
-                too_large=f"at most {most} bytes are taken at {path}",
+                BodyBounds(
+                    most=most,
+                    within_s=POST_TIMEOUT_S,
+                    too_large=f"at most {most} bytes are taken at {path}",
+                ),
             )
             settings.leading.check()
             credential = await run_in_threadpool(

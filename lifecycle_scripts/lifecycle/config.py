@@ -111,6 +111,12 @@ def problems(given: Any, steps: list[str]) -> list[str]:
             found += _typed(key, value, DEFAULTS[key])
     if found:
         return found
+    return _check_words(given, steps) + _shaped(given) + _wanted(given)
+
+
+def _check_words(given: dict[str, Any], steps: list[str]) -> list[str]:
+    """What is none of the words that steps, roles and the mode may have."""
+    found = []
     for step, weight in given.get("steps", {}).items():
         if step not in steps:
             found.append(_no_such("steps." + step, ["steps." + name for name in steps]))
@@ -122,7 +128,7 @@ def problems(given: Any, steps: list[str]) -> list[str]:
     mode = given.get("hpctl", {}).get("mode", "observe")
     if mode not in ("observe", "assist", "own"):
         found.append(f"hpctl.mode: {mode!r} is none of observe, assist, own")
-    return found + _shaped(given) + _wanted(given)
+    return found
 
 
 def _shaped(given: dict[str, Any]) -> list[str]:

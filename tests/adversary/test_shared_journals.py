@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpctl.engine.clock import SystemClock
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.store import broken
 from hpctl.engine.request_intake import RequestDesk
@@ -54,9 +53,7 @@ def test_the_next_leader_believes_what_the_former_one_took(head, database, tampe
     assert head.ask(0, "replace", "n1", by="carol")[0] == 200
     if tampered:
         database.execute("UPDATE hpctl_requests SET target = 'n2'")
-    successor = RequestDesk(
-        head.store, head, head, "", head.poke, SystemClock(), None, head.munges.head
-    )
+    successor = RequestDesk(head.store, head.port, head.live, None, head.munges.head)
     for _ in range(2):
         (request,) = successor.pending()
         if database.url.startswith("sqlite"):

@@ -31,7 +31,7 @@ ALLOWED = {
     "hpctl/service/intake/child.py int": 3,
     "hpctl/service/intake/process.py int": 1,
     "hpctl/daemon/command.py int": 1,
-    "hpctl/daemon/main.py int": 1,
+    "hpctl/daemon/composition.py int": 1,
     "hpctl/engine/config.py astimezone": 1,
     "hpctl/engine/instance_resolver.py int": 1,
     "hpctl/engine/request_client.py int": 1,

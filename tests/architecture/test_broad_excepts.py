@@ -15,7 +15,7 @@ ALLOWED = {
     "hpctl/clusters/request.py": 1,
     "hpctl/vocabulary/isolation.py": 2,
     "hpctl/service/intake/process.py": 2,
-    "hpctl/daemon/main.py": 1,
+    "hpctl/daemon/cycle.py": 1,
     "hpctl/engine/cloud_watch.py": 1,
     "hpctl/service/page/follow.py": 1,
     "hpctl/jobs/elastic/controller.py": 1,

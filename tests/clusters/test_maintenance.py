@@ -32,7 +32,7 @@ def follow(bed: AwsBed, *groups: str, **more) -> Following:
 
 
 def software(bed, **how):
-    request = maintenance_orders.software_request(CLUSTER, **how)
+    request = maintenance_orders.software_request(CLUSTER, maintenance_orders.SoftwareUpdate(**how))
     maintenance_orders.order(
         bed.aws,
         "update_cluster_software",

@@ -47,7 +47,7 @@ def has(one, fields):
 
 
 @pytest.mark.parametrize("steps", CASES.values(), ids=CASES)
-def test_an_order(desk, steps):
+def test_an_order(desk, steps):  # noqa: C901 -- one table of orders and answers
     for step in steps:
         names, slurm = desk.workers, desk.slurm
         for job, at in step.get("jobs", {}).items():

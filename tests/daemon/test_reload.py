@@ -1,78 +1,145 @@
 """What SIGHUP changes in a daemon that runs."""
 
-import signal
-from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from hpctl.daemon import main
-from hpctl.daemon.main import Daemon
-from hpctl.engine.config import Config
-from hpctl.engine.journal.events import HoldLifted, HoldNoted
-from hpctl.toolkit.compat import UTC
+from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.reload import NEEDS_RESTART, Reload
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import Config, load
+from hpctl.engine.journal.events import ConfigurationTaken
+from hpctl.engine.journal.state import State
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.observe import FactSources, Observer
+from hpctl.jobs.hangs.daemon import HangWatch
+from hpctl.vocabulary.cloud_facts import ProviderView
+from hpctl.vocabulary.policy import Mode
+from tests.fakes.values import T0, Clock
 
 
-def test_the_kill_switch_is_where_the_file_says_after_a_reload(tmp_path, monkeypatch):
-    """Whoever pulls it in an emergency has read the configuration, and not the process."""
-    path, before, after = (tmp_path / name for name in ("hpctl.yaml", "STOP", "HALT"))
-    text = f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\nkill_switch: "
-    path.write_text(f"{text}{before}\n")
-    daemon = Daemon(str(path))
-    path.write_text(f"{text}{after}\n")
-    daemon._reload()
+class Memory:
+    """A journal in memory; an append fails while the disk is full."""
+
+    def __init__(self) -> None:
+        self.state, self.full = State(), False
+
+    def append(self, events: list[Any]) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        for event in events:
+            self.state.fold(event)
+
+
+class Head:
+    """A reload with all that it changes, on a configuration file that a test writes."""
+
+    def __init__(self, place, *, leads: bool = True) -> None:
+        self.path = place / "hpctl.yaml"
+        self.write("")
+        self.live = LiveConfig(load(self.path))
+        self.memory, self.page = Memory(), Mock()
+        memory: Any = self.memory
+        self.audit = ConfigurationAudit(self.path, self.live, memory, Clock(T0))
+        leadership = SimpleNamespace(leads=leads)
+        self.reload = Reload(self.path, self.live, self.page, leadership, self.audit)
+
+    def write(self, text: str) -> None:
+        self.path.write_text(f"state_dir: {self.path.parent}/state\n{text}\n")
+
+    def reloads(self, text: str) -> str:
+        """The trouble after a reload of this text."""
+        self.write(text)
+        self.reload.run()
+        return self.reload.trouble
+
+    def audited(self) -> dict[str, str]:
+        """The settings in the journal, after what is due was written."""
+        self.audit.write_if_due()
+        taken: ConfigurationTaken | None = self.memory.state.configuration
+        return dict(taken.settings) if taken else {}
+
+
+@pytest.fixture
+def head(tmp_path) -> Head:
+    return Head(tmp_path)
+
+
+def test_the_kill_switch_is_where_the_file_says_after_a_reload(head, tmp_path):
+    """An operator who creates it in an emergency has read the configuration, not the process."""
+    before, after = tmp_path / "STOP", tmp_path / "HALT"
+    assert not head.reloads(f"kill_switch: {before}")
+    nothing: Any = SimpleNamespace(view=lambda: ProviderView(T0), snapshot=dict)
+    sources = FactSources(nothing, CloudWatch(nothing, lambda: None, 30), nothing, HangWatch())
+    observer = Observer(sources, head.live, Clock(T0))
+    assert not head.reloads(f"kill_switch: {after}")
     before.touch()
-    assert daemon._observer.stopped() == ""
+    assert observer.stopped() == ""
     after.touch()
-    assert str(after) in daemon._observer.stopped()
+    assert str(after) in observer.stopped()
     after.unlink()
     after.symlink_to(after)
-    assert "cannot be seen" in daemon._observer.stopped()
-    # A file that cannot be read leaves the last good configuration as it is.
-    path.write_text("modee: own\n")
-    daemon._reload()
-    assert "not reloaded" in daemon._troubles()[0]
-    assert "cannot be seen" in daemon._observer.stopped()
-    # Neither does one that is read and cannot be written down, nor a full disk the daemon.
-    path.write_text(f"{text}{after}\n")
-    for broken, at in ((Config, "changed"), (Daemon, "_audit_configuration")):
-        with monkeypatch.context() as patch:
-            patch.setattr(broken, at, Mock(side_effect=OSError(28, "No space left on device")))
-            daemon._reload()
-    daemon._store.close()
-    daemon._waker.close()
-    daemon._lock.close()
+    assert "cannot be seen" in observer.stopped()
 
 
-@pytest.mark.parametrize(("gate", "busy"), [("provider_acts", True), ("budget", False)])
-def test_what_the_clouds_last_reading_holds_has_it_read_again(gate, busy, tmp_path):
-    path = tmp_path / "hpctl.yaml"
-    path.write_text(f"state_dir: {tmp_path}/state\nslurm: {{adapter: cli}}\n")
-    daemon = Daemon(str(path))
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    held = HoldNoted(now, "n1", gate, "the service calls i-1 Pending", "xid-79", False)
-    daemon._memory.append([held])
-    daemon._look_at_cloud()
-    cluster = daemon.config.cluster
-    assert daemon._cloud.interval_s == (cluster.busy_poll_s if busy else cluster.poll_s)
-    assert daemon._cloud._hurry.is_set() is busy
-    daemon._memory.append([HoldLifted(now, "n1")])
-    daemon._look_at_cloud()
-    assert daemon._cloud.interval_s == cluster.poll_s
-    daemon._store.close()
-    daemon._waker.close()
-    daemon._lock.close()
+@pytest.mark.parametrize("text", ["modee: own", "mode: own", "catalogue: {no-such-rule: {}}", "["])
+def test_a_file_with_an_error_leaves_the_last_good_configuration(head, text):
+    assert not head.reloads("mode: assist")
+    good = head.live.config
+    assert head.reloads(text).startswith("configuration not reloaded: ")
+    assert head.live.config is good
+    assert head.page.reload.call_count == 1
+    assert head.reloads("mode: observe") == ""
 
 
-def test_a_reload_between_two_programs_waits_for_the_second(monkeypatch):
-    masks = []
-    monkeypatch.setattr(main, "_opened", lambda _: Mock(run=lambda: 5))
-    monkeypatch.setattr(main, "hand_on", Mock())
-    given = (signal.SIG_BLOCK, ())
-    monkeypatch.setattr(main.os, "execv", lambda *_: masks.append(signal.pthread_sigmask(*given)))
-    try:
-        main.run("hpctl.yaml", Mock())
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-    assert signal.SIGHUP in masks[0]
-    assert signal.SIGTERM not in masks[0]
+def test_a_configuration_that_cannot_be_written_down_is_not_taken(head, monkeypatch):
+    good = head.live.config
+    monkeypatch.setattr(Config, "changed", Mock(side_effect=OSError(28, "No space left")))
+    assert "No space left" in head.reloads("mode: assist")
+    assert head.live.config is good
+
+
+def test_a_full_disk_puts_the_audit_off(head):
+    assert not head.reloads("mode: assist")
+    head.memory.full = True
+    with pytest.raises(OSError, match="No space left"):
+        head.audit.write_if_due()
+    head.memory.full = False
+    assert head.audited()["mode"] == '"assist"'
+
+
+def test_a_reload_takes_rules_policy_and_run_policies(head):
+    policies = head.live.run_policies
+    text = "mode: assist\nages: {silent_s: 777}\nrun_policy: {hang_floor_s: 5}"
+    assert not head.reloads(text)
+    assert head.live.policy.mode is Mode.ASSIST
+    assert head.live.rules.silent_after.total_seconds() == 777
+    assert head.live.run_policies is not policies
+    assert [file.hang_floor_s for file in head.live.config.run_policy_layers("")] == [5]
+    head.page.reload.assert_called_once_with()
+
+
+@pytest.mark.parametrize(("leads", "settings"), [(True, '"assist"'), (False, None)])
+def test_a_leader_writes_the_configuration_down(leads, settings, tmp_path):
+    head = Head(tmp_path, leads=leads)
+    assert not head.reloads("mode: assist")
+    assert head.audited().get("mode") == settings
+
+
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ("cluster", "cluster: {name: ml}"),
+        ("slurm", "slurm: {adapter: cli}"),
+        ("intake", "intake: {listen: '127.0.0.1:9999'}"),
+        ("alerts", "alerts: {keep_s: 60}"),
+        ("metrics", "metrics: {agent_port: 9999}"),
+        ("notify", "notify: {per_hour: 7}"),
+        ("page", "page: {listen: 'unix:/run/hpctl/page.sock'}"),
+    ],
+)
+def test_what_is_read_at_the_start_alone_waits_for_a_restart(head, section, text):
+    assert head.reloads(text) == f"restart to change: {section}"
+    assert section in NEEDS_RESTART

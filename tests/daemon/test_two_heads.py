@@ -21,6 +21,7 @@ from hpctl.engine.request_intake import route as request_route
 from hpctl.jobs.report_intake import route
 from hpctl.service.intake import channel, process
 from hpctl.service.intake.app import intake_app
+from hpctl.service.intake.line import IntakeLine
 from hpctl.service.intake.process import Backend, IntakeProcess
 from hpctl.service.intake.server import IntakeServer
 from hpctl.toolkit.errors import Unavailable
@@ -202,9 +203,10 @@ def test_the_intake_s_process_leads_as_long_as_its_daemon_says_so(munges, monkey
     deaf: Any = SimpleNamespace(hear=lambda *_: None)
     parts: Any = (health, deaf, None, None, None, None, leadership)
     backend = Backend(*parts)
-    intake = IntakeProcess(channel.Setup(str(munges.head), (0,), None), ("127.0.0.1", 0), backend)
+    line, setup = IntakeLine(), channel.Setup(str(munges.head), (0,), None)
+    intake = IntakeProcess(setup, ("127.0.0.1", 0), backend, line)
     intake.start()
-    intake.nodes({report().node: "127.0.1.2"})
+    line.set_addresses({report().node: "127.0.1.2"})
     seq = iter(range(1, 100))
 
     def send(*, brief: bool = False) -> tuple[int, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +31,8 @@ def started():
 
     def start(*checks, changed=lambda: None, **more):
         budget = more.pop("budget", Budget([]))
-        runner = Runner(checks, Machine(), changed, budget, **{"boot_age_s": 1e6, **more})
+        listener = SimpleNamespace(note_change=changed)
+        runner = Runner(checks, Machine(), listener, budget, **{"boot_age_s": 1e6, **more})
         runner.start()
         made.append(runner)
         return runner

@@ -1,6 +1,7 @@
 """What the sender says when, and what the spool still knows after the agent was killed."""
 
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -75,10 +76,13 @@ class Bench:
             (Head("h", 1),), GENERATION.node, GENERATION.instance, GENERATION.boot, spool=directory
         )
         self.beat_s = settings.heartbeat_s
-        self.sender = Sender(
-            settings, self.spool, lambda: (self.version, self.findings), NOON,
-            lambda: {"gpu.clock_mhz": 1980.0},
-        )  # fmt: skip
+        self.sender = Sender(settings, self.spool, NOON, self, Mock())
+
+    def snapshot(self) -> tuple[int, tuple[Finding, ...]]:
+        return self.version, self.findings
+
+    def gauges(self) -> dict[str, float]:
+        return {"gpu.clock_mhz": 1980.0}
 
     def see(self, *findings: Finding) -> None:
         self.version += 1

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import pytest
 
+from hpctl.detection.changes import NoListener
 from hpctl.detection.outside import trust
 from hpctl.detection.outside.hma_log import (
     JOURNALCTL,
@@ -46,9 +47,9 @@ class Log:
         self.path = path
         path.touch(mode=0o644)
         self.changes = 0
-        self.watch = HealthAgentWatch(HealthAgentFile(path), BOOTED, self.changed)
+        self.watch = HealthAgentWatch(HealthAgentFile(path), BOOTED, self)
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         self.changes += 1
 
     def write(self, *lines: str, end: str = "\n") -> None:
@@ -154,7 +155,7 @@ class Journal:
         program.chmod(0o755)
         (place / UNIT).touch()
         self.source: Source = HealthAgentJournal([str(program)], UNIT, [str(place)])
-        self.watch = HealthAgentWatch(self.source, BOOTED, lambda: None)
+        self.watch = HealthAgentWatch(self.source, BOOTED, NoListener())
 
     def says(self, *entries: str) -> None:
         self.lines.write_text("".join(f"{text}\n" for text in entries))

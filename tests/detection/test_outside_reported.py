@@ -23,7 +23,7 @@ def watch():
 
 @pytest.fixture
 def table(watch) -> Reported:
-    return Reported(BOOT, None, lambda: None, watch.now)
+    return Reported(BOOT, None, None, watch.now)
 
 
 def output(verdict: str = "fail", check: str = "report.nhc", **more) -> Report:

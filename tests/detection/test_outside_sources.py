@@ -26,11 +26,17 @@ class Agent:
         self.changes = 0
         self.socket = place / "agent.sock"
         self.sources = Sources(
-            Places(self.socket, place / "hma.log", place / "checks.d"), NODE, place / "spool",
-            lambda: (datetime.now(UTC), self.sources.findings()), self.changed, earlier,
-        )  # fmt: skip
+            Places(self.socket, place / "hma.log", place / "checks.d"),
+            NODE,
+            place / "spool",
+            self,
+            earlier,
+        )
 
-    def changed(self) -> None:
+    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+        return datetime.now(UTC), self.sources.findings()
+
+    def note_change(self) -> None:
         self.changes += 1
 
     def checks(self) -> set[str]:

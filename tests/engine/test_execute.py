@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpctl.engine.execute import Executor
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, StepResolved, StepStarted
 from hpctl.engine.kinds import Due
 from hpctl.vocabulary.outcome import Outcome, OutcomeKind
@@ -49,7 +49,9 @@ class Bench:
         self.poked = threading.Event()
         nobody: Any = None
         cloud: Any = self.cloud
-        self.executor = Executor(nobody, cloud, written_to(self.written), CLOCK, self.poked.set)
+        effectors = Effectors(nobody, cloud)
+        journal = written_to(self.written)
+        self.executor = Executor(effectors, journal, CLOCK, poke=self.poked.set)
 
     def order(self, *instances: str) -> bool:
         return self.executor.run(
@@ -147,7 +149,7 @@ def test_a_slurmctld_that_hangs_is_not_asked_for_all_the_rest(outcome, asked):
     slurm: Any = HungSlurm(outcome)
     cloud: Any = None
     written: list[Event] = []
-    executor = Executor(slurm, cloud, written_to(written), CLOCK)
+    executor = Executor(Effectors(slurm, cloud), written_to(written), CLOCK)
     due = [Due(f"j-{i}", Do(StepKind.START_NOW, str(i), 1), attempt(i)) for i in (1, 2, 3, 4)]
     assert executor.run(due)
     assert slurm.asked == asked
@@ -178,7 +180,7 @@ def test_a_reservation_goes_out_before_the_order_that_opens_its_nodes():
     """A job that waits takes a node within milliseconds of its RESUME."""
     slurm: Any = Orders()
     cloud: Any = None
-    executor = Executor(slurm, cloud, written_to([]), CLOCK)
+    executor = Executor(Effectors(slurm, cloud), written_to([]), CLOCK)
     executor.run(
         [
             Due("j-1", Do(StepKind.START_NOW, "1", attempt=1), attempt(1)),

@@ -10,11 +10,13 @@ from msgspec.structs import replace
 
 from hpctl.engine.advance import Progress
 from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import Config
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.state import replay
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import _pace
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer, carry_nodes, next_silence
+from hpctl.engine.observe import FactSources, Observer, carry_nodes, next_silence
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import rules
 from hpctl.faults.hma_marks import mark_of
@@ -168,7 +170,8 @@ def observing(slurm, place, cloud=None, *reported):
     watch = CloudWatch(slurm, lambda: None, 30)
     watch.view = cloud or watch.view
     health = NodeHealthStore({h.generation.node: h for h in reported}, Rows(), lambda: None, slurm)
-    return watch, Observer(slurm, watch, health, slurm, place / "STOP", HangWatch())
+    sources = FactSources(slurm, watch, health, HangWatch())
+    return watch, Observer(sources, LiveConfig(Config(kill_switch=place / "STOP")), slurm)
 
 
 def looked(reported, returned, tmp_path):
@@ -338,13 +341,18 @@ MODULE = Finding("host.edac", Verdict.FAIL, T0, T0, code="uncorrected")
 
 
 @pytest.fixture
-def large(tmp_path) -> tuple[Large, dict[str, Health], Observer]:
+def live(tmp_path) -> LiveConfig:
+    return LiveConfig(Config(kill_switch=tmp_path / "STOP"))
+
+
+@pytest.fixture
+def large(live) -> tuple[Large, dict[str, Health], Observer]:
     slurm = Large()
     cloud = CloudWatch(slurm, lambda: None, 30)
     health: dict[str, Health] = {}
     store = SimpleNamespace(snapshot=lambda: dict(health))
-    observer = Observer(slurm, cloud, store, slurm, tmp_path / "STOP", HangWatch())
-    observer.whole_cheap_s = -1
+    sources = FactSources(slurm, cloud, store, HangWatch())
+    observer = Observer(sources, live, slurm, whole_cheap_s=-1)
     return slurm, health, observer
 
 
@@ -378,7 +386,7 @@ def test_an_event_without_a_node_has_the_whole_read_once_more(large):
     assert not observer.trouble
 
 
-def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large):
+def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large, live):
     slurm, health, observer = large
 
     def look(after: float) -> SchedulerView:
@@ -399,6 +407,6 @@ def test_a_part_of_a_large_cluster_is_read_while_something_is_to_be_done(large):
     assert slurm.asked[-1] == "n1"
     look(60)
     assert slurm.asked[-1] == "whole", "no part beside a whole that is older than half a minute"
-    observer._capacity = True
+    live.replace(Config(spares={"gpu": 1}))
     look(61)
     assert slurm.asked[-1] == "whole", "spares are chosen among all nodes"

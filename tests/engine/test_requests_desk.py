@@ -4,15 +4,19 @@ import grp
 import os
 import pwd
 from datetime import datetime
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from hpctl.engine import request_intake
 from hpctl.engine.clock import SystemClock
+from hpctl.engine.config import Access, Config
 from hpctl.engine.journal.events import JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.journal.store import Store
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.request_intake import RequestDesk, route
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
@@ -44,9 +48,10 @@ class Head:
         for rid, job in (("j-7", mine), ("j-8", others)):
             opened = JobRecoveryOpened(NOON, rid, Attempt(job.id, NOON, 0), "", (), "")
             self.state.fold(opened)
-        self.desk = RequestDesk(
-            self.store, self, self, "", self.poke, SystemClock(), None, munges.head
-        )
+        here: Any = self
+        self.live = LiveConfig(Config())
+        self.port = LoopPort(here, here, SystemClock(), self.poke)
+        self.desk = RequestDesk(self.store, self.port, self.live, None, munges.head)
         settings = IntakeSettings(munge_socket=munges.head)
         asked = route(self.desk.take, settings, CollectorRegistry())
         app = intake_app(settings, Sink(), lambda _: None, routes=[asked])
@@ -96,7 +101,7 @@ def test_a_stranger_may_ask_for_nothing(head, verb):
 
 
 def test_members_of_the_group_may_and_speak_in_their_own_name_alone(head):
-    head.desk.configure(GROUP)
+    head.live.replace(Config(access=Access(group=GROUP)))
     assert head.ask(NOBODY.pw_uid, "pause", by="root")[0] == 200
     (request,) = head.desk.pending()
     assert request.by == "nobody"
@@ -131,7 +136,7 @@ def test_what_is_no_request_is_refused(head, body):
 
 def test_one_user_can_ask_so_often_and_no_other_suffers(head, monkeypatch):
     monkeypatch.setattr(request_intake, "PER_MINUTE", 5)
-    head.desk.configure(GROUP)
+    head.live.replace(Config(access=Access(group=GROUP)))
     answers = [head.ask(NOBODY.pw_uid, "pause")[0] for _ in range(6)]
     assert answers == [200] * 5 + [429]
     assert head.ask(0, "resume")[0] == 200

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from benchmarks.world import World, WorldScheduler
+from hpctl.daemon.composition import compose
 from hpctl.daemon.kinds import KINDS
-from hpctl.daemon.main import Daemon
 from hpctl.engine.journal.events import SignalSeen
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
@@ -81,16 +81,17 @@ def test_the_daemon_sees_to_it_where_slurm_can_be_read(store, tmp_path, monkeypa
     config = tmp_path / "hpctl.yaml"
     config.write_text(f"state_dir: {tmp_path}\nkill_switch: {tmp_path}/STOP\n")
     slurm = Reads()
-    monkeypatch.setattr("hpctl.daemon.main.choose_scheduler", lambda _: (slurm, "here"))
+    chosen = "hpctl.daemon.composition.choose_scheduler"
+    monkeypatch.setattr(chosen, lambda _, **__: (slurm, "here"))
     monkeypatch.setattr("hpctl.engine.retirement.FIRST_S", 0.0)
-    daemon = Daemon(str(config))
+    daemon = compose(str(config))
     for slurm.away in (True, False):
-        daemon._waker.poke()
-        daemon._once()
+        daemon.cycle.waker.poke()
+        daemon.cycle.run()
         assert ids(store, past=False) == (["n-1", "n-2"] if slurm.away else ["n-2"])
-    assert daemon.loop.state.retired == {"n-1"}
-    daemon._store.close()
-    daemon._lock.close()
+    assert daemon.cycle.loop.state.retired == {"n-1"}
+    daemon.held.close()
+    daemon.held.state_lock.close()
 
 
 class Reads(WorldScheduler):

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from hpctl.engine.clock import SystemClock
+from hpctl.engine.config import Cluster, Config
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.state import State
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.loop_port import LoopPort
 from hpctl.jobs.report_intake import JobDesk
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
-from hpctl.vocabulary.policy import Mode, Policy
+from hpctl.vocabulary.policy import Mode
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmJob
 
+OWN = Config(mode=Mode.OWN, cluster=Cluster(name="ml"))
 NOON = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 
 
@@ -32,8 +36,9 @@ class Desk:
         self.view: SchedulerView | None = None
         self.sees(7)
         here: Any = self
-        policy = Policy(mode=Mode.OWN)
-        self.desk = JobDesk(here, here, here, policy, self.poke, SystemClock(), disk)
+        self.live = LiveConfig(OWN)
+        port = LoopPort(here, here, SystemClock(), self.poke)
+        self.desk = JobDesk(here, port, self.live, disk)
 
     def append(self, events: Sequence[Event]) -> None:
         if self.full:

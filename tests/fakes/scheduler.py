@@ -16,6 +16,7 @@ from hpctl.slurm import rules
 from hpctl.slurm.records import JobRecord, Size
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.identity import Attempt, JobId, NodeName, RecoveryId
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.slurm_facts import SchedulerView, SlurmNode
 from tests.fakes.slurmctld import Job, Node, Slurmctld, shown
@@ -187,20 +188,19 @@ class SimSlurm(Slurmctld):
         self.schedule(self.now())
         return Outcome.accepted()
 
-    def test(
-        self, name: str, node: NodeName, partition: str, command: str, s: float,
-        *, idle: bool = False, qos: str = "",
-    ) -> Outcome:  # fmt: skip
+    def test(self, test: NodeTest) -> Outcome:
         """Promised in ports.Scheduler; what the command does is the test's business."""
+        name = test.name
         if self.away or self.crashed:
             return UNAVAILABLE
         mine = [j for j in self.jobs.values() if j.name == name and j.wanted]
         if mine and self.kept(mine[-1], self.now()):
             return Outcome.accepted(str(mine[-1].id))
-        if not idle and name not in self.reserved:
+        if not test.idle and name not in self.reserved:
             return Outcome.rejected("ESLURM_RESERVATION_INVALID")
-        number = self.submit(1, min(s, self.test_s), requeue=False, name=name, wanted=node)
-        if idle:
+        limit_s = min(test.limit_s, self.test_s)
+        number = self.submit(1, limit_s, requeue=False, name=name, wanted=test.node)
+        if test.idle:
             self.jobs[number].reservation = ""
         return Outcome.accepted(str(number))
 

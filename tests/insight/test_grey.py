@@ -6,15 +6,17 @@ from types import SimpleNamespace
 import pytest
 
 from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import Config
 from hpctl.engine.journal.events import Event, SignalSeen
 from hpctl.engine.journal.state import State, replay
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.world import World
 from hpctl.faults.assess import assess
 from hpctl.faults.catalogue import Override, Rules, rules
 from hpctl.insight.explain_view import explain_view
-from hpctl.insight.grey.daemon import GreyFailures
+from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
 from hpctl.insight.grey.decide import WINDOW
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -60,14 +62,14 @@ class Head:
         self.clock, self.pokes = Clock(), 0
         self.slurm = Slurm(self.clock)
         self.rows: dict[str, Health] = {}
-        self.book = NodeHealthStore({}, self, self._poke, self.clock)
+        found = GreyFindings()
+        self.book = NodeHealthStore({}, self, self._poke, self.clock, [found])
         no_provider = SimpleNamespace(view=lambda: ProviderView(self.clock.now()))
         self.cloud = cloud = CloudWatch(no_provider, lambda: None, 30.0)
-        self.observer = Observer(
-            self.slurm, cloud, self.book, self.clock, tmp / "STOP", HangWatch()
-        )
-        self.grey = GreyFailures(self.book, self.observer, self.clock)
-        self.book.add_sources(self.grey)
+        live = LiveConfig(Config(kill_switch=tmp / "STOP"))
+        sources = FactSources(self.slurm, cloud, self.book, HangWatch())
+        self.observer = Observer(sources, live, self.clock)
+        self.grey = GreyFailures(found, self.book, self.observer, self.clock)
 
     def record(self, rows):
         self.rows |= {r.generation.node: r for r in rows}

@@ -15,14 +15,13 @@ from hpctl.jobs.report_intake import route
 from hpctl.service.intake.app import intake_app
 from hpctl.service.intake.server import IntakeServer
 from hpctl.vocabulary.job_recovery import JobReport, Wish
-from hpctl.vocabulary.policy import Mode, Policy
 from hpctl.vocabulary.policy_file import PolicyFile
 from hpctl.vocabulary.run_policy import Action, RunDecision
 from hpctl.vocabulary.trouble import Kind, Trouble
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire.authentication import IntakeSettings
 from hpctl.wire.job_report_client import MUNGE_SOCKET, DaemonReply, send_report
-from tests.fakes.desk import NOON, Desk
+from tests.fakes.desk import NOON, OWN, Desk
 from tests.intakes import Sink, credential, post, refused
 
 pytestmark = [pytest.mark.slurm, pytest.mark.integration]
@@ -77,8 +76,9 @@ def test_where_the_daemon_does_not_act_it_says_so(head):
 
 
 def test_a_supervisor_learns_the_clusters_and_the_partitions_policy(head):
-    site = [PolicyFile(hang_floor_s=5.0), PolicyFile(), PolicyFile(on={"hang": {"max": 3}})]
-    head.desk.configure(Policy(mode=Mode.OWN), lambda _: site)
+    partition = PolicyFile(on={"hang": {"max": 3}})
+    site = replace(OWN, run_policy=PolicyFile(hang_floor_s=5.0), run_policies={"": partition})
+    head.live.replace(site)
     answer = send_report(JobReport(7, 0, progress=40))
     assert answer.run_policy == ({"hang_floor_s": 5.0}, {"on": {"hang": {"max": 3}}})
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.hma import Mode, play
-from hpctl.daemon.main import MARKS_S
+from hpctl.daemon.pause import MARKS_S
 from tests.daemon.chaos import REPLACE, Chaos, cluster
 from tests.live import until
 

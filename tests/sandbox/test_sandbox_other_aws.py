@@ -6,7 +6,7 @@ from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from hpctl.sandbox.emulator.service import Emulator
+from hpctl.sandbox.emulator.service import Emulator, Site
 from hpctl.sandbox.machines import NullMachines
 from hpctl.sandbox.other_aws import OtherAws
 from hpctl.sandbox.spec import Spec, free_ports
@@ -43,8 +43,7 @@ def test_nobody_without_its_keys_puts_anything_into_its_buckets(aws: OtherAws) -
 
 
 def test_the_emulated_api_takes_its_own_key_alone() -> None:
-    emulator = Emulator(NullMachines())
-    emulator.take_only("SANDBOXKEY")
+    emulator = Emulator(NullMachines(), site=Site(access_key="SANDBOXKEY"))
     emulator.start()
     make = boto3.client
     for key, taken in (("SANDBOXKEY", True), ("sandbox", False)):

@@ -4,6 +4,7 @@ import copy
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,6 +18,7 @@ from hpctl.faults.catalogue import Override, rules
 from hpctl.service import alerts
 from hpctl.service.alerts import MAX_A_NODE, AlertStore, Webhook, recall, routes
 from hpctl.service.intake.server import IntakeServer
+from hpctl.service.node_directory import NodeDirectory
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.assessment import Condition, Remedy, Urgency
@@ -74,8 +76,12 @@ class Head:
         }
         self.health = {node: healthy(node) for node in (N1, N2)}
         here: Any = self
-        self.book = AlertStore(self.file, keep_s, self.clock, here)
-        webhook = Webhook(LABELS, self.book, here, here, self.clock)
+        self.book = AlertStore(self.file, keep_s, self.clock)
+        self.leadership = SimpleNamespace(serves=True)
+        self.slurm = SimpleNamespace(view=None)
+        directory = NodeDirectory(here, here, self.leadership, self.slurm)
+        webhook = Webhook(LABELS, self.book, directory, here, self.clock)
+        self.take = webhook.take
         self.server = IntakeServer(
             Starlette(routes=routes(self.token_file, webhook.take, CollectorRegistry())),
             "127.0.0.1",
@@ -199,8 +205,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
             stored.extend(rows)
 
     rows = Kept()
-    health = NodeHealthStore(head.health, rows, lambda: None, head.clock)
-    health.add_sources(head.book)
+    health = NodeHealthStore(head.health, rows, lambda: None, head.clock, [head.book])
     head.post(NOTIFICATION)
     facts = health.snapshot()
     assert [f.check for f in facts[N1].findings] == ["alert.NodeDiskErrors"]
@@ -208,8 +213,7 @@ def test_it_is_stored_beside_what_the_agents_say_and_never_taken_for_theirs(head
     health.flush()
     assert {row.generation.node: row for row in stored} == facts
     assert without(facts, AlertStore.checks) == head.health
-    again = NodeHealthStore(facts, rows, lambda: None, head.clock)
-    again.add_sources(head.book)
+    again = NodeHealthStore(facts, rows, lambda: None, head.clock, [head.book])
     again.touch(facts, wake=False)
     again.flush()
     assert stored[2:] == stored[:2], "not twice"
@@ -237,12 +241,12 @@ def test_a_node_without_an_agent_gets_it_with_its_first_word(head):
 
 def test_a_daemon_that_starts_again_still_knows_it(head):
     head.post(NOTIFICATION)
-    again = AlertStore(head.file, 18000.0, head.clock, head)
+    again = AlertStore(head.file, 18000.0, head.clock)
     assert head.with_alerts(again) == head.with_alerts()
     head.post(resolved(NOTIFICATION))
     assert recall(head.file) == ()
     head.file.write_text("[{")
-    fresh = AlertStore(head.file, 18000.0, head.clock, head)
+    fresh = AlertStore(head.file, 18000.0, head.clock)
     assert head.with_alerts(fresh) == head.health
 
 
@@ -305,8 +309,7 @@ def test_a_token_file_that_is_no_secret_lets_nobody_in(head, spoil, says):
 
 def test_without_a_token_file_there_is_no_such_door(tmp_path):
     head = Head(tmp_path)
-    webhook = Webhook(LABELS, head.book, head.addresses, head.generation_of, head.clock)
-    assert routes(None, webhook.take, CollectorRegistry()) == []
+    assert routes(None, head.take, CollectorRegistry()) == []
     head.server.stop()
 
 
@@ -322,13 +325,11 @@ def test_a_standby_takes_alerts_for_when_it_leads(head):
     """It has heard no agent and has no cycles: whose they are is known when it leads."""
     views = [SchedulerView(NOW, nodes={N1: SlurmNode(N1, "IDLE", address="10.1.0.1")})]
     head.addresses = Mock(side_effect=Unavailable("Slurm has not answered yet"))
-    leads = [False]
-    webhook = Webhook(
-        LABELS, head.book, head, head, head.clock, lambda: leads[0], lambda: views.pop()
-    )
+    head.leadership.serves = False
+    head.slurm.view = views.pop
     body = json.dumps(NOTIFICATION).encode()
     for _ in range(2):
-        assert webhook.take(body)["taken"] == 1
+        assert head.take(body)["taken"] == 1
     assert [alert.instance for alert in head.book._alerts.values()] == [None]
     assert head.findings(N1)
 

@@ -18,6 +18,7 @@ from hpctl.engine.config import Config, Notify, Route, Slurm
 from hpctl.engine.journal.events import Event, HoldNoted, JobRecoveryOpened, SignalSeen
 from hpctl.engine.journal.store import Store
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.loop_port import LoopPort
 from hpctl.service.metrics import Metrics
 from hpctl.service.notify import daemon, outbox, sinks
 from hpctl.service.notify.daemon import Notifier
@@ -88,7 +89,8 @@ class Head:
         slurm = Slurm(bin=self.place) if (self.place / "scontrol").exists() else Slurm()
         config = Config(notify=Notify(self.sinks, **settings), slurm=slurm)
         here: Any = self
-        told = Notifier(config, self.store, self.memory, here, self.metrics, SystemClock())
+        port = LoopPort(here, self.memory, SystemClock(), lambda: None)
+        told = Notifier(config, self.store, port, self.metrics)
         told.start()
         self.running.append(told)
         until(lambda: self.store.outbox())

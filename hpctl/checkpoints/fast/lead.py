@@ -488,7 +488,7 @@ def _shared_ledger(spec: Spec) -> Path:
     return Path(spec.shared) / META / f"ledger-{spec.job}.json"
 
 
-def restore(
+def restore(  # noqa: PLR0913 -- the two limits have defaults that tests alone change
     spec: Spec,
     others: Search,
     say: Callable[[str], None],

@@ -572,7 +572,7 @@ class Node:
                 last = error
         raise last
 
-    def _pull(
+    def _pull(  # noqa: PLR0913 -- which file of which step goes where
         self,
         peer: Peer,
         step: str,

@@ -32,6 +32,7 @@ from hpctl.toolkit.tables import (
     assembled,
     columns,
     indented,
+    stacked,
     styled,
     wrapped,
 )
@@ -98,15 +99,13 @@ def screen(
     progress: Progress, events: list[EventLine], in_full: int = FAILING_SHOWN
 ) -> RenderableType:
     """The live screen as it stands, with so many ways to fail; the other nodes are counted."""
-    from rich.console import Group
-
     parts: list[RenderableType] = [_head(progress), _bars(progress)]
     parts += failures(progress.failures, in_full)
     parts += [_event(event) for event in events]
     if progress.unread:
         parts.append(styled(f"cannot read the state now: {progress.unread}", WARN))
     parts.append(styled("Ctrl-C stops the wait; the operation continues", DIM))
-    return Group(*parts)
+    return stacked(parts)
 
 
 def _head(progress: Progress) -> Text:

@@ -165,8 +165,8 @@ def check(
     if isinstance(found, Unanswered):
         view = IamCheckView(who, principal, (), (), found.why)
     else:
-        denied = tuple(DeniedView(*one) for one in found.denied.items())
-        unsure = tuple(UnsureView(*one) for one in found.unsure.items())
+        denied = tuple(DeniedView(action, why) for action, why in found.denied.items())
+        unsure = tuple(UnsureView(action, keys) for action, keys in found.unsure.items())
         view = IamCheckView(who, principal, denied, unsure, "")
     output.show("iam-check", view, as_json, draw_check)
     if view.denied:

@@ -144,7 +144,10 @@ def bundle(
             else:
                 bundle_wheels.installed(house, target.python)
         packed = bundle_wheels.given(house) if house else ()
-        bundles.lay(made, settings, add, packed, python, asdict(target))
+        parts = bundles.BundleParts(
+            config=settings, additions=add, wheels=packed, python=python, made_for=asdict(target)
+        )
+        bundles.lay(made, parts)
         note = _with_roles(made, spec_file)
         found = bundle_checks.problems(made)
         signed = bundles.sign(made)
@@ -205,8 +208,15 @@ def _view(
         notes.append("no wheels: nodes come up without hpctl (--wheels, --wheelhouse)")
     else:
         notes.append(f"hpctl will run with {target}: the nodes must have it, or --python bring it")
-    made = (str(output), signed.digest, len(signed.files), signed.size, signed.wheels)
-    return BundleView(*made, found, tuple(notes))
+    return BundleView(
+        directory=str(output),
+        digest=signed.digest,
+        files=len(signed.files),
+        size=signed.size,
+        wheels=signed.wheels,
+        problems=found,
+        notes=tuple(notes),
+    )
 
 
 class PushView(Struct, frozen=True):
@@ -267,9 +277,15 @@ def push(
         bundles.push(aws, read, target, plan, report)
         if deletes:
             bundles.prune(aws, target, plan)
-    pruned = deletes and not dry_run
-    sent = (str(target), read.digest, dry_run, plan.send, len(plan.unchanged), plan.left_over)
-    view = PushView(*sent, pruned)
+    view = PushView(
+        source_s3_uri=str(target),
+        digest=read.digest,
+        dry_run=dry_run,
+        sent=plan.send,
+        unchanged=len(plan.unchanged),
+        left_over=plan.left_over,
+        pruned=deletes and not dry_run,
+    )
     toolkit_output.show("lifecycle-push", view, as_json, draw_push)
     leave(Exit.FINE)
 

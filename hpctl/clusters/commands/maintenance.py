@@ -115,10 +115,16 @@ def software_update(
     if release and not groups:
         raise click.UsageError("--release is for the groups named by --group")
     try:
-        request = maintenance_orders.software_request(
-            here.cluster, groups=groups, release=release, image=image, batch=batch,
-            rollback_batch=rollback_batch, interval_s=interval_s, alarms=alarms,
-        )  # fmt: skip
+        update = maintenance_orders.SoftwareUpdate(
+            groups=groups,
+            release=release,
+            image=image,
+            batch=batch,
+            rollback_batch=rollback_batch,
+            interval_s=interval_s,
+            alarms=alarms,
+        )
+        request = maintenance_orders.software_request(here.cluster, update)
     except ValueError as error:
         raise click.UsageError(f"--batch, --rollback-batch: {error}") from error
     rows = tuple(row for row in fleet.rows if row.group in every)

@@ -443,10 +443,15 @@ def follow(looks: Iterator[Preload], *, quiet: bool) -> Preload:
     from rich import progress as bars
 
     err = console(err=True)
-    columns = (bars.TextColumn("loading"), bars.BarColumn(), bars.MofNCompleteColumn())
-    loaded, left = bars.TextColumn("{task.fields[loaded]}"), bars.TimeRemainingColumn()
-    silent = quiet or not err.is_terminal
-    bar = bars.Progress(*columns, loaded, left, console=err, disable=silent)
+    bar = bars.Progress(
+        bars.TextColumn("loading"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("{task.fields[loaded]}"),
+        bars.TimeRemainingColumn(),
+        console=err,
+        disable=quiet or not err.is_terminal,
+    )
     last = next(looks)
     with bar:
         task = bar.add_task("", total=last.released, loaded="")

@@ -7,6 +7,7 @@ from typing import Any
 
 from hpctl.clusters.validate.facts import (
     CapacityFacts,
+    Ec2Listing,
     Facts,
     Family,
     Listed,
@@ -50,7 +51,9 @@ def _images(aws: Aws, wanted: Wanted) -> Listed:
     if not named:
         return {}
     ec2 = aws.service("ec2")
-    return listed(ec2, "describe_images", "Images", "ImageId", "image-id", sorted(named))
+    return listed(
+        ec2, Ec2Listing("describe_images", "Images", "ImageId", "image-id"), sorted(named)
+    )
 
 
 def _zones(aws: Aws, wanted: Wanted) -> Mapping[str, frozenset[str]] | Unanswered:

@@ -315,19 +315,28 @@ def rows(service: Service, operation: str, key: str, **request: Any) -> list[Any
 
 def find_security_groups(ec2: Service, ids: Iterable[str]) -> Listed:
     """The security groups of these ids that there are."""
-    return listed(
-        ec2, "describe_security_groups", "SecurityGroups", "GroupId", "group-id", list(ids)
-    )
+    return listed(ec2, _SECURITY_GROUPS, list(ids))
 
 
-def listed(
-    ec2: Service, operation: str, key: str, id_key: str, filter_name: str, values: list[str]
-) -> Listed:
+class Ec2Listing(Struct, frozen=True):
+    """How EC2 lists things of one kind by their ids."""
+
+    operation: str
+    key: str
+    """The member of the answer that has the entries."""
+    id_key: str
+    """The member of an entry that has its id."""
+    filter_name: str
+
+
+_SECURITY_GROUPS = Ec2Listing("describe_security_groups", "SecurityGroups", "GroupId", "group-id")
+
+
+def listed(ec2: Service, of: Ec2Listing, ids: list[str]) -> Listed:
     """Entries by a filter. EC2 refuses a list of ids that has one unknown; a filter it does not."""
-    if not values:
+    if not ids:
         return {}
-    filters = [{"Name": filter_name, "Values": values}]
-    found = rows(ec2, operation, key, Filters=filters)
+    found = rows(ec2, of.operation, of.key, Filters=[{"Name": of.filter_name, "Values": ids}])
     if isinstance(found, Unanswered):
         return found
-    return {str(entry[id_key]): entry for entry in found}
+    return {str(entry[of.id_key]): entry for entry in found}

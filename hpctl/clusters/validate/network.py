@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from hpctl.clusters.validate.facts import (
+    Ec2Listing,
     Facts,
     Family,
     Listed,
@@ -44,16 +45,18 @@ def gather(aws: Aws, wanted: Wanted) -> NetworkFacts:
     if not subnets and not groups:
         return NetworkFacts()
     ec2 = aws.service("ec2")
-    found = listed(ec2, "describe_subnets", "Subnets", "SubnetId", "subnet-id", subnets)
+    found = listed(ec2, Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"), subnets)
     vpcs = [] if isinstance(found, Unanswered) else sorted({s["VpcId"] for s in found.values()})
     return NetworkFacts(
         subnets=found,
         security_groups=find_security_groups(ec2, groups),
         route_tables=listed(
-            ec2, "describe_route_tables", "RouteTables", "RouteTableId", "vpc-id", vpcs
+            ec2, Ec2Listing("describe_route_tables", "RouteTables", "RouteTableId", "vpc-id"), vpcs
         ),
         endpoints=listed(
-            ec2, "describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id", vpcs
+            ec2,
+            Ec2Listing("describe_vpc_endpoints", "VpcEndpoints", "VpcEndpointId", "vpc-id"),
+            vpcs,
         ),
         dns={vpc: _dns(ec2, vpc) for vpc in vpcs},
         types=_types(ec2, types),
@@ -64,7 +67,9 @@ def _types(ec2: Service, types: list[str]) -> Listed:
     """SageMaker's `ml.p5.48xlarge` is EC2's `p5.48xlarge`."""
     names = [kind.removeprefix("ml.") for kind in types]
     found = listed(
-        ec2, "describe_instance_types", "InstanceTypes", "InstanceType", "instance-type", names
+        ec2,
+        Ec2Listing("describe_instance_types", "InstanceTypes", "InstanceType", "instance-type"),
+        names,
     )
     if isinstance(found, Unanswered):
         return found

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpctl.clusters.validate.facts import (
+    Ec2Listing,
     Facts,
     Family,
     Guarded,
@@ -49,18 +50,17 @@ def _guarded(aws: Aws, file_system: str) -> Guarded | Unanswered | None:
     entry: Mapping[str, Any] = found[0]
     subnets = listed(
         ec2,
-        "describe_subnets",
-        "Subnets",
-        "SubnetId",
-        "subnet-id",
+        Ec2Listing("describe_subnets", "Subnets", "SubnetId", "subnet-id"),
         list(entry.get("SubnetIds") or ()),
     )
     interfaces = listed(
         ec2,
-        "describe_network_interfaces",
-        "NetworkInterfaces",
-        "NetworkInterfaceId",
-        "network-interface-id",
+        Ec2Listing(
+            "describe_network_interfaces",
+            "NetworkInterfaces",
+            "NetworkInterfaceId",
+            "network-interface-id",
+        ),
         # Of a large file system one is as good as all: they have the same groups.
         list(entry.get("NetworkInterfaceIds") or ())[:10],
     )

@@ -269,7 +269,8 @@ class Client:
                 raise CannotTell("NVML is closed")
             self._look()
             if (hung := self._hung()) is not None:
-                raise DriverHung(*hung)
+                overdue_s, call = hung
+                raise DriverHung(overdue_s, call)
             if (halted := self._halted()) is not None:
                 raise CannotTell(halted)
             snapshot = self._snapshot

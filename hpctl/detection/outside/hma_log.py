@@ -67,8 +67,9 @@ class Untrusted(Unavailable):
 class _Lines:
     """Bytes in, whole lines out; a line that is too long is left out and counted."""
 
-    def __init__(self) -> None:
-        self.cut = 0
+    def __init__(self, cut: int = 0) -> None:
+        """`cut`: lines that were left out before."""
+        self.cut = cut
         self._rest = b""
         self._skipping = False
 
@@ -159,9 +160,8 @@ class HealthAgentFile(_Followed):
         if trouble:
             os.close(fd)
             raise Untrusted(f"{self._path} is not trusted: {trouble}")
-        cut = self._lines.cut
-        self._fd, self._inode, self._offset, self._lines = fd, status.st_ino, 0, _Lines()
-        self._lines.cut = cut
+        self._fd, self._inode, self._offset = fd, status.st_ino, 0
+        self._lines = _Lines(self._lines.cut)
 
 
 class _Entry(msgspec.Struct, frozen=True):

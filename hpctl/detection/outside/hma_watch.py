@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.findings import fold
 from hpctl.detection.outside.hma_log import Line, Source, Untrusted
 from hpctl.detection.outside.hma_records import Detection, Malformed, read_detection
@@ -37,17 +37,17 @@ AGAIN_S = 60.0
 
 
 class HealthAgentWatch(threading.Thread):
-    """Follows a source until stopped. `changed` is called when something new was found.
+    """Follows a source until stopped. `listener` hears when something new was found.
 
     Records from before `booted` are another boot's and count no more. A source that is not there
     is no finding: most machines have none. One that is there and not to be trusted is.
     """
 
-    def __init__(self, source: Source, booted: datetime, changed: Callable[[], None]) -> None:
+    def __init__(self, source: Source, booted: datetime, listener: ChangeListener) -> None:
         super().__init__(name="hma", daemon=True)
         # The kernel's idea of the boot and the wall clock differ by what was adjusted since.
         self._source, self._booted = source, booted - timedelta(seconds=5)
-        self._changed = changed
+        self._listener = listener
         self._found: dict[Key, Finding] = {}
         self._trouble: Finding | None = None
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class HealthAgentWatch(threading.Thread):
         if full:
             self._note("too_many", f"more than {MAX_KEPT} distinct detections in one boot")
         elif old is None:
-            self._changed()
+            self._listener.note_change()
 
     def _note(self, code: str, detail: str, evidence: str = "") -> None:
         """One UNKNOWN finding for all that is wrong with the log: the first message, counted."""
@@ -138,7 +138,7 @@ class HealthAgentWatch(threading.Thread):
             old = self._trouble
             self._trouble = new if old is None else fold(old, new)
         if old is None:
-            self._changed()
+            self._listener.note_change()
 
 
 def booted_at() -> datetime:

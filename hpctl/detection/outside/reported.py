@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.detection.changes import ChangeListener, NoListener
 from hpctl.detection.outside.report_request import Report
 from hpctl.toolkit.compat import UTC
 from hpctl.vocabulary.identity import BootId
@@ -65,7 +66,7 @@ class _State(msgspec.Struct, frozen=True):
 class Reported:
     """The table. All methods from any thread.
 
-    `changed` is called after each change, from the thread that made it. `state` is the file that
+    `listener` hears of each change, from the thread that made it. `state` is the file that
     it is kept in; a file that cannot be read or written costs only the memory of a restart.
     """
 
@@ -73,11 +74,11 @@ class Reported:
         self,
         boot: BootId,
         state: Path | None = None,
-        changed: Callable[[], None] = lambda: None,
+        listener: ChangeListener | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._boot, self._state = boot, state
-        self._changed, self._now = changed, now
+        self._listener, self._now = listener or NoListener(), now
         self._lock = threading.Lock()
         self._complained = False
         self._kept = {_key(kept.finding): kept for kept in self._recall()}
@@ -89,7 +90,7 @@ class Reported:
             if taken.kept or taken.cleared:
                 self._save()
         if taken.kept or taken.cleared:
-            self._changed()
+            self._listener.note_change()
         return taken
 
     def findings(self) -> tuple[Finding, ...]:

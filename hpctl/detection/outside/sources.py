@@ -13,13 +13,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct
 
 from hpctl.detection.budget import Budget
+from hpctl.detection.changes import ChangeListener
 from hpctl.detection.check import Machine
 from hpctl.detection.machine import boot_age_s
 from hpctl.detection.outside.ask import SOCKET
@@ -47,10 +49,10 @@ MOST = 64
 
 
 class StackReader:
-    """Reads stacks on a thread, one ask at a time. `changed`: there is something to tell."""
+    """Reads stacks on a thread, one ask at a time. `listener` hears of an answer."""
 
-    def __init__(self, node: NodeName, changed: Callable[[], None]) -> None:
-        self._node, self._changed = node, changed
+    def __init__(self, node: NodeName, listener: ChangeListener) -> None:
+        self._node, self._listener = node, listener
         self._lock = threading.Lock()
         self._asked = ""
         self._busy = False
@@ -93,7 +95,7 @@ class StackReader:
         )  # fmt: skip
         with self._lock:
             self._findings, self._until, self._busy = fresh, time.monotonic() + KEPT_S, False
-        self._changed()
+        self._listener.note_change()
 
 
 _PLUGINS = ("plugin.", CHECK_DIRECTORY)
@@ -116,10 +118,10 @@ class PluginRunner(threading.Thread):
     """
 
     def __init__(
-        self, directory: Path, changed: Callable[[], None], earlier: Iterable[Finding] = ()
+        self, directory: Path, listener: ChangeListener, earlier: Iterable[Finding] = ()
     ) -> None:
         super().__init__(name="plugins", daemon=True)
-        self._directory, self._changed = directory, changed
+        self._directory, self._listener = directory, listener
         self._earlier = tuple(earlier)
         self._runner: Runner | None = None
         self._lock = threading.Lock()
@@ -134,7 +136,7 @@ class PluginRunner(threading.Thread):
         runner = Runner(
             loaded,
             machine,
-            self._changed,
+            self._listener,
             Budget(()),
             boot_age_s=boot_age_s(machine),
             earlier=self._earlier,
@@ -159,12 +161,18 @@ class PluginRunner(threading.Thread):
         return tuple(self._earlier if self._runner is None else self._runner.findings())
 
 
+class AgentLink(ChangeListener, Protocol):
+    """The agent, as the sources use it. For any thread."""
+
+    def last_look(self) -> tuple[datetime, tuple[Finding, ...]]:
+        """When the agent last looked, and all that it knows now."""
+
+
 class Sources:
     """Serves and follows from `start` to `stop`.
 
-    `known` gives all that the agent knows now, and when it last looked; `changed` is called, from
-    any thread, when a finding comes or goes. Reports are kept in `spool` over a restart; of the
-    findings that a former run of the agent recalls, those of `theirs` belong in `earlier`.
+    Reports are kept in `spool` over a restart; of the findings that a former run of the agent
+    recalls, those of `theirs` belong in `earlier`.
     """
 
     def __init__(
@@ -172,19 +180,18 @@ class Sources:
         places: Places,
         generation: Generation,
         spool: Path,
-        known: Callable[[], tuple[datetime, tuple[Finding, ...]]],
-        changed: Callable[[], None],
+        agent: AgentLink,
         earlier: Iterable[Finding] = (),
     ) -> None:
-        self._generation, self._known, self._rules = generation, known, rules()
-        self._reported = Reported(generation.boot, spool / "reported.json", changed)
+        self._generation, self._agent, self._rules = generation, agent, rules()
+        self._reported = Reported(generation.boot, spool / "reported.json", agent)
         self._server = LocalServer(places.socket, self._reported, self.verdict)
-        self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), changed)
+        self._hma = HealthAgentWatch(open_source(places.hma_log), booted_at(), agent)
         # Reports have a memory of their own, and the health agent's log says its part again.
         plugins = (f for f in earlier if f.check.startswith(_PLUGINS))
-        self._plugins = PluginRunner(places.plugins, changed, plugins)
+        self._plugins = PluginRunner(places.plugins, agent, plugins)
         self.parts = (self._server, self._hma, self._plugins)
-        self.stacks = StackReader(generation.node, changed)
+        self.stacks = StackReader(generation.node, agent)
 
     def start(self) -> None:
         """Begin. A socket that cannot be had costs the reports, not the agent."""
@@ -207,7 +214,7 @@ class Sources:
 
     def verdict(self) -> NodeVerdict:
         """What the agent thinks of this node now."""
-        as_of, findings = self._known()
+        as_of, findings = self._agent.last_look()
         return judge(self._generation, findings, as_of, self._rules, datetime.now(UTC))
 
 

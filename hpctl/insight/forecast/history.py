@@ -170,7 +170,9 @@ def forecasts(
                 alike[shown] = _chances(model, quiet, shown)
             chances = alike[shown]
         recs = past.treated.get(instance, ()) if unit.breaks else ()
-        found.append(_forecast(model, node, instance, unit, chances, recs, moved, shown))
+        mine = _NodePast(node, instance, unit, recs, shown)
+        jobs = sum(moved.get(rec.id, 0) for rec in recs)
+        found.append(_forecast(model, mine, chances, jobs))
     return tuple(sorted(found, key=lambda f: (-f.week, -f.month, f.node)))
 
 
@@ -209,24 +211,29 @@ def _quiet(past: History, nodes: int, now: float) -> int:
     ))  # fmt: skip
 
 
+class _NodePast(Struct, frozen=True):
+    """One node with what is known of its instance: its breaks, their recoveries, its signs now."""
+
+    node: NodeName
+    instance: InstanceId
+    unit: Unit
+    recs: Sequence[NodeRecovery]
+    signs: tuple[str, ...]
+
+
 def _forecast(
-    model: Model,
-    node: NodeName,
-    instance: InstanceId,
-    unit: Unit,
-    chances: tuple[float, float, float],
-    recs: Sequence[NodeRecovery],
-    moved: Mapping[RecoveryId, int],
-    signs: tuple[str, ...],
+    model: Model, of: _NodePast, chances: tuple[float, float, float], jobs: int
 ) -> Forecast:
+    """`chances`: to break within a day, a week, a month. `jobs`: those that its breaks moved."""
+    unit, recs, signs = of.unit, of.recs, of.signs
     shares = model.shares(unit, signs)
     total = sum(shares.values())
     rules = dict(sorted(Counter(str(r.rule) for r in recs).items(), key=_most_first))
     day, week, month = chances
     return Forecast(
-        node, instance, day, week, month,
+        of.node, of.instance, day, week, month,
         breaks=len(unit.breaks),
-        jobs=sum(moved.get(r.id, 0) for r in recs),
+        jobs=jobs,
         escalated=sum(r.phase is NodePhase.ESCALATED for r in recs),
         rules=rules,
         classes={k: v / total for k, v in sorted(shares.items(), key=_most_first)},

@@ -103,21 +103,60 @@ HISTORY_EVERY_S = 300.0
 """A chance moves by hours; a new recovery is looked at as soon."""
 
 
-class GreyFailures:
-    """Compares peers each window on a thread of its own; `look_back` is the loop's."""
+class GreyFindings:
+    """What was found last: set by GreyFailures, added to the nodes' health by NodeHealthStore."""
 
     checks: tuple[str, ...] = OWN_CHECKS
 
+    def __init__(self) -> None:
+        self.peers = PeerWindows()
+        self.by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
+        self.by_history: Mapping[InstanceId, Finding] = {}
+
+    def set_by_peers(self, found: Mapping[NodeName, tuple[Finding, ...]]) -> None:
+        """Take the findings of the window that was judged last."""
+        self.by_peers = found
+
+    def set_by_history(self, found: Mapping[InstanceId, Finding]) -> None:
+        """Take the findings of the last look at history."""
+        self.by_history = found
+
+    def add_to(self, health: dict[NodeName, Health]) -> None:
+        """Add what was found by itself to the agents' findings, in place."""
+        concerned = set(self.by_peers)
+        if self.by_history:
+            instances = self.by_history
+            concerned |= {n for n, h in health.items() if h.generation.instance in instances}
+        for node in concerned & health.keys():
+            health[node] = self._with_own(health[node])
+
+    def _with_own(self, health: Health) -> Health:
+        generation = health.generation
+        own = list(self.peers.of(generation, self.by_peers.get(generation.node, ())))
+        if (again := self.by_history.get(generation.instance)) is not None:
+            own.append(again)
+        agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
+        if not own and len(agents) == len(health.findings):
+            return health
+        return replace(health, findings=(*agents, *own))
+
+
+class GreyFailures:
+    """Compares peers each window on a thread of its own; `look_back` is the loop's."""
+
     def __init__(
-        self, health: NodeHealthStore, observer: Observer, clock: Clock, view_age_s: float = 60.0
+        self,
+        found: GreyFindings,
+        health: NodeHealthStore,
+        observer: Observer,
+        clock: Clock,
+        view_age_s: float = 60.0,
     ) -> None:
         """A view of Slurm that is older than `view_age_s` compares nobody. Nothing is compared
         before `start`."""
+        self._found, self._peers = found, found.peers
         self._health, self._observer, self._clock = health, observer, clock
         self._view_age_s = view_age_s
-        self._peers = PeerWindows()
-        self._by_peers: Mapping[NodeName, tuple[Finding, ...]] = {}
-        self._by_history: Mapping[InstanceId, Finding] = {}
         self._history_due = 0.0
         self._history_of = -1
         self._stop = threading.Event()
@@ -150,10 +189,11 @@ class GreyFailures:
         kinds = {i.node: i.group for i in provider.instances.values() if i.node is not None}
         known = fresh(scheduler.as_of, self._view_age_s, now)
         groups = groups_of(scheduler, kinds, now) if known else ()
-        before, self._by_peers = self._by_peers, self._peers.judge(groups, now)
-        if changed := self._names(before) ^ self._names(self._by_peers):
+        before, found = self._found.by_peers, self._peers.judge(groups, now)
+        self._found.set_by_peers(found)
+        if changed := self._names(before) ^ self._names(found):
             for node, check in sorted(changed):
-                log.info("node=%s check=%s found=%s", node, check, node in self._by_peers)
+                log.info("node=%s check=%s found=%s", node, check, node in found)
             self._health.touch({node for node, _ in changed}, wake=True)
 
     @staticmethod
@@ -166,33 +206,14 @@ class GreyFailures:
         if len(state.nodes) == self._history_of and now < self._history_due:
             return
         self._history_of, self._history_due = len(state.nodes), now + HISTORY_EVERY_S
-        before = self._by_history
+        before = self._found.by_history
         known = self._health.of_agents()
         counts = Counter(rec.node for rec in state.nodes.values())
         often = [node for node, number in counts.items() if number > 2]
         nodes = {*self._observer.slurm.nodes, *known, *state.last_of_node}
         found = forecasts(state, nodes, known, self._clock.now(), of=often)
-        self._by_history = {f.instance: again for f in found if f.again and (again := finding(f))}
-        if before.keys() != self._by_history.keys():
-            changed = before.keys() ^ self._by_history.keys()
+        repeated = {f.instance: again for f in found if f.again and (again := finding(f))}
+        self._found.set_by_history(repeated)
+        if changed := before.keys() ^ repeated.keys():
             theirs = {n for n, h in known.items() if h.generation.instance in changed}
             self._health.touch(theirs, wake=False)
-
-    def add_to(self, health: dict[NodeName, Health]) -> None:
-        """Add what was found by itself to the agents' findings, in place."""
-        concerned = set(self._by_peers)
-        if self._by_history:
-            instances = self._by_history
-            concerned |= {n for n, h in health.items() if h.generation.instance in instances}
-        for node in concerned & health.keys():
-            health[node] = self._with_own(health[node])
-
-    def _with_own(self, health: Health) -> Health:
-        generation = health.generation
-        own = list(self._peers.of(generation, self._by_peers.get(generation.node, ())))
-        if (again := self._by_history.get(generation.instance)) is not None:
-            own.append(again)
-        agents = [f for f in health.findings if not f.check.startswith(OWN_CHECKS)]
-        if not own and len(agents) == len(health.findings):
-            return health
-        return replace(health, findings=(*agents, *own))

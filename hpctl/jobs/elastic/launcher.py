@@ -208,7 +208,7 @@ def _kill_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-def rank_environment(
+def rank_environment(  # noqa: PLR0913 -- pure: all that a rank is given, by keyword
     base: Mapping[str, str],
     order: Mapping[str, Any],
     place: LauncherPlace,

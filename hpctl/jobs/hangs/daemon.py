@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -46,8 +46,7 @@ MOST_SAMPLES = 16
 class HangWatch:
     """Gauges in, hangs out. `hear` runs on the intake's threads, `look` on the loop's."""
 
-    def __init__(self, policy: HangPolicy | None = None) -> None:
-        self.policy = policy or HangPolicy()
+    def __init__(self) -> None:
         self.flaws: tuple[Flaw, ...] = ()
         self._lock = threading.Lock()
         self._heard: dict[NodeName, list[Mapping[str, float]]] = {}
@@ -62,13 +61,13 @@ class HangWatch:
                 heard.append(gauges)
 
     def look(
-        self, slurm: SchedulerView, now: datetime, state: State | None = None
+        self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State | None = None
     ) -> Mapping[JobId, Hang]:
         """The jobs that hang. Judges anew where the last time is long enough ago."""
         passed_s = (now - self._looked).total_seconds() if self._looked else None
-        if passed_s is None or not 0 <= passed_s < self.policy.floor_s / LOOK_SHARE:
+        if passed_s is None or not 0 <= passed_s < policy.floor_s / LOOK_SHARE:
             self._looked = now
-            self._judge(slurm, now, state or State())
+            self._judge(slurm, now, policy, state or State())
         return {job: track.hang for job, track in self._tracks.items() if track.hang}
 
     @property
@@ -76,7 +75,7 @@ class HangWatch:
         """When each job was last seen at work."""
         return {job: track.worked for job, track in self._tracks.items() if track.worked}
 
-    def _judge(self, slurm: SchedulerView, now: datetime, state: State) -> None:
+    def _judge(self, slurm: SchedulerView, now: datetime, policy: HangPolicy, state: State) -> None:
         with self._lock:
             heard, self._heard = self._heard, {}
         answers = {node: of_node(samples) for node, samples in heard.items()}
@@ -86,7 +85,7 @@ class HangWatch:
             pairs = ((n, answers[n].get(job.id)) for n in job.nodes if n in answers)
             mine = {n: activity for n, activity in pairs if activity is not None}
             known, found = self._tracks.get(job.id), found_hanging(job, state)
-            return job.id, judge(job, mine, known, self.policy, now, found)
+            return job.id, judge(job, mine, known, policy, now, found)
 
         running = [job for job in slurm.jobs.values() if job.running]
         tracks, flaws = each("hangs", running, lambda job: job.id, one)
@@ -100,26 +99,41 @@ KEPT, VERDICT = 32, 600
 """Dumps that are kept, the newest; characters of a verdict in the journal."""
 
 
+class SlurmSource(Protocol):
+    """Holds the last reading of Slurm."""
+
+    @property
+    def slurm(self) -> SchedulerView:
+        """What Slurm reported last. Any thread."""
+
+
+class StackRequests(Protocol):
+    """Takes the stacks that agents are to read."""
+
+    def ask_stacks(self, stacks: Mapping[NodeName, StackAsk]) -> None:
+        """Have the agents of these nodes asked, and no others. Any thread."""
+
+
 class StackDesk:
     """Asks, waits on a thread of its own, judges, keeps. `begin` and `done` are for the loop."""
 
     def __init__(
         self,
         health: NodeHealthStore,
-        slurm: Callable[[], SchedulerView],
+        slurm: SlurmSource,
         folder: Path,
         poke: Callable[[], None],
+        agents: StackRequests,
     ) -> None:
         """`folder`: where the dumps are kept, one file for each recovery. `poke` wakes the loop."""
         self._health, self._slurm, self._folder, self._poke = health, slurm, folder, poke
+        self._agents = agents
         self._done: queue.SimpleQueue[tuple[Due, Outcome]] = queue.SimpleQueue()
         self._asks: dict[NodeName, StackAsk] = {}
-        self.tell: Callable[[Mapping[NodeName, StackAsk]], None] = lambda _: None
-        """Takes what each node is to be asked, whenever that changes."""
 
     def begin(self, due: Due) -> None:
         """Ask the nodes of the job. Its outcome comes with `done`, within ANSWER_S."""
-        job = self._slurm().jobs.get(due.attempt.job) if due.attempt else None
+        job = self._slurm.slurm.jobs.get(due.attempt.job) if due.attempt else None
         if job is None or not job.running or job.uid is None:
             self._done.put((due, Outcome.rejected("not_running", "the job does not run")))
             self._poke()
@@ -127,7 +141,7 @@ class StackDesk:
         ask = StackAsk(f"{due.recovery}.{due.do.attempt}", job.id, job.uid)
         # One ask of a node at a time: a job that shares it is asked after, or not at all.
         nodes = tuple(node for node in job.nodes if self._asks.setdefault(node, ask) is ask)
-        self.tell(dict(self._asks))
+        self._agents.ask_stacks(dict(self._asks))
         threading.Thread(target=self._wait, args=(due, ask, nodes), daemon=True).start()
 
     def done(self) -> list[tuple[Due, Outcome]]:
@@ -141,7 +155,7 @@ class StackDesk:
             found = Outcome.ambiguous("internal_error", found.error)
         for node in nodes:
             self._asks.pop(node, None)
-        self.tell(dict(self._asks))
+        self._agents.ask_stacks(dict(self._asks))
         self._done.put((due, found))
         self._poke()
 

@@ -117,7 +117,7 @@ class Track(Struct, frozen=True):
     hang: Hang | None = None
 
 
-def judge(
+def judge(  # noqa: PLR0913 -- pure: all that decides is an argument
     job: SlurmJob,
     nodes: Mapping[NodeName, Activity],
     known: Track | None,

@@ -141,9 +141,17 @@ def _view(played: Replay, file: str) -> LogsTestView:
     ]
     if hangs and not timed:
         notes.append(f"no line near the beginning tells a time: {hangs} rules judged no hang")
-    span = (_time(played.first), _time(played.last))
-    read = (file, played.engine.lines, played.size, *span)
-    return LogsTestView(output.now(), *read, rules, verdicts, tuple(notes))
+    return LogsTestView(
+        as_of=output.now(),
+        file=file,
+        lines=played.engine.lines,
+        bytes=played.size,
+        first=_time(played.first),
+        last=_time(played.last),
+        rules=rules,
+        verdicts=verdicts,
+        notes=tuple(notes),
+    )
 
 
 def _row(watch: RuleWatch, timed: bool) -> RuleRow:

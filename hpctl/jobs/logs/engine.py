@@ -400,7 +400,16 @@ class RuleWatch:
             why = f"no line matched within {due - self._started:g} s of the start"
         else:
             why = f"no line matched for {due - self._last_at:g} s"
-        return RuleVerdict(self.rule.name, "hang", why, due, *self._last_line, "")
+        number, text = self._last_line
+        return RuleVerdict(
+            rule=self.rule.name,
+            what="hang",
+            why=why,
+            at=due,
+            line_number=number,
+            line=text,
+            value="",
+        )
 
     def feed(
         self, block: bytes, at: float, before: int, matches: Iterable[Match] | None = None

@@ -50,7 +50,7 @@ def fitness(
     return Fitness(tuple(name for name in allocated if name not in unfit), unfit)
 
 
-def choose_nodes(
+def choose_nodes(  # noqa: PLR0913 -- pure: each preference is an argument with a default
     healthy: Sequence[NodeName],
     size: int,
     before: Collection[NodeName] = (),

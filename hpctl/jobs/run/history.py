@@ -39,6 +39,11 @@ class JobHistory(Struct):
     """Why the file cannot be used, once it could not."""
     parents: bool = False
 
+    def take_problem(self) -> str:
+        """Why the file cannot be used, once; empty where it can."""
+        problem, self.broken = self.broken, ""
+        return problem
+
     @classmethod
     def open(cls, path: Path | None, *, parents: bool = False) -> JobHistory:
         """Read what there is. Never raises: a history that cannot be read is in `broken`.

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -70,25 +71,35 @@ class StepOutput(Struct):
     engine: Engine | None = None
 
 
+class OutputListener(Protocol):
+    """Hears what stands in a job's output. Called from a thread; must not wait."""
+
+    def hear_line(self, line: srun.SrunLine) -> None:
+        """Take a line of srun's."""
+
+    def hear_verdict(self, verdict: RuleVerdict) -> None:
+        """Take the verdict of a log rule that fired."""
+
+    def hear_note(self, note: progress_notes.Note) -> None:
+        """Take a line of progress."""
+
+    def hear_timeout(self) -> None:
+        """A rank reported the timeout of a collective."""
+
+
 class OutputReader:
-    """Reads along. `on_line` is called with each line of srun's, `on_verdict` with each rule that
-    fired, `on_note` with each line of progress and `on_timeout` where a rank reports a collective's
-    timeout; all from a thread, and must not wait."""
+    """Reads along, and passes on what it finds."""
 
     def __init__(
         self,
         rules: RuleSet | None,
-        on_line: Callable[[srun.SrunLine], None],
-        on_verdict: Callable[[RuleVerdict], None],
+        listener: OutputListener,
         *,
         fds: tuple[int, int] = (1, 2),
         also: tuple[Path, ...] = (),
-        on_note: Callable[[progress_notes.Note], object] = lambda _: None,
-        on_timeout: Callable[[], object] = lambda: None,
     ) -> None:
-        self._on_timeout = on_timeout
-        self._rules, self._on_line, self._on_verdict = rules, on_line, on_verdict
-        self._on_note = on_note
+        """`fds`: where srun writes. `also`: further files that are read."""
+        self._rules, self._listener = rules, listener
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self.heard = StepOutput()
         paths = [*(_file(fd) for fd in fds), *also]
@@ -167,7 +178,7 @@ class OutputReader:
 
     def _tell(self, verdicts: list[RuleVerdict]) -> None:
         for verdict in verdicts:
-            self._on_verdict(replace(verdict, at=time.time()))
+            self._listener.hear_verdict(replace(verdict, at=time.time()))
 
     def _poll(self) -> bool:
         """One read of each file; whether that was all there is. What is read is taken in order."""
@@ -200,11 +211,11 @@ class OutputReader:
             verdicts = heard.engine.feed(block, self._seconds()) if heard.engine else []
         # Notes first: an end that comes with them is judged by what was reported before it.
         for note in progress_notes.in_log(block):
-            self._on_note(note)
+            self._listener.hear_note(note)
         if COLLECTIVE_TIMED_OUT in block:
-            self._on_timeout()
+            self._listener.hear_timeout()
         for line in found:
-            self._on_line(line)
+            self._listener.hear_line(line)
         self._tell(verdicts)
 
 
@@ -263,11 +274,16 @@ class RankProgress:
         self.listen_error = ""
         """Why nothing can be heard, where that is so."""
 
+    def take_problem(self) -> str:
+        """Why nothing can be heard, once; empty where that is not so."""
+        problem, self.listen_error = self.listen_error, ""
+        return problem
+
     def configure(self, policy: RunPolicy) -> None:
         """Take another policy, for the step that runs, too."""
         self._policy = policy
         if self.progress is not None:
-            self.progress.policy = policy
+            self.progress.configure(policy)
 
     def begin(self, hosts: Mapping[str, NodeName], *, here: bool, file: Path | None = None) -> str:
         """A new step: the address for its ranks, empty where there is none.

@@ -269,6 +269,10 @@ class RunProgress:
         self._lost: set[int] = set()
         """Ranks whose loss is no finite number."""
 
+    def configure(self, policy: RunPolicy) -> None:
+        """Take another policy from now on."""
+        self.policy = policy
+
     def wall(self, at: float) -> datetime:
         """The monotonic seconds as a date."""
         return self._began + timedelta(seconds=at - self.started)

@@ -124,7 +124,7 @@ class RunSettings:
         return self.history.with_suffix(".done") if self.history else None
 
 
-def settings(
+def settings(  # noqa: PLR0913 -- the options of `hpctl run`, by keyword
     srun: SrunCommand,
     environ: Mapping[str, str],
     own: Sequence[PolicyFile] = (),

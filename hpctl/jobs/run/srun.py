@@ -302,7 +302,7 @@ class StepLauncher:
                 f"no {self._srun}", "Name Slurm's bin directory with --slurm-bin, or set PATH."
             )
 
-    def start(
+    def start(  # noqa: PLR0913 -- what a process is started with
         self,
         attempt: int,
         nodes: Sequence[NodeName],

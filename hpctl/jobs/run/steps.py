@@ -26,6 +26,7 @@ from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.run.ending import Evidence
 from hpctl.jobs.run.flight import clear_dumps, flight_environment
 from hpctl.jobs.run.output import OutputReader, RankProgress
+from hpctl.jobs.run.progress_notes import Note
 from hpctl.jobs.run.settings import RunSettings, TorchRanks
 from hpctl.jobs.run.srun import (
     ENDING,
@@ -247,14 +248,8 @@ class Steps:
         self._timeouts = TimeoutInquiry(
             given.ras, lambda nodes: read_stacks(given.job, nodes, launcher.runner.bin_dir)
         )
-        self._output = OutputReader(
-            given.rules,
-            events.put,
-            self._fired,
-            also=given.logs,
-            on_note=self.ranks.logged,
-            on_timeout=self._timeouts.timed_out,
-        )
+        listener = _Listener(events, say, self.ranks, self._timeouts)
+        self._output = OutputReader(given.rules, listener, also=given.logs)
         self.asked_to_end = False
         self._attempt = 0
         self._overlap = False
@@ -490,12 +485,35 @@ class Steps:
         self._earlier.add(step.process.pid)
         self._events.put(StepEnded(step, code))
 
-    def _fired(self, verdict: RuleVerdict) -> None:
+
+class _Listener:
+    """Passes what stands in the output to the supervisor's loop, and to those who wait for it."""
+
+    def __init__(
+        self,
+        events: EventQueue,
+        say: Callable[[str], None],
+        ranks: RankProgress,
+        timeouts: TimeoutInquiry,
+    ) -> None:
+        self._events, self._say = events, say
+        self._ranks, self._timeouts = ranks, timeouts
+
+    def hear_line(self, line: SrunLine) -> None:
+        self._events.put(line)
+
+    def hear_verdict(self, verdict: RuleVerdict) -> None:
         trouble = rule_trouble(verdict)
         if trouble is not None:
             self._events.put(trouble)
         else:
             self._say(f"log rule {verdict.rule!r}: {verdict.why}: {verdict.line}")
+
+    def hear_note(self, note: Note) -> None:
+        self._ranks.logged(note)
+
+    def hear_timeout(self) -> None:
+        self._timeouts.timed_out()
 
 
 def _fresh(mark: Path | None) -> Path | None:

@@ -292,21 +292,8 @@ class StepSupervisor:
         """Until the step is over."""
         while True:
             event = self.events.next(self.timers.wait_s(TICK_S))
-            match event:
-                case StepEnded(step=ended, code=code) if ended is step:
-                    return self._ended(step, code, {})
-                case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
-                    self.timers.kill_by(CRASH_GRACE_S)
-                case Trouble() as trouble:
-                    if (outcome := self._troubled(step, trouble)) is not None:
-                        return outcome
-                case ClusterPolicy(layers=layers):
-                    self.given.configure(layers)
-                    self.steps.ranks.configure(self.given.policy)
-                case Signalled(number=number):
-                    self.steps.pass_on(step, number)
-                    if self.steps.asked_to_end:
-                        self.timers.kill_by(self.given.policy.save_grace_s)
+            if (outcome := self._handle(step, event)) is not None:
+                return outcome
             for each in self.steps.restarted():
                 self.handler.restarted(step.attempt, each)
             if (found := self.steps.ranks.look()) is not None:
@@ -317,6 +304,24 @@ class StepSupervisor:
                 return self._ended(step, code, lost)
             if (outcome := self._slowly(step)) is not None:
                 return outcome
+
+    def _handle(self, step: RunningStep, event: object) -> AttemptOutcome | None:
+        """Act on one event; the outcome where the step is over by it."""
+        match event:
+            case StepEnded(step=ended, code=code) if ended is step:
+                return self._ended(step, code, {})
+            case TaskEnd(code=code) if code != 0 and not self.given.srun.lives_on:
+                self.timers.kill_by(CRASH_GRACE_S)
+            case Trouble() as trouble:
+                return self._troubled(step, trouble)
+            case ClusterPolicy(layers=layers):
+                self.given.configure(layers)
+                self.steps.ranks.configure(self.given.policy)
+            case Signalled(number=number):
+                self.steps.pass_on(step, number)
+                if self.steps.asked_to_end:
+                    self.timers.kill_by(self.given.policy.save_grace_s)
+        return None
 
     def _ended(self, step: RunningStep, code: int, lost: dict[NodeName, str]) -> AttemptOutcome:
         """The step is over by itself: what it means, and what is done about it."""
@@ -491,10 +496,9 @@ class StepSupervisor:
 
     def _complain(self) -> None:
         """What does not work, and is not needed to go on."""
-        for problem in (self.history.broken, self.steps.ranks.listen_error):
+        for problem in (self.history.take_problem(), self.steps.ranks.take_problem()):
             if problem:
                 self.say(problem)
-        self.history.broken = self.steps.ranks.listen_error = ""
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number in ENDING:

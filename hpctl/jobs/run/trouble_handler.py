@@ -50,7 +50,7 @@ class TroubleHandler:
         """Report that the run starts, and from which checkpoint's step. Waits for nobody."""
         self._report(JobReport(self._given.job, self._given.restart, progress=progress), learned)
 
-    def answer(
+    def answer(  # noqa: PLR0913 -- what is special about the trouble, by keyword
         self,
         attempt: int,
         trouble: Trouble,

@@ -148,7 +148,7 @@ def parse_directive(rest: str, place: str) -> dict[str, tuple[OptionValue, ...]]
     return found
 
 
-def _option_value(
+def _option_value(  # noqa: PLR0913 -- the parts of one word that was typed
     name: str, equals: str, value: str, left: list[str], place: str, example: str
 ) -> OptionValue:
     """An option of hpctl with its value: after `=`, else the next word. Raises HpctlError."""

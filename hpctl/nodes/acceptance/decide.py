@@ -186,18 +186,24 @@ def unreserving(c: NodeCase) -> Next:
     if c.facts.held:
         return _settled(c, StepKind.UNRESERVE, name_of(c.rec), "its reservation")
     if serves:
-        if node is not None and node.in_service:
-            return Move(NodeSignal.RETURN_SEEN, why)
-        if node is not None and node.closed:
-            if how := taken_over(node, c.rec.id):
-                return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
-            return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
-        return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
+        return _resume(c, why)
     if verdict in FAILED_SIGNALS:
         return Move(NodeSignal.UNRESERVED, "drained, and its reservation is gone")
     if verdict is NodeSignal.UNTESTED:
         return Move(NodeSignal.NEEDS_HUMAN, f"not tested: {why}")
     return Move(NodeSignal.NEEDS_HUMAN if verdict is NodeSignal.DEADLINE else verdict, why)
+
+
+def _resume(c: NodeCase, why: str) -> Next:
+    """Have a node that passed serve again."""
+    node = c.facts.slurm
+    if node is not None and node.in_service:
+        return Move(NodeSignal.RETURN_SEEN, why)
+    if node is not None and node.closed:
+        if how := taken_over(node, c.rec.id):
+            return Move(NodeSignal.OPERATOR_TOOK_OVER, how)
+        return moved(attempt(c, StepKind.RETURN), "resume the node", "no longer ours to return")
+    return c.wait("slurmctld shows the node DOWN", Look.SLOWLY)
 
 
 def _ill_after_all(c: NodeCase) -> str:

@@ -360,7 +360,7 @@ _line = msgspec.json.Decoder(TestLine)
 Found = Mapping[NodeName, tuple[Result, ...]]
 
 
-def on_nodes(
+def on_nodes(  # noqa: PLR0913 -- what one srun is started with
     runner: Runner,
     nodes: Collection[NodeName],
     level: str,

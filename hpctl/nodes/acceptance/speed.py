@@ -85,15 +85,23 @@ def gpu(seconds: float) -> dict[str, float]:
     return found | {name: min(values) for name, values in rates.items()}
 
 
+def products(torch: Any, one: int) -> tuple[Any, Any, Any]:
+    """A matrix of one GPU, its product with itself, and room for further products."""
+    generator = torch.Generator(f"cuda:{one}").manual_seed(1)
+    shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
+    a = torch.randn(shape, generator=generator, **where)
+    return a, a @ a, torch.empty_like(a)
+
+
+def synchronize(torch: Any, count: int) -> None:
+    """Wait for all GPUs."""
+    for one in range(count):
+        torch.cuda.synchronize(one)
+
+
 def gemm(torch: Any, count: int, seconds: float) -> float:
     """TFLOPS of the slowest GPU while all multiply; a wrong product ends the test."""
-    work = []
-    for one in range(count):
-        generator = torch.Generator(f"cuda:{one}").manual_seed(1)
-        shape, where = (GPU_EDGE, GPU_EDGE), {"device": f"cuda:{one}", "dtype": torch.bfloat16}
-        a = torch.randn(shape, generator=generator, **where)
-        first = a @ a
-        work.append((a, first, torch.empty_like(a)))
+    work = [products(torch, one) for one in range(count)]
     begin = [torch.cuda.Event(enable_timing=True) for _ in work]
     end = [torch.cuda.Event(enable_timing=True) for _ in work]
     done, start = 0, time.perf_counter()
@@ -105,8 +113,7 @@ def gemm(torch: Any, count: int, seconds: float) -> float:
                 torch.matmul(a, a, out=out)
         done += 16
         if done % 64 == 0:
-            for one in range(count):
-                torch.cuda.synchronize(one)
+            synchronize(torch, count)
     for one, event in enumerate(end):
         event.record(torch.cuda.current_stream(one))
         torch.cuda.synchronize(one)
@@ -171,8 +178,8 @@ def group(seconds: float) -> dict[str, float]:
     if size < 2 or "HPCTL_GROUP_HEAD" not in env:
         say("Skipped", reason="a group needs two nodes or more: `hpctl accept culprit`")
     cuda = torch.cuda.is_available()
-    name = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
-    store = dist.TCPStore(*name, size, rank == 0)
+    host, port = env["HPCTL_GROUP_HEAD"], int(env["HPCTL_GROUP_PORT"])
+    store = dist.TCPStore(host, port, size, rank == 0)
     dist.init_process_group("nccl" if cuda else "gloo", store=store, rank=rank, world_size=size)
     numbers = torch.ones(
         REDUCED, device=f"cuda:{rank % torch.cuda.device_count()}" if cuda else "cpu"

@@ -36,7 +36,7 @@ class Events(Struct):
     world: World
     kept: dict[str, deque[Event]] = field(default_factory=dict)
 
-    def record(
+    def record(  # noqa: PLR0913 -- members of the event, by keyword with defaults
         self,
         cluster: Cluster,
         description: str,

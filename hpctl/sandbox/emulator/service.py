@@ -9,6 +9,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -68,12 +69,12 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    access_key = ""
-    """The only one that is taken; any is where it is empty."""
 
-    def __init__(self, emulator: "Emulator", port: int) -> None:
+    def __init__(self, emulator: "Emulator", port: int, access_key: str) -> None:
+        """`access_key`: the only one that is accepted; where it is empty, any is."""
         super().__init__(("127.0.0.1", port), _Handler)
         self.emulator = emulator
+        self.access_key = access_key
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
         """A client that hangs up is no news; anything else is worth its traceback."""
@@ -197,6 +198,22 @@ class CallLog:
         return len(self.all(operation))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What a sandbox adds to a plain emulator."""
+
+    access_key: str = ""
+    """Refuse all that is not signed with this key; empty: accept every request."""
+    places: int | None = None
+    """Most instances there can be."""
+    zones: Mapping[str, str] = field(default_factory=dict)
+    """Availability zones by subnet."""
+    moved: Callable[[str], str] = lambda address: address
+    """The address of an instance that replaces one at an address."""
+    give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
+    """Takes a spot instance's own notice: its metadata service."""
+
+
 class Emulator:
     """SageMaker's HyperPod cluster API on a loopback port, in front of `machines`.
 
@@ -209,7 +226,7 @@ class Emulator:
     NodeRecovery=Automatic replaces those that do not.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- settings of the emulator, by keyword with defaults
         self,
         machines: Machines,
         *,
@@ -224,13 +241,17 @@ class Emulator:
         parallel_boots: int = 4,
         retry_time_s: float | None = None,
         health_check_time_s: float = 0.0,
+        site: Site | None = None,
     ) -> None:
-        self.world = World(region, account, allocate or loopback_addresses())
+        site = site or Site()
+        self.world = World(
+            region, account, allocate or loopback_addresses(), moved=site.moved, zones=site.zones
+        )
         self.faults = Faults()
         self.calls = CallLog()
         self.events = Events(self.world)
         self.response_errors: list[str] = []
-        self.capacity = Capacity(self.world)
+        self.capacity = Capacity(self.world, places=site.places)
         self.threads = Threads(self.world)
         self.launches = Launches(
             self.world,
@@ -249,15 +270,10 @@ class Emulator:
         )
         self.walks = Walks(self.launches)
         self.handlers = self._operations(parameters)
-        self.give_notice: Callable[[Machine, datetime], None] = lambda _machine, _at: None
-        """Whom a spot instance's own notice goes to: its metadata service."""
+        self.give_notice = site.give_notice
         self._watch_interval_s = watch_interval_s
-        self._http = _Http(self, port)
+        self._http = _Http(self, port, site.access_key)
         self._serving = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
-
-    def take_only(self, access_key: str) -> None:
-        """Refuse all that is not signed with this key."""
-        self._http.access_key = access_key
 
     def _operations(self, parameters: Parameters) -> dict[str, Callable[[Body], Body]]:
         world, walks = self.world, self.walks

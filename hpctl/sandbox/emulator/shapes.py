@@ -100,9 +100,13 @@ def _constraints(value: Any, shape: Shape, place: str) -> Iterator[str]:
     elif shape.type_name == "string" and isinstance(value, str):
         yield from _text(value, shape, place)
     elif shape.type_name in ("integer", "long") and isinstance(value, int):
-        top = shape.metadata.get("max")
-        if top is not None and value > top:
-            yield _constraint(value, place, f"have value less than or equal to {top}")
+        yield from _number(value, shape, place)
+
+
+def _number(value: int, shape: Shape, place: str) -> Iterator[str]:
+    top = shape.metadata.get("max")
+    if top is not None and value > top:
+        yield _constraint(value, place, f"have value less than or equal to {top}")
 
 
 def _length(value: Any, shape: Shape, place: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -249,7 +249,17 @@ class Cluster(Struct, eq=False):
 class World:
     """All clusters of one account in one region. Hold `lock` to read or change them."""
 
-    def __init__(self, region: str, account: str, allocate: Allocate) -> None:
+    def __init__(
+        self,
+        region: str,
+        account: str,
+        allocate: Allocate,
+        *,
+        moved: Callable[[str], str] = lambda address: address,
+        zones: Mapping[str, str] | None = None,
+    ) -> None:
+        """`moved`: the address of an instance that replaces one at an address. `zones`:
+        availability zones by subnet, where they are known."""
         self.region = region
         self.account = account
         self.allocate = allocate
@@ -257,15 +267,13 @@ class World:
         self.changed = threading.Condition(self.lock)
         self.clusters: dict[str, Cluster] = {}
         self.releases = [FIRST_RELEASE]
-        self.moved: Callable[[str], str] = lambda address: address
-        """The address of an instance that replaces one at an address."""
+        self.moved = moved
         self.outdated: frozenset[str] = frozenset()
         """Releases from before January 2026: their agents know no SlurmConfig."""
         self.managed_by_default = False
         """Whether a cluster that names no SlurmConfigStrategy is Managed (the guide's
         sagemaker-hyperpod-ref), or Merge (its sagemaker-hyperpod-slurm-api-config-migration)."""
-        self.zones: dict[str, str] = {}
-        """Availability zones by subnet, where they are known."""
+        self.zones = dict(zones or {})
 
     def now(self) -> datetime:
         """The wall clock, aware, UTC."""

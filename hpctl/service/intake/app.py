@@ -40,6 +40,7 @@ from hpctl.wire import reports as wire
 from hpctl.wire.authentication import (
     AddressOf,
     Authenticator,
+    BodyBounds,
     IntakeSettings,
     Refusal,
     Session,
@@ -181,7 +182,7 @@ def _settle(stored: asyncio.Future[None], refusal: Refusal | None) -> None:
         stored.set_exception(refusal)
 
 
-def intake_app(
+def intake_app(  # noqa: PLR0913 -- what the application serves, by keyword with defaults
     settings: IntakeSettings,
     sink: ReportSink,
     address_of: AddressOf,
@@ -283,9 +284,11 @@ class _Reports:
             body = await read_body(
                 headers.get(b"content-length", b"0").decode("latin-1"),
                 receive,
-                most=wire.MAX_BODY,
-                within_s=BODY_TIMEOUT_S,
-                too_large=f"a report has at most {wire.MAX_BODY} bytes",
+                BodyBounds(
+                    most=wire.MAX_BODY,
+                    within_s=BODY_TIMEOUT_S,
+                    too_large=f"a report has at most {wire.MAX_BODY} bytes",
+                ),
             )
             self._settings.leading.check()
             peer = scope["client"][0] if scope["client"] else ""

@@ -44,7 +44,7 @@ from hpctl.wire import job_reports as job_wire
 from hpctl.wire import munge
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import IntakeSettings, Leading, Refusal
-from hpctl.wire.proved_route import proved_route
+from hpctl.wire.proved_route import RefusalCounter, proved_route
 from hpctl.wire.stack_request import StackAsk
 
 EVERY_S: Final = 1.0
@@ -91,8 +91,11 @@ def copy_route(copies: Copies, settings: IntakeSettings, registry: CollectorRegi
         await run_in_threadpool(copies.make)
         return b"{}"
 
-    refusals = ("hpctl_copies_refused", "Requested journal copies refused.")
-    return proved_route(wire.COPY_PATH, 64, settings, copied, refusals, registry)
+    text = "Requested journal copies refused."
+    refused = RefusalCounter("hpctl_copies_refused", text, registry)
+    return proved_route(
+        path=wire.COPY_PATH, most=64, settings=settings, answer_to=copied, refused=refused
+    )
 
 
 log = logging.getLogger("hpctl.intake")
@@ -209,23 +212,26 @@ class DaemonClient:
                 message: channel.ToIntake = self._line.receive()
             except (EOFError, OSError):
                 return
-            match message:
-                case channel.Nodes(addresses, orders):
-                    self._addresses, self.orders = addresses, orders
-                case channel.Asks(stacks):
-                    self.asks.clear()
-                    self.asks.update(stacks)
-                case channel.Leads(until, leader):
-                    if not self.leading.now:
-                        # Another daemon may have heard other findings since.
-                        self._held = {}
-                    self.leading.until, self.leading.leader = until, leader
-                case channel.ChannelAnswer(number, value):
-                    if waiting := self._open.get(number):
-                        waiting.set_result(value)
-                case channel.ChannelRefusal(number, status, code, text, hint, more):
-                    if waiting := self._open.get(number):
-                        waiting.set_exception(Refusal(status, code, text, hint, **more))
+            self._receive(message)
+
+    def _receive(self, message: channel.ToIntake) -> None:
+        match message:
+            case channel.Nodes(addresses, orders):
+                self._addresses, self.orders = addresses, orders
+            case channel.Asks(stacks):
+                self.asks.clear()
+                self.asks.update(stacks)
+            case channel.Leads(until, leader):
+                if not self.leading.now:
+                    # Another daemon may have heard other findings since.
+                    self._held = {}
+                self.leading.renew(until, leader)
+            case channel.ChannelAnswer(number, value):
+                if waiting := self._open.get(number):
+                    waiting.set_result(value)
+            case channel.ChannelRefusal(number, status, code, text, hint, more):
+                if waiting := self._open.get(number):
+                    waiting.set_exception(Refusal(status, code, text, hint, **more))
 
 
 def application(setup: channel.Setup, daemon: DaemonClient, registry: CollectorRegistry) -> ASGIApp:

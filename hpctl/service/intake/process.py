@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Protocol
@@ -28,15 +27,14 @@ from hpctl.insight.grey.daemon import GreyFailures
 from hpctl.jobs.report_intake import JobDesk
 from hpctl.service.alerts import Webhook
 from hpctl.service.intake import channel
+from hpctl.service.intake.line import IntakeLine
 from hpctl.service.intake.server import listen
 from hpctl.service.metrics import Metrics
 from hpctl.toolkit.compat import SAFE_PATH
 from hpctl.toolkit.errors import HpctlError, Unavailable
-from hpctl.vocabulary.identity import NodeName
 from hpctl.wire import job_reports as job_wire
 from hpctl.wire import reports as wire
 from hpctl.wire.authentication import Leading, Refusal
-from hpctl.wire.stack_request import StackAsk
 
 log = logging.getLogger(__name__)
 
@@ -118,21 +116,21 @@ class Backend(Struct, frozen=True):
 
 
 class IntakeProcess:
-    """The intake, as the daemon starts and stops it. `nodes` is for the loop's thread."""
+    """The intake, as the daemon starts and stops it."""
 
-    def __init__(self, setup: channel.Setup, listen_on: tuple[str, int], backend: Backend) -> None:
-        """`backend` is called on threads, of which reports have their own."""
+    def __init__(
+        self, setup: channel.Setup, listen_on: tuple[str, int], backend: Backend, line: IntakeLine
+    ) -> None:
+        """`backend` is called on threads, of which reports have their own. `line` is connected to
+        the process that runs, and closed by `stop`."""
         self._setup, self._listen_on, self._backend = setup, listen_on, backend
+        self._line = line
         # What jobs say must never keep what nodes say waiting.
         self._reports = ThreadPoolExecutor(2, thread_name_prefix="intake-reports")
         self._others = ThreadPoolExecutor(3, thread_name_prefix="intake-others")
-        # The loop waits for no intake: frames are sent on a thread.
-        self._sender = ThreadPoolExecutor(1, thread_name_prefix="intake-send")
         self._listener: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._line: channel.Channel | None = None
-        self._addresses: Mapping[NodeName, str] | None = None
-        self._orders: Mapping[NodeName, str] = {}
+        self._channel: channel.Channel | None = None
         self._stopping, self._changed = threading.Event(), threading.Event()
         self._up = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="intake-keeper", daemon=True)
@@ -171,33 +169,9 @@ class IntakeProcess:
             self._thread.join(5.0)
         if self._listener is not None:
             self._listener.close()
-        for pool in (self._reports, self._others, self._sender):
+        for pool in (self._reports, self._others):
             pool.shutdown(wait=wait, cancel_futures=True)
-
-    def nodes(self, addresses: Mapping[NodeName, str]) -> None:
-        """Say which nodes Slurm has where, if that is news."""
-        if addresses is not self._addresses and not self._stopping.is_set():
-            self._addresses = addresses
-            self._sender.submit(self._send_nodes)
-
-    def order(self, orders: Mapping[NodeName, str]) -> None:
-        """Say what waits for the agents of these nodes, if that is news."""
-        if orders != self._orders and not self._stopping.is_set():
-            self._orders = orders
-            self._sender.submit(self._send_nodes)
-
-    def ask(self, stacks: Mapping[NodeName, StackAsk]) -> None:
-        """Have the agents of these nodes asked for stacks, and no others. From any thread.
-
-        An intake that is started anew meanwhile asks nobody: whoever waits gives up in time.
-        """
-        if not self._stopping.is_set():
-            self._sender.submit(self._send, channel.Asks(dict(stacks)))
-
-    def _send(self, message: channel.ToIntake) -> None:
-        if (line := self._line) is not None:
-            with contextlib.suppress(OSError):
-                line.send(message)
+        self._line.close(wait=wait)
 
     def _keep(self) -> None:
         soon, latest = AGAIN_S
@@ -230,10 +204,10 @@ class IntakeProcess:
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": ":".join(filter(None, places))},
             )
-        self._line = channel.Channel.of_daemon(ours)
-        self._line.send(self._setup)
-        self._line.send(self._leads())
-        self._sender.submit(self._send_nodes)
+        self._channel = channel.Channel.of_daemon(ours)
+        self._channel.send(self._setup)
+        self._channel.send(self._leads())
+        self._line.connect(self._channel)
 
     def _leads(self) -> channel.Leads:
         leadership = self._backend.leadership
@@ -251,19 +225,14 @@ class IntakeProcess:
         while not self._stopping.is_set():
             self._changed.wait(SAY_S)
             self._changed.clear()
-            self._send(self._leads())
-
-    def _send_nodes(self) -> None:
-        """While another intake is started there is nobody to send to: it is sent then."""
-        if self._addresses is not None:
-            self._send(channel.Nodes(dict(self._addresses), dict(self._orders)))
+            self._line.send(self._leads())
 
     def _serve(self) -> None:
         """Hear the intake until it ends, or is silent for too long."""
-        line = self._line
-        while line is not None and not self._stopping.is_set():
+        end = self._channel
+        while end is not None and not self._stopping.is_set():
             try:
-                message: channel.FromIntake = line.receive(SILENT_S)
+                message: channel.FromIntake = end.receive(SILENT_S)
             except (EOFError, OSError):  # TimeoutError is an OSError
                 return
             self._up.set()
@@ -273,9 +242,9 @@ class IntakeProcess:
                         self._backend.heard(heartbeat)
                 case channel.Ask(number, what):
                     pool = self._reports if isinstance(what, channel.Store) else self._others
-                    pool.submit(self._answer, line, number, what)
+                    pool.submit(self._answer, end, number, what)
 
-    def _answer(self, line: channel.Channel, number: int, what: channel.Question) -> None:
+    def _answer(self, end: channel.Channel, number: int, what: channel.Question) -> None:
         message: channel.ToIntake
         try:
             message = channel.ChannelAnswer(number, self._backend.answer(what))
@@ -290,12 +259,13 @@ class IntakeProcess:
                 number, 503, "journal_unavailable", f"not stored: {error}", "", {}
             )
         with contextlib.suppress(OSError):
-            line.send(message)
+            end.send(message)
 
     def _end(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        if threading.current_thread() is self._thread and self._line is not None:
-            line, self._line = self._line, None
-            line.close()
+        if threading.current_thread() is self._thread and self._channel is not None:
+            self._line.disconnect()
+            end, self._channel = self._channel, None
+            end.close()

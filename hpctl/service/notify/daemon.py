@@ -24,8 +24,7 @@ from hpctl.engine.adapters import make_scheduler
 from hpctl.engine.config import MAILPROG, Config, Route
 from hpctl.engine.journal.events import Event
 from hpctl.engine.journal.store import Store
-from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.observe import Observer
+from hpctl.engine.loop_port import LoopPort
 from hpctl.service.metrics import Metrics
 from hpctl.service.notify import decide, sinks
 from hpctl.service.notify import outbox as notify_outbox
@@ -34,7 +33,6 @@ from hpctl.service.notify.outbox import KEEP_S, Outbox, Posted, SinkMessage
 from hpctl.toolkit.bounds import later, span
 from hpctl.toolkit.errors import Unavailable
 from hpctl.vocabulary.isolation import Flaw, walled
-from hpctl.vocabulary.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +59,10 @@ _MAIL = re.compile(r"^ *MailUser=(\S+) MailType=(\S+)$", re.MULTILINE)
 class Notifier:
     """The threads. `look` is for the loop's."""
 
-    def __init__(
-        self, config: Config, store: Store, memory: JournaledState, observer: Observer,
-        metrics: Metrics, clock: Clock,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: Config, store: Store, loop: LoopPort, metrics: Metrics) -> None:
         """Nothing is read or sent before `start`."""
-        self._config, self._store, self._memory = config, store, memory
-        self._observer, self._metrics, self._clock = observer, metrics, clock
+        self._config, self._store, self._metrics = config, store, metrics
+        self._memory, self._observer, self._clock = loop.memory, loop.observer, loop.clock
         self._settings = config.notify
         self._names = [*self._settings.sinks]
         if self._settings.users == MAILPROG:

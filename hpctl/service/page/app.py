@@ -93,7 +93,10 @@ class Hub:
         self._look, self._asked = 1, 0.0
         self._following: asyncio.Task[None] | None = None
         self.closed = False
-        """Set where streams are to end soon."""
+
+    def close(self) -> None:
+        """Have the streams end soon."""
+        self.closed = True
 
     async def feed(self, path: str) -> Feed:
         """The newest parts of a path."""

@@ -105,7 +105,8 @@ def bundle(target: Path, wheels: tuple[Path, ...] = (), **files: str) -> bundles
     """A bundle with what a site adds: users, parameters, and more by path (`__` for a dash)."""
     target.mkdir(parents=True)
     here = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    bundles.lay(target, wheels=wheels, made_for={**here, "machine": platform.machine()})
+    made_for = {**here, "machine": platform.machine()}
+    bundles.lay(target, bundles.BundleParts(wheels=wheels, made_for=made_for))
     (target / "config.json").write_text(json.dumps({"failure_wait_s": 0}))
     (target / "shared_users.txt").write_text("ada,2001,/fsx/ada\nbob,2002,/fsx/bob\n")
     (target / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS))

@@ -105,7 +105,8 @@ def test_additions_lie_at_the_top_and_nothing_else_is_overwritten(tmp_path) -> N
     (tmp_path / "users.json").write_text("{}")
     made = tmp_path / "b"
     made.mkdir()
-    bundles.lay(made, additions=[tmp_path / "site.d", tmp_path / "users.json"])
+    additions = [tmp_path / "site.d", tmp_path / "users.json"]
+    bundles.lay(made, bundles.BundleParts(additions=additions))
     assert os.access(made / "site.d/1.sh", os.X_OK)
     assert (made / "users.json").is_file()
     assert not list(made.rglob("*.pyc"))

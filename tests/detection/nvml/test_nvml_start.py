@@ -5,6 +5,7 @@ import os
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +29,8 @@ def checks(root, seen):
         (Head("127.0.0.1", 1),), "n1", "i-1", "b-1", spool=root / "spool", root=root,
         config=AgentConfig(checks=chosen),
     )  # fmt: skip
-    made = Checks(settings, (), lambda: seen.extend(made.findings()))
+    listener = SimpleNamespace(note_change=lambda: seen.extend(made.findings()))
+    made = Checks(settings, (), listener)
     return made
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from hpctl.engine.journal.rows import Holder
 from hpctl.engine.journal.store import LeaseLost, Store
-from hpctl.engine.leadership import Leadership, boottime
+from hpctl.engine.leadership import Leadership, LeaseTerms, boottime
 from hpctl.toolkit.compat import UTC
 from hpctl.toolkit.errors import Unavailable
 from tests.engine.journal.events import signal
@@ -35,7 +35,7 @@ def live(url: str, name: str, effects: int, lease_s: float) -> None:
     """Stand by, lead, act; until another one leads."""
     store = Store(url, write=True)
     me = Holder(name, os.getpid(), "0", "own", f"{name}:1")
-    head = Leadership(store, me, lease_s, SteppedClock(), shared=True)
+    head = Leadership(store, me, LeaseTerms(lease_s, shared=True), SteppedClock())
     known = 0
     try:
         while not head.try_to_lead():

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from sqlalchemy.exc import SQLAlchemyError
 
 from hpctl.daemon.command import config
-from hpctl.daemon.main import AlreadyRunning, lock_state_dir
+from hpctl.daemon.locks import AlreadyRunning, lock_state_dir
 from hpctl.engine.journal.events import RequestTaken
 from hpctl.engine.journal.rows import DaemonInfo, Holder
 from hpctl.engine.journal.store import LeaseHeld, LeaseLost
 from hpctl.engine.journaled_state import JournaledState
-from hpctl.engine.leadership import FOLLOW_S, STUCK_S, Leadership
+from hpctl.engine.leadership import FOLLOW_S, STUCK_S, Leadership, LeaseTerms
 from hpctl.engine.view import Request
 from hpctl.toolkit.errors import HpctlError
 from hpctl.vocabulary.identity import Generation
@@ -55,9 +55,8 @@ class Host:
         monkeypatch.setattr(Leadership, "_keep", lambda _: None)
         self.store, self.ticks = bed.open(), ticks
         me = Holder(name, 7, "0.1", "own", f"{name}:8470")
-        self.leadership = Leadership(
-            self.store, me, LEASE_S, ticks, shared=True, now=ticks.monotonic
-        )
+        terms = LeaseTerms(LEASE_S, shared=True)
+        self.leadership = Leadership(self.store, me, terms, ticks, ticks.monotonic)
 
     def acts(self, number: int) -> bool:
         """Do what an executor does: append, ask, act."""
@@ -113,7 +112,7 @@ def test_a_standby_takes_over_after_the_old_leader_stopped_by_its_own_clock(jump
     assert old.leadership.try_to_lead()
     assert old.acts(1)
     assert not old.leadership.serves, "before it knows what the former leader knew"
-    old.leadership.caught_up = True
+    old.leadership.mark_caught_up()
     assert old.leadership.serves
     assert new.leadership.try_to_lead() is False
     assert new.leadership.leader_address == "head-1:8470"
@@ -190,7 +189,7 @@ def test_who_ends_in_order_is_followed_at_once(hosts):
 def test_the_active_slurmctlds_host_comes_first(hosts, ticks):
     old, near, far = (hosts(f"head-{n}") for n in (1, 2, 3))
     for one in (old, near, far):
-        one.leadership.active_controller = "HEAD-2.example"
+        one.leadership.note_controller("HEAD-2.example")
         one.leadership.try_to_lead()
     far.ticks, near.ticks = Ticks(), Ticks()
     seen = old.store.daemon()
@@ -332,7 +331,7 @@ def test_two_may_make_the_tables_at_once(served):
 
 def test_one_daemon_a_directory_until_it_is_dead(tmp_path):
     script = (
-        "import sys, pathlib; from hpctl.daemon.main import lock_state_dir\n"
+        "import sys, pathlib; from hpctl.daemon.locks import lock_state_dir\n"
         "held = lock_state_dir(pathlib.Path(sys.argv[1])); print('held', flush=True)\n"
         "sys.stdin.read()"
     )

@@ -15,13 +15,16 @@ from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.config import Config
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, JobReported
 from hpctl.engine.journal.port import Journal
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.jobs.hangs.daemon import HangWatch
 from hpctl.toolkit.errors import Unavailable
@@ -30,6 +33,7 @@ from hpctl.vocabulary.identity import Attempt
 from hpctl.vocabulary.isolation import Flaw
 from hpctl.vocabulary.job_recovery import JobReport
 from hpctl.vocabulary.model import Health, Report
+from hpctl.vocabulary.node_test import NodeTest
 from hpctl.vocabulary.outcome import Outcome
 from hpctl.vocabulary.reset_order import ResetOrder
 from hpctl.vocabulary.slurm_facts import SchedulerView
@@ -176,9 +180,10 @@ class SchedulerDoor:
             return partial(self._on_test, OF_TESTS[name], order)
         return partial(self._on_job, name, order) if name in ON_JOBS else order
 
-    def _on_test(self, kind, order, name, *detail, **options):
+    def _on_test(self, kind, order, what, *detail, **options):
+        name = what.name if isinstance(what, NodeTest) else what
         kind = "unreserve" if kind == "isolate" and not detail[0] else kind
-        return self._call(kind, {name: None}, lambda: {name: order(name, *detail, **options)})[name]
+        return self._call(kind, {name: None}, lambda: {name: order(what, *detail, **options)})[name]
 
     def _on_nodes(self, kind, order, nodes, **options):
         mark = self.mishaps.mark if kind == "drain" else ""
@@ -284,12 +289,16 @@ class Daemon:
         self.book = NodeHealthStore(self.journal.health(), self.journal, lambda: None, clock)
         self.cloud = CloudWatch(self.provider, lambda: None, 30.0)
         switch: Path = self.kill_switch
-        self.observer = Observer(self.scheduler, self.cloud, self.book, clock, switch, HangWatch())
-        self.observer.whole_cheap_s = -1.0  # parts are read wherever they may be
+        live = LiveConfig(Config(kill_switch=switch))
+        sources = FactSources(self.scheduler, self.cloud, self.book, HangWatch())
+        # Parts are read wherever they may be.
+        self.observer = Observer(sources, live, clock, whole_cheap_s=-1.0)
         memory = JournaledState(door)
         agents = AgentsDoor(self.world, self.boundary)
-        executor = Executor(self.scheduler, self.provider, memory, clock, agents=agents)
-        requests = RequestDesk(self.journal, self.observer, memory, "", lambda: None, clock)
+        effectors = Effectors(self.scheduler, self.provider, agents)
+        executor = Executor(effectors, memory, clock)
+        port = LoopPort(self.observer, memory, clock, lambda: None)
+        requests = RequestDesk(self.journal, port, live)
         jobs: Any = self
         self.loop = Loop(memory, executor, self.observer, requests, jobs, clock, KINDS)
         self._untold: list[JobReported] = []

@@ -19,14 +19,17 @@ from msgspec.structs import replace
 
 from hpctl.daemon.kinds import KINDS
 from hpctl.engine.cloud_watch import CloudWatch
-from hpctl.engine.execute import Executor
+from hpctl.engine.config import Config
+from hpctl.engine.execute import Effectors, Executor
 from hpctl.engine.journal.events import Event, HoldNoted, JobReported
 from hpctl.engine.journal.rows import decode, encode
 from hpctl.engine.journal.state import State, replay
 from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.live_config import LiveConfig
 from hpctl.engine.loop import Loop
+from hpctl.engine.loop_port import LoopPort
 from hpctl.engine.node_health import NodeHealthStore
-from hpctl.engine.observe import Observer
+from hpctl.engine.observe import FactSources, Observer
 from hpctl.engine.request_intake import RequestDesk
 from hpctl.faults.catalogue import rules
 from hpctl.jobs.hangs.daemon import HangWatch
@@ -181,7 +184,8 @@ def play(*answer: Words | None) -> Outcome:
             _speak(place, text, book, parts, reached)
     journal.append(parts)
     cloud = CloudWatch(_Cloud(answer, clock), lambda: None, 30.0)
-    observer = Observer(scheduler, cloud, book, clock, Path("/nonexistent"), HangWatch())
+    live = LiveConfig(Config(kill_switch=Path("/nonexistent")))
+    observer = Observer(FactSources(scheduler, cloud, book, HangWatch()), live, clock)
 
     class Jobs:
         def news(self) -> list[JobReported]:
@@ -189,8 +193,8 @@ def play(*answer: Words | None) -> Outcome:
             return new
 
     memory = JournaledState(journal)
-    executor = Executor(scheduler, cloud._provider, memory, clock)
-    requests = RequestDesk(journal, observer, memory, "", lambda: None, clock)
+    executor = Executor(Effectors(scheduler, cloud._provider), memory, clock)
+    requests = RequestDesk(journal, LoopPort(observer, memory, clock, lambda: None), live)
     loop = Loop(memory, executor, observer, requests, Jobs(), clock, KINDS)
     flaws: list[Flaw] = []
     for _ in range(CYCLES):

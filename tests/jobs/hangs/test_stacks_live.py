@@ -211,10 +211,9 @@ def test_an_agent_reads_stacks_for_the_daemon(munges, tmp_path) -> None:
     head.accept, head.heard = health.accept, health.heard
     attempt = Attempt(JobId(77), NOON, 0)
     job = SlurmJob(JobId(77), "RUNNING", NOON, nodes=("n1",), uid=os.geteuid())
-    desk = StackDesk(
-        health, lambda: SimpleNamespace(jobs={77: job}), tmp_path / "kept", lambda: None
-    )
-    desk.tell = lambda fresh: (asks.clear(), asks.update(fresh))
+    slurm = SimpleNamespace(slurm=SimpleNamespace(jobs={77: job}))
+    line = SimpleNamespace(ask_stacks=lambda fresh: (asks.clear(), asks.update(fresh)))
+    desk = StackDesk(health, slurm, tmp_path / "kept", lambda: None, line)
     (tmp_path / "agent").mkdir()
     head.server.start()
     agent = AgentProcess(tmp_path / "agent", head.server.url, munges.n1)

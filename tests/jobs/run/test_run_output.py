@@ -2,6 +2,7 @@
 
 import os
 import time
+from typing import Any
 
 from hpctl.jobs.logs.engine import RuleVerdict
 from hpctl.jobs.logs.rules import parse
@@ -13,13 +14,35 @@ CRASH = b"Traceback\nsrun: error: n2: task 3: Exited with exit code 5\n"
 RULES = parse("- {name: bad loss, logPattern: 'loss (\\S+)', kind: nan}\n")
 
 
+class Heard:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.lines: list[SrunLine] = []
+        self.verdicts: list[RuleVerdict] = []
+        self.notes: list[Any] = []
+        self.timeouts = 0
+
+    def hear_line(self, line: SrunLine) -> None:
+        self.lines.append(line)
+
+    def hear_verdict(self, verdict: RuleVerdict) -> None:
+        self.verdicts.append(verdict)
+
+    def hear_note(self, note: Any) -> None:
+        self.notes.append(note)
+
+    def hear_timeout(self) -> None:
+        self.timeouts += 1
+
+
 def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
     log = tmp_path / "log"
     log.write_bytes(b"srun: error: n1: task 0: Exited with exit code 9\n")
-    seen: list[SrunLine] = []
-    verdicts: list[RuleVerdict] = []
+    listener = Heard()
+    seen, verdicts = listener.lines, listener.verdicts
     with log.open("ab", buffering=0) as file:
-        output = OutputReader(RULES, seen.append, verdicts.append, fds=(file.fileno(),) * 2)
+        output = OutputReader(RULES, listener, fds=(file.fileno(),) * 2)
         assert output.begin() == (file.fileno(), file.fileno())
         output.started()
         file.write(b"hpctl: attempt 1 loss nan\nloss nan\n" + CRASH)
@@ -32,7 +55,7 @@ def test_a_file_is_followed_from_its_end_and_nothing_stands_between(tmp_path):
 
 def test_each_attempt_is_heard_anew(tmp_path):
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2)
+        output = OutputReader(None, Heard(), fds=(file.fileno(),) * 2)
         output.begin()
         file.write(CRASH)
         assert len(output.settle().ends) == 1
@@ -42,8 +65,9 @@ def test_each_attempt_is_heard_anew(tmp_path):
 
 def test_a_pipe_gets_every_byte(tmp_path):
     read, write = os.pipe()
-    seen: list[SrunLine] = []
-    output = OutputReader(None, seen.append, lambda _: None, fds=(write, write))
+    listener = Heard()
+    seen = listener.lines
+    output = OutputReader(None, listener, fds=(write, write))
     out, err = output.begin()
     assert write not in (out, err)
     os.write(out, b"half a line")
@@ -79,11 +103,12 @@ class Clock:
 
 
 def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, monkeypatch):
-    clock, verdicts = Clock(), list[RuleVerdict]()
+    clock, listener = Clock(), Heard()
+    verdicts = listener.verdicts
     monkeypatch.setattr("hpctl.jobs.run.output.time", clock)
     rule = parse("- {name: start, logPattern: step, expectedStartCutOffInSeconds: 60}\n")
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(rule, lambda _: None, verdicts.append, fds=(file.fileno(),) * 2)
+        output = OutputReader(rule, listener, fds=(file.fileno(),) * 2)
         output.begin()
         for jump in ("wall", "now"):
             setattr(clock, jump, getattr(clock, jump) + 7200.0)
@@ -97,11 +122,10 @@ def test_a_clock_that_is_set_or_a_job_that_is_suspended_is_no_hang(tmp_path, mon
 
 
 def test_progress_in_the_log_is_passed_on(tmp_path):
-    noted = []
+    listener = Heard()
+    noted = listener.notes
     with (tmp_path / "log").open("ab", buffering=0) as file:
-        output = OutputReader(
-            None, lambda _: None, lambda _: None, fds=(file.fileno(),) * 2, on_note=noted.append
-        )
+        output = OutputReader(None, listener, fds=(file.fileno(),) * 2)
         output.begin()
         file.write(
             b"other words\n3: hpctl-progress step=12 loss=0.3\nhpctl: hpctl-progress step=9\n"

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -84,7 +85,8 @@ def test_a_timeout_in_the_log_is_heard_while_the_ranks_live(tmp_path) -> None:
     log, heard = tmp_path / "log", list[str]()
     log.write_bytes(COLLECTIVE_TIMED_OUT + b": of an earlier run\n")
     fd = os.open(log, os.O_WRONLY | os.O_APPEND)
-    OutputReader(None, print, print, fds=(fd, fd), on_timeout=lambda: heard.append("now"))
+    listener = Mock(hear_timeout=lambda: heard.append("now"))
+    OutputReader(None, listener, fds=(fd, fd))
     os.write(fd, b"step 1\n")
     time.sleep(0.3)
     assert heard == []

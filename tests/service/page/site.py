@@ -76,7 +76,7 @@ def served(made: Follower, access: Access) -> Iterator[str]:
     try:
         yield server.url
     finally:
-        hub.closed = True
+        hub.close()
         server.stop()
         made.close()
 

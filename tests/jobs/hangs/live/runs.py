@@ -119,7 +119,7 @@ def watched(kinds: list[str], monkeypatch) -> list[Run]:
 
 
 def _follow(runs: list[Run], told: int) -> None:
-    watch, clock, before = HangWatch(POLICY), Clock(), None
+    watch, clock, before = HangWatch(), Clock(), None
     machine = Machine(monotonic=lambda: clock.now)
     jobs = {r.job: SlurmJob(r.job, "RUNNING", BEGIN, nodes=(NODE,)) for r in runs}
     with selectors.DefaultSelector() as selector:
@@ -133,7 +133,7 @@ def _follow(runs: list[Run], told: int) -> None:
             seen = activity.gather(machine)
             gauges, before = activity.gauges(seen, before), seen
             watch.hear(NODE, gauges)
-            found = watch.look(SchedulerView(now, jobs=jobs), now)
+            found = watch.look(SchedulerView(now, jobs=jobs), now, POLICY)
             for run in runs:
                 mine = f"job.{run.job}."
                 run.trace.append((seen.at, {k: v for k, v in gauges.items() if k.startswith(mine)}))

@@ -1,0 +1,364 @@
+"""The composition root: builds every object of the daemon once, in order, and names it.
+
+Nothing is completed later: what two objects need of each other is a third one that both receive
+(`IntakeLine`, `GreyFindings`, `Leadership`, `LiveConfig`).
+"""
+
+import contextlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hpctl import __version__
+from hpctl.daemon.cloud_pace import CloudPace
+from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.controller_watch import ControllerWatch
+from hpctl.daemon.cycle import Cycle, CycleFailures
+from hpctl.daemon.follow_up import FollowUp
+from hpctl.daemon.health import FlawLog, Housekeeping, Troubled
+from hpctl.daemon.journal_guard import JournalGuard
+from hpctl.daemon.kinds import KINDS
+from hpctl.daemon.lifecycle import Background, Daemon, HeldResources
+from hpctl.daemon.locks import ClusterLock, lock_state_dir
+from hpctl.daemon.pause import Pause
+from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.reload import Reload
+from hpctl.daemon.signals import Signals
+from hpctl.daemon.standby import Standby
+from hpctl.daemon.takeover import Takeover
+from hpctl.engine.adapters import choose_scheduler, make_provider, make_scheduler, open_store
+from hpctl.engine.clock import SystemClock
+from hpctl.engine.cloud_watch import CloudWatch
+from hpctl.engine.config import Config, load
+from hpctl.engine.execute import AgentOrders, Effectors, Executor
+from hpctl.engine.journal.rows import Holder
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.leadership import Leadership, LeaseTerms
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.loop import Loop
+from hpctl.engine.loop_port import LoopPort
+from hpctl.engine.node_health import NodeHealthStore, without
+from hpctl.engine.observe import FactSources, Observer
+from hpctl.engine.request_intake import RequestDesk
+from hpctl.engine.retirement import Retirement
+from hpctl.engine.wake import WakeLimiter, Waker
+from hpctl.insight.grey.daemon import GreyFailures, GreyFindings
+from hpctl.jobs.hangs.daemon import HangWatch, StackDesk
+from hpctl.jobs.report_intake import JobDesk
+from hpctl.service.alerts import AlertStore, Webhook
+from hpctl.service.intake import channel
+from hpctl.service.intake.line import IntakeLine
+from hpctl.service.intake.process import Backend, IntakeProcess
+from hpctl.service.metrics import Metrics
+from hpctl.service.node_directory import NodeDirectory
+from hpctl.service.notify.daemon import Notifier
+from hpctl.service.page.process import PageProcess
+from hpctl.slurm.cli import CliScheduler
+from hpctl.vocabulary.ports import Provider
+
+log = logging.getLogger("hpctl.daemon")
+
+
+def compose(config_path: str) -> Daemon:
+    """Read the configuration, take the locks and, of a file, the lease; replay; build everything.
+
+    Nothing runs yet. What was opened is closed again on an error. Raises HpctlError and its kin,
+    Corrupt, OSError.
+    """
+    with contextlib.ExitStack() as undo:
+        base = _open_base(Path(config_path), undo)
+        world = _make_world(base)
+        loop = _make_loop(base, world)
+        daemon = _assemble(base, world, loop, _make_intake(base, world, loop))
+        undo.pop_all()
+    return daemon
+
+
+class _Base(Struct, frozen=True):
+    """What everything else rests on."""
+
+    path: Path
+    live: LiveConfig
+    clock: SystemClock
+    held: HeldResources
+    shared: bool
+    leadership: Leadership
+    waker: Waker
+
+    @property
+    def config(self) -> Config:
+        """The configuration at the start."""
+        return self.live.config
+
+    @property
+    def store(self) -> Store:
+        """The journal."""
+        return self.held.store
+
+    @property
+    def disk(self) -> Path | None:
+        """Where the journal is, if it is on a disk of this host."""
+        return None if self.shared else self.config.state_dir
+
+
+def _open_base(path: Path, undo: contextlib.ExitStack) -> _Base:
+    config = load(path)
+    state_lock = lock_state_dir(config.state_dir)
+    undo.callback(state_lock.close)
+    # Several heads may share slurm.conf: the lease tells them from each other.
+    shared = config.database_url is not None
+    cluster_lock = None if shared else ClusterLock(config.slurm.conf)
+    if cluster_lock is not None:
+        undo.callback(cluster_lock.close)
+    live = LiveConfig(config)
+    clock = SystemClock()
+    store = open_store(config, write=True)
+    undo.callback(store.close)
+    leadership = _make_leadership(config, store, clock)
+    if not shared:
+        leadership.try_to_lead()
+    waker = Waker(config.state_dir)
+    undo.callback(waker.close)
+    held = HeldResources(state_lock=state_lock, cluster_lock=cluster_lock, store=store)
+    return _Base(path, live, clock, held, shared, leadership, waker)
+
+
+def _make_leadership(config: Config, store: Store, clock: SystemClock) -> Leadership:
+    me = Holder(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        version=__version__,
+        mode=config.mode,
+        address=config.address,
+    )
+    terms = LeaseTerms(config.lease_s, shared=config.database_url is not None)
+    return Leadership(store, me, terms, clock)
+
+
+class _Surroundings(Struct, frozen=True):
+    """What the daemon reads and writes, and what it knows."""
+
+    scheduler: CliScheduler
+    provider: Provider
+    cloud: CloudWatch
+    grey_findings: GreyFindings
+    alerts: AlertStore
+    health: NodeHealthStore
+    line: IntakeLine
+    observer: Observer
+    metrics: Metrics
+    memory: JournaledState
+
+
+def _make_world(base: _Base) -> _Surroundings:
+    config = base.config
+    scheduler, adapter = choose_scheduler(
+        config, may_act=base.leadership.may_act, event=base.waker.poked
+    )
+    log.info("slurm is read by %s", adapter)
+    provider = make_provider(config)
+    cloud = CloudWatch(provider, base.waker.poke, config.cluster.poll_s)
+    grey_findings = GreyFindings()
+    alerts = AlertStore(config.state_dir / "alerts.json", config.alerts.keep_s, base.clock)
+    health = NodeHealthStore(
+        known=without(base.store.health(), AlertStore.checks),
+        rows=base.store,
+        poke=base.waker.poke,
+        clock=base.clock,
+        sources=(grey_findings, alerts),
+    )
+    line = IntakeLine()
+    sources = FactSources(scheduler, cloud, health, HangWatch())
+    observer = Observer(sources, base.live, base.clock, addresses=line)
+    leadership = base.leadership
+    metrics = Metrics(provider.calls, config.metrics.agent_port, lambda: leadership.leads)
+    memory = JournaledState(base.store, metrics.journal.observe)
+    return _Surroundings(
+        scheduler=scheduler,
+        provider=provider,
+        cloud=cloud,
+        grey_findings=grey_findings,
+        alerts=alerts,
+        health=health,
+        line=line,
+        observer=observer,
+        metrics=metrics,
+        memory=memory,
+    )
+
+
+class _DecisionParts(Struct, frozen=True):
+    """What decides and acts, and what the intake and the notifications ask of it."""
+
+    port: LoopPort
+    jobs: JobDesk
+    requests: RequestDesk
+    orders: AgentOrders
+    executor: Executor
+    loop: Loop
+
+
+def _make_loop(base: _Base, world: _Surroundings) -> _DecisionParts:
+    config, live, clock, waker = base.config, base.live, base.clock, base.waker
+    port = LoopPort(world.observer, world.memory, clock, waker.poke)
+    # A user may send as many reports as jobs: they wake the loop once a second at most.
+    seldom = replace(port, poke=WakeLimiter(waker.poke).poke)
+    jobs = JobDesk(base.store, seldom, live, base.disk)
+    munge_socket = config.intake.munge_socket
+    requests = RequestDesk(base.store, port, live, base.leadership, munge_socket)
+    dumps = config.state_dir / "stacks"
+    stacks = StackDesk(world.health, world.observer, dumps, waker.poke, world.line)
+    orders = AgentOrders(munge_socket, clock)
+    executor = Executor(
+        Effectors(world.scheduler, world.provider, agents=orders, stacks=stacks),
+        world.memory,
+        clock,
+        poke=waker.poke,
+        may_act=base.leadership.may_act,
+    )
+    loop = Loop(
+        memory=world.memory,
+        executor=executor,
+        observer=world.observer,
+        requests=requests,
+        jobs=jobs,
+        clock=clock,
+        kinds=KINDS,
+    )
+    return _DecisionParts(port, jobs, requests, orders, executor, loop)
+
+
+class _Doors(Struct, frozen=True):
+    """What serves agents, jobs, operators and monitoring."""
+
+    intake: IntakeProcess
+    grey: GreyFailures
+
+
+def _make_intake(base: _Base, world: _Surroundings, engine: _DecisionParts) -> _Doors:
+    config = base.config
+    grey = GreyFailures(
+        found=world.grey_findings,
+        health=world.health,
+        observer=world.observer,
+        clock=base.clock,
+        view_age_s=base.live.policy.ages.scheduler_s,
+    )
+    directory = NodeDirectory(
+        observer=world.observer,
+        health=world.health,
+        leadership=base.leadership,
+        slurm=make_scheduler(config),
+    )
+    backend = Backend(
+        health=world.health,
+        grey=grey,
+        jobs=engine.jobs,
+        requests=engine.requests,
+        webhook=Webhook(config.alerts.labels, world.alerts, directory, world.health, base.clock),
+        metrics=world.metrics,
+        leadership=base.leadership,
+    )
+    host, _, port = config.intake.listen.rpartition(":")
+    listen_on = (host or "0.0.0.0", int(port))  # noqa: S104
+    return _Doors(IntakeProcess(_intake_setup(config), listen_on, backend, world.line), grey)
+
+
+def _intake_setup(config: Config) -> channel.Setup:
+    munge_socket, token_file = config.intake.munge_socket, config.alerts.token_file
+    journal = None if config.database_url else config.state_dir / "journal.db"
+    return channel.Setup(
+        munge_socket=str(munge_socket) if munge_socket else None,
+        allowed_uids=config.intake.allowed_uids,
+        token_file=str(token_file) if token_file else None,
+        journal=str(journal) if journal else None,
+    )
+
+
+def _assemble(base: _Base, world: _Surroundings, engine: _DecisionParts, doors: _Doors) -> Daemon:
+    live, leadership, memory, clock = base.live, base.leadership, world.memory, base.clock
+    page = PageProcess(str(base.path), base.config.page.listen)
+    notifier = Notifier(base.config, base.store, engine.port, world.metrics)
+    signals, readiness = Signals(base.waker), Readiness()
+    journal = JournalGuard(memory, base.waker)
+    audit = ConfigurationAudit(base.path, live, memory, clock)
+    reload = Reload(base.path, live, page, leadership, audit)
+    failures = CycleFailures(world.metrics)
+    parts: list[Troubled] = [reload, failures, world.observer, engine.jobs]
+    if base.held.cluster_lock is not None:
+        parts.append(base.held.cluster_lock)
+    parts += [notifier, page]
+    follow_up = FollowUp(
+        live=live,
+        observer=world.observer,
+        readiness=readiness,
+        flaws=FlawLog(),
+        grey=doors.grey,
+        line=world.line,
+        orders=engine.orders,
+        retirement=Retirement(base.store, memory, clock, KINDS),
+        metrics=world.metrics,
+        notifier=notifier,
+        leadership=leadership,
+        cloud_pace=CloudPace(live, world.cloud),
+    )
+    cycle = Cycle(
+        live=live,
+        loop=engine.loop,
+        leadership=leadership,
+        signals=signals,
+        reload=reload,
+        readiness=readiness,
+        audit=audit,
+        journal=journal,
+        failures=failures,
+        housekeeping=Housekeeping(live, world.health, leadership, parts),
+        follow_up=follow_up,
+        pause=Pause(live, base.waker, world.observer, clock),
+        waker=base.waker,
+    )
+    standby = Standby(
+        live=live,
+        store=base.store,
+        memory=memory,
+        leadership=leadership,
+        controllers=ControllerWatch(world.scheduler, leadership),
+        readiness=readiness,
+        signals=signals,
+        reload=reload,
+        waker=base.waker,
+    )
+    takeover = Takeover(
+        live=live,
+        store=base.store,
+        memory=memory,
+        health=world.health,
+        leadership=leadership,
+        metrics=world.metrics,
+        audit=audit,
+        journal=journal,
+        signals=signals,
+        clock=clock,
+        shared=base.shared,
+    )
+    return Daemon(
+        live=live,
+        shared=base.shared,
+        signals=signals,
+        readiness=readiness,
+        leadership=leadership,
+        standby=standby,
+        takeover=takeover,
+        cycle=cycle,
+        background=Background(cloud=world.cloud, grey=doors.grey, notifier=notifier),
+        intake=doors.intake,
+        page=page,
+        health=world.health,
+        executor=engine.executor,
+        held=base.held,
+    )

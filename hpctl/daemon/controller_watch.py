@@ -1,0 +1,37 @@
+"""Where slurmctld is active, asked on a thread of its own: an answer may take long."""
+
+import threading
+import time
+from typing import Protocol
+
+CONTROLLERS_S = 5.0
+"""How often Slurm is asked where it is active, in seconds."""
+
+
+class Controllers(Protocol):
+    """Slurm, as far as this watch asks it."""
+
+    def active_controller(self) -> str:
+        """The host of the slurmctld that answers; empty where that is not known."""
+
+
+class ControllerListener(Protocol):
+    """Takes what the watch learns."""
+
+    def note_controller(self, host: str) -> None:
+        """Take the host of the active slurmctld; empty: not known. Any thread."""
+
+
+class ControllerWatch(threading.Thread):
+    """Asks Slurm for its active controller again and again, until the process ends."""
+
+    def __init__(self, slurm: Controllers, listener: ControllerListener) -> None:
+        """Nothing is asked before `start`."""
+        super().__init__(name="controllers", daemon=True)
+        self._slurm, self._listener = slurm, listener
+
+    def run(self) -> None:
+        """Ask, pass the answer on, sleep, and repeat."""
+        while True:
+            self._listener.note_controller(self._slurm.active_controller())
+            time.sleep(CONTROLLERS_S)

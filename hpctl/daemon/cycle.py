@@ -1,0 +1,117 @@
+"""One round of the loop, with what comes before and after it. Here the loop's errors end."""
+
+import logging
+import time
+from dataclasses import dataclass
+
+from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.follow_up import FollowUp
+from hpctl.daemon.health import Housekeeping
+from hpctl.daemon.journal_guard import RETRY_S, JournalGuard
+from hpctl.daemon.pause import Pause
+from hpctl.daemon.readiness import Readiness
+from hpctl.daemon.reload import Reload
+from hpctl.daemon.signals import Signals
+from hpctl.engine.journal.state import Corrupt
+from hpctl.engine.journal.store import LeaseLost
+from hpctl.engine.leadership import Leadership
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.wake import Waker
+from hpctl.service.metrics import Metrics
+from hpctl.toolkit.bounds import printable
+from hpctl.toolkit.errors import JournalCorrupt, Unavailable
+
+log = logging.getLogger("hpctl.daemon")
+
+
+class CycleFailures:
+    """Counts the cycles that failed as a whole, in a row."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        """No cycle has failed yet."""
+        self._metrics = metrics
+        self._in_a_row = 0
+        self.trouble = ""
+        """How the last cycle failed; empty where it did not."""
+
+    def note(self, error: Exception) -> float:
+        """Count and log one more, and return the seconds to wait: more each time."""
+        self._metrics.failed.inc()
+        self._in_a_row += 1
+        log.error("a cycle failed, %d in a row; it is tried again", self._in_a_row, exc_info=error)
+        self.trouble = printable(f"a cycle failed: {type(error).__name__}: {error}")[:200]
+        return RETRY_S * self._in_a_row
+
+    def clear(self) -> None:
+        """A cycle went well."""
+        self._in_a_row, self.trouble = 0, ""
+
+
+@dataclass(kw_only=True, eq=False)
+class Cycle:
+    """Reload, look, decide and act, report, sleep."""
+
+    live: LiveConfig
+    loop: Loop
+    leadership: Leadership
+    signals: Signals
+    reload: Reload
+    readiness: Readiness
+    audit: ConfigurationAudit
+    journal: JournalGuard
+    failures: CycleFailures
+    housekeeping: Housekeeping
+    follow_up: FollowUp
+    pause: Pause
+    waker: Waker
+
+    def run(self) -> None:
+        """Once round. Raises LeaseLost, JournalCorrupt, Corrupt."""
+        if self.signals.take_reload():
+            self.reload.run()
+        self.readiness.keep_alive()
+        self.leadership.progress()
+        if not self.leadership.leads:
+            away = Unavailable("the lease ran out while the database was away")
+            self.journal.wait(away)
+            return
+        begun = time.monotonic()
+        try:
+            pace, spent_s = self._act(begun)
+        except (LeaseLost, JournalCorrupt, Corrupt):
+            raise
+        except (OSError, Unavailable) as error:
+            self.journal.wait(error)
+            return
+        # What no wall held: the next cycle begins from the facts again, and the daemon lives.
+        except Exception as error:  # noqa: BLE001 -- it is logged, counted and shown as trouble
+            self._recover(error, begun)
+            return
+        self.failures.clear()
+        self.follow_up.report(self.loop, spent_s)
+        if not self.leadership.hand_over_to:
+            self.pause.rest(pace, spent_s)
+
+    def _act(self, begun: float) -> tuple[Pace, float]:
+        """The round itself; how long it took, in seconds."""
+        self.journal.reread_if_stale()
+        self.audit.write_if_due()
+        pace = self.loop.cycle(self.live.policy, self.live.rules)
+        self.follow_up.announce_ready()
+        spent_s = time.monotonic() - begun
+        self.follow_up.note_flaws(self.loop)
+        self.housekeeping.run(spent_s)
+        self.follow_up.use_slurm()
+        self.leadership.follow_controller()
+        return pace, spent_s
+
+    def _recover(self, error: Exception, begun: float) -> None:
+        """After a cycle that failed as a whole: wait, and replay the journal."""
+        wait_s = self.failures.note(error)
+        try:
+            self.housekeeping.run(time.monotonic() - begun)
+            self.waker.wait(min(wait_s, self.live.config.upkeep_s))
+            self.journal.reread()
+        except (OSError, Unavailable) as also:
+            self.journal.wait(also)

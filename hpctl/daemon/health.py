@@ -1,0 +1,78 @@
+"""How the daemon is: its troubles, its flaws, and what it stores of both."""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from hpctl.engine.leadership import Leadership
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.node_health import NodeHealthStore
+from hpctl.toolkit.bounds import printable
+from hpctl.vocabulary.isolation import Flaw
+
+log = logging.getLogger("hpctl.daemon")
+
+
+class Troubled(Protocol):
+    """A part that may be in trouble."""
+
+    @property
+    def trouble(self) -> str:
+        """What an operator should know; empty while nothing is wrong."""
+
+
+class Housekeeping:
+    """Stores what the loop has in memory alone, and logs trouble where it changes."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        health: NodeHealthStore,
+        leadership: Leadership,
+        parts: Sequence[Troubled],
+    ) -> None:
+        """The troubles of `parts` are listed in their order."""
+        self._live, self._health, self._leadership = live, health, leadership
+        self._parts = tuple(parts)
+        self._trouble = ""
+        self._next = 0.0
+
+    def run(self, last_cycle_s: float) -> None:
+        """Do it where it is due, or where the trouble changed. Raises LeaseLost, OSError,
+        Unavailable."""
+        troubles = [part.trouble for part in self._parts]
+        trouble = "; ".join(filter(None, troubles))
+        now = time.monotonic()
+        changed = trouble != self._trouble
+        if now < self._next and not changed:
+            return
+        if changed and trouble:
+            log.warning("trouble=%s", trouble)
+        elif changed:
+            log.info("trouble=none any more")
+        self._trouble = trouble
+        self._next = now + self._live.config.upkeep_s
+        self._health.flush()
+        self._leadership.note(last_cycle_s, trouble, self._live.config.mode)
+
+
+class FlawLog:
+    """Logs each thing that is flawed once, as long as it is."""
+
+    def __init__(self) -> None:
+        """Nothing is flawed yet."""
+        self._known: frozenset[tuple[str, str]] = frozenset()
+
+    def note(self, flaws: Sequence[Flaw]) -> None:
+        """Take everything that is flawed now."""
+        for flaw in flaws:
+            if (flaw.target, flaw.where) not in self._known:
+                log.error(
+                    "internal_error target=%s where=%s input=%s error=%s",
+                    printable(flaw.target),
+                    flaw.where,
+                    flaw.digest,
+                    flaw.error,
+                )
+        self._known = frozenset((flaw.target, flaw.where) for flaw in flaws)

@@ -1,0 +1,46 @@
+"""A journal that cannot be written: a full disk, a database that is away.
+
+Nothing is done and no report is accepted until the journal can be written again. What was under
+way is in doubt then, as after a crash; so the journal is read again.
+"""
+
+import logging
+
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.wake import Waker
+from hpctl.toolkit.errors import Unavailable
+
+log = logging.getLogger("hpctl.daemon")
+
+RETRY_S = 1.0
+"""How long to wait before a journal that cannot be written is tried again."""
+
+
+class JournalGuard:
+    """Waits for the journal, and reads it again after a write whose outcome is unknown."""
+
+    def __init__(self, memory: JournaledState, waker: Waker) -> None:
+        """The memory is as the journal says."""
+        self._memory, self._waker = memory, waker
+        self._stale = False
+
+    def reread_if_stale(self) -> None:
+        """Replay the journal where the last attempt failed. Raises as `reread` does."""
+        if self._stale:
+            self.reread()
+
+    def reread(self) -> None:
+        """Replay the journal. Raises Unavailable, OSError, JournalCorrupt, Corrupt."""
+        self._stale = True
+        self._memory.reread()
+        self._stale = False
+
+    def wait(self, error: Exception) -> None:
+        """Log the error, wait, and replay the journal where it can be read. Raises OSError,
+        JournalCorrupt, Corrupt."""
+        log.error("trouble=%s", error)
+        self._waker.wait(RETRY_S)
+        try:
+            self.reread()
+        except Unavailable as still:
+            log.error("trouble=%s", still)

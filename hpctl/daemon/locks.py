@@ -1,0 +1,106 @@
+"""One daemon for a state directory, and one for a cluster: advisory locks."""
+
+import contextlib
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import IO
+
+from hpctl.toolkit.errors import HpctlError
+
+DEFAULT_CONF = Path("/etc/slurm/slurm.conf")
+
+
+class AlreadyRunning(HpctlError):
+    """Another daemon works in this state directory, or on this cluster.
+
+    The lock of a state directory and the lease of a shared database tell daemons that share either
+    from each other. Two that share neither still share slurm.conf: each holds an advisory lock on
+    it. Whoever may read the file may lock it, and would keep hpctl from starting: only where
+    /proc/locks shows that the holder is an hpctl daemon of root's or of our own user is the second
+    one refused. Any other holder, one on another host with the same file over NFS among them, is
+    reported.
+    """
+
+
+def lock_state_dir(state_dir: Path) -> IO[str]:
+    """Take the directory's advisory lock; kept until the process ends. Raises AlreadyRunning."""
+    state_dir.mkdir(parents=True, exist_ok=True)
+    handle = (state_dir / "daemon.lock").open("a+")
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.seek(0)
+        holder = handle.read().strip() or "another process"
+        handle.close()
+        raise AlreadyRunning(
+            f"{state_dir} is in use by {holder}", "one daemon per state directory; stop the other"
+        ) from None
+    handle.truncate(0)
+    handle.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+    handle.flush()
+    return handle
+
+
+class ClusterLock:
+    """The lock of one cluster's slurm.conf, kept until the process ends."""
+
+    def __init__(self, conf: Path | None) -> None:
+        """Take the lock where it is free. Raises AlreadyRunning where another daemon has it."""
+        self._conf = conf or Path(os.environ.get("SLURM_CONF") or DEFAULT_CONF)
+        self._fd = -1
+        if self.trouble and (daemon := _daemon_that_locks(self._conf)):
+            raise AlreadyRunning(
+                f"another hpctl daemon (pid {daemon}) works on the cluster of {self._conf},"
+                " with another state_dir",
+                f"only one daemon per cluster; inspect it: ps -fp {daemon}",
+            )
+
+    @property
+    def trouble(self) -> str:
+        """What to tell the operator; empty while no other daemon is known of."""
+        if self._fd >= 0:
+            return ""
+        with contextlib.suppress(OSError):
+            fd = os.open(self._conf, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(fd)
+                return (
+                    f"another process holds {self._conf}: if it is an hpctl daemon with another"
+                    f" state_dir, both act on this cluster; stop one (fuser -v {self._conf})"
+                )
+            except OSError:
+                os.close(fd)  # a file system without locks: nothing is known
+                return ""
+            self._fd = fd
+        return ""
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _daemon_that_locks(conf: Path) -> str:
+    """The process id of the hpctl daemon that has locked a file on this host; empty for none.
+
+    Source: Linux, proc_locks(5): number, FLOCK, ADVISORY, WRITE, pid, major:minor:inode, range.
+    The pid is 0 for a process of another namespace. Devices are not compared: overlayfs
+    reports another one to stat(2).
+    """
+    with contextlib.suppress(OSError):
+        inode = str(conf.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            fields = line.split()
+            if fields[1:2] != ["FLOCK"] or fields[5].rpartition(":")[2] != inode:
+                continue
+            process = Path("/proc", fields[4])
+            with contextlib.suppress(OSError):
+                ours = process.stat().st_uid in (0, os.geteuid())
+                if ours and b"hpctl" in process.joinpath("cmdline").read_bytes():
+                    return process.name
+    return ""

@@ -1,0 +1,77 @@
+"""How long the loop sleeps between two cycles, and what ends the sleep."""
+
+import time
+from datetime import timedelta
+from typing import Protocol
+
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.loop import Pace
+from hpctl.vocabulary.ports import Clock
+from hpctl.vocabulary.recovery import Look
+
+MARKS_S = 2.0
+"""How often Slurm is asked for marks of HyperPod's health agent, in seconds, while nothing else
+happens."""
+MARKS_SHARE = 50.0
+"""Slurm is asked for marks less often where asking would take more than a fiftieth of the time."""
+OFTEN_S = 0.3
+"""How often Slurm is read while an idle node is tested, in seconds: a user's job waits as long."""
+
+
+class LoopAlarm(Protocol):
+    """Sleeps until an event."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until an event or until the time is over; True for an event."""
+
+
+class Marks(Protocol):
+    """Reads the marks of HyperPod's health agent."""
+
+    def marked(self) -> bool:
+        """Whether a node was marked since Slurm was read last."""
+
+
+class Pause:
+    """Sleeps between two cycles."""
+
+    def __init__(self, live: LiveConfig, alarm: LoopAlarm, marks: Marks, clock: Clock) -> None:
+        """`alarm` ends a sleep, and so does a new mark."""
+        self._live, self._alarm, self._marks, self._clock = live, alarm, marks, clock
+
+    def rest(self, pace: Pace, spent_s: float) -> None:
+        """Sleep as the last cycle asks for; `spent_s`: how long it took."""
+        woken = self._sleep(self.choose_s(pace, spent_s))
+        gather_s = self._live.config.loop.gather_s
+        if woken and gather_s:
+            # One fault seldom comes alone: nodes of a mass event report within milliseconds of
+            # each other, and the gates must see them together.
+            time.sleep(gather_s)
+
+    def choose_s(self, pace: Pace, spent_s: float) -> float:
+        """Return the seconds to sleep: none after an action, else as the waiting recoveries
+        ask."""
+        loop = self._live.config.loop
+        if pace.acted:
+            return 0.0
+        looks = {Look.SOON: loop.poll_s, Look.OFTEN: OFTEN_S, Look.SLOWLY: loop.slow_poll_s}
+        pause_s = looks.get(pace.look, loop.reconcile_s)
+        # On a cluster where looking is slow, look less: never more than a third of the time.
+        pause_s = max(pause_s, 2 * spent_s)
+        if pace.until is not None:
+            left_s = (pace.until - self._clock.now()) / timedelta(seconds=1)
+            pause_s = min(pause_s, max(left_s, 0.02))
+        return min(pause_s, loop.reconcile_s, self._live.config.upkeep_s * 4 / 3)
+
+    def _sleep(self, pause_s: float) -> bool:
+        """Sleep until an event, or until HyperPod's health agent marks a node, which is no event:
+        Slurm is asked for it. Return whether it was one of them."""
+        end, every_s = time.monotonic() + pause_s, MARKS_S
+        while (left_s := end - time.monotonic()) > every_s:
+            if self._alarm.wait(every_s):
+                return True
+            asked = time.monotonic()
+            if self._marks.marked():
+                return True
+            every_s = max(MARKS_S, MARKS_SHARE * (time.monotonic() - asked))
+        return self._alarm.wait(left_s)

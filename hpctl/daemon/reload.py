@@ -1,0 +1,81 @@
+"""SIGHUP: the configuration is read again, and accepted or rejected as a whole."""
+
+import logging
+from pathlib import Path
+from typing import Protocol
+
+from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.engine.config import Config, load
+from hpctl.engine.live_config import LiveConfig
+from hpctl.toolkit.errors import HpctlError
+
+log = logging.getLogger("hpctl.daemon")
+
+NEEDS_RESTART = (
+    "state_dir",
+    "database_url",
+    "cluster",
+    "slurm",
+    "intake",
+    "alerts",
+    "metrics",
+    "notify",
+    "page",
+)
+"""The sections that are read at the start alone. Every other one takes effect with a reload."""
+
+
+class LeaseState(Protocol):
+    """Knows whether this daemon leads."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this daemon may act, now."""
+
+
+class PageServer(Protocol):
+    """The process that serves the page."""
+
+    def reload(self) -> None:
+        """Start again, by the configuration as it is now."""
+
+
+class Reload:
+    """Puts the file's configuration in force; on an error the last good one stays."""
+
+    def __init__(
+        self,
+        path: Path,
+        live: LiveConfig,
+        page: PageServer,
+        leadership: LeaseState,
+        audit: ConfigurationAudit,
+    ) -> None:
+        """`path`: the configuration file. A leader has each configuration written by `audit`."""
+        self._path, self._live, self._page = path, live, page
+        self._leadership, self._audit = leadership, audit
+        self.trouble = ""
+        """Why the file is not in force, or which sections wait for a restart."""
+
+    def run(self) -> None:
+        """Read the file, and take it. Raises nothing: what is wrong with it is `trouble`."""
+        before = self._live.config
+        try:
+            fresh = load(self._path)
+            fresh.changed()  # as the journal is to have it
+            self._live.replace(fresh)
+        # It was written by hand: whatever is wrong with it, the one before stays in force.
+        except (HpctlError, OSError, ArithmeticError, TypeError, ValueError) as error:
+            self.trouble = f"configuration not reloaded: {error}"
+            return
+        moved = changed_sections(before, fresh)
+        self.trouble = f"restart to change: {', '.join(moved)}" if moved else ""
+        self._page.reload()
+        if self._leadership.leads:
+            self._audit.request()
+        log.info("configuration reloaded mode=%s", fresh.mode)
+
+
+def changed_sections(before: Config, fresh: Config) -> list[str]:
+    """Return the sections of NEEDS_RESTART that differ."""
+    return [name for name in NEEDS_RESTART if getattr(before, name) != getattr(fresh, name)]

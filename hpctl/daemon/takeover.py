@@ -1,0 +1,63 @@
+"""What a daemon does once, when it has got the lease, before its first cycle."""
+
+import os
+import socket
+from dataclasses import dataclass
+
+from hpctl import __version__
+from hpctl.daemon.configuration_audit import ConfigurationAudit
+from hpctl.daemon.journal_guard import JournalGuard
+from hpctl.daemon.signals import Signals
+from hpctl.engine.journal.events import DaemonStarted
+from hpctl.engine.journal.store import Store
+from hpctl.engine.journaled_state import JournaledState
+from hpctl.engine.leadership import Leadership
+from hpctl.engine.live_config import LiveConfig
+from hpctl.engine.node_health import NodeHealthStore, without
+from hpctl.service.alerts import AlertStore
+from hpctl.service.metrics import Metrics
+from hpctl.toolkit.errors import Unavailable
+from hpctl.vocabulary.ports import Clock
+
+
+@dataclass(kw_only=True, eq=False)
+class Takeover:
+    """Takes the journal as it is, and writes down that this daemon acts from here on."""
+
+    live: LiveConfig
+    store: Store
+    memory: JournaledState
+    health: NodeHealthStore
+    leadership: Leadership
+    metrics: Metrics
+    audit: ConfigurationAudit
+    journal: JournalGuard
+    signals: Signals
+    clock: Clock
+    shared: bool
+    """Several heads share the database: one that is away is waited for."""
+
+    def run(self) -> None:
+        """Return once it is done, or the daemon is to stop. Raises LeaseLost, JournalCorrupt,
+        Corrupt; OSError and Unavailable where no other head could lead instead."""
+        while not self.signals.stopping:
+            self.leadership.progress()
+            try:
+                self._take()
+                break
+            except (OSError, Unavailable) as error:
+                if not self.shared:
+                    raise
+                self.journal.wait(error)
+        self.leadership.mark_caught_up()
+
+    def _take(self) -> None:
+        if self.shared:
+            self.memory.take_over(self.store)
+            self.health.take_over(without(self.store.health(), AlertStore.checks))
+        self.metrics.begin(self.memory.state)
+        started = DaemonStarted(
+            self.clock.now(), __version__, self.live.config.mode, socket.gethostname(), os.getpid()
+        )
+        self.memory.append([started])
+        self.audit.write()

@@ -1,0 +1,17 @@
+"""News of an agent: a finding came or went."""
+
+from typing import Protocol
+
+
+class ChangeListener(Protocol):
+    """Hears of news. For any thread."""
+
+    def note_change(self) -> None:
+        """A finding came or went."""
+
+
+class NoListener:
+    """A listener for parts whose findings are only read."""
+
+    def note_change(self) -> None:
+        """Do nothing."""

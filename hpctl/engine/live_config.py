@@ -1,0 +1,63 @@
+"""The configuration in force: one value, which a reload replaces as a whole."""
+
+from msgspec import Struct
+
+from hpctl.engine.adapters import make_rules
+from hpctl.engine.config import Config
+from hpctl.engine.run_policies import RunPolicies
+from hpctl.faults.catalogue import Rules
+from hpctl.vocabulary.policy import Policy
+
+
+class _InForce(Struct, frozen=True):
+    """A configuration with all that is derived from it."""
+
+    config: Config
+    rules: Rules
+    policy: Policy
+    run_policies: RunPolicies
+
+
+class LiveConfig:
+    """Holds the configuration in force for every part that reads it while the daemon runs.
+
+    The properties are for any thread; `run_policies` is for the loop's thread.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Raises HpctlError where the configuration names a rule that the catalogue lacks."""
+        self._in_force = _derive(config)
+
+    @property
+    def config(self) -> Config:
+        """The file, as it was read last."""
+        return self._in_force.config
+
+    @property
+    def rules(self) -> Rules:
+        """The catalogue with the overrides of the site."""
+        return self._in_force.rules
+
+    @property
+    def policy(self) -> Policy:
+        """The numbers that decide."""
+        return self._in_force.policy
+
+    @property
+    def run_policies(self) -> RunPolicies:
+        """The recovery policies of jobs, merged by this configuration."""
+        return self._in_force.run_policies
+
+    def replace(self, config: Config) -> None:
+        """Put another configuration in force; on an error the one before stays. Raises HpctlError,
+        ArithmeticError, TypeError, ValueError."""
+        self._in_force = _derive(config)
+
+
+def _derive(config: Config) -> _InForce:
+    return _InForce(
+        config=config,
+        rules=make_rules(config),
+        policy=config.policy(),
+        run_policies=RunPolicies(config.run_policy_layers),
+    )

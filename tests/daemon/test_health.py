@@ -1,0 +1,73 @@
+"""What the daemon logs of its troubles, and when it stores what it has in memory."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpctl.daemon.health import FlawLog, Housekeeping
+from hpctl.engine.config import Config
+from hpctl.engine.live_config import LiveConfig
+from hpctl.vocabulary.isolation import Flaw
+
+
+class Head:
+    """Housekeeping with two parts that may be in trouble; a full disk fails the flush."""
+
+    def __init__(self) -> None:
+        self.parts = [SimpleNamespace(trouble=""), SimpleNamespace(trouble="")]
+        self.flushes = 0
+        self.noted: list[tuple[float, str]] = []
+        here: Any = self
+        self.keeping = Housekeeping(LiveConfig(Config()), here, here, self.parts)
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def note(self, last_cycle_s: float, trouble: str, _mode: str) -> None:
+        self.noted.append((last_cycle_s, trouble))
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_a_trouble_is_logged_when_it_comes_and_when_it_goes(caplog):
+    caplog.set_level(logging.INFO, "hpctl.daemon")
+    head = Head()
+    head.keeping.run(0.1)
+    assert (logged(caplog), head.noted) == ([], [(0.1, "")])
+    head.parts[1].trouble = "no page"
+    for _ in range(3):
+        head.keeping.run(0.2)
+    assert logged(caplog) == [("WARNING", "trouble=no page")]
+    assert head.noted[1:] == [(0.2, "no page")], "at once, and once"
+    head.parts[0].trouble = "slurmctld does not answer"
+    head.keeping.run(0.3)
+    assert logged(caplog) == [("WARNING", "trouble=slurmctld does not answer; no page")]
+    head.parts[0].trouble = head.parts[1].trouble = ""
+    head.keeping.run(0.4)
+    assert logged(caplog) == [("INFO", "trouble=none any more")]
+
+
+def test_what_is_in_memory_is_stored_in_time(monkeypatch):
+    head, now = Head(), [100.0]
+    monkeypatch.setattr("hpctl.daemon.health.time", SimpleNamespace(monotonic=lambda: now[0]))
+    every_s = Config().upkeep_s
+    for passed, flushes in ((0.0, 1), (every_s / 2, 1), (every_s, 2), (every_s * 1.5, 2)):
+        now[0] = 100.0 + passed
+        head.keeping.run(0.1)
+        assert head.flushes == flushes
+
+
+def test_a_flaw_is_logged_once_as_long_as_it_is(caplog):
+    log = FlawLog()
+    flaw = Flaw("n1", "assess", "ValueError: x", "ab12")
+    for flaws in ([flaw], [flaw], [], [flaw]):
+        log.note(flaws)
+    lines = [text for _, text in logged(caplog)]
+    assert len(lines) == 2
+    assert "target=n1 where=assess" in lines[0]
