@@ -36,7 +36,7 @@ from hpctl.engine.journal.state import Corrupt
 from hpctl.engine.journal.store import LeaseLost, Store
 from hpctl.engine.journaled_state import JournaledState
 from hpctl.engine.leadership import Leadership
-from hpctl.engine.loop import Loop, Pace
+from hpctl.engine.loop import Loop, NextCycle
 from hpctl.engine.node_health import NodeHealthStore, without
 from hpctl.engine.observe import Observer
 from hpctl.engine.request_intake import RequestDesk
@@ -499,7 +499,7 @@ class Daemon:
         except Unavailable as still:
             log.error("trouble=%s", still)
 
-    def _pause_s(self, pace: Pace, spent: float) -> float:
+    def _pause_s(self, pace: NextCycle, spent: float) -> float:
         """Seconds to sleep: at once after an action, else as the waiting recoveries ask."""
         loop = self.config.loop
         if pace.acted:

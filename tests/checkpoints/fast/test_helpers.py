@@ -22,7 +22,7 @@ from hpctl.checkpoints import advise
 from hpctl.checkpoints.fast import helpers, lead
 from hpctl.checkpoints.fast.lead import Clocks
 from hpctl.checkpoints.fast.node import Node
-from hpctl.checkpoints.fast.peer import Pace, Peer, PeerError, Server, _ports
+from hpctl.checkpoints.fast.peer import Peer, PeerError, Server, TransferLimit, _ports
 from hpctl.checkpoints.fast.spec import (
     META,
     FastSaves,
@@ -629,7 +629,7 @@ def test_memory_that_is_left_is_the_least_of_all_groups(tmp_path):
 
 
 def test_a_pace_is_kept():
-    pace, begun = Pace(10 << 20), time.monotonic()
+    pace, begun = TransferLimit(10 << 20), time.monotonic()
     for _ in range(8):
         pace(1 << 19)
     assert 0.25 < time.monotonic() - begun < 2
