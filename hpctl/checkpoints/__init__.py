@@ -12,8 +12,7 @@ modification time or a `latest` pointer is never the proof.
 - `fast` keeps saves on the disks of the nodes and replicates them.
 - `hpctl_checkpoint` is a single file that users copy beside their program. It needs Python 3.8 and
   no other part of hpctl.
-- `save_interval` computes how often to save; `job_comment` reads and writes a job's registration
-  in its Comment; `run_records` holds the records of earlier attempts.
+- `save_interval` computes how often to save; `run_records` holds the records of earlier attempts.
 
 The code runs inside jobs, as the owner of the job, and in commands (`command`, `advise`). The
 daemon does not read checkpoints.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -39,12 +39,9 @@ from hpctl.vocabulary.change import Change
 from hpctl.vocabulary.job_recovery import JobRecovery
 from hpctl.vocabulary.node_recovery import NodePhase, NodeRecovery
 from hpctl.vocabulary.policy import Mode
-from hpctl.vocabulary.registration import Registration, registration
+from hpctl.vocabulary.registration import Registration, read_comment
 from hpctl.vocabulary.run_policy import RunPolicy
 from hpctl.vocabulary.trouble import Kind, Trouble
-
-if TYPE_CHECKING:
-    from hpctl.checkpoints.job_comment import JobRegistration
 
 
 class EvidenceView(Struct, frozen=True):
@@ -413,22 +410,17 @@ def job_view(
 ) -> ExplainView | None:
     """What is known of a job that Slurm knows; None for any other target. `look`: in the directory
     of its checkpoints, which may be on a file system that hangs."""
-    from hpctl.checkpoints import job_comment
-
     number = identity.JobId(natural(target))
     job = w.slurm.jobs.get(number) if w.slurm is not None else None
     if job is None:
         return None
-    registered = registration(job.comment)
+    registered = read_comment(job.comment)
     facts = [f"Job {target} ({job.name}, {job.user}) is {job.state}"]
     if registered is None:
         facts.append(_unprotected(job))
         then = Awaited("nothing of you; to have it treated too, submit it with `hpctl sbatch`")
     else:
-        facts += [
-            _protected(registered),
-            checkpoint_text(job_comment.decode(job.comment), job, look),
-        ]
+        facts += [_protected(registered), checkpoint_text(registered, job, look)]
         facts += [f"one thing is wrong: {registered.flaw}"] if registered.flaw else []
         then = Awaited(
             f"nothing of you. Were a rank to crash now: {_would(w, job, registered, policies)}"
@@ -463,7 +455,7 @@ def _protected(registered: Registration) -> str:
 
 
 def checkpoint_text(
-    registered: JobRegistration | None, job: slurm_facts.SlurmJob, look: bool = True
+    registered: Registration | None, job: slurm_facts.SlurmJob, look: bool = True
 ) -> str:
     """Which of its checkpoints is the newest whole one, and since when, as far as can be seen."""
     from hpctl.checkpoints import search

@@ -28,9 +28,9 @@ from importlib.resources import files
 
 import msgspec
 
-from hpctl.checkpoints.job_comment import JobRegistration
 from hpctl.jobs.sbatch.context import Runtime
 from hpctl.toolkit.compat import SAFE_PATH
+from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
@@ -50,7 +50,7 @@ _NOT_TRAPPED = ("TERM", "INT", "HUP", "QUIT", "CONT")
 """With these a job is ended, or does not end: the shell keeps its own way with them."""
 
 
-def render(runtime: Runtime, job: JobRegistration, *, resume: bool = True) -> str:
+def render(runtime: Runtime, job: Registration, *, resume: bool = True) -> str:
     """The lines, with a last newline. `resume` is False for a program that finds its checkpoint
     itself."""
     root = base(job.ckpt) if job.ckpt else ""
@@ -91,7 +91,7 @@ def _sections() -> dict[str, str]:
     return dict(zip(named[1::2], named[2::2], strict=True))
 
 
-def _exports(job: JobRegistration) -> str:
+def _exports(job: Registration) -> str:
     """What the job's processes find in their environment, only where it was asked for."""
     values = {
         "HPCTL_CHECKPOINT_DIR": shell_word(job.ckpt) if job.ckpt else "",
@@ -114,7 +114,7 @@ def _exports(job: JobRegistration) -> str:
     return exports + made
 
 
-def _in_s3(job: JobRegistration) -> bool:
+def _in_s3(job: Registration) -> bool:
     return any(tier.startswith("s3://") for tier in job.tiers)
 
 

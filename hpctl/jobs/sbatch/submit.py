@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hpctl.checkpoints import job_comment
-from hpctl.checkpoints.job_comment import JobRegistration
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import SubmitContext, local
 from hpctl.jobs.sbatch.options import (
@@ -28,6 +26,7 @@ from hpctl.jobs.sbatch.options import (
     wrapped,
 )
 from hpctl.toolkit.errors import HpctlError
+from hpctl.vocabulary.registration import Registration, write_comment
 
 
 class Submission(Struct, frozen=True):
@@ -39,7 +38,7 @@ class Submission(Struct, frozen=True):
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     bases: tuple[str, ...]
-    registered: JobRegistration | None
+    registered: Registration | None
 
     @property
     def text(self) -> str | None:
@@ -196,10 +195,10 @@ class _Draft:
             )
 
     @property
-    def registration(self) -> JobRegistration:
+    def registration(self) -> Registration:
         """What is registered; without any field the job is one of plain sbatch's."""
         save = self.hpctl.save_signal
-        return JobRegistration(
+        return Registration(
             ckpt=self.hpctl.checkpoint_dir or "",
             tiers=self.hpctl.tiers,
             policy=self.policy,
@@ -223,7 +222,7 @@ class _Draft:
         if registered is not None:
             self.notes.append(f"registered in the job's Comment: {', '.join(registered.fields())}")
             comment = self.options.value("comment") or ""
-            self.after.append(f"--comment={job_comment.encode(registered, comment)}")
+            self.after.append(f"--comment={write_comment(registered, comment)}")
             if comment:
                 self.notes.append("your --comment stands after what hpctl registers there")
         wrap = [f"--wrap={line.given['wrap']}"] if copy is None and "wrap" in line.given else []

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hpctl.checkpoints.fast.spec import FastSaves
-from hpctl.checkpoints.job_comment import JobRegistration
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import Runtime
+from hpctl.vocabulary.fast_saves import FastSaves
+from hpctl.vocabulary.registration import Registration
 from hpctl.vocabulary.trouble import STOP_EXIT_CODE
 from tests.checkpoints.checkpoint_files import generic
 from tests.process import run_text
@@ -36,7 +36,7 @@ class Job:
     def run(self, directory="", shell="sh", flags="-eu", tail=TAIL, **environment):
         parts = {"ckpt": directory or str(self.root), **self.parts}
         resume = parts.pop("resume", True)
-        text = preamble.render(Runtime(self.python, ROOT), JobRegistration(**parts), resume=resume)
+        text = preamble.render(Runtime(self.python, ROOT), Registration(**parts), resume=resume)
         # The waits between tries are for a file system that comes back, not for tests.
         path = self.tmp / "script.sh"
         path.write_text(text.replace("in 2 5 10 0;", "in 0 0;") + tail)
