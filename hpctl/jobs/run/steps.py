@@ -415,11 +415,13 @@ class Steps:
         """Where the next step resumes, if the last one's end has just shown it: a large checkpoint
         takes a second to prove. None: look anew."""
         found, self._after = self._after, None
+        places = self._given.resume_places
         now = answer is not None and answer.after_s == 0
-        alone = self._given.search is None and not self._given.scratch
-        if not now or not alone or found is None or not found.path or not self._given.directory:
+        if not now or found is None or not found.path:
             return None
-        files.note_start(self._given.directory)
+        if places is None or not places.is_one_directory:
+            return None
+        files.note_start(places.directory)
         return found
 
     def save_first(self, step: RunningStep, seconds: float) -> None:

@@ -5,11 +5,9 @@ The lines themselves are in preamble.sh.
 They run as the user, on a compute node, at every start of the job, under whatever options the
 `#!` line sets (`-eu` included), in any POSIX shell. Who decides what, when things go wrong:
 
-- hpctl cannot run there (no interpreter, a broken environment, no answer in time): the job must
-  not fail for it. The shell chooses by itself, more crudely: the highest number among the
-  directories that have a manifest. Directories appear under their final name only when whole, so
-  this is the same choice unless a file was damaged later. Where there are only other things, a
-  framework's checkpoints say, it cannot choose, and the job stops as below.
+- hpctl cannot run there (no interpreter, a broken environment, no answer in time): a first start,
+  which the empty directory shows, does not fail for it. Where the directory holds anything, only
+  hpctl can tell which checkpoint is whole, and the job stops as below.
 - No checkpoint at all: a first start. The script begins at the beginning.
 - There are checkpoints, and none is whole; or the directory cannot be read (not mounted on this
   node, say): the job stops with exit code 93 and says why. Starting from scratch would look like
@@ -41,7 +39,7 @@ PLACEHOLDERS = {
 }
 
 LOOK_S = 120
-"""How long a look at directories may take before the shell chooses by itself."""
+"""How long a look at directories may take before it counts as no answer."""
 FETCH_S = 3600
 """The same where the newest may be in S3, and is then copied into the checkpoint directory."""
 
