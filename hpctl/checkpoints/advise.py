@@ -287,12 +287,12 @@ def _save(asked: Asked, saves: MeasuredSaves) -> tuple[float, str]:
 
 
 def _history(config: str) -> History:
-    from hpctl.engine.adapters import open_store
+    from hpctl.engine.adapters import open_reader
 
     if not Path(config).exists():
         return History(missing=f"there is no {config} here")
     try:
-        with closing(open_store(config_loading.load_config(config))) as store:
+        with closing(open_reader(config_loading.load_config(config))) as store:
             events, health = list(store.events(past=True)), store.health()
     except HpctlError as error:
         return History(missing=str(error).splitlines()[0])

@@ -23,7 +23,7 @@ from hpctl.engine.adapters import (
     make_provider,
     make_rules,
     make_scheduler,
-    open_store,
+    open_writer,
 )
 from hpctl.engine.clock import SystemClock
 from hpctl.engine.cloud_watch import CloudWatch
@@ -214,7 +214,7 @@ class Daemon:
         self._cluster_lock = None if config.database_url else ClusterLock(config.slurm.conf)
         self._rules, self._policy = make_rules(config), config.policy()
         self._clock = SystemClock()
-        self._store: Store = open_store(config, write=True)
+        self._store: Store = open_writer(config)
         self._shared = config.database_url is not None
         here = (socket.gethostname(), os.getpid(), __version__, config.mode, config.address)
         self.leadership = Leadership(
