@@ -30,6 +30,7 @@ from hpctl.engine.world import World, cloud_says, known_nodes
 from hpctl.faults.catalogue import Rules
 from hpctl.faults.hma_marks import mark_of
 from hpctl.jobs.decide import Means, decide
+from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_gates import HANG_GATE, OTHERS_GATE, RUN_GATES
 from hpctl.nodes.acceptance import limits
 from hpctl.toolkit.bounds import at_stamp, natural
@@ -447,7 +448,7 @@ def _unprotected(job: slurm_facts.SlurmJob) -> str:
 
 def _protected(registered: Registration) -> str:
     how = ["requeued away from faulty nodes", "restarted by its policy when it crashes"]
-    if registered.supervised:
+    if restart_of(registered).has_supervisor:
         how.append("restarted inside its allocation by its own supervisor")
     if registered.spares:
         how.append(f"{registered.spares} spare node(s)")
@@ -499,7 +500,7 @@ def _would(
         return "nothing: hpctl is in mode observe"
     trouble = Trouble(Kind.CRASH, w.now, "a rank crashes", "now")
     means = Means(
-        process=False, step=registered.supervised, requeue=job.recoverable, nodes=len(job.nodes)
+        step=restart_of(registered).has_supervisor, requeue=job.recoverable, nodes=len(job.nodes)
     )
     answer = decide(policies.get(job.id, RunPolicy()), (), trouble, means, w.now)
     return f"{answer.action} ({answer.why})"

@@ -26,6 +26,7 @@ from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.journal.state import State
 from hpctl.engine.view import View
 from hpctl.jobs.decide import Means, Past, decide
+from hpctl.jobs.restart import restart_of
 from hpctl.jobs.run_cases import (
     BOOTED_SIGNATURE,
     NODE_KINDS,
@@ -205,7 +206,8 @@ def _hung(
         return HoldNoted(now, str(job.id), gate, f"it hangs: {hang.why}; {why}", HUNG)
 
     registered, hangs = read_comment(job.comment), policy.hangs
-    own = "its own supervisor (hpctl run)" if registered and registered.supervised else ""
+    way = restart_of(registered or Registration())
+    own = "its own supervisor (hpctl run)" if way.has_supervisor else ""
     if other := own or hang.other:
         return hold(OTHERS_GATE, f"left to {other}")
     action = hangs.partitions.get(job.partition, hangs.action)

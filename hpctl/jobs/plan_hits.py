@@ -8,6 +8,7 @@ from typing import Final
 from hpctl.engine.journal.events import HoldNoted, JobRecoveryOpened
 from hpctl.engine.test_reservation import is_test
 from hpctl.engine.view import View, urgent
+from hpctl.jobs.restart import restart_of
 from hpctl.toolkit.bounds import later
 from hpctl.vocabulary.assessment import Urgency
 from hpctl.vocabulary.identity import Attempt, NodeName
@@ -83,7 +84,7 @@ def _job_decision(
         partition=job.partition,
         save_signal=registered.save_signal if alive else "",
         over_budget=_over_budget(job, view, policy, now),
-        supervised=registered.supervised and job.running,
+        supervised=restart_of(registered).has_supervisor and job.running,
         nodes=len(job.nodes),
     )
 

@@ -15,6 +15,7 @@ from hpctl.checkpoints.run_records import HISTORIES
 from hpctl.jobs.crash import GpuGrant
 from hpctl.jobs.hangs.ras_report import Address, address, address_of_job
 from hpctl.jobs.logs.rules import RuleSet
+from hpctl.jobs.restart import RestartSetup, RestartWay, choose_restart
 from hpctl.jobs.run.flight import flight_prefix
 from hpctl.jobs.run.srun import SrunCommand, task_layout
 from hpctl.toolkit.bounds import natural
@@ -82,6 +83,12 @@ class RunSettings:
         """Where the user has the ranks write their progress to; None: they get a socket."""
         kind, _, path = self.environ.get("HPCTL_PROGRESS", "").partition(":")
         return Path(path) if kind == "file" and path else None
+
+    @property
+    def restart_way(self) -> RestartWay:
+        """How the ranks of this job are restarted first."""
+        in_process = self.torch is not None and self.torch.in_process
+        return choose_restart(RestartSetup(True, self.torch is not None, in_process))
 
     @property
     def resume_places(self) -> ResumePlaces | None:

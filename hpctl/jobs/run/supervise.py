@@ -393,7 +393,7 @@ class StepSupervisor:
 
     def _whole(self, step: RunningStep, fit: Fitness) -> bool:
         """Whether a launcher is in the step that could restart its ranks: all its nodes live."""
-        return self.given.torch is not None and set(step.nodes) <= set(fit.healthy)
+        return self.given.restart_way.has_launcher and set(step.nodes) <= set(fit.healthy)
 
     def _slowly(self, step: RunningStep) -> AttemptOutcome | None:
         """What is looked at now and then: the job itself, its time limit, room to grow."""

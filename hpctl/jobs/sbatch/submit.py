@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hpctl.jobs.restart import RestartSetup, choose_restart
 from hpctl.jobs.sbatch import preamble
 from hpctl.jobs.sbatch.context import SubmitContext, local
 from hpctl.jobs.sbatch.options import (
@@ -96,7 +97,7 @@ class _Draft:
         self.warnings: list[str] = []
         self.policy = dict(context.policy)
         spares = self.policy.get("spares")
-        self.supervised = supervised(body)
+        self.restart = choose_restart(RestartSetup(supervised(body)))
         self.spares = hpctl.spares if hpctl.spares is not None else _number(spares)
 
     def requeue(self) -> None:
@@ -155,7 +156,7 @@ class _Draft:
                     "Leave --signal out.",
                 )
             return
-        if self.supervised:
+        if self.restart.has_supervisor:
             seconds = save.seconds if save else SAVE_BEFORE_S
             if save is not None or self.options.has("time"):
                 self.before.append(f"--signal=B:USR1@{seconds}")
@@ -188,7 +189,7 @@ class _Draft:
                 "--tier names further places beside the checkpoint directory, and there is none",
                 "Add --checkpoint-dir DIR, on storage that the nodes share.",
             )
-        if self.spares and not self.supervised:
+        if self.spares and not self.restart.has_supervisor:
             self.warnings.append(
                 f"srun takes all nodes, the {self.spares} spare too, and one lost node ends the"
                 f" step: start the program with `hpctl run --spares {self.spares} -- ...`"
@@ -204,7 +205,7 @@ class _Draft:
             policy=self.policy,
             spares=self.spares,
             save_signal=save.name if save else "",
-            supervised=self.supervised,
+            supervised=self.restart.has_supervisor,
             preflight=self.hpctl.preflight,
             fast=self.hpctl.fast,
         )
